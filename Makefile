@@ -1,0 +1,51 @@
+# Holdfast's commands. Each sets itself up: a machine with Python 3.11+ and make is enough.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+NODE_READY := .tools/node/.ready
+
+.PHONY: help test lint format types bench lock schema clean
+
+help:  ## Show this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
+
+test: lint $(NODE_READY)  ## Set up, then lint, types, import rules and all tests
+	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered -q
+
+lint: $(READY)  ## Formatting, lint, types and import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)  ## Format the code and mend what can be mended
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)  ## Measure, side by side in one run
+	$(BIN)/python -m benchmarks
+
+schema: $(READY)  ## Write the published JSON Schema anew from the models
+	$(BIN)/python -m holdfast.config.schema schema/holdfast.schema.json
+
+lock: $(READY)  ## Pin the development dependencies anew
+	$(BIN)/uv pip compile --quiet --universal --no-header --no-emit-index-url --python-version 3.11 \
+		--group dev pyproject.toml -o requirements-dev.lock --upgrade
+
+clean:  ## Remove everything that the commands above made
+	rm -rf $(VENV) .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+
+$(READY): pyproject.toml requirements-dev.lock
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+# The MCP servers from npm that the tests talk to, run by the Node that comes with the development dependencies.
+$(NODE_READY): tests/node/package.json tests/node/package-lock.json $(READY)
+	mkdir -p .tools/node
+	cp tests/node/package.json tests/node/package-lock.json .tools/node/
+	cd .tools/node && ../../$(BIN)/npm ci --silent --no-audit --no-fund
+	touch $@

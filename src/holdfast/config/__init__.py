@@ -1,0 +1,1 @@
+"""An mcp.json, and its relatives, become frozen models; no other room reads a config file."""

@@ -1,0 +1,122 @@
+"""What the rest of Holdfast needs to know of a server and its policies: plain, frozen, cheap to import.
+
+The file models (``models.py``) are what people write; these are what they mean. Nothing
+here reads a file, and no ``repr`` shows an environment value, a header value or a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from holdfast.errors import Problem
+
+__all__ = [
+    "BadServer",
+    "CallPolicy",
+    "Config",
+    "HeaderSource",
+    "Limits",
+    "LoadPolicy",
+    "ServerSpec",
+    "Settings",
+    "ToolFilter",
+    "Transport",
+]
+
+Transport: TypeAlias = Literal["stdio", "http", "sse"]
+
+HeaderSource: TypeAlias = (
+    Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+)
+"""Headers for each request: a mapping, or a callable that gives fresh ones every time."""
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolFilter:
+    """Which of a server's tools are shown: shell patterns over the server's own tool names."""
+
+    include: tuple[str, ...] = ("*",)
+    exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSpec:
+    """One server that can be dialed."""
+
+    id: str
+    transport: Transport
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default=_NOTHING, repr=False)
+    cwd: Path | None = None
+    url: str = field(default="", repr=False)
+    headers: HeaderSource = field(default=_NOTHING, repr=False)
+    allow_plain_http: bool = False
+    tools: ToolFilter = ToolFilter()
+    prefix: str | None = None
+    enabled: bool = True
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    """Strings that no output may show: header and env values, and whatever ``${…}`` brought in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadServer:
+    """A server whose definition cannot be used: its permanent failure, and nobody else's."""
+
+    id: str
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadPolicy:
+    """How a load tries, waits and gives up. Times in seconds."""
+
+    attempts: int = 3
+    backoff: float = 0.25
+    attempt_timeout: float = 15.0
+    total_timeout: float = 45.0
+    concurrency: int = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallPolicy:
+    """How long one call may take. Times in seconds."""
+
+    timeout: float = 60.0
+    hard_timeout: float = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Bounds on whatever comes from a server; over one, that server alone fails, and says so."""
+
+    message_bytes: int = 16 * 1024 * 1024
+    catalog_items: int = 20_000
+    catalog_bytes: int = 64 * 1024 * 1024
+    pages: int = 1_000
+    stderr_bytes: int = 16 * 1024
+    notifications_per_second: int = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Holdfast's own settings, with their defaults."""
+
+    load: LoadPolicy = LoadPolicy()
+    call: CallPolicy = CallPolicy()
+    limits: Limits = Limits()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A whole configuration: every server that was named, usable or not, and the settings."""
+
+    servers: Mapping[str, ServerSpec | BadServer]
+    settings: Settings = Settings()
+    source: Path | None = None

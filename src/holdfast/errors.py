@@ -1,0 +1,125 @@
+"""Every error that Holdfast raises, split by whose fault it is.
+
+::
+
+    HoldfastError                      has a .hint: what to do next
+    ├── ConfigError                    the configuration is wrong (yours to mend); .problems
+    │   └── ConfigNotFound             no configuration was found; .searched
+    ├── UsageError                     the command was called with wrong arguments
+    ├── UnknownServer                  no server of that name is configured
+    ├── UnknownTool                    the server has no tool of that name
+    └── ServerFailure                  the server, or the way to it; .evidence
+        ├── LoadFailed                 it could not be connected to or listed
+        └── CallFailed                 a call did not complete
+
+No message holds a secret: whoever builds one masks it first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.core.evidence import Evidence
+
+__all__ = [
+    "CallFailed",
+    "ConfigError",
+    "ConfigNotFound",
+    "HoldfastError",
+    "LoadFailed",
+    "Problem",
+    "ServerFailure",
+    "UnknownServer",
+    "UnknownTool",
+    "UsageError",
+]
+
+
+class HoldfastError(Exception):
+    """The root of the tree: a message for people, and a hint that says what to do next."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing that is wrong in a configuration, with the place where it stands.
+
+    ``line`` and ``column`` count from 1; both are 0 where there is no text to point at
+    (a mapping that a program passed in).
+    """
+
+    message: str
+    hint: str = ""
+    file: Path | None = None
+    line: int = 0
+    column: int = 0
+    path: str = ""
+
+    @property
+    def place(self) -> str:
+        """``mcp.json:12:7``, or the path inside the mapping, or nothing."""
+        if self.file is None:
+            return self.path
+        return f"{self.file}:{self.line}:{self.column}" if self.line else str(self.file)
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}" if self.place else self.message
+
+
+class ConfigError(HoldfastError):
+    """The configuration as a whole cannot be used; every problem found is listed."""
+
+    def __init__(self, problems: Sequence[Problem], *, hint: str = "") -> None:
+        self.problems = tuple(problems)
+        super().__init__(
+            "\n".join(str(problem) for problem in self.problems),
+            hint=hint or next((p.hint for p in self.problems if p.hint), ""),
+        )
+
+
+class ConfigNotFound(ConfigError):
+    """No configuration file was found in any of the places that were looked at."""
+
+    def __init__(self, searched: Sequence[Path]) -> None:
+        self.searched = tuple(searched)
+        super().__init__(
+            [Problem(message="no configuration file was found")],
+            hint="looked at: " + ", ".join(str(path) for path in self.searched),
+        )
+
+
+class UsageError(HoldfastError):
+    """A command was called with arguments that cannot be understood."""
+
+
+class UnknownServer(HoldfastError):
+    """The configuration has no server of that name."""
+
+
+class UnknownTool(HoldfastError):
+    """The server answered, and has no tool of that name."""
+
+
+class ServerFailure(HoldfastError):
+    """A server, or the way to it, failed; ``evidence`` is what was seen."""
+
+    def __init__(self, evidence: Evidence, message: str = "", *, hint: str = "") -> None:
+        super().__init__(message or str(evidence), hint=hint)
+        self.evidence = evidence
+
+
+class LoadFailed(ServerFailure):
+    """Connecting to a server, or listing what it offers, failed."""
+
+
+class CallFailed(ServerFailure):
+    """One call to a server did not complete."""
