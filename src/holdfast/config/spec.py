@@ -29,9 +29,7 @@ __all__ = [
 
 Transport: TypeAlias = Literal["stdio", "http", "sse"]
 
-HeaderSource: TypeAlias = (
-    Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
-)
+HeaderSource: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 """Headers for each request: a mapping, or a callable that gives fresh ones every time."""
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})

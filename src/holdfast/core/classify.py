@@ -1,0 +1,352 @@
+"""Evidence becomes a verdict: transient, permanent or denied, with the reason in words.
+
+Every case:
+
+=====================================================  ==========================================
+seen                                                   verdict
+=====================================================  ==========================================
+HTTP 401                                               denied
+HTTP 403 whose body is an authorization outage         transient
+HTTP 403 otherwise, also one without a body            denied
+HTTP 408, 429, 5xx                                     transient
+HTTP 404, any other error status                       permanent
+redirect that is not followed                          permanent
+name does not resolve                                  permanent
+refused, on a server that never connected in this run  permanent
+refused, on one that did                               transient
+host or network unreachable                            transient
+reset, closed, any fault after the connection stood    transient
+deadline passed                                        transient
+TLS does not verify, or is not TLS                     permanent
+not MCP, wrong version, endless pages, over a bound    permanent
+JSON-RPC internal error (-32603) on the load           transient
+any other JSON-RPC error on the load                   permanent
+command cannot be started                              permanent
+process ended after the handshake                      transient
+process ended before: killed from outside, or exit 75  transient
+process ended before: any other exit code              permanent
+bad definition; credentials over plain http            permanent
+anything unforeseen                                    permanent
+=====================================================  ==========================================
+
+The verdict rests on typed fields alone: never on a text that may hold the URL, the server's
+id or the user's arguments, and never on the time that something took.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.core.evidence import (
+    BadConfig,
+    CommandFault,
+    CommandUnusable,
+    Evidence,
+    HttpStatus,
+    NetworkFailure,
+    NetworkFault,
+    NotMcp,
+    NotMcpFault,
+    OverBound,
+    PlainHttpRefused,
+    ProcessExit,
+    Redirected,
+    RpcError,
+    TimedOut,
+    TlsFailure,
+    TlsFault,
+    Unexpected,
+)
+from holdfast.core.messages import FailureStatus
+
+__all__ = ["OUTAGE_BODIES", "Verdict", "classify", "is_outage_body", "status_class"]
+
+OUTAGE_BODIES = frozenset(
+    {
+        "Authorization service unavailable",
+        "Authorization service timeout",
+        "upstream call timeout",
+        "OpenFGA check error",
+    }
+)
+"""Whole bodies of a 403 that say the authorization service was out, not that it said no."""
+
+EX_TEMPFAIL = 75
+"""sysexits.h: the program itself says that trying again can help."""
+
+STOPPED_FROM_OUTSIDE = frozenset({1, 2, 9, 15})
+"""SIGHUP, SIGINT, SIGKILL, SIGTERM: somebody, or the memory killer, ended it; it did not fail."""
+
+INTERNAL_ERROR = -32603
+SHOWN_BODY = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a failure is, why, what would change it, and how long the server asked us to wait."""
+
+    status: FailureStatus
+    reason: str
+    hint: str = ""
+    retry_after: float | None = None
+
+
+def classify(  # noqa: PLR0912 - one arm for each kind of evidence
+    evidence: Evidence, *, connected_before: bool = False
+) -> Verdict:
+    """Judge one failure; ``connected_before`` says whether the server was connected to in this run."""
+    match evidence:
+        case HttpStatus():
+            return _http(evidence)
+        case NetworkFailure():
+            return _network(evidence, connected_before=connected_before)
+        case TlsFailure():
+            return _permanent(*_TLS[evidence.fault], detail=evidence.detail)
+        case TimedOut():
+            return Verdict(
+                status="transient",
+                reason=f"no answer within {evidence.after:g} s (waiting for {evidence.doing})",
+                hint="if it is always this slow, raise `holdfast.load.attemptTimeout`",
+            )
+        case Redirected():
+            return _permanent(
+                f"it redirects to {evidence.location} (HTTP {evidence.status}), which is not followed",
+                "if that address is the server you mean, put it into `url`",
+            )
+        case PlainHttpRefused():
+            return _permanent(
+                "its headers would travel unencrypted over plain http",
+                'use https, or set `"allowPlainHttp": true` for this server if the network is trusted',
+            )
+        case NotMcp():
+            return _permanent(*_NOT_MCP[evidence.fault], detail=evidence.detail)
+        case OverBound():
+            return _permanent(
+                f"it exceeded the bound on {evidence.bound} ({evidence.limit})",
+                f"if you trust this server, raise `{evidence.setting}`",
+            )
+        case RpcError():
+            return _rpc(evidence)
+        case CommandUnusable():
+            return _command(evidence)
+        case ProcessExit():
+            return _exit(evidence)
+        case BadConfig():
+            return _permanent("; ".join(evidence.problems) or "its definition cannot be used", evidence.hint)
+        case Unexpected():
+            return _permanent(
+                f"an unexpected error in Holdfast ({evidence.type})",
+                "this is a bug in Holdfast: please report it with this text",
+                detail=evidence.detail,
+            )
+
+
+def status_class(status: int, body: str = "") -> FailureStatus:
+    """The class of an HTTP error status; ``body`` is the whole body of a 403."""
+    if status == 401 or (status == 403 and not is_outage_body(body)):
+        return "denied"
+    if status in (403, 408, 429) or 500 <= status <= 599:
+        return "transient"
+    return "permanent"
+
+
+def is_outage_body(body: str) -> bool:
+    """Whether the body of a 403 is, exactly, one that an authorization outage leaves."""
+    return body.strip() in OUTAGE_BODIES
+
+
+def _http(seen: HttpStatus) -> Verdict:
+    said = f": {body}" if (body := " ".join(seen.body.split())[:SHOWN_BODY]) and "<" not in body else ""
+    code = f"HTTP {seen.status}"
+    match status_class(seen.status, seen.body), seen.status:
+        case "denied", 401:
+            return _unauthorized(seen)
+        case "denied", _:
+            return _forbidden(seen, f"({code}{said})")
+        case "transient", 403:
+            return Verdict(
+                status="transient",
+                reason=f"the gateway could not complete its authorization check ({code}{said})",
+                hint="the gateway's authorization timeout may be too short for a cold start; raise it at the gateway",
+                retry_after=seen.retry_after,
+            )
+        case "transient", 429:
+            return Verdict(status="transient", reason=f"it is limiting requests ({code})", retry_after=seen.retry_after)
+        case "transient", _:
+            return Verdict(status="transient", reason=f"it is not ready ({code}{said})", retry_after=seen.retry_after)
+        case _:
+            return _permanent(*_rejected(seen.status, f"({code}{said})"))
+
+
+def _unauthorized(seen: HttpStatus) -> Verdict:
+    if seen.credentials_sent:
+        return Verdict(
+            status="denied",
+            reason="the credentials configured for this server were rejected (HTTP 401)",
+            hint="replace the credentials in its `headers`, or log in again",
+        )
+    return Verdict(
+        status="denied",
+        reason="it asks for credentials and none are configured (HTTP 401)",
+        hint='log in, or add the credentials to its definition: "headers": {"Authorization": "Bearer ${env:TOKEN}"}',
+    )
+
+
+def _forbidden(seen: HttpStatus, said: str) -> Verdict:
+    who = (
+        "the credentials configured for this server are"
+        if seen.credentials_sent
+        else "a request without credentials is"
+    )
+    body = seen.body.strip()
+    hint = "ask whoever runs the server or its gateway for access, or use credentials that have it"
+    if not body:
+        hint += (
+            "; if everyone is refused, an Envoy gateway may be hiding an authorization outage behind an empty 403:"
+            " set `status_on_error: {code: 503}` in its ext_authz filter to tell the two apart"
+        )
+    elif body == "external authorization failed":
+        hint += (
+            "; if everyone is refused, AgentGateway may be hiding an authorization outage behind this 403:"
+            " set `failureMode: {denyWithStatus: 503}` in its extAuthz policy to tell the two apart"
+        )
+    return Verdict(status="denied", reason=f"{who} not allowed to use it {said}", hint=hint)
+
+
+def _rejected(status: int, said: str) -> tuple[str, str]:
+    if status == 404:
+        return (
+            f"there is no MCP endpoint at its URL {said}",
+            "check the path of `url`: most servers use /mcp, older ones /sse",
+        )
+    if status == 405:
+        return (
+            f"its URL does not take MCP requests {said}",
+            'if it is an older SSE server, set `"type": "sse"` and use its /sse path',
+        )
+    if status == 407:
+        return (
+            f"the proxy on the way asks for credentials {said}",
+            "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY",
+        )
+    return f"it rejected the request {said}", "check `url` and `headers` against the server's documentation"
+
+
+def _network(seen: NetworkFailure, *, connected_before: bool) -> Verdict:
+    if seen.fault is NetworkFault.NAME_RESOLUTION:
+        return _permanent("the host name in its URL does not resolve", "check the spelling of `url`, and your DNS")
+    if seen.fault is NetworkFault.REFUSED and not connected_before:
+        return _permanent(
+            "nothing listens at its address (connection refused)",
+            "start the server, or correct the host and port in `url`",
+        )
+    if seen.fault is NetworkFault.OTHER and not seen.stood:
+        return _permanent("no connection could be made", "check `url` and the network", detail=seen.detail)
+    return Verdict(status="transient", reason=_NETWORK[seen.fault])
+
+
+def _rpc(seen: RpcError) -> Verdict:
+    reason = f"it answered {seen.method} with an error ({seen.code}: {' '.join(seen.message.split())[:SHOWN_BODY]})"
+    if seen.code == INTERNAL_ERROR:
+        return Verdict(status="transient", reason=reason)
+    return _permanent(reason, "the server's own log says more")
+
+
+def _command(seen: CommandUnusable) -> Verdict:
+    reason, hint = _COMMAND[seen.fault]
+    return _permanent(reason.format(seen.command), hint, detail=seen.detail)
+
+
+def _exit(seen: ProcessExit) -> Verdict:
+    how = f"was killed by signal {-seen.code}" if seen.code < 0 else f"exited with code {seen.code}"
+    when = "" if seen.stood else " before it was ready"
+    last = _last_line(seen.stderr) or _last_line(seen.noise)
+    reason = f"its process {how}{when}" + (f": {last}" if last else "")
+    if seen.stood or seen.code == EX_TEMPFAIL or -seen.code in STOPPED_FROM_OUTSIDE:
+        return Verdict(status="transient", reason=reason)
+    return _permanent(reason, "run its command by hand to see what it needs")
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:SHOWN_BODY] if lines else ""
+
+
+def _permanent(reason: str, hint: str, *, detail: str = "") -> Verdict:
+    detail = " ".join(detail.split())[:SHOWN_BODY]
+    return Verdict(status="permanent", reason=f"{reason}: {detail}" if detail else reason, hint=hint)
+
+
+_NETWORK = {
+    NetworkFault.REFUSED: "the connection was refused, though it was up before",
+    NetworkFault.UNREACHABLE: "its host cannot be reached over the network",
+    NetworkFault.RESET: "the connection was reset",
+    NetworkFault.CLOSED: "the connection was closed before the answer was complete",
+    NetworkFault.OTHER: "the connection failed",
+}
+
+_TLS = {
+    TlsFault.UNKNOWN_CA: (
+        "its TLS certificate is signed by an authority that is not trusted here",
+        "if you trust that authority, set SSL_CERT_FILE to a file that holds its certificate",
+    ),
+    TlsFault.EXPIRED: (
+        "its TLS certificate has expired",
+        "the server's operator must renew it; check your clock too",
+    ),
+    TlsFault.NOT_YET_VALID: ("its TLS certificate is not valid yet", "check this machine's clock"),
+    TlsFault.WRONG_NAME: (
+        "its TLS certificate is for another name",
+        "use the host name that the certificate was issued for in `url`",
+    ),
+    TlsFault.NOT_VERIFIED: ("its TLS certificate does not verify", "the server's operator must replace it"),
+    TlsFault.HANDSHAKE: (
+        "the TLS handshake failed",
+        "if the server speaks plain http, write http:// in `url`",
+    ),
+}
+
+_NOT_MCP = {
+    NotMcpFault.CONTENT_TYPE: (
+        "what answers at its URL is not an MCP server",
+        "open the URL in a browser: a web page means that the path or the port is wrong",
+    ),
+    NotMcpFault.NOT_JSON: (
+        "what it sends is not MCP",
+        "an MCP server writes only the protocol there; its logs belong on stderr",
+    ),
+    NotMcpFault.NOT_JSONRPC: (
+        "what it sends is JSON, but not MCP",
+        "check that `url` or `command` is the MCP server",
+    ),
+    NotMcpFault.BAD_RESULT: (
+        "its answer does not fit the protocol",
+        "the server is at fault: tell its authors",
+    ),
+    NotMcpFault.VERSION: (
+        "it speaks no protocol version that Holdfast knows",
+        "update the server, or Holdfast",
+    ),
+    NotMcpFault.NO_ENDPOINT: (
+        "its event stream named no usable endpoint",
+        'if it is a streamable HTTP server, set `"type": "http"`',
+    ),
+    NotMcpFault.CURSOR_REPEATS: (
+        "its list of tools never ends: a page cursor came back",
+        "the server is at fault: tell its authors",
+    ),
+}
+
+_COMMAND = {
+    CommandFault.NOT_FOUND: (
+        "the command `{}` was not found",
+        "install it, or write its full path into `command`",
+    ),
+    CommandFault.NOT_EXECUTABLE: ("the command `{}` may not be executed", "give it the run bit: chmod +x"),
+    CommandFault.BAD_DIRECTORY: ("the folder to start `{}` in does not exist", "correct `cwd`"),
+    CommandFault.BAD_FORMAT: (
+        "the command `{}` is not a program",
+        "a script needs a first line such as #!/bin/sh",
+    ),
+    CommandFault.OTHER: ("the command `{}` could not be started", "start it by hand to see why"),
+}

@@ -1,0 +1,75 @@
+"""``classify_load_error``: the fallback for callers that have nothing but a text and perhaps a status.
+
+What names the server or what the user typed is taken out first: URLs, paths, quoted strings,
+and any word joined by dots, dashes or slashes (``timeout-503-refused``). What is left is
+matched against whole phrases. The runtime itself never comes here: it has typed evidence.
+"""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.core.classify import OUTAGE_BODIES, status_class
+from holdfast.core.messages import FailureStatus
+
+__all__ = ["classify_load_error"]
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|«[^»]*»")
+_JOINED = re.compile(r"(?<![\w])[\w@]+(?:[./\\@_-]+[\w@]+)+")
+_STATUS = re.compile(
+    r"(?i)\b(?:HTTP(?:/\d(?:\.\d)?)?|status(?:[ _]code)?|error(?: code)?|response|returned)\s*[:=]?\s*([1-5]\d\d)\b"
+    r"|\b([45]\d\d)\s+(?:Bad Request|Unauthorized|Forbidden|Not Found|Request Timeout|Too Many Requests"
+    r"|Internal Server Error|Bad Gateway|Service Unavailable|Gateway Timeout)\b"
+)
+_DENIED = re.compile(r"(?i)\b(?:unauthori[sz]ed|forbidden|permission denied|access denied)\b")
+_PERMANENT = re.compile(
+    r"(?i)\b(?:name or service not known|nodename nor servname|temporary failure in name resolution"
+    r"|getaddrinfo failed|no address associated|connection refused|connect call failed|not found"
+    r"|no such file or directory|certificate verify failed|invalid (?:url|config(?:uration)?)|method not found)\b"
+)
+_TRANSIENT = re.compile(
+    r"(?i)\b(?:timed? ?out|timeout|deadline exceeded|connection reset|reset by peer|broken pipe|connection (?:was )?closed"
+    r"|closed connection|server disconnected|disconnected without|incomplete (?:chunked )?read|end of (?:file|stream)"
+    r"|peer closed|connection lost|connection aborted|too many requests|service unavailable|bad gateway"
+    r"|temporarily unavailable|starting up)\b"
+)
+
+
+def classify_load_error(error_msg: str, status_code: int | None = None) -> FailureStatus:
+    """Classify a failed load from its text and, where known, its HTTP status.
+
+    A status decides alone, except that a 403 whose text ends in an authorization-outage body
+    is transient. Without a status, a text that says nothing (``str(TimeoutError())`` is empty)
+    is transient, because the exceptions that have no text are those of a transport; any other
+    text that is not recognised is permanent.
+    """
+    text = _without_names(error_msg)
+    status = status_code if status_code is not None else _status_in(text)
+    if status is not None and status >= 400:
+        return status_class(status, _outage_in(error_msg) if status == 403 else "")
+    if not error_msg.strip():
+        return "transient"
+    if _DENIED.search(text):
+        return "denied"
+    if _PERMANENT.search(text):
+        return "permanent"
+    return "transient" if _TRANSIENT.search(text) else "permanent"
+
+
+def _without_names(text: str) -> str:
+    """``text`` without anything that could hold a URL, an id or an argument."""
+    for pattern in (_URL, _QUOTED, _JOINED):
+        text = pattern.sub(" ", text)
+    return text
+
+
+def _status_in(text: str) -> int | None:
+    found = _STATUS.search(text)
+    return int(found[1] or found[2]) if found else None
+
+
+def _outage_in(text: str) -> str:
+    """The outage body that ``text`` consists of, or ends in after a colon; else nothing."""
+    text = text.strip()
+    return next((body for body in OUTAGE_BODIES if text == body or text.endswith(f": {body}")), "")

@@ -1,0 +1,58 @@
+"""The words that people and models are told, as a pure function of the classification.
+
+"Tools from this server will not work" stands in the permanent message and nowhere else;
+"starting up" in the transient one and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple, TypeAlias
+
+__all__ = ["Failure", "FailureStatus", "for_model", "for_user"]
+
+FailureStatus: TypeAlias = Literal["transient", "permanent", "denied"]
+
+
+class Failure(NamedTuple):
+    """A server that has no tools to give, and why."""
+
+    server_id: str
+    status: FailureStatus
+    error: str = ""
+
+
+def for_user(failure: Failure) -> str:
+    """One sentence or two about one server."""
+    name = f"MCP server '{failure.server_id}'"
+    reason = failure.error.rstrip(".") or "no reason was given"
+    if failure.status == "transient":
+        return f"{name} is starting up and not ready yet — it will be retried."
+    if failure.status == "denied":
+        return f"{name} denied access: {reason}. It will not be retried until that changes."
+    return f"{name} is unavailable: {reason}. Tools from this server will not work."
+
+
+def for_model(failures: Iterable[Failure]) -> str:
+    """One line per class that occurs, ids sorted; empty where nothing failed."""
+    by_status: dict[FailureStatus, list[Failure]] = {"transient": [], "permanent": [], "denied": []}
+    for failure in sorted(failures):
+        by_status[failure.status].append(failure)
+    lines = []
+    if starting := by_status["transient"]:
+        ids = ", ".join(failure.server_id for failure in starting)
+        lines.append(f"**MCP servers still starting up (will retry; tools may appear shortly):** {ids}")
+    if failed := by_status["permanent"]:
+        lines.append(
+            "**MCP servers that failed to load (tools unavailable — needs attention):** " + _with_reasons(failed)
+        )
+    if denied := by_status["denied"]:
+        lines.append(
+            "**MCP servers that denied access (not retried; log in or ask for access to change that):** "
+            + _with_reasons(denied)
+        )
+    return "\n".join(lines)
+
+
+def _with_reasons(failures: Iterable[Failure]) -> str:
+    return "; ".join(f"{failure.server_id}: {' '.join(failure.error.split())}" for failure in failures)
