@@ -32,7 +32,9 @@ Transport: TypeAlias = Literal["stdio", "http", "sse"]
 HeaderSource: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 """Headers for each request: a mapping, or a callable that gives fresh ones every time."""
 
-_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+def _nothing() -> Mapping[str, str]:
+    return MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +53,10 @@ class ServerSpec:
     transport: Transport
     command: str = ""
     args: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default=_NOTHING, repr=False)
+    env: Mapping[str, str] = field(default_factory=_nothing, repr=False)
     cwd: Path | None = None
     url: str = field(default="", repr=False)
-    headers: HeaderSource = field(default=_NOTHING, repr=False)
+    headers: HeaderSource = field(default_factory=_nothing, repr=False)
     allow_plain_http: bool = False
     tools: ToolFilter = ToolFilter()
     prefix: str | None = None
@@ -69,6 +71,8 @@ class BadServer:
 
     id: str
     problems: tuple[Problem, ...]
+    enabled: bool = True
+    """False where the definition says so: then nobody waits for this server, and nobody need be told."""
 
 
 @dataclass(frozen=True, kw_only=True)
