@@ -26,6 +26,8 @@ process ended after the handshake                      transient
 process ended before: killed from outside, or exit 75  transient
 process ended before: any other exit code              permanent
 bad definition; credentials over plain http            permanent
+the headers callable failed on the network             transient
+the headers callable failed otherwise                  permanent
 anything unforeseen                                    permanent
 =====================================================  ==========================================
 
@@ -41,6 +43,7 @@ from holdfast.core.evidence import (
     BadConfig,
     CommandFault,
     CommandUnusable,
+    CredentialsUnavailable,
     Evidence,
     HttpStatus,
     NetworkFailure,
@@ -117,6 +120,12 @@ def classify(  # noqa: PLR0912 - one arm for each kind of evidence
             return _permanent(
                 "its headers would travel unencrypted over plain http",
                 'use https, or set `"allowPlainHttp": true` for this server if the network is trusted',
+            )
+        case CredentialsUnavailable():
+            return Verdict(
+                status="transient" if evidence.network else "permanent",
+                reason=f"the program that gives its headers failed ({evidence.type})",
+                hint="the callable passed as `headers` must return a mapping of strings",
             )
         case NotMcp():
             return _permanent(*_NOT_MCP[evidence.fault], detail=evidence.detail)

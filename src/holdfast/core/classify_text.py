@@ -29,7 +29,8 @@ _PERMANENT = re.compile(
     r"|no such file or directory|certificate verify failed|invalid (?:url|config(?:uration)?)|method not found)\b"
 )
 _TRANSIENT = re.compile(
-    r"(?i)\b(?:timed? ?out|timeout|deadline exceeded|connection reset|reset by peer|broken pipe|connection (?:was )?closed"
+    r"(?i)\b(?:timed? ?out|timeout|deadline exceeded|connection reset|reset by peer|broken pipe"
+    r"|connection (?:was )?closed"
     r"|closed connection|server disconnected|disconnected without|incomplete (?:chunked )?read|end of (?:file|stream)"
     r"|peer closed|connection lost|connection aborted|too many requests|service unavailable|bad gateway"
     r"|temporarily unavailable|starting up)\b"

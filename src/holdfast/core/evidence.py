@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
 from typing import TypeAlias
 
 __all__ = [
     "BadConfig",
     "CommandFault",
     "CommandUnusable",
+    "CredentialsUnavailable",
     "Evidence",
     "HttpStatus",
     "NetworkFailure",
@@ -34,15 +34,13 @@ __all__ = [
     "Unexpected",
 ]
 
-_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-
 
 @dataclass(frozen=True, kw_only=True)
 class HttpStatus:
     """The server, or something before it, answered a request with an error status."""
 
     status: int
-    headers: Mapping[str, str] = field(default=_NO_HEADERS, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Lower-case names; only those that say something about the refusal."""
     body: str = ""
     """The first 2 KiB, decoded leniently."""
@@ -125,6 +123,15 @@ class PlainHttpRefused:
     """Credentials were configured for a plain http address beyond loopback; nothing was sent."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class CredentialsUnavailable:
+    """The program that gives this server's headers failed to give any; nothing was sent."""
+
+    type: str
+    network: bool = False
+    """Whether it failed on the network: then trying again can help."""
+
+
 class NotMcpFault(Enum):
     """How a peer showed that it does not speak MCP."""
 
@@ -183,6 +190,8 @@ class ProcessExit:
     """As the OS gives it: negative is the signal that killed it."""
     stood: bool = False
     """Whether the handshake had been completed."""
+    heard: bool = False
+    """Whether it had read what we sent before it ended: then our words may have ended it."""
     stderr: str = ""
     """The last lines that it wrote there."""
     noise: str = ""
@@ -213,6 +222,7 @@ Evidence: TypeAlias = (
     | TlsFailure
     | Redirected
     | PlainHttpRefused
+    | CredentialsUnavailable
     | NotMcp
     | OverBound
     | CommandUnusable

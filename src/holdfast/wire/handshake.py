@@ -1,0 +1,169 @@
+"""Which era a server speaks, found with as few requests as can be.
+
+A probe (``server/discover``) asks for the modern era; a server that does not know it is greeted with
+``initialize``. What a server spoke last time is remembered by the caller, so a legacy server is probed once.
+A refusal by whatever stands before the server (401, 403, 5xx, …) is no answer about the era: it ends the attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, TypeAlias
+
+import anyio
+import mcp_types as types
+from mcp import ClientSession, MCPError
+from mcp_types import METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from holdfast.core.evidence import HttpStatus, NotMcp, NotMcpFault, RpcError, TimedOut
+from holdfast.errors import ServerFailure
+
+__all__ = ["Era", "negotiate"]
+
+Era: TypeAlias = Literal["modern", "legacy"]
+
+PROBE_SECONDS = 3.0
+"""How long a stdio server may leave a probe unanswered before it is greeted the old way as well.
+
+Old servers ignore what they do not know, and a slow one answers nothing yet: so both questions
+stay open from then on, and the first answer decides."""
+
+NO_ANSWER_ABOUT_ERA = frozenset({401, 403, 407, 408, 429})
+
+
+async def negotiate(session: ClientSession, *, era: Era | None, patient: bool) -> Era:
+    """Bring the session to a common version; ``patient`` is for pipes, where an answer may never come."""
+    if era == "legacy":
+        found = await _greet_or_none(session)
+        if found is not None:
+            return found
+    probe = _probe_patiently if patient else _probe
+    return await probe(session)
+
+
+async def _greet_or_none(session: ClientSession) -> Era | None:
+    """``initialize``, for a server that was legacy last time; None if it has moved on since."""
+    try:
+        return await _greet(session)
+    except ServerFailure as failure:
+        seen = failure.evidence
+        if isinstance(seen, RpcError) and seen.code in (UNSUPPORTED_PROTOCOL_VERSION, METHOD_NOT_FOUND):
+            return None
+        raise
+
+
+async def _probe(session: ClientSession) -> Era:
+    try:
+        return await _discover(session, LATEST_MODERN_VERSION)
+    except _SpeaksNoModern:
+        return await _greet(session)
+
+
+async def _probe_patiently(session: ClientSession) -> Era:
+    """Ask for the modern era; after a while greet the old way too, and take whichever answers."""
+    answers: dict[str, Era | Exception] = {}
+    answered = anyio.Event()
+
+    async def ask(what: str, question: Callable[[], Awaitable[Era]]) -> None:
+        try:
+            answers[what] = await question()
+        except (ServerFailure, _SpeaksNoModern) as exc:
+            answers[what] = exc
+        answered.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask, "probe", lambda: _discover(session, LATEST_MODERN_VERSION))
+        with anyio.move_on_after(PROBE_SECONDS):
+            await answered.wait()
+        if not answers or isinstance(answers.get("probe"), _SpeaksNoModern):
+            tasks.start_soon(ask, "greeting", lambda: _greet(session))
+            while not _settled(answers):
+                answered = anyio.Event()
+                await answered.wait()
+        tasks.cancel_scope.cancel()
+    return _decided(answers)
+
+
+def _settled(answers: dict[str, Era | Exception]) -> bool:
+    """Whether a question was answered with yes, or both with no, or the greeting with what decides alone."""
+    return any(isinstance(answer, str) for answer in answers.values()) or len(answers) == 2
+
+
+def _decided(answers: dict[str, Era | Exception]) -> Era:
+    for answer in answers.values():
+        if isinstance(answer, str):
+            return answer
+    failures = [answers[what] for what in ("greeting", "probe") if isinstance(answers.get(what), ServerFailure)]
+    telling = [f for f in failures if isinstance(f, ServerFailure) and not isinstance(f.evidence, TimedOut)]
+    raise (telling or failures)[0]  # type: ignore[misc]  # both lists hold exceptions only
+
+
+class _SpeaksNoModern(Exception):
+    """The probe was answered, and the answer is not the modern era."""
+
+
+async def _discover(session: ClientSession, version: str) -> Era:
+    """Probe at ``version``; once more at another if the server names one that we share."""
+    try:
+        raw = await session.send_discover(version)
+    except MCPError as exc:
+        return await _discover_again(session, exc, version)
+    except ServerFailure as failure:
+        seen = failure.evidence
+        if isinstance(seen, HttpStatus) and seen.status < 500 and seen.status not in NO_ANSWER_ABOUT_ERA:
+            raise _SpeaksNoModern from failure
+        raise
+    return _adopt(session, raw)
+
+
+async def _discover_again(session: ClientSession, refusal: MCPError, version: str) -> Era:
+    if refusal.code != UNSUPPORTED_PROTOCOL_VERSION:
+        raise _SpeaksNoModern from refusal
+    supported = _supported(refusal.data)
+    shared = [known for known in MODERN_PROTOCOL_VERSIONS if known in supported and known != version]
+    if shared:
+        return _adopt(session, await session.send_discover(shared[-1]))
+    if supported and not set(supported) & set(HANDSHAKE_PROTOCOL_VERSIONS):
+        raise _no_version(supported) from refusal
+    raise _SpeaksNoModern from refusal
+
+
+def _adopt(session: ClientSession, raw: dict[str, Any]) -> Era:
+    try:
+        result = types.DiscoverResult.model_validate(raw)
+    except ValidationError as exc:
+        raise _SpeaksNoModern from exc
+    if not set(result.supported_versions) & set(MODERN_PROTOCOL_VERSIONS):
+        raise _SpeaksNoModern
+    session.adopt(result)
+    return "modern"
+
+
+async def _greet(session: ClientSession) -> Era:
+    try:
+        await session.initialize()
+    except MCPError as exc:
+        raise ServerFailure(RpcError(method="initialize", code=exc.code, message=exc.message)) from exc
+    except ValidationError as exc:
+        raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=_first_error(exc))) from exc
+    except RuntimeError as exc:  # the SDK's word for a version that it does not know
+        raise ServerFailure(NotMcp(fault=NotMcpFault.VERSION)) from exc
+    return "legacy"
+
+
+def _supported(data: object) -> list[str]:
+    try:
+        return types.UnsupportedProtocolVersionErrorData.model_validate(data).supported
+    except ValidationError:
+        return []
+
+
+def _no_version(supported: list[str]) -> ServerFailure:
+    return ServerFailure(NotMcp(fault=NotMcpFault.VERSION, detail=", ".join(supported)[:100]))
+
+
+def _first_error(exc: ValidationError) -> str:
+    first = exc.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -1,0 +1,240 @@
+"""HTTP as an MCP connection needs it: fresh headers, no credentials astray, every refusal as evidence.
+
+One ``HttpPeer`` is one server's endpoint. Each request either yields a success response, whose
+body the caller reads, or raises ``ServerFailure``; a failed request harms no other.
+"""
+
+from __future__ import annotations
+
+import inspect
+import ipaddress
+import os
+import re
+import ssl
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
+
+import anyio
+import httpx2
+
+from holdfast.config.spec import Limits, ServerSpec
+from holdfast.core.evidence import (
+    BadConfig,
+    CredentialsUnavailable,
+    HttpStatus,
+    OverBound,
+    PlainHttpRefused,
+    Redirected,
+)
+from holdfast.core.redact import Redactor
+from holdfast.errors import ServerFailure
+from holdfast.wire.network import evidence_of
+
+__all__ = ["HttpPeer", "over_message_bound", "read_bounded", "translated"]
+
+CONNECT_SECONDS = 10.0
+"""A TCP and TLS handshake that takes longer than this has met a filter; the attempt's own deadline may be shorter."""
+
+ERROR_BODY_BYTES = 64 * 1024
+"""Enough of an error's body to hold a JSON-RPC error."""
+
+SHOWN_BODY_BYTES = 2048
+"""How much of an error's body is kept as evidence."""
+
+MAX_REDIRECTS = 5
+
+TELLING_HEADERS = ("content-type", "retry-after", "www-authenticate", "server", "via", "x-request-id")
+"""The response headers that say something about a refusal."""
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_BAD_IN_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+class HttpPeer:
+    """One server's HTTP endpoint: who it is, what it may be sent, and the client that talks to it."""
+
+    def __init__(self, spec: ServerSpec, limits: Limits, redactor: Redactor) -> None:
+        self.limits = limits
+        self._headers = spec.headers
+        self._redactor = redactor
+        try:
+            self.url = httpx2.URL(spec.url)
+        except (httpx2.InvalidURL, TypeError, ValueError) as exc:
+            raise ServerFailure(BadConfig(problems=("its URL cannot be read",), hint="check `url`")) from exc
+        self.credentials = bool(spec.headers) or bool(self.url.userinfo)
+        if self.credentials and self.url.scheme == "http" and not (spec.allow_plain_http or _loopback(self.url.host)):
+            raise ServerFailure(PlainHttpRefused())
+        self._client = httpx2.AsyncClient(
+            verify=_ssl_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")),
+            timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
+            headers={"accept-encoding": "identity", "user-agent": "holdfast"},
+            follow_redirects=False,
+        )
+
+    async def aclose(self) -> None:
+        """Close every connection to the server."""
+        await self._client.aclose()
+
+    @asynccontextmanager
+    async def request(
+        self, method: str, url: httpx2.URL, *, headers: Mapping[str, str], content: bytes | None = None, doing: str
+    ) -> AsyncIterator[httpx2.Response]:
+        """One request; yields a 2xx or an error response, raises ``ServerFailure`` if there is none."""
+        merged = {**await self._fresh_headers(), **headers}
+        with translated(doing):
+            request = self._client.build_request(method, url, headers=merged, content=content)
+            response = await self._send(request)
+            try:
+                yield response
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await response.aclose()
+
+    async def refusal(self, response: httpx2.Response) -> tuple[HttpStatus, bytes]:
+        """An error response as evidence, and as much of its body as may hold a JSON-RPC error."""
+        body = await _head(response, ERROR_BODY_BYTES)
+        headers = {name: response.headers[name] for name in TELLING_HEADERS if name in response.headers}
+        seen = HttpStatus(
+            status=response.status_code,
+            headers=headers,
+            body=self._redactor.mask(body[:SHOWN_BODY_BYTES].decode("utf-8", "replace")),
+            retry_after=_retry_after(headers.get("retry-after"), time.time()),
+            credentials_sent=self.credentials,
+        )
+        return seen, body
+
+    async def _send(self, request: httpx2.Request) -> httpx2.Response:
+        """Send, following a redirect only within the origin and only if it keeps the request whole."""
+        response = await self._client.send(request, stream=True)
+        for _ in range(MAX_REDIRECTS):
+            following = response.next_request
+            if following is None or not _keeps_to(request, following):
+                break
+            await response.aclose()
+            request = following
+            response = await self._client.send(request, stream=True)
+        if response.next_request is None:
+            return response
+        await response.aclose()
+        location = response.next_request.url.copy_with(userinfo=b"", query=None, fragment=None)
+        raise ServerFailure(Redirected(status=response.status_code, location=str(location)))
+
+    async def _fresh_headers(self) -> Mapping[str, str]:
+        """The configured headers, asked for anew where a callable gives them; each value is a secret."""
+        source = self._headers
+        if not callable(source):
+            return _checked(source)
+        try:
+            given = source()
+            headers = await given if inspect.isawaitable(given) else given
+        except Exception as exc:
+            network = evidence_of(exc, doing="") is not None
+            raise ServerFailure(CredentialsUnavailable(type=type(exc).__name__, network=network)) from exc
+        if not isinstance(headers, Mapping):
+            raise ServerFailure(CredentialsUnavailable(type=f"it gave a {type(headers).__name__}"))
+        checked = _checked(headers)
+        self._redactor.learn(*checked.values())
+        return checked
+
+
+class translated:  # noqa: N801 - reads as a word where it is used: `with translated("…"):`
+    """Exceptions of the HTTP client, in this block, become ``ServerFailure`` with evidence."""
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+        self._began = anyio.current_time()
+
+    def __enter__(self) -> None:
+        """Nothing is set up."""
+
+    def __exit__(self, kind: object, exc: BaseException | None, traceback: object) -> None:
+        if isinstance(exc, Exception) and not isinstance(exc, ServerFailure):
+            evidence = evidence_of(exc, doing=self._doing, after=round(anyio.current_time() - self._began, 1))
+            if evidence is not None:
+                raise ServerFailure(evidence) from exc
+
+
+async def read_bounded(response: httpx2.Response, limits: Limits) -> bytes:
+    """A whole body, unless it is over the bound on a message."""
+    body = bytearray()
+    async for chunk in response.aiter_bytes():
+        body += chunk
+        if len(body) > limits.message_bytes:
+            raise ServerFailure(over_message_bound(limits))
+    return bytes(body)
+
+
+def over_message_bound(limits: Limits) -> OverBound:
+    """The evidence of an answer that is too large."""
+    return OverBound(bound="the size of a message", limit=limits.message_bytes, setting="holdfast.limits.messageBytes")
+
+
+async def _head(response: httpx2.Response, size: int) -> bytes:
+    """The beginning of a body; whatever cuts it short, what came is kept."""
+    body = bytearray()
+    try:
+        async for chunk in response.aiter_bytes():
+            body += chunk
+            if len(body) >= size:
+                break
+    except httpx2.TransportError:
+        pass
+    return bytes(body[:size])
+
+
+@lru_cache(maxsize=8)
+def _ssl_context(*made_from: str | None) -> ssl.SSLContext:  # noqa: ARG001 - the key of the cache
+    """One context for all servers: it is the costly part of a client. Keyed by what it is made from."""
+    try:
+        return httpx2.create_ssl_context()
+    except OSError as exc:
+        problem = "the file or folder of trusted certificates cannot be read"
+        raise ServerFailure(BadConfig(problems=(problem,), hint="check SSL_CERT_FILE and SSL_CERT_DIR")) from exc
+
+
+def _loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _keeps_to(request: httpx2.Request, following: httpx2.Request) -> bool:
+    """Whether a redirect stays on the origin, keeps the method (and so the body), and adds no user info."""
+    here, there = request.url, following.url
+    upgrade = (here.scheme, there.scheme) == ("http", "https") and here.port is None and there.port is None
+    same = (here.scheme, here.port) == (there.scheme, there.port) or upgrade
+    return (
+        same
+        and here.host == there.host
+        and following.method == request.method
+        and (not there.userinfo or there.userinfo == here.userinfo)
+    )
+
+
+def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
+    for name, value in headers.items():
+        good = type(name) is type(value) is str and _HEADER_NAME.fullmatch(name) and value.isascii()
+        if not good or _BAD_IN_VALUE.search(value):
+            problem = f"the header {name!r} cannot be sent: a name is a word, a value is printable ASCII on one line"
+            raise ServerFailure(BadConfig(problems=(problem,), hint="check `headers`"))
+    return {name.lower(): value.strip() for name, value in headers.items()}
+
+
+def _retry_after(value: str | None, now: float) -> float | None:
+    """Seconds from now, from either form of ``Retry-After``; nonsense is no request to wait."""
+    if value is None:
+        return None
+    value = value.strip()
+    if value.isascii() and value.isdigit():
+        return float(value[:9])
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - now)
+    except (TypeError, ValueError, OverflowError):
+        return None

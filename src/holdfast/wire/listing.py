@@ -1,0 +1,91 @@
+"""What a server offers, read to the last page, within bounds (SEC-4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import mcp_types as types
+from mcp import ClientSession, MCPError
+from mcp_types import METHOD_NOT_FOUND
+from pydantic import ValidationError
+
+from holdfast.config.spec import Limits
+from holdfast.core.evidence import NotMcp, NotMcpFault, OverBound, RpcError
+from holdfast.errors import ServerFailure
+
+__all__ = ["ToolInfo", "list_tools"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolInfo:
+    """A tool as its server describes it."""
+
+    name: str
+    title: str | None = None
+    description: str = ""
+    input_schema: Mapping[str, Any] = field(default_factory=dict)
+    output_schema: Mapping[str, Any] | None = None
+    annotations: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+async def list_tools(session: ClientSession, limits: Limits) -> tuple[ToolInfo, ...]:
+    """Every tool, over all pages. A server that does not know the question has none."""
+    tools: list[ToolInfo] = []
+    seen: set[str] = set()
+    cursor: str | None = None
+    for _ in range(limits.pages):
+        page = await _page(session, cursor)
+        tools += map(_info, page.tools)
+        if len(tools) > limits.catalog_items:
+            raise ServerFailure(
+                OverBound(
+                    bound="the number of tools", limit=limits.catalog_items, setting="holdfast.limits.catalogItems"
+                )
+            )
+        cursor = page.next_cursor
+        if not cursor:
+            return tuple(tools)
+        if cursor in seen:
+            raise ServerFailure(NotMcp(fault=NotMcpFault.CURSOR_REPEATS))
+        seen.add(cursor)
+    raise ServerFailure(OverBound(bound="the pages of a list", limit=limits.pages, setting="holdfast.limits.pages"))
+
+
+async def _page(session: ClientSession, cursor: str | None) -> types.ListToolsResult:
+    params = types.PaginatedRequestParams(cursor=cursor) if cursor is not None else None
+    try:
+        return await session.list_tools(params=params)
+    except MCPError as exc:
+        if exc.code == METHOD_NOT_FOUND and cursor is None:
+            return _nothing()
+        raise ServerFailure(RpcError(method="tools/list", code=exc.code, message=exc.message)) from exc
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_input=False)[0]
+        detail = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=detail)) from exc
+
+
+def _nothing() -> types.ListToolsResult:
+    return types.ListToolsResult(tools=[])
+
+
+def _info(tool: types.Tool) -> ToolInfo:
+    return ToolInfo(
+        name=tool.name,
+        title=tool.title,
+        description=tool.description or "",
+        input_schema=MappingProxyType(tool.input_schema),
+        output_schema=MappingProxyType(tool.output_schema) if tool.output_schema is not None else None,
+        annotations=_dumped(tool.annotations),
+        meta=MappingProxyType(dict(tool.meta or {})),
+    )
+
+
+def _dumped(annotations: types.ToolAnnotations | None) -> Mapping[str, Any]:
+    if annotations is None:
+        return MappingProxyType({})
+    return MappingProxyType(annotations.model_dump(by_alias=True, exclude_none=True))

@@ -1,0 +1,222 @@
+"""A stdio server's process: started in a group of its own, listened to, and ended whole.
+
+The environment it gets is minimal (SEC-1). Its exit is noticed at once, even while a grandchild
+holds its pipes; its last words on stderr are kept; and when it is closed, nothing of its group is left.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import signal
+import struct
+import termios
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import anyio.abc
+
+from holdfast.config.spec import ServerSpec
+from holdfast.core.evidence import BadConfig, CommandFault, CommandUnusable
+from holdfast.core.redact import Redactor
+from holdfast.errors import ServerFailure
+from holdfast.wire.warden import MARK, Warden
+
+__all__ = ["Child"]
+
+INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
+"""What a server gets of our environment; whatever else it needs, its definition names."""
+
+POLITE_SECONDS = 2.0
+"""A server that worked gets this long to end by itself once its stdin is closed, and again after SIGTERM."""
+
+BRISK_SECONDS = 0.5
+"""The same for one that never got ready: it has nothing to save, and somebody waits for the load."""
+
+LAST_WORDS_SECONDS = 0.25
+"""After an exit, its pipes are still read for this long: a grandchild may hold them open for ever."""
+
+POLL_SECONDS = 0.02
+"""How often a group is looked at while it ends; the system tells nobody when a group is empty."""
+
+LINE_CHUNK = 64 * 1024
+
+
+class Child:
+    """One process and its group. Made by ``start``; whoever made it closes it."""
+
+    def __init__(self, process: anyio.abc.Process, stdin: int, warden: Warden, redactor: Redactor, keep: int) -> None:
+        self._process = process
+        self._stdin: int | None = stdin
+        self._warden = warden
+        self._redactor = redactor
+        self._keep = keep
+        self._stderr = bytearray()
+        self._unsent = bytearray()
+        self._turn = anyio.Lock()
+        self._stderr_ended = anyio.Event()
+        self.group = process.pid
+
+    @classmethod
+    async def start(cls, spec: ServerSpec, *, warden: Warden, redactor: Redactor, keep: int) -> Child:
+        """Start the server's command, or raise ``ServerFailure`` with the reason why it cannot be."""
+        environment = _environment(spec, warden)
+        program = _find(spec, environment)
+        await warden.ready()
+        theirs, ours = os.pipe()
+        os.set_blocking(ours, False)
+        try:
+            # Shielded: a cancellation in the middle of a start would leave a child that nobody knows of.
+            with anyio.CancelScope(shield=True):
+                process = await anyio.open_process(
+                    [program, *spec.args], stdin=theirs, cwd=spec.cwd, env=environment, start_new_session=True
+                )
+        except (OSError, ValueError) as exc:
+            os.close(ours)
+            raise ServerFailure(_unusable(spec, exc)) from exc
+        finally:
+            os.close(theirs)
+        warden.watch(process.pid)
+        return cls(process, ours, warden, redactor, keep)
+
+    async def send(self, data: bytes) -> None:
+        """Write to its stdin. A sender that is cancelled midway leaves the rest to the next: no line is ever cut."""
+        async with self._turn:
+            self._unsent += data
+            while self._unsent:
+                if self._stdin is None:
+                    raise BrokenPipeError(errno.EPIPE, "its stdin is closed")
+                try:
+                    del self._unsent[: os.write(self._stdin, self._unsent[:LINE_CHUNK])]
+                except BlockingIOError:
+                    await anyio.wait_writable(self._stdin)
+
+    async def receive(self) -> bytes:
+        """Some bytes from its stdout; ``anyio.EndOfStream`` when there are no more."""
+        assert self._process.stdout is not None  # noqa: S101 - open_process made the pipe
+        return await self._process.stdout.receive()
+
+    async def drain_stderr(self) -> None:
+        """Keep the last of what it writes to stderr, for as long as it writes."""
+        assert self._process.stderr is not None  # noqa: S101 - open_process made the pipe
+        try:
+            async for chunk in self._process.stderr:
+                self._stderr += chunk
+                del self._stderr[: -self._keep]
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            pass
+        finally:
+            self._stderr_ended.set()
+
+    async def exited(self) -> int:
+        """Wait for its end; the exit code, or minus the signal. Does not wait for its pipes."""
+        return await self._process.wait()
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.returncode
+
+    async def last_words(self) -> str:
+        """The end of its stderr, masked; waits a moment for what is still in the pipe."""
+        with anyio.move_on_after(LAST_WORDS_SECONDS):
+            await self._stderr_ended.wait()
+        return self._redactor.mask(self._stderr.decode("utf-8", "replace")).strip()
+
+    def heard_us(self) -> bool:
+        """Whether it read everything that we wrote to it."""
+        if self._stdin is None:
+            return False
+        unread = fcntl.ioctl(self._stdin, termios.FIONREAD, bytes(4))
+        return not self._unsent and struct.unpack("i", unread)[0] == 0
+
+    async def close(self, *, politely: bool) -> None:
+        """End the whole group: close its stdin, then SIGTERM, then SIGKILL. Shielded and bounded."""
+        patience = POLITE_SECONDS if politely else BRISK_SECONDS
+        with anyio.CancelScope(shield=True):
+            self._close_stdin()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._discard, self._process.stdout)
+                tasks.start_soon(self._discard, self._process.stderr)
+                if politely:
+                    with anyio.move_on_after(patience):
+                        await self._process.wait()
+                if self._tell(signal.SIGTERM):
+                    await self._gone_within(patience)
+                self._tell(signal.SIGKILL)
+                tasks.cancel_scope.cancel()
+            await self._process.aclose()
+            self._warden.release(self.group)
+
+    async def _discard(self, pipe: anyio.abc.ByteReceiveStream | None) -> None:
+        """Read on to the end: a process that cannot write its last words cannot exit either."""
+        if pipe is not None:
+            with suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+                while True:
+                    await pipe.receive()
+
+    def _close_stdin(self) -> None:
+        if self._stdin is not None:
+            anyio.notify_closing(self._stdin)
+            os.close(self._stdin)
+            self._stdin = None
+
+    async def _gone_within(self, seconds: float) -> None:
+        with anyio.move_on_after(seconds):
+            while self._tell(0):  # noqa: ASYNC110 - no event tells that a process group is empty
+                await anyio.sleep(POLL_SECONDS)
+
+    def _tell(self, number: int) -> bool:
+        """Signal the group; False if nothing of it is left."""
+        try:
+            os.killpg(self.group, number)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+    def __repr__(self) -> str:
+        state = "running" if self._process.returncode is None else f"exited {self._process.returncode}"
+        return f"<Child group={self.group} {state}>"
+
+
+def _environment(spec: ServerSpec, warden: Warden) -> Mapping[str, str]:
+    inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    safe = {name: value for name, value in inherited.items() if not value.startswith("()")}  # exported functions
+    return {**safe, **spec.env, MARK: warden.name}
+
+
+def _find(spec: ServerSpec, environment: Mapping[str, str]) -> str:
+    """The program that the command names, or why there is none."""
+    command = spec.command
+    if spec.cwd is not None and not spec.cwd.is_dir():
+        raise ServerFailure(CommandUnusable(command=command, fault=CommandFault.BAD_DIRECTORY))
+    base = (spec.cwd or Path()) / Path(command).expanduser()
+    where = str(base) if os.sep in command else command
+    found = shutil.which(where, path=environment.get("PATH", os.defpath))
+    if found is not None:
+        return str(Path(found).absolute())
+    exists = os.sep in command and base.exists()
+    raise ServerFailure(
+        CommandUnusable(command=command, fault=CommandFault.NOT_EXECUTABLE if exists else CommandFault.NOT_FOUND)
+    )
+
+
+_FAULT = {
+    errno.ENOENT: CommandFault.NOT_FOUND,
+    errno.EACCES: CommandFault.NOT_EXECUTABLE,
+    errno.EPERM: CommandFault.NOT_EXECUTABLE,
+    errno.ENOEXEC: CommandFault.BAD_FORMAT,
+}
+
+
+def _unusable(spec: ServerSpec, exc: OSError | ValueError) -> CommandUnusable | BadConfig:
+    if isinstance(exc, ValueError):
+        problem = "its command, arguments or environment hold a character that no program can be given"
+        return BadConfig(problems=(problem,), hint="look for a NUL character in `args` and `env`")
+    fault = _FAULT.get(exc.errno or 0, CommandFault.OTHER)
+    detail = os.strerror(exc.errno) if fault is CommandFault.OTHER and exc.errno else ""
+    return CommandUnusable(command=spec.command, fault=fault, errno=exc.errno, detail=detail)

@@ -1,0 +1,345 @@
+"""JSON-RPC between us and one server: who waits for what, and what the server asks of us.
+
+``Exchange`` is the part that every transport shares. It keeps, for each request under way, what
+comes for it in the order in which it came, so that progress is always told before the result.
+It knows no transport: it is given messages as dicts, and a way to send one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import anyio
+import anyio.abc
+from mcp import MCPError
+from mcp.shared.dispatcher import (
+    CallOptions,
+    OnNotify,
+    OnNotifyIntercept,
+    OnRequest,
+    ProgressFnT,
+    coerce_request_id,
+    run_notify_intercept,
+)
+from mcp.shared.transport_context import TransportContext
+from mcp_types import INTERNAL_ERROR, RequestId
+
+from holdfast.config.spec import Limits
+from holdfast.core.evidence import NetworkFailure, NetworkFault, NotMcp, NotMcpFault, OverBound
+from holdfast.errors import ServerFailure
+
+__all__ = ["Exchange", "Message", "Waiter", "notice_message", "request_message", "with_progress_token"]
+
+log = logging.getLogger(__name__)
+
+Message: TypeAlias = dict[str, Any]
+
+CANCEL_NOTICE_SECONDS = 5.0
+"""How long a courtesy ``notifications/cancelled`` may take; it is sent in the background, nobody waits for it."""
+
+ANSWER_SECONDS = 30.0
+"""How long writing our answer to a server's own request may take."""
+
+REQUESTS_FROM_SERVER = 64
+"""How many of a server's own requests (sampling, elicitation, …) may be under way at once."""
+
+NOTICES_WAITING = 1024
+"""How many notices may wait for their handler; the oldest gives way, so that a slow handler holds up nobody."""
+
+BURST_SECONDS = 5
+"""Notices may come this many seconds' worth at once; only a lasting flood is over the bound."""
+
+
+def request_message(request_id: RequestId, method: str, params: Mapping[str, Any] | None) -> Message:
+    """A JSON-RPC request; ``params`` is left out where there are none, as JSON-RPC wants it."""
+    message: Message = {"jsonrpc": "2.0", "id": request_id, "method": method}
+    if params:
+        message["params"] = params
+    return message
+
+
+def notice_message(method: str, params: Mapping[str, Any] | None) -> Message:
+    """A JSON-RPC notification."""
+    message: Message = {"jsonrpc": "2.0", "method": method}
+    if params:
+        message["params"] = params
+    return message
+
+
+def with_progress_token(
+    params: Mapping[str, Any] | None, request_id: RequestId, opts: CallOptions
+) -> Mapping[str, Any] | None:
+    """Our request id doubles as the progress token, where progress is wanted."""
+    if "on_progress" not in opts:
+        return params
+    params = dict(params or {})
+    params["_meta"] = {**(params.get("_meta") or {}), "progressToken": request_id}
+    return params
+
+
+class Waiter:
+    """One request under way: everything that came for it, in order, read by the task that waits."""
+
+    __slots__ = ("_came", "_items", "_on_progress")
+
+    def __init__(self, on_progress: ProgressFnT | None = None) -> None:
+        self._on_progress = on_progress
+        self._items: deque[tuple[float, float | None, str | None] | Message | Exception] = deque()
+        self._came = anyio.Event()
+
+    def put(self, item: tuple[float, float | None, str | None] | Message | Exception) -> None:
+        """Hand over progress, the answer, or the reason why none will come."""
+        self._items.append(item)
+        self._came.set()
+
+    async def result(self) -> Message:
+        """The result; tells all progress first. Raises ``MCPError`` for an error answer."""
+        while True:
+            await self._came.wait()
+            while self._items:
+                item = self._items.popleft()
+                if isinstance(item, Exception):
+                    raise item
+                if isinstance(item, dict):
+                    return _result_of(item)
+                await self._tell(item)
+            self._came = anyio.Event()
+
+    async def _tell(self, progress: tuple[float, float | None, str | None]) -> None:
+        if self._on_progress is None:
+            return
+        try:
+            await self._on_progress(*progress)
+        except Exception as exc:  # noqa: BLE001 - a caller's callback must not lose the caller its result
+            log.warning("a progress callback raised %s", type(exc).__name__)
+
+
+def _result_of(answer: Message) -> Message:
+    error = answer.get("error")
+    if error is None:
+        result = answer.get("result")
+        if isinstance(result, dict):
+            return result
+        raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail="an answer without a result"))
+    if not isinstance(error, dict):
+        raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="an error that is not an object"))
+    code, message = error.get("code"), error.get("message")
+    raise MCPError(
+        code if isinstance(code, int) else INTERNAL_ERROR,
+        message if isinstance(message, str) else "",
+        error.get("data"),
+    )
+
+
+@dataclass
+class _Inbound:
+    """A context for what the server sends on its own account; it cannot be asked back through here."""
+
+    transport: TransportContext
+    request_id: RequestId | None = None
+    message_metadata: None = None
+    cancel_requested: anyio.Event = field(default_factory=anyio.Event)
+    can_send_request: bool = False
+
+    async def send_raw_request(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
+    ) -> Message:
+        """Requests go out through the session, never through the context of another."""
+        raise MCPError(INTERNAL_ERROR, f"{method} cannot be sent from here")
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
+        """Nothing listens for notices of a handler."""
+
+    async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        """A server that asks something of us gets an answer, not progress."""
+
+
+class Exchange:
+    """The bookkeeping of one connection: requests of ours, requests and notices of the server's."""
+
+    def __init__(self, kind: str, send: Callable[[Message], Awaitable[None]], limits: Limits) -> None:
+        self._context = TransportContext(kind=kind, can_send_request=False)
+        self._send = send
+        self._limits = limits
+        self._next_id = 0
+        self._waiters: dict[RequestId, Waiter] = {}
+        self._answering: dict[RequestId, anyio.CancelScope] = {}
+        self._notices: deque[tuple[str, Mapping[str, Any] | None]] = deque(maxlen=NOTICES_WAITING)
+        self._notice_came = anyio.Event()
+        self._allowance = float(limits.notifications_per_second * BURST_SECONDS)
+        self._counted_at = 0.0
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._on_request: OnRequest | None = None
+        self._intercept: OnNotifyIntercept | None = None
+        self.ended: ServerFailure | None = None
+        self.spoke = False
+        """Whether anything that is JSON-RPC ever came from the server."""
+
+    def start(
+        self,
+        tasks: anyio.abc.TaskGroup,
+        on_request: OnRequest,
+        on_notify: OnNotify,
+        intercept: OnNotifyIntercept | None,
+    ) -> None:
+        """Begin to serve the server's own requests and notices; ``tasks`` owns whatever that starts."""
+        self._tasks = tasks
+        self._on_request = on_request
+        self._intercept = intercept
+        tasks.start_soon(self._deliver_notices, on_notify)
+
+    def open(self, opts: CallOptions) -> tuple[RequestId, Waiter]:
+        """A new request: its id, and where its answer will come."""
+        if self.ended is not None:
+            raise self.failure()
+        request_id = opts.get("request_id")
+        if request_id is None:
+            self._next_id += 1
+            request_id = self._next_id
+        key = coerce_request_id(request_id)
+        if key in self._waiters:
+            raise ValueError(f"request id {request_id!r} is already in flight")
+        waiter = self._waiters[key] = Waiter(opts.get("on_progress"))
+        return request_id, waiter
+
+    def close(self, request_id: RequestId) -> None:
+        """Nobody waits for this request any more; what still comes for it is dropped."""
+        self._waiters.pop(coerce_request_id(request_id), None)
+
+    def fail(self, failure: ServerFailure) -> None:
+        """The connection is gone: everyone who waits is told at once, and whoever comes later too."""
+        if self.ended is None:
+            self.ended = failure
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters.values():
+            waiter.put(self.failure())
+
+    def failure(self) -> ServerFailure:
+        """Why the connection is gone, as an exception of one's own: each who waits raises it in its own task."""
+        gone = NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
+        return ServerFailure(self.ended.evidence if self.ended is not None else gone)
+
+    def take(self, message: object) -> None:
+        """Route one message from the server. Never waits; raises ``ServerFailure`` where it is none."""
+        if not isinstance(message, dict) or not ({"method", "result", "error"} & message.keys()):
+            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=str(message)[:100]))
+        self.spoke = True
+        method, message_id = message.get("method"), message.get("id")
+        if not isinstance(method, str):
+            self._resolve(message_id, message)
+        elif message_id is None:
+            self._notice(method, message.get("params"))
+        else:
+            self._asked(message_id, method, message.get("params"))
+
+    def say_cancelled(self, request_id: RequestId, reason: str) -> None:
+        """Tell the server, in the background, that nobody waits for this request any more."""
+        if self._tasks is not None and self.ended is None:
+            notice = notice_message("notifications/cancelled", {"requestId": request_id, "reason": reason})
+            self._tasks.start_soon(self._send_quietly, notice, CANCEL_NOTICE_SECONDS)
+
+    def _resolve(self, message_id: object, message: Message) -> None:
+        key = coerce_request_id(message_id) if isinstance(message_id, str | int) else None
+        waiter = self._waiters.pop(key, None) if key is not None else None
+        if waiter is not None:
+            waiter.put(message)
+
+    def _notice(self, method: str, params: object) -> None:
+        self._count_notice()
+        params = params if isinstance(params, dict) else None
+        if method == "notifications/progress" and params:
+            self._progress(params)
+        elif method == "notifications/cancelled" and params:
+            self._cancelled(params.get("requestId"))
+        if not run_notify_intercept(self._intercept, method, params):
+            self._notices.append((method, params))
+            self._notice_came.set()
+
+    def _count_notice(self) -> None:
+        """A leaky bucket: a burst is fine, a lasting flood ends this connection."""
+        rate = self._limits.notifications_per_second
+        now = anyio.current_time()
+        self._allowance = min(rate * BURST_SECONDS, self._allowance + (now - self._counted_at) * rate) - 1
+        self._counted_at = now
+        if self._allowance < 0:
+            raise ServerFailure(
+                OverBound(
+                    bound="notifications per second", limit=rate, setting="holdfast.limits.notificationsPerSecond"
+                )
+            )
+
+    def _progress(self, params: Mapping[str, Any]) -> None:
+        token, progress = params.get("progressToken"), params.get("progress")
+        total, text = params.get("total"), params.get("message")
+        if isinstance(token, str | int) and isinstance(progress, int | float):
+            waiter = self._waiters.get(coerce_request_id(token))
+            if waiter is not None:
+                waiter.put(
+                    (
+                        float(progress),
+                        float(total) if isinstance(total, int | float) else None,
+                        text if isinstance(text, str) else None,
+                    )
+                )
+
+    def _cancelled(self, message_id: object) -> None:
+        if isinstance(message_id, str | int) and (scope := self._answering.get(coerce_request_id(message_id))):
+            scope.cancel()
+
+    def _asked(self, message_id: object, method: str, params: object) -> None:
+        if self._tasks is None or not isinstance(message_id, str | int):
+            return
+        if len(self._answering) >= REQUESTS_FROM_SERVER:
+            self._tasks.start_soon(
+                self._send_quietly,
+                _error_message(message_id, INTERNAL_ERROR, "too many requests at once"),
+                ANSWER_SECONDS,
+            )
+            return
+        scope = self._answering[coerce_request_id(message_id)] = anyio.CancelScope()
+        self._tasks.start_soon(self._answer, message_id, method, params if isinstance(params, dict) else None, scope)
+
+    async def _answer(
+        self, message_id: RequestId, method: str, params: Mapping[str, Any] | None, scope: anyio.CancelScope
+    ) -> None:
+        if self._on_request is None:
+            return
+        try:
+            with scope:
+                try:
+                    result = await self._on_request(
+                        _Inbound(transport=self._context, request_id=message_id), method, params
+                    )
+                    answer: Message = {"jsonrpc": "2.0", "id": message_id, "result": result}
+                except MCPError as exc:
+                    answer = _error_message(message_id, exc.code, exc.message)
+                except Exception as exc:  # noqa: BLE001 - whatever a handler raises, the server gets an answer
+                    log.warning("a handler for %s raised %s", method, type(exc).__name__)
+                    answer = _error_message(message_id, INTERNAL_ERROR, "the client failed to answer")
+                await self._send_quietly(answer, ANSWER_SECONDS)
+        finally:
+            self._answering.pop(coerce_request_id(message_id), None)
+
+    async def _send_quietly(self, message: Message, seconds: float) -> None:
+        with anyio.move_on_after(seconds), suppress(ServerFailure):
+            await self._send(message)
+
+    async def _deliver_notices(self, on_notify: OnNotify) -> None:
+        while True:
+            await self._notice_came.wait()
+            self._notice_came = anyio.Event()
+            while self._notices:
+                method, params = self._notices.popleft()
+                try:
+                    await on_notify(_Inbound(transport=self._context), method, params)
+                except Exception as exc:  # noqa: BLE001 - one handler's fault costs one notice, not the connection
+                    log.warning("a handler for %s raised %s", method, type(exc).__name__)
+
+
+def _error_message(message_id: RequestId, code: int, text: str) -> Message:
+    return {"jsonrpc": "2.0", "id": message_id, "error": {"code": code, "message": text}}

@@ -1,0 +1,89 @@
+"""The older HTTP+SSE transport: one long stream brings everything, each message of ours is a POST.
+
+A POST that is refused fails the one who sent it and nobody else; the end of the stream fails all.
+"""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import anyio.abc
+import httpx2
+from pydantic_core import from_json
+
+from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault
+from holdfast.errors import ServerFailure
+from holdfast.wire.duplex import Duplex
+from holdfast.wire.http_client import HttpPeer, over_message_bound
+from holdfast.wire.rpc import Message
+
+__all__ = ["SseDispatcher"]
+
+
+class SseDispatcher(Duplex):
+    """The SDK's dispatcher over HTTP+SSE."""
+
+    def __init__(self, peer: HttpPeer) -> None:
+        super().__init__("sse", peer.limits)
+        self._peer = peer
+        self._endpoint: httpx2.URL | None = None
+        self._known = anyio.Event()
+
+    async def _write(self, message: Message) -> None:
+        await self._known.wait()
+        if self._endpoint is None:
+            raise self._exchange.failure()
+        doing = f"the receipt of {message.get('method', 'an answer')}"
+        content = json.dumps(message, separators=(",", ":")).encode()
+        headers = {"content-type": "application/json"}
+        async with self._peer.request(
+            "POST", self._endpoint, headers=headers, content=content, doing=doing
+        ) as response:
+            if response.status_code >= 400:
+                raise ServerFailure((await self._peer.refusal(response))[0])
+
+    async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
+        headers = {"accept": "text/event-stream", "cache-control": "no-store"}
+        try:
+            async with self._peer.request("GET", self._peer.url, headers=headers, doing="the event stream") as response:
+                if response.status_code >= 400:
+                    return (await self._peer.refusal(response))[0]
+                kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+                if kind != "text/event-stream":
+                    detail = f"it answered with {kind or 'no content type'}"
+                    return NotMcp(fault=NotMcpFault.CONTENT_TYPE, detail=detail)
+                await self._take_events(response)
+            return NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
+        finally:
+            self._endpoint = None
+            self._known.set()
+
+    async def _take_events(self, response: httpx2.Response) -> None:
+        try:
+            async for event in httpx2.EventSource(response, max_event_size=self._limits.message_bytes):
+                if event.event == "endpoint":
+                    self._endpoint = self._same_origin(event.data)
+                    self._known.set()
+                elif event.event == "message" and event.data:
+                    self._exchange.take(_decode(event.data))
+        except httpx2.SSEError as exc:
+            raise ServerFailure(over_message_bound(self._limits)) from exc
+
+    def _same_origin(self, place: str) -> httpx2.URL:
+        """Where to POST; another origin would be sent our credentials, so it is refused."""
+        here = self._peer.url
+        try:
+            there = here.join(place)
+        except (httpx2.InvalidURL, ValueError) as exc:
+            raise ServerFailure(NotMcp(fault=NotMcpFault.NO_ENDPOINT, detail="it is no address")) from exc
+        if (here.scheme, here.host, here.port) != (there.scheme, there.host, there.port):
+            raise ServerFailure(NotMcp(fault=NotMcpFault.NO_ENDPOINT, detail="it is on another origin"))
+        return there
+
+
+def _decode(text: str) -> object:
+    try:
+        return from_json(text)
+    except ValueError as exc:
+        raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=text[:80])) from exc

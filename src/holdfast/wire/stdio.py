@@ -1,0 +1,145 @@
+"""The stdio transport: one line of JSON per message, over the pipes of a child process.
+
+What a server prints on stdout that is not the protocol is noise: it is passed over, and kept as
+evidence for the case that nothing else ever comes.
+"""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import anyio.abc
+from pydantic_core import from_json
+
+from holdfast.config.spec import Limits
+from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, OverBound, ProcessExit
+from holdfast.core.redact import Redactor
+from holdfast.errors import ServerFailure
+from holdfast.wire.duplex import Duplex
+from holdfast.wire.http_client import over_message_bound
+from holdfast.wire.process import LAST_WORDS_SECONDS, Child
+from holdfast.wire.rpc import Message
+
+__all__ = ["StdioDispatcher"]
+
+NOISE_KEPT = 400
+"""How many characters of noise are kept to be shown."""
+
+NOISE_BEFORE_SPEECH = 64 * 1024
+"""A program that prints this much without a word of the protocol does not speak it."""
+
+NOISE_BOUND = 4 * 1024 * 1024
+"""And one that speaks it may not print more noise than this."""
+
+EXIT_SECONDS = 1.0
+"""A process that closed its stdout is about to exit; its exit code is worth this wait."""
+
+
+class StdioDispatcher(Duplex):
+    """The SDK's dispatcher over a child's stdin and stdout."""
+
+    def __init__(self, child: Child, limits: Limits, redactor: Redactor) -> None:
+        super().__init__("stdio", limits)
+        self._child = child
+        self._redactor = redactor
+        self._noise = ""
+        self._noise_bytes = 0
+        self._ended = anyio.Event()
+
+    def unanswered(self) -> Evidence | None:
+        """A program that only ever printed something else is no MCP server."""
+        if self._noise and not self._exchange.spoke:
+            return NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"it printed {self._noise!r}")
+        return None
+
+    async def _write(self, message: Message) -> None:
+        try:
+            await self._child.send(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        except (OSError, anyio.ClosedResourceError):
+            # The reader is about to learn why, and says it better than a broken pipe does.
+            with anyio.move_on_after(EXIT_SECONDS + 2 * LAST_WORDS_SECONDS):
+                await self._ended.wait()
+            raise self._exchange.failure() from None
+
+    async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
+        """Take lines until the process is gone, or its stdout is, whichever is noticed first."""
+        broken: Evidence | None = None
+        try:
+            tasks.start_soon(self._child.drain_stderr)
+            async with anyio.create_task_group() as reading:
+                reading.start_soon(self._end_on_exit, reading.cancel_scope)
+                broken = await self._take_lines()
+                if broken is None:
+                    await self._exit_or_timeout()
+                reading.cancel_scope.cancel()
+            return broken or await self._last_evidence()
+        finally:
+            self._ended.set()
+
+    async def _end_on_exit(self, scope: anyio.CancelScope) -> None:
+        """Notice the exit even if a grandchild holds the pipe; what is still in it gets a moment."""
+        await self._child.exited()
+        await anyio.sleep(LAST_WORDS_SECONDS)
+        scope.cancel()
+
+    async def _exit_or_timeout(self) -> None:
+        with anyio.move_on_after(EXIT_SECONDS):
+            await self._child.exited()
+
+    async def _last_evidence(self) -> Evidence:
+        code = self._child.exit_code
+        if code is None:
+            return NetworkFailure(fault=NetworkFault.CLOSED, stood=True, detail="it closed its stdout")
+        return ProcessExit(
+            code=code,
+            stood=self.stood,
+            heard=self._child.heard_us(),
+            stderr=await self._child.last_words(),
+            noise=self._noise,
+        )
+
+    async def _take_lines(self) -> Evidence | None:
+        """Take lines until there are no more, or until one is over a bound: then that is returned."""
+        buffer = bytearray()
+        try:
+            while True:
+                searched = len(buffer)
+                buffer += await self._child.receive()
+                self._take_whole_lines(buffer, searched)
+        except ServerFailure as failure:
+            return failure.evidence
+        except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            return None
+
+    def _take_whole_lines(self, buffer: bytearray, searched: int) -> None:
+        while (end := buffer.find(b"\n", searched)) >= 0:
+            self._take_line(bytes(buffer[:end]))
+            del buffer[: end + 1]
+            searched = 0
+        if len(buffer) > self._limits.message_bytes:
+            raise ServerFailure(over_message_bound(self._limits))
+
+    def _take_line(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        try:
+            self._exchange.take(from_json(line))
+        except ValueError:
+            self._take_noise(line)
+        except ServerFailure as failure:
+            if not isinstance(failure.evidence, NotMcp):
+                raise
+            self._take_noise(line)
+
+    def _take_noise(self, line: bytes) -> None:
+        self._noise_bytes += len(line)
+        if len(self._noise) < NOISE_KEPT:
+            text = self._redactor.mask(line[:NOISE_KEPT].decode("utf-8", "replace"))
+            self._noise = f"{self._noise}\n{text}".strip()[:NOISE_KEPT]
+        if not self._exchange.spoke and self._noise_bytes > NOISE_BEFORE_SPEECH:
+            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"it printed {self._noise!r}"))
+        if self._noise_bytes > NOISE_BOUND:
+            raise ServerFailure(
+                OverBound(bound="noise on stdout", limit=NOISE_BOUND, setting="nothing: its logs belong on stderr")
+            )

@@ -1,0 +1,62 @@
+"""The warden itself: run as a program of its own, with the standard library alone. See ``warden.py``."""
+
+import os
+import signal
+import sys
+import time
+
+POLITE_SECONDS = 1.0
+"""How long a group may take to end after SIGTERM, before SIGKILL."""
+
+
+def main(mark: str, name: str) -> None:
+    """Take ``+group`` and ``-group`` lines until the pipe ends, then end what is left."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    groups: set[int] = set()
+    with os.fdopen(0, "rb", buffering=0, closefd=False) as pipe:
+        rest = b""
+        while chunk := pipe.read(4096):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                (groups.add if line[:1] == b"+" else groups.discard)(int(line[1:]))
+    end(groups)
+    end_marked(f"{mark}={name}".encode())
+
+
+def end(groups: set[int]) -> None:
+    """SIGTERM, a moment, SIGKILL."""
+    left = {group for group in groups if tell(group, signal.SIGTERM)}
+    until = time.monotonic() + POLITE_SECONDS
+    while left and time.monotonic() < until:
+        time.sleep(0.02)
+        left = {group for group in left if tell(group, 0)}
+    for group in left:
+        tell(group, signal.SIGKILL)
+
+
+def tell(group: int, number: int) -> bool:
+    """Signal a group; False if there is none, or it is no longer ours."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def end_marked(marked: bytes) -> None:
+    """SIGKILL whatever carries our mark, where the system shows environments."""
+    if not os.path.isdir("/proc/self"):  # noqa: PTH112 - this program starts faster without pathlib
+        return
+    for entry in os.listdir("/proc"):  # noqa: PTH208 - as above
+        if entry.isdigit() and int(entry) != os.getpid():
+            try:
+                with open(f"/proc/{entry}/environ", "rb") as environ:  # noqa: PTH123 - as above
+                    if marked in environ.read().split(b"\0"):
+                        os.kill(int(entry), signal.SIGKILL)
+            except OSError:
+                continue
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])
