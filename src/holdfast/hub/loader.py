@@ -1,0 +1,258 @@
+"""Load the tools of many servers: each healthy one's tools, and for every other the true reason.
+
+One attempt is a dial, a listing and a close. What can heal is tried again within bounds; what cannot
+fails at once. A server's failure, slowness or crash is its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from holdfast.config.load import config_from_mapping, load_config, spec_from_connection
+from holdfast.config.spec import BadServer, Config, LoadPolicy, ServerSpec, Settings, ToolFilter
+from holdfast.core.backoff import delay
+from holdfast.core.classify import Verdict, classify
+from holdfast.core.evidence import BadConfig, Evidence, TimedOut, Unexpected
+from holdfast.core.redact import Redactor
+from holdfast.errors import CallFailed, ServerFailure, UnknownServer
+from holdfast.hub.memory import Memory
+from holdfast.hub.outcome import LoadResult, MCPServerLoadOutcome, Tool
+from holdfast.hub.turnstile import Turnstile
+from holdfast.wire.dial import CallResult, Connection, Dialer, ProgressFn
+from holdfast.wire.listing import ToolInfo
+from holdfast.wire.warden import Warden
+
+__all__ = ["Loader", "call_tool", "get_tools_with_resilience", "load"]
+
+_MEMORY = Memory()
+
+OnOutcome = Callable[[MCPServerLoadOutcome], None]
+
+
+async def get_tools_with_resilience(
+    connections: Mapping[str, Mapping[str, Any]], *, max_attempts: int = 3, base_backoff_s: float = 0.25
+) -> LoadResult:
+    """Load every server of ``connections``: ``(all_tools, failed_servers, failed_errors)``, and more.
+
+    ``connections`` is ``{id: {"transport": "stdio" | "sse" | "streamable_http", …}}``; ``headers`` may
+    be a callable that gives fresh ones for each request.
+    """
+    if max_attempts < 1 or base_backoff_s < 0:
+        raise ValueError("max_attempts must be at least 1, base_backoff_s at least 0")
+    servers = {name: spec_from_connection(name, connection) for name, connection in connections.items()}
+    policy = LoadPolicy(attempts=max_attempts, backoff=base_backoff_s)
+    return await Loader(Config(servers=servers, settings=Settings(load=policy))).load()
+
+
+async def load(
+    config: Config | Mapping[str, Any] | str | Path | None = None,
+    *,
+    servers: Sequence[str] = (),
+    on_outcome: OnOutcome | None = None,
+) -> LoadResult:
+    """Load the servers of a configuration: a file, a mapping of the same form, or one found in the usual places.
+
+    ``servers`` chooses some of them. ``on_outcome`` is told of each as soon as it is known.
+    """
+    return await Loader(read(config)).load(servers, on_outcome=on_outcome)
+
+
+async def call_tool(
+    config: Config | Mapping[str, Any] | str | Path | None,
+    server: str,
+    tool: str,
+    args: Mapping[str, Any],
+    *,
+    on_progress: ProgressFn | None = None,
+) -> CallResult:
+    """Dial one server and call one of its tools. Raises ``CallFailed`` unless the server gave a result."""
+    return await Loader(read(config)).call(server, tool, args, on_progress=on_progress)
+
+
+def read(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
+    """Whatever names a configuration, as one."""
+    if isinstance(config, Config):
+        return config
+    if isinstance(config, Mapping):
+        return config_from_mapping(config)
+    return load_config(Path(config) if config is not None else None)
+
+
+class Loader:
+    """Loads from one configuration. Time, sleep and chance can be given, for tests."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        memory: Memory = _MEMORY,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._config = config
+        self._memory = memory
+        self._chance = chance
+
+    async def load(self, servers: Sequence[str] = (), *, on_outcome: OnOutcome | None = None) -> LoadResult:
+        """Load all servers that are enabled, or those named; every one of them gets an outcome."""
+        chosen = self._chosen(servers)
+        outcomes: dict[str, MCPServerLoadOutcome] = {}
+        settings = self._config.settings
+
+        async with Warden() as warden, anyio.create_task_group() as tasks:
+            dialer = Dialer(warden=warden, limits=settings.limits)
+            turnstile = Turnstile(settings.load.concurrency, tasks)
+
+            async def load_one(server: ServerSpec | BadServer) -> None:
+                outcome = outcomes[server.id] = await self._outcome(server, dialer, turnstile)
+                if on_outcome is not None:
+                    on_outcome(outcome)
+
+            for server in chosen:
+                tasks.start_soon(load_one, server, name=f"load {server.id}")
+        return LoadResult(outcomes[server.id] for server in chosen)
+
+    async def call(
+        self, server: str, tool: str, args: Mapping[str, Any], *, on_progress: ProgressFn | None = None
+    ) -> CallResult:
+        """Dial one server and call one tool."""
+        (spec,) = self._chosen([server])
+        if isinstance(spec, BadServer):
+            raise _call_failed(server, classify(_bad(spec)), _bad(spec))
+        return await self._call(spec, tool, args, on_progress)
+
+    def _chosen(self, names: Sequence[str]) -> list[ServerSpec | BadServer]:
+        known = self._config.servers
+        if missing := [name for name in names if name not in known]:
+            names_known = ", ".join(sorted(known)) or "none at all"
+            raise UnknownServer(f"no server named `{missing[0]}` is configured", hint=f"configured: {names_known}")
+        if names:
+            return [known[name] for name in dict.fromkeys(names)]
+        return [server for server in known.values() if isinstance(server, BadServer) or server.enabled]
+
+    async def _outcome(
+        self, server: ServerSpec | BadServer, dialer: Dialer, turnstile: Turnstile
+    ) -> MCPServerLoadOutcome:
+        began = anyio.current_time()
+        if isinstance(server, BadServer):
+            return _failed(server.id, classify(_bad(server)), attempts=1, elapsed=0.0, redactor=Redactor())
+        redactor = Redactor(server.secrets)
+        deadline = began + self._config.settings.load.total_timeout
+        for attempt in itertools.count(1):
+            found = await self._attempt(server, dialer, turnstile, redactor, deadline)
+            elapsed = anyio.current_time() - began
+            if not isinstance(found, Verdict):
+                return self._available(server, found, attempts=attempt, elapsed=elapsed)
+            pause = self._pause(attempt, found)
+            if pause is None or anyio.current_time() + pause >= deadline:
+                return _failed(server.id, found, attempts=attempt, elapsed=elapsed, redactor=redactor)
+            await anyio.sleep(pause)
+        raise AssertionError("the loop ends by returning")
+
+    def _pause(self, attempt: int, verdict: Verdict) -> float | None:
+        """How long to wait before trying again; None where that cannot help, or enough was tried."""
+        policy = self._config.settings.load
+        if verdict.status != "transient" or attempt >= policy.attempts:
+            return None
+        return delay(attempt, base=policy.backoff, chance=self._chance(), retry_after=verdict.retry_after)
+
+    async def _attempt(
+        self, spec: ServerSpec, dialer: Dialer, turnstile: Turnstile, redactor: Redactor, deadline: float
+    ) -> tuple[ToolInfo, ...] | Verdict:
+        """Dial, list, close: the tools, or the verdict on what was seen."""
+        known = self._memory.of(spec)
+        try:
+            async with turnstile.place():
+                return await self._list(spec, dialer, redactor, deadline)
+        except ServerFailure as failure:
+            return classify(failure.evidence, connected_before=known.connected)
+        except Exception as exc:  # noqa: BLE001 - a fault of ours, or a library's, is that server's and no other's
+            return classify(_unexpected(exc, redactor))
+
+    async def _list(
+        self, spec: ServerSpec, dialer: Dialer, redactor: Redactor, deadline: float
+    ) -> tuple[ToolInfo, ...]:
+        left = min(self._config.settings.load.attempt_timeout, deadline - anyio.current_time())
+        until = anyio.current_time() + left
+        async with self._connection(spec, dialer, redactor, within=left) as connection:
+            return await connection.list_tools(within=max(until - anyio.current_time(), 0.0))
+
+    @asynccontextmanager
+    async def _connection(
+        self, spec: ServerSpec, dialer: Dialer, redactor: Redactor, *, within: float
+    ) -> AsyncIterator[Connection]:
+        known = self._memory.of(spec)
+        async with dialer.connect(spec, within=within, redactor=redactor, era=known.era) as connection:
+            known.era, known.connected = connection.era, True
+            yield connection
+
+    def _available(
+        self, spec: ServerSpec, infos: Iterable[ToolInfo], *, attempts: int, elapsed: float
+    ) -> MCPServerLoadOutcome:
+        async def call(name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
+            return await self._call(spec, name, args, on_progress)
+
+        tools = tuple(Tool(spec.id, info, call) for info in infos if _shown(info.name, spec.tools))
+        return MCPServerLoadOutcome(
+            server_id=spec.id, status="available", tools=tools, attempts=attempts, elapsed_s=elapsed
+        )
+
+    async def _call(
+        self, spec: ServerSpec, tool: str, args: Mapping[str, Any], on_progress: ProgressFn | None
+    ) -> CallResult:
+        """Dial, call, close."""
+        settings = self._config.settings
+        redactor = Redactor(spec.secrets)
+        try:
+            async with Warden() as warden:
+                dialer = Dialer(warden=warden, limits=settings.limits)
+                async with self._connection(spec, dialer, redactor, within=settings.load.attempt_timeout) as connection:
+                    return await connection.call_tool(tool, args, within=settings.call.timeout, on_progress=on_progress)
+        except ServerFailure as failure:
+            verdict = classify(failure.evidence, connected_before=self._memory.of(spec).connected)
+            raise _call_failed(spec.id, verdict, failure.evidence, redactor) from failure
+
+
+def _shown(name: str, tools: ToolFilter) -> bool:
+    included = any(fnmatchcase(name, pattern) for pattern in tools.include)
+    return included and not any(fnmatchcase(name, pattern) for pattern in tools.exclude)
+
+
+def _bad(server: BadServer) -> Evidence:
+    hint = next((problem.hint for problem in server.problems if problem.hint), "")
+    return BadConfig(problems=tuple(str(problem) for problem in server.problems), hint=hint)
+
+
+def _unexpected(exc: Exception, redactor: Redactor) -> Evidence:
+    while isinstance(exc, ExceptionGroup) and len(exc.exceptions) == 1:
+        exc = exc.exceptions[0]
+    if isinstance(exc, ServerFailure):
+        return exc.evidence
+    if isinstance(exc, TimeoutError):
+        return TimedOut(doing="its answer", after=0.0)
+    return Unexpected(type=type(exc).__name__, detail=redactor.mask(str(exc)))
+
+
+def _failed(
+    server_id: str, verdict: Verdict, *, attempts: int, elapsed: float, redactor: Redactor
+) -> MCPServerLoadOutcome:
+    return MCPServerLoadOutcome(
+        server_id=server_id,
+        status=verdict.status,
+        error=redactor.mask(verdict.reason),
+        hint=verdict.hint,
+        attempts=attempts,
+        elapsed_s=elapsed,
+    )
+
+
+def _call_failed(server_id: str, verdict: Verdict, evidence: Evidence, redactor: Redactor | None = None) -> CallFailed:
+    reason = (redactor or Redactor()).mask(verdict.reason)
+    return CallFailed(evidence, f"the call to `{server_id}` failed: {reason}", hint=verdict.hint)
