@@ -52,7 +52,7 @@ class ServerSpec:
     id: str
     transport: Transport
     command: str = ""
-    args: tuple[str, ...] = ()
+    args: tuple[str, ...] = field(default=(), repr=False)
     env: Mapping[str, str] = field(default_factory=_nothing, repr=False)
     cwd: Path | None = None
     url: str = field(default="", repr=False)

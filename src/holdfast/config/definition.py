@@ -1,0 +1,302 @@
+"""One server's definition becomes a ``ServerSpec``, or a ``BadServer`` with everything that is wrong.
+
+Nothing here raises for what a person wrote: whatever is amiss is this server's problem alone.
+No problem quotes a value, only keys and places, since any value may hold a secret.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import cast
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from holdfast.config.envfile import EnvFile, read_env_file
+from holdfast.config.expand import Expansion, expand, variables_for
+from holdfast.config.fields import kind_of, read_flag, read_transport
+from holdfast.config.foreign import SERVER_KEYS
+from holdfast.config.models import ServerFile
+from holdfast.config.places import KeyPath, Places, joined, quoted
+from holdfast.config.problems import validation_problems
+from holdfast.config.secrets import gather_secrets
+from holdfast.config.spec import BadServer, ServerSpec, ToolFilter, Transport
+from holdfast.errors import Problem
+
+__all__ = ["Definition", "Ignored", "Surroundings", "read_definition"]
+
+_TYPE_KEYS = ("type", "transport", "transportType")
+_URL_KEYS = ("url", "serverUrl", "httpUrl")
+_PROCESS_KEYS = ("args", "env", "envFile", "cwd")
+_REQUEST_KEYS = ("headers", "allowPlainHttp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a definition is read against."""
+
+    places: Places
+    environ: Mapping[str, str]
+    expands: bool = True
+    """Whether ``${…}`` and ``~`` mean anything: in files they do, in a program's own mapping they do not."""
+    folder: Path | None = None
+    """Where relative paths start from; None leaves them as they are."""
+    cwd: Path | None = None
+    """Where a server runs that names no folder; None is wherever Holdfast was started."""
+    foreign: Mapping[str, str] = field(default_factory=lambda: SERVER_KEYS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ignored:
+    """A key that was accepted and means nothing here."""
+
+    path: KeyPath
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """What became of a definition, and how."""
+
+    server: ServerSpec | BadServer
+    path: KeyPath
+    given: Mapping[str, object] = field(default_factory=dict, repr=False)
+    ignored: tuple[Ignored, ...] = ()
+    expansion: Expansion = field(default_factory=Expansion, repr=False)
+    env_file: EnvFile | None = field(default=None, repr=False)
+
+
+def read_definition(
+    server_id: str,
+    raw: object,
+    path: KeyPath,
+    surroundings: Surroundings,
+    *,
+    problems: Iterable[Problem] = (),
+) -> Definition:
+    """Read the definition that stands at ``path``; ``problems`` are those known of it beforehand."""
+    return _Reader(server_id, path, surroundings, problems).read(raw)
+
+
+class _Reader:
+    """One definition being read."""
+
+    def __init__(self, server_id: str, path: KeyPath, surroundings: Surroundings, problems: Iterable[Problem]) -> None:
+        self._id = server_id
+        self._path = path
+        self._around = surroundings
+        self._problems = list(problems)
+        self._ignored: list[Ignored] = []
+        self._found = Expansion()
+        self._env_file: EnvFile | None = None
+
+    def read(self, raw: object) -> Definition:
+        self._check_id()
+        if not isinstance(raw, dict):
+            self._problem(
+                (), f"the server must be an object, not {kind_of(raw)}", 'write {"command": "…"} or {"url": "…"}'
+            )
+            return self._definition(self._bad({}), {})
+        given = self._expand(self._relevant(raw))
+        self._check_contradictions(given)
+        self._check_command(given)
+        self._read_env_file(given)
+        model = self._validate(given)
+        return self._definition(self._bad(given) if model is None or self._problems else self._spec(model), given)
+
+    def _bad(self, given: Mapping[str, object]) -> BadServer:
+        in_order = sorted(self._problems, key=lambda problem: (problem.line, problem.column))
+        return BadServer(id=self._id, problems=tuple(in_order), enabled=_is_enabled(given))
+
+    def _definition(self, server: ServerSpec | BadServer, given: Mapping[str, object]) -> Definition:
+        return Definition(
+            server=server,
+            path=self._path,
+            given=given,
+            ignored=tuple(self._ignored),
+            expansion=self._found,
+            env_file=self._env_file,
+        )
+
+    def _problem(self, inside: KeyPath, message: str, hint: str = "", *, at_key: bool = False) -> None:
+        path = (*self._path, *inside)
+        self._problems.append(self._around.places.problem(path, message, hint=hint, at_key=at_key))
+
+    def _ignore(self, key: str, why: str) -> None:
+        self._ignored.append(Ignored(path=(*self._path, key), why=why))
+
+    # What was written
+
+    def _check_id(self) -> None:
+        if not self._id.strip():
+            self._problem((), "the server has no name", "give it one, as the key before its definition", at_key=True)
+        elif not self._id.isprintable():
+            self._problem((), "the server's name holds a control character", "use letters and digits", at_key=True)
+
+    def _relevant(self, raw: dict[str, object]) -> dict[str, object]:
+        """The keys that mean something for this server; a null is as good as nothing."""
+        given = {key: value for key, value in raw.items() if value is not None}
+        for key in [key for key in given if key in self._around.foreign]:
+            self._ignore(key, self._around.foreign[key])
+            del given[key]
+        for key in self._beside_the_point(given):
+            if given.pop(key):
+                self._ignore(key, f"means nothing beside `{'url' if key in _PROCESS_KEYS else 'command'}`")
+        return given
+
+    def _beside_the_point(self, given: Mapping[str, object]) -> list[str]:
+        has_url = any(key in given for key in _URL_KEYS)
+        if has_url == ("command" in given):
+            return []
+        return [key for key in (_PROCESS_KEYS if has_url else _REQUEST_KEYS) if key in given]
+
+    def _expand(self, given: dict[str, object]) -> dict[str, object]:
+        if not self._around.expands:
+            return given
+        variables = variables_for(self._around.folder, self._around.environ)
+        result = expand(given, self._path, variables, self._found)
+        for fault in self._found.faults:
+            inside = fault.path[len(self._path) :]
+            self._problem(inside, f"{quoted(joined(inside))} {fault.message}", fault.hint)
+        return result
+
+    def _validate(self, given: dict[str, object]) -> ServerFile | None:
+        try:
+            return ServerFile.model_validate(given)
+        except ValidationError as error:
+            places = self._around.places
+            self._problems += validation_problems(error, ServerFile, self._path, places, known=self._found)
+            return None
+
+    # What contradicts what
+
+    def _check_contradictions(self, given: Mapping[str, object]) -> None:
+        urls = [key for key in _URL_KEYS if key in given]
+        self._check_one_way_in(given, urls)
+        self._check_agreement(given, _TYPE_KEYS, "the transport is given twice, and differently")
+        self._check_agreement(given, _URL_KEYS, "the address is given twice, and differently")
+        if "enabled" in given and "disabled" in given and read_flag(given["enabled"]) == read_flag(given["disabled"]):
+            self._problem(("disabled",), "`enabled` and `disabled` contradict each other", "keep one", at_key=True)
+        tools = given.get("tools")
+        if "includeTools" in given and (isinstance(tools, list) or (isinstance(tools, dict) and "include" in tools)):
+            hint = "keep `tools.include`"
+            self._problem(
+                ("includeTools",), "`includeTools` and `tools` both say which tools to show", hint, at_key=True
+            )
+
+    def _check_one_way_in(self, given: Mapping[str, object], urls: list[str]) -> None:
+        declared = next((read_transport(given[key]) for key in _TYPE_KEYS if key in given), None)
+        type_key = next((key for key in _TYPE_KEYS if key in given), "type")
+        if "command" in given and urls:
+            hint = "keep `command` for a program that is started here, the URL for a server that already runs"
+            self._problem((urls[0],), f"the server has both `command` and `{urls[0]}`", hint, at_key=True)
+        elif "command" not in given and not urls:
+            hint = 'give "command" for a program that is started here, or "url" for a server that already runs'
+            self._problem((), "the server has neither `command` nor `url`", hint)
+        elif declared == "stdio" and urls:
+            hint = 'write "type": "http" (or "sse"), or give a "command"'
+            self._problem((type_key,), f"the transport is stdio, but there is a `{urls[0]}` and no `command`", hint)
+        elif declared in ("http", "sse") and not urls:
+            hint = 'write "type": "stdio", or give a "url"'
+            self._problem((type_key,), f"the transport is {declared}, but there is a `command` and no `url`", hint)
+
+    def _check_agreement(self, given: Mapping[str, object], keys: tuple[str, ...], message: str) -> None:
+        there = [key for key in keys if key in given]
+        meant = {str(read_transport(given[key]) or given[key]) for key in there}
+        if len(meant) > 1:
+            self._problem((there[1],), message, f"keep `{there[0]}` or `{there[1]}`", at_key=True)
+
+    # What it points at
+
+    def _text(self, given: Mapping[str, object], key: str) -> str:
+        """A text that can be looked at: it is one, and its expansion did not fail."""
+        value = given.get(key)
+        broken = self._found.broken((*self._path, key))
+        return value if isinstance(value, str) and not broken and "\0" not in value else ""
+
+    def _check_command(self, given: Mapping[str, object]) -> None:
+        command = self._command(self._text(given, "command"))
+        if any(c.isspace() for c in command.strip()) and not self._is_program(command):
+            hint = 'split it: the first word is the "command", each further one a text in the list "args"'
+            self._problem(("command",), "`command` is a whole command line, and no such file exists", hint)
+
+    def _is_program(self, command: str) -> bool:
+        found = shutil.which(command, path=self._around.environ.get("PATH"))
+        return bool(found) or os.path.exists(command)  # noqa: PTH110 - never raises
+
+    def _read_env_file(self, given: Mapping[str, object]) -> None:
+        written = self._text(given, "envFile")
+        if not written:
+            return
+        try:
+            self._env_file = read_env_file(self._resolve(written))
+            self._problems += self._env_file.problems
+        except OSError as error:
+            why = error.strerror or type(error).__name__
+            self._problem(("envFile",), f"`envFile` cannot be read: {why}", self._where_from())
+        except UnicodeDecodeError:
+            self._problem(("envFile",), "`envFile` is not UTF-8 text", "save that file as UTF-8")
+        except ValueError as error:
+            self._problem(("envFile",), f"`envFile` cannot be used: {error}", "is it the right file?")
+
+    def _where_from(self) -> str:
+        return f"a relative path starts from {self._around.folder or 'the working folder'}"
+
+    def _resolve(self, written: str) -> Path:
+        if self._around.expands and (written == "~" or written.startswith("~/")):
+            written = (self._around.environ.get("HOME") or "~") + written[1:]
+        return self._around.folder / written if self._around.folder else Path(written)
+
+    def _command(self, written: str) -> str:
+        """A path is resolved like every other; a bare name is left for PATH."""
+        return str(self._resolve(written)) if os.sep in written and self._around.expands else written
+
+    # What it means
+
+    def _spec(self, model: ServerFile) -> ServerSpec:
+        url = model.url or model.server_url or model.http_url or ""
+        env = {**(self._env_file.values if self._env_file else {}), **model.env}
+        return ServerSpec(
+            id=self._id,
+            transport=_transport(model, url),
+            command=self._command(model.command or ""),
+            args=model.args,
+            env=MappingProxyType(env),
+            cwd=self._resolve(model.cwd) if model.cwd else (self._around.cwd if model.command else None),
+            url=url,
+            headers=MappingProxyType(dict(model.headers)),
+            allow_plain_http=model.allow_plain_http,
+            tools=_tool_filter(model),
+            prefix=model.prefix,
+            enabled=model.enabled is not False and not model.disabled,
+            secrets=gather_secrets(
+                env=env, headers=model.headers, url=url, args=model.args, expanded=self._found.secrets
+            ),
+        )
+
+
+def _transport(model: ServerFile, url: str) -> Transport:
+    declared = model.type or model.transport or model.transport_type
+    if declared:
+        return cast("Transport", declared)
+    if model.command:
+        return "stdio"
+    is_sse = urlsplit(url).path.rstrip("/").endswith("/sse") and not model.http_url
+    return "sse" if is_sse else "http"
+
+
+def _tool_filter(model: ServerFile) -> ToolFilter:
+    """Other clients list names, not patterns: what looks like a pattern in them is taken literally."""
+    include = tuple(map(glob.escape, model.include_tools)) or model.tools.include
+    hidden = (*model.exclude_tools, *model.disabled_tools)
+    return ToolFilter(include=include, exclude=(*model.tools.exclude, *map(glob.escape, hidden)))
+
+
+def _is_enabled(given: Mapping[str, object]) -> bool:
+    return read_flag(given.get("enabled", True)) is not False and read_flag(given.get("disabled", False)) is not True

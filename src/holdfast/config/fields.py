@@ -1,0 +1,222 @@
+"""The kinds of values that a configuration holds: how each is read, and how a schema describes it.
+
+Each kind is one annotated type whose validator raises ``Unfit`` with words for people. There are
+no unions among them: a union reports one fault once per member.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, TypeAlias
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+from holdfast.config.durations import DURATION_PATTERN, SIZE_PATTERN, Unfit, parse_duration, parse_size
+from holdfast.config.places import quoted
+
+__all__ = [
+    "TRANSPORTS",
+    "Count",
+    "Duration",
+    "EnvName",
+    "Flag",
+    "HeaderName",
+    "HeaderValue",
+    "Prefix",
+    "Scalar",
+    "Size",
+    "Text",
+    "Timeout",
+    "TransportName",
+    "Url",
+    "kind_of",
+    "read_flag",
+    "read_transport",
+]
+
+TRANSPORTS = {
+    "stdio": "stdio",
+    "local": "stdio",
+    "http": "http",
+    "streamable-http": "http",
+    "streamable_http": "http",
+    "streamableHttp": "http",
+    "sse": "sse",
+}
+"""Every spelling of a transport that is met in the field, and what it means."""
+
+_FOLDED = {re.sub("[-_]", "", spelling).lower(): meaning for spelling, meaning in TRANSPORTS.items()}
+_EXPANDS = {"type": "string", "pattern": r"\$\{"}
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
+_PREFIX = re.compile(r"[A-Za-z0-9_-]{0,32}")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+def kind_of(value: object) -> str:
+    """What a JSON value is, in words."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a text"
+        case list() | tuple():
+            return "a list"
+        case dict():
+            return "an object"
+        case _:
+            return f"a {type(value).__name__}"
+
+
+def read_transport(value: object) -> str | None:
+    """What a transport's spelling means; None for what is none."""
+    return _FOLDED.get(re.sub("[-_]", "", value).lower()) if isinstance(value, str) else None
+
+
+def read_flag(value: object) -> bool | None:
+    """True or false, also in quotes (an expansion gives a text); None for anything else."""
+    if isinstance(value, bool):
+        return value
+    return value == "true" if value in ("true", "false") else None
+
+
+def _text(value: object) -> str:
+    text = _scalar(value) if isinstance(value, str) else _refuse(value)
+    if not text.strip():
+        raise Unfit("is empty", hint="write a value, or remove the key")
+    return text
+
+
+def _refuse(value: object) -> str:
+    raise Unfit(f"must be a text, not {kind_of(value)}", hint='a text stands in double quotes: "…"')
+
+
+def _scalar(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    text = value if isinstance(value, str) else _refuse(value)
+    if "\0" in text:
+        raise Unfit("holds a NUL character", hint="remove it: no program can be given one")
+    return text
+
+
+def _flag(value: object) -> bool:
+    flag = read_flag(value)
+    if flag is not None:
+        return flag
+    raise Unfit(f"must be true or false, not {kind_of(value)}", hint="write true or false, without quotes")
+
+
+def _count(value: object) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value[:12])
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise Unfit(f"must be a whole number, not {kind_of(value)}", hint="write it without quotes, as in 3")
+    if not 1 <= value <= 1_000_000_000:
+        raise Unfit("must be between 1 and 1000000000", hint="write a whole number, as in 3")
+    return value
+
+
+def _timeout(value: object) -> float:
+    seconds = parse_duration(value)
+    if seconds <= 0:
+        raise Unfit("must be longer than nothing", hint='write how long to wait at most, as in "10s"')
+    return seconds
+
+
+def _transport(value: object) -> str:
+    transport = read_transport(value)
+    if transport is not None:
+        return transport
+    name = quoted(value) if isinstance(value, str) else kind_of(value)
+    raise Unfit(f"is {name}, which is no transport of Holdfast", hint='write "stdio", "http" or "sse"')
+
+
+def _url(value: object) -> str:
+    url = _text(value).strip()
+    scheme = _SCHEME.match(url)
+    if scheme is None:
+        raise Unfit("has no scheme", hint="write it with https:// (or http://) in front")
+    if scheme.group(1).lower() not in ("http", "https"):
+        raise Unfit(f"has the scheme {quoted(scheme.group(1))}", hint="Holdfast dials http:// and https:// only")
+    if any(c.isspace() or not c.isprintable() for c in url):
+        raise Unfit("holds a space or a control character", hint="a space in a URL is written %20")
+    return _with_host(url)
+
+
+def _with_host(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise Unfit("is no valid URL", hint="write it as in https://host:8080/mcp") from None
+    if not host:
+        raise Unfit("names no host", hint="write it as in https://host/mcp")
+    return url
+
+
+def _prefix(value: object) -> str:
+    if not isinstance(value, str) or not _PREFIX.fullmatch(value):
+        raise Unfit("is no prefix for tool names", hint="use at most 32 letters, digits, _ and -; or an empty text")
+    return value
+
+
+def _env_name(value: object) -> str:
+    name = _text(value)
+    if "=" in name:
+        raise Unfit("has a name with = in it", hint="the name is the key and the value stands after the colon")
+    return name
+
+
+def _header_name(value: object) -> str:
+    name = _text(value)
+    if not _HEADER_NAME.fullmatch(name):
+        raise Unfit("is no name for a header", hint="use letters, digits and -, without a colon")
+    return name
+
+
+def _header_value(value: object) -> str:
+    text = _scalar(value).strip()
+    if not _HEADER_VALUE.fullmatch(text):
+        raise Unfit("holds a character that no header can carry", hint="use plain ASCII on one line")
+    return text
+
+
+def _schema(*kinds: dict[str, Any]) -> WithJsonSchema:
+    return WithJsonSchema(kinds[0] if len(kinds) == 1 else {"anyOf": list(kinds)})
+
+
+_SCALARS = {"type": ["string", "number", "boolean"]}
+
+Text: TypeAlias = Annotated[str, BeforeValidator(_text), _schema({"type": "string", "minLength": 1})]
+Scalar: TypeAlias = Annotated[str, BeforeValidator(_scalar), _schema(_SCALARS)]
+Flag: TypeAlias = Annotated[bool, BeforeValidator(_flag), _schema({"type": "boolean"}, _EXPANDS)]
+Count: TypeAlias = Annotated[int, BeforeValidator(_count), _schema({"type": "integer", "minimum": 1}, _EXPANDS)]
+Duration: TypeAlias = Annotated[
+    float, BeforeValidator(parse_duration), _schema({"type": "string", "pattern": DURATION_PATTERN}, _EXPANDS)
+]
+Timeout: TypeAlias = Annotated[
+    float, BeforeValidator(_timeout), _schema({"type": "string", "pattern": DURATION_PATTERN}, _EXPANDS)
+]
+Size: TypeAlias = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    _schema({"type": "string", "pattern": SIZE_PATTERN}, {"type": "integer", "minimum": 1}, _EXPANDS),
+]
+TransportName: TypeAlias = Annotated[str, BeforeValidator(_transport), _schema({"enum": list(TRANSPORTS)}, _EXPANDS)]
+Url: TypeAlias = Annotated[
+    str, BeforeValidator(_url), _schema({"type": "string", "pattern": r"^[Hh][Tt][Tt][Pp][Ss]?://."}, _EXPANDS)
+]
+Prefix: TypeAlias = Annotated[
+    str, BeforeValidator(_prefix), _schema({"type": "string", "pattern": f"^{_PREFIX.pattern}$"}, _EXPANDS)
+]
+EnvName: TypeAlias = Annotated[str, BeforeValidator(_env_name)]
+HeaderName: TypeAlias = Annotated[str, BeforeValidator(_header_name)]
+HeaderValue: TypeAlias = Annotated[str, BeforeValidator(_header_value), _schema(_SCALARS)]

@@ -1,0 +1,366 @@
+"""JSON as people write it in config files: comments, trailing commas, a BOM; every place remembered.
+
+Any bytes either become a ``Document`` or a ``ConfigError`` that points at the fault; nothing else
+is ever raised. No message quotes what stands in the file, since a token may stand there; only
+keys and single punctuation marks are shown.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, NoReturn, TypeAlias
+
+from holdfast.config.places import KeyPath, quoted
+from holdfast.errors import ConfigError, Problem
+
+__all__ = ["DEEPEST", "Document", "Duplicate", "JsonValue", "Mark", "parse"]
+
+JsonValue: TypeAlias = "str | int | float | bool | list[JsonValue] | dict[str, JsonValue] | None"
+
+DEEPEST = 64
+"""Nesting beyond this is no config that a person wrote, and must not exhaust the stack."""
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_SPACE = re.compile(r"[ \t\r\n]+|//[^\r\n]*|/\*.*?\*/", re.DOTALL)
+_PLAIN_TEXT = re.compile(r'[^"\\\x00-\x1f]*')
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?(?![\w.])", re.ASCII)
+_WORD = re.compile(r"[^\s,:{}\[\]\"'/]+")
+_HEX = re.compile(r"[0-9a-fA-F]{4}")
+_ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_CONSTANTS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None}
+_MISSPELT = {"True": "true", "False": "false", "None": "null", "undefined": "null", "TRUE": "true", "FALSE": "false"}
+_CURLY_QUOTES = "\u201c\u201d\u201e\u2018\u2019"
+
+
+class Mark(NamedTuple):
+    """A place in a text, counted from 1."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True)
+class Duplicate:
+    """A key that stands twice in one object."""
+
+    path: KeyPath
+    at: Mark
+    first: Mark
+
+    def __str__(self) -> str:
+        first = f"line {self.first.line}, column {self.first.column}"
+        return f"the key {quoted(str(self.path[-1]))} stands here a second time; the first is at {first}"
+
+
+@dataclass(frozen=True)
+class Document:
+    """What a text says, and where it says it."""
+
+    value: JsonValue
+    values: Mapping[KeyPath, Mark]
+    keys: Mapping[KeyPath, Mark]
+    duplicates: tuple[Duplicate, ...]
+
+
+def parse(data: bytes | str, *, file: Path | None = None) -> Document:
+    """Read ``data``; raises ``ConfigError`` with the place and a hint if it cannot be read."""
+    try:
+        return _Parser(_decode(data)).document()
+    except _Fault as fault:
+        problem = Problem(
+            message=fault.message,
+            hint=fault.hint,
+            file=file,
+            line=fault.mark.line,
+            column=fault.mark.column,
+        )
+        raise ConfigError([problem]) from None
+
+
+class _Fault(Exception):
+    """The text cannot be read from here on."""
+
+    def __init__(self, mark: Mark, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.mark, self.message, self.hint = mark, message, hint
+
+
+def _decode(data: bytes | str) -> str:
+    try:
+        text = data.decode("utf-8") if isinstance(data, bytes) else data.encode("utf-8").decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = error.object[: error.start].decode("utf-8").removeprefix("\ufeff")
+        raise _Fault(_Lines(before).mark(len(before)), "this is not UTF-8 text", _encoding_hint(error)) from None
+    except UnicodeEncodeError as error:
+        mark = _Lines(error.object).mark(error.start)
+        raise _Fault(mark, "this is half of a surrogate pair, not a character", "remove it") from None
+    return text.removeprefix("\ufeff")
+
+
+def _encoding_hint(error: UnicodeDecodeError) -> str:
+    if error.object[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "the file is UTF-16: save it as UTF-8"
+    return "save the file as UTF-8"
+
+
+class _Lines:
+    """Turns an offset into a line and a column."""
+
+    def __init__(self, text: str) -> None:
+        self._starts = [0, *(end.end() for end in _LINE_END.finditer(text))]
+
+    def mark(self, offset: int) -> Mark:
+        line = bisect_right(self._starts, offset)
+        return Mark(line, offset - self._starts[line - 1] + 1)
+
+
+class _Parser:
+    """One pass over one text, recursive and bounded in depth."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._lines = _Lines(text)
+        self._values: dict[KeyPath, Mark] = {}
+        self._keys: dict[KeyPath, Mark] = {}
+        self._duplicates: list[Duplicate] = []
+
+    def document(self) -> Document:
+        self._skip()
+        if not self._here():
+            self._fail("there is nothing here", 'an empty configuration is written {"mcpServers": {}}')
+        value = self._value(())
+        self._skip()
+        if self._here():
+            self._fail_after_the_end()
+        return Document(value, self._values, self._keys, tuple(self._duplicates))
+
+    # Small steps
+
+    def _here(self) -> str:
+        return self._text[self._at : self._at + 1]
+
+    def _take(self, mark: str) -> bool:
+        if self._here() != mark:
+            return False
+        self._at += 1
+        return True
+
+    def _skip(self) -> None:
+        while match := _SPACE.match(self._text, self._at):
+            self._at = match.end()
+        if self._text.startswith("/*", self._at):
+            self._fail("this comment is never closed", "end it with */")
+
+    def _fail(self, message: str, hint: str = "", *, at: int | None = None) -> NoReturn:
+        raise _Fault(self._lines.mark(self._at if at is None else at), message, hint)
+
+    # Values
+
+    def _value(self, path: KeyPath) -> JsonValue:
+        self._values[path] = self._lines.mark(self._at)
+        match self._here():
+            case "{":
+                return self._object(path)
+            case "[":
+                return self._array(path)
+            case '"':
+                return self._string()
+            case _:
+                return self._number_or_constant()
+
+    def _object(self, path: KeyPath) -> dict[str, JsonValue]:
+        opened = self._open(path)
+        result: dict[str, JsonValue] = {}
+        first: dict[str, Mark] = {}
+        while not self._closes("}", opened):
+            key = self._key(path, first)
+            self._skip()
+            if not self._take(":"):
+                self._fail("a colon is missing before this", 'a key and its value are written "key": value')
+            self._skip()
+            result[key] = self._value((*path, key))
+            self._separate("}", opened)
+        return result
+
+    def _array(self, path: KeyPath) -> list[JsonValue]:
+        opened = self._open(path)
+        result: list[JsonValue] = []
+        while not self._closes("]", opened):
+            result.append(self._value((*path, len(result))))
+            self._separate("]", opened)
+        return result
+
+    def _open(self, path: KeyPath) -> int:
+        if len(path) >= DEEPEST:
+            self._fail(f"this is nested more than {DEEPEST} levels deep", "is this the right file?")
+        self._at += 1
+        return self._at - 1
+
+    def _closes(self, closing: str, opened: int) -> bool:
+        self._skip()
+        if not self._here():
+            self._fail_unclosed(opened)
+        if self._here() == ",":
+            self._fail("something is missing before this comma", "remove the comma, or write what belongs before it")
+        return self._take(closing)
+
+    def _separate(self, closing: str, opened: int) -> None:
+        """Pass the comma after a value; before the closing mark it may be left out."""
+        self._skip()
+        here = self._here()
+        if here == closing or self._take(","):
+            return
+        if not here:
+            self._fail_unclosed(opened)
+        if here in "}]":
+            self._fail(
+                f"`{here}` does not close the `{self._text[opened]}` of {self._where(opened)}", f"write {closing}"
+            )
+        if here in ":=":
+            self._fail(f"`{here}` does not belong here", "is the quote before it in the right place?")
+        self._fail("a comma is missing before this", "put a comma after the value before it")
+
+    def _key(self, path: KeyPath, first: dict[str, Mark]) -> str:
+        mark = self._lines.mark(self._at)
+        if self._here() != '"':
+            self._fail_key()
+        key = self._string()
+        if key in first:
+            self._duplicates.append(Duplicate((*path, key), mark, first[key]))
+        first.setdefault(key, mark)
+        self._keys[(*path, key)] = mark
+        return key
+
+    # Strings
+
+    def _string(self) -> str:
+        start = self._at
+        self._at += 1
+        parts: list[str] = []
+        while True:
+            match = _PLAIN_TEXT.match(self._text, self._at)
+            assert match is not None  # noqa: S101 - the pattern also matches nothing
+            parts.append(match.group())
+            self._at = match.end()
+            if self._take('"'):
+                return "".join(parts)
+            if self._here() != "\\":
+                self._fail_in_string(start)
+            parts.append(self._escape())
+
+    def _escape(self) -> str:
+        start = self._at
+        self._at += 2
+        mark = self._text[start + 1 : start + 2]
+        if mark in _ESCAPES:
+            return _ESCAPES[mark]
+        if mark != "u":
+            self._fail("there is no such escape", r"a backslash itself is written \\", at=start)
+        return self._unicode(start)
+
+    def _unicode(self, start: int) -> str:
+        unit = self._four_digits(start)
+        if 0xD800 <= unit < 0xDC00 and self._text.startswith("\\u", self._at):
+            self._at += 2
+            low = self._four_digits(start)
+            if 0xDC00 <= low < 0xE000:
+                return chr(0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00))
+            unit = low
+        if 0xD800 <= unit < 0xE000:
+            self._fail(r"this is half of a surrogate pair", "write the character itself", at=start)
+        return chr(unit)
+
+    def _four_digits(self, start: int) -> int:
+        match = _HEX.match(self._text, self._at)
+        if match is None:
+            self._fail(r"`\u` needs four hexadecimal digits", r"as in \u00e9", at=start)
+        self._at = match.end()
+        return int(match.group(), 16)
+
+    # Numbers and constants
+
+    def _number_or_constant(self) -> JsonValue:
+        start = self._at
+        word = _WORD.match(self._text, start)
+        if word is None:
+            self._fail_value()
+        if word.group() in _CONSTANTS:
+            self._at = word.end()
+            return _CONSTANTS[word.group()]
+        number = _NUMBER.match(self._text, start)
+        if number is None or number.end() != word.end():
+            self._fail_word(word.group())
+        self._at = number.end()
+        return self._number(number, start)
+
+    def _number(self, match: re.Match[str], start: int) -> int | float:
+        try:
+            value = float(match.group()) if match.group(1) or match.group(2) else int(match.group())
+        except ValueError:  # Python refuses to read integers of thousands of digits
+            value = math.inf
+        if isinstance(value, float) and math.isinf(value):
+            self._fail("this number is too large", "is it meant to be a text? Then quote it", at=start)
+        return value
+
+    # Faults
+
+    def _where(self, offset: int) -> str:
+        mark = self._lines.mark(offset)
+        return f"line {mark.line}, column {mark.column}"
+
+    def _fail_unclosed(self, opened: int) -> NoReturn:
+        mark = self._text[opened]
+        closing = "}" if mark == "{" else "]"
+        self._fail(f"the file ends, but the `{mark}` of {self._where(opened)} is not closed", f"write {closing}")
+
+    def _fail_after_the_end(self) -> NoReturn:
+        if self._here() in "}]":
+            self._fail(f"one `{self._here()}` too many", "remove it")
+        self._fail("there is more after the end of the document", "the whole file is one { … }")
+
+    def _fail_in_string(self, start: int) -> NoReturn:
+        here = self._here()
+        if not here or here in "\r\n":
+            self._fail("this text is not closed before the end of the line", 'end it with "', at=start)
+        self._fail("a control character stands in this text", rf"write it as \u{ord(here):04x}")
+
+    def _fail_key(self) -> NoReturn:
+        here = self._here()
+        if here in "}]":
+            self._fail(f"`{here}` does not belong here", "is a bracket missing before it?")
+        if here == "'" or here in _CURLY_QUOTES:
+            self._fail("a key stands in straight double quotes", 'use "')
+        self._fail_stray("a key was expected here", "did you mean to quote this?")
+
+    def _fail_value(self) -> NoReturn:
+        here = self._here()
+        if not here:
+            self._fail("the file ends where a value was expected", "is the file complete?")
+        if here in ",}]":
+            self._fail("a value is missing before this", "write the value, or remove the key")
+        if here == "'":
+            self._fail("a text stands in straight double quotes", 'use "')
+        self._fail_stray("a value was expected here", "did you mean to quote this?")
+
+    def _fail_word(self, word: str) -> NoReturn:
+        if word in _MISSPELT:
+            self._fail(f"`{word}` is not JSON", f"write {_MISSPELT[word]}")
+        if word[0] in _CURLY_QUOTES:
+            self._fail("a text stands in straight double quotes", 'use "')
+        self._fail_stray("this is not a value that JSON knows", "did you mean to quote this?")
+
+    def _fail_stray(self, message: str, hint: str) -> NoReturn:
+        here = self._here()
+        if here == "#":
+            self._fail("`#` does not start a comment here", "comments start with // or stand between /* and */")
+        if here == "/":
+            self._fail("`/` does not belong here", "comments start with // or stand between /* and */")
+        if here == "\u00a0":
+            self._fail("a no-break space stands here", "replace it by an ordinary space")
+        self._fail(message, hint)

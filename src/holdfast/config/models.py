@@ -1,0 +1,177 @@
+"""What people write: the file's models, frozen and strict about their keys.
+
+``definition.py`` turns a ``ServerFile`` into what it means (``spec.ServerSpec``); the published JSON
+Schema is generated from here. Descriptions are shown by editors, so they are whole sentences.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic.alias_generators import to_camel
+
+from holdfast.config.durations import Unfit
+from holdfast.config.fields import (
+    Count,
+    Duration,
+    EnvName,
+    Flag,
+    HeaderName,
+    HeaderValue,
+    Prefix,
+    Scalar,
+    Size,
+    Text,
+    Timeout,
+    TransportName,
+    Url,
+    kind_of,
+)
+from holdfast.config.spec import CallPolicy, Limits, LoadPolicy
+
+__all__ = [
+    "CallSettings",
+    "ConfigFile",
+    "HoldfastSettings",
+    "LimitSettings",
+    "LoadSettings",
+    "ServerFile",
+    "ToolsFile",
+]
+
+_LOAD, _CALL, _LIMITS = LoadPolicy(), CallPolicy(), Limits()
+
+
+def _listed(value: object) -> object:
+    if isinstance(value, str):
+        raise Unfit("must be a list of texts, not a text", hint='write ["first", "second"]: one text for each word')
+    return value
+
+
+def _filter(value: object) -> object:
+    return {"include": value} if isinstance(value, list) else value
+
+
+def _without_nulls(value: object) -> object:
+    """VS Code writes null for a variable that is to be left unset."""
+    if isinstance(value, dict):
+        return {key: item for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        raise Unfit(f"must be an object, not {kind_of(value)}", hint='write {"NAME": "value"}')
+    return value
+
+
+_Words = Annotated[tuple[Scalar, ...], BeforeValidator(_listed)]
+_Names = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
+_Environment = Annotated[
+    dict[EnvName, Scalar],
+    BeforeValidator(_without_nulls),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "number", "boolean", "null"]}}),
+]
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
+
+
+class ToolsFile(_File):
+    """Which of a server's tools are shown. A list is read as `include`."""
+
+    include: _Names = Field(default=("*",), description="Shell patterns (`read_*`) of the tools that are shown.")
+    exclude: _Names = Field(
+        default=(), description="Shell patterns of the tools that are not; they win over `include`."
+    )
+
+
+class ServerFile(_File):
+    """One server: a command that is started here, or a URL that is dialed."""
+
+    type: TransportName | None = Field(
+        default=None, description="How the server is reached. Left out, it is inferred from `command` or `url`."
+    )
+    transport: TransportName | None = Field(default=None, description="Another spelling of `type`.")
+    transport_type: TransportName | None = Field(default=None, description="Another spelling of `type` (Cline).")
+    command: Text | None = Field(default=None, description="The program to start: a name on PATH, or a path.")
+    args: _Words = Field(default=(), description="Its arguments, one text for each.")
+    env: _Environment = Field(
+        default={},
+        description="Environment variables for it; it gets these and a minimal environment, never Holdfast's own.",
+    )
+    env_file: Text | None = Field(
+        default=None, description="A file of `NAME=value` lines with more variables; `env` wins over it."
+    )
+    cwd: Text | None = Field(default=None, description="The folder that it runs in. Default: the project's folder.")
+    url: Url | None = Field(default=None, description="The address of a server that is already running.")
+    server_url: Url | None = Field(default=None, description="Another spelling of `url` (Windsurf).")
+    http_url: Url | None = Field(
+        default=None, description="Another spelling of `url`, always streamable HTTP (Gemini CLI)."
+    )
+    headers: dict[HeaderName, HeaderValue] = Field(default={}, description="Headers for every request to `url`.")
+    enabled: Flag | None = Field(default=None, description="Whether the server is used. Default: true.")
+    disabled: Flag | None = Field(default=None, description="The opposite of `enabled` (Cline, Windsurf, Roo Code).")
+    prefix: Prefix | None = Field(
+        default=None,
+        description="What stands before its tools' names. Default: the server's id; an empty text for nothing.",
+    )
+    tools: Annotated[ToolsFile, BeforeValidator(_filter)] = Field(
+        default=ToolsFile(), description="Which of its tools are shown."
+    )
+    include_tools: _Names = Field(default=(), description="Names of the only tools that are shown (Gemini CLI).")
+    exclude_tools: _Names = Field(default=(), description="Names of tools that are not shown (Gemini CLI).")
+    disabled_tools: _Names = Field(default=(), description="Names of tools that are not shown (Windsurf, Roo Code).")
+    allow_plain_http: Flag = Field(
+        default=False, description="Allow credentials to go over plain http to a host that is not this machine."
+    )
+
+
+class LoadSettings(_File):
+    """How loading tries, waits and gives up."""
+
+    attempts: Count = Field(
+        default=_LOAD.attempts, description="How often a server that fails transiently is tried in all."
+    )
+    backoff: Duration = Field(
+        default=_LOAD.backoff, description="The wait before the second attempt; it doubles with each further one."
+    )
+    attempt_timeout: Timeout = Field(default=_LOAD.attempt_timeout, description="How long one attempt may take.")
+    total_timeout: Timeout = Field(
+        default=_LOAD.total_timeout, description="How long all attempts at a server may take."
+    )
+    concurrency: Count = Field(default=_LOAD.concurrency, description="How many servers are loaded at the same time.")
+
+
+class CallSettings(_File):
+    """How long one call may take."""
+
+    timeout: Timeout = Field(default=_CALL.timeout, description="How long a call may go without an answer or progress.")
+    hard_timeout: Timeout = Field(default=_CALL.hard_timeout, description="How long a call may take in all.")
+
+
+class LimitSettings(_File):
+    """Bounds on what comes from a server. Over one, that server alone fails, and says so."""
+
+    message_bytes: Size = Field(default=_LIMITS.message_bytes, description="The largest single message.")
+    catalog_items: Count = Field(default=_LIMITS.catalog_items, description="The most tools, prompts or resources.")
+    catalog_bytes: Size = Field(default=_LIMITS.catalog_bytes, description="The largest whole listing.")
+    pages: Count = Field(default=_LIMITS.pages, description="The most pages of one listing.")
+    stderr_bytes: Size = Field(default=_LIMITS.stderr_bytes, description="How much of a process's stderr is kept.")
+    notifications_per_second: Count = Field(
+        default=_LIMITS.notifications_per_second, description="The most notifications in one second."
+    )
+
+
+class HoldfastSettings(_File):
+    """Holdfast's own settings; all optional."""
+
+    load: LoadSettings = Field(default=LoadSettings(), description="How loading tries, waits and gives up.")
+    call: CallSettings = Field(default=CallSettings(), description="How long one call may take.")
+    limits: LimitSettings = Field(default=LimitSettings(), description="Bounds on what comes from a server.")
+
+
+class ConfigFile(_File):
+    """A Holdfast configuration: an mcp.json, with Holdfast's own settings beside the servers."""
+
+    mcp_servers: dict[str, ServerFile] = Field(default={}, description="The servers, by their names.")
+    servers: dict[str, ServerFile] = Field(default={}, description="Another spelling of `mcpServers` (VS Code).")
+    holdfast: HoldfastSettings = Field(default=HoldfastSettings(), description="Holdfast's own settings.")

@@ -1,0 +1,242 @@
+"""What was found and where each value came from: the facts behind ``holdfast config show``.
+
+Values are given as they are, with the secrets of their server beside them: whoever shows a
+report masks it. No ``repr`` here shows a value.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from pydantic import BaseModel
+
+from holdfast.config.definition import Definition, Ignored
+from holdfast.config.durations import format_duration, format_size
+from holdfast.config.expand import Expansion
+from holdfast.config.find import find_config, search_places
+from holdfast.config.load import read_file
+from holdfast.config.models import HoldfastSettings
+from holdfast.config.places import KeyPath, Places, joined
+from holdfast.config.reading import Reading
+from holdfast.config.spec import BadServer, ServerSpec
+from holdfast.errors import ConfigError, ConfigNotFound, Problem
+
+__all__ = ["IgnoredKey", "Origin", "Report", "ServerReport", "Value", "report_config"]
+
+Shown: TypeAlias = str | bool | int | tuple[str, ...]
+_HOLDFAST = "holdfast"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a value came from."""
+
+    kind: Literal["file", "env", "envFile", "inferred", "default"]
+    place: str = ""
+    variables: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "default":
+                return "default"
+            case "inferred":
+                return f"inferred from {self.place}"
+            case "env":
+                return f"env {', '.join(self.variables)} ({self.place})"
+            case _:
+                return self.place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """One value of a configuration."""
+
+    key: str
+    value: Shown = field(repr=False)
+    origin: Origin
+    hidden: bool = False
+    """Never shown, not even in part: an environment or header value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IgnoredKey:
+    """A key that was accepted and means nothing to Holdfast."""
+
+    key: str
+    why: str
+    place: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerReport:
+    """One server: what is known of it, and what is wrong with it."""
+
+    id: str
+    status: Literal["usable", "disabled", "bad"]
+    values: tuple[Value, ...] = ()
+    ignored: tuple[IgnoredKey, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Everything that ``config show`` shows."""
+
+    file: Path | None
+    searched: tuple[Path, ...] = ()
+    servers: tuple[ServerReport, ...] = ()
+    settings: tuple[Value, ...] = ()
+    ignored: tuple[IgnoredKey, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    """What concerns the whole; a server's own problems are with the server."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is a configuration, and nothing in it is wrong."""
+        return not self.problems and not any(server.problems for server in self.servers)
+
+
+def report_config(
+    path: Path | None = None, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> Report:
+    """Find and read a configuration, and tell of it; what cannot be used is told, not raised."""
+    environ = os.environ if environ is None else environ
+    cwd = cwd or Path.cwd()
+    try:
+        file = find_config(path, environ=environ, cwd=cwd)
+    except ConfigNotFound as error:
+        return Report(file=None, searched=error.searched, problems=error.problems)
+    try:
+        reading = read_file(file, environ=environ)
+    except ConfigError as error:
+        return Report(file=file, problems=error.problems)
+    return _report(reading, file, () if path else search_places(environ=environ, cwd=cwd))
+
+
+def _report(reading: Reading, file: Path, searched: tuple[Path, ...]) -> Report:
+    places = reading.around.places
+    return Report(
+        file=file,
+        searched=searched[: searched.index(file) + 1] if file in searched else (),
+        servers=tuple(_server(definition, places) for definition in reading.definitions),
+        settings=tuple(_settings(reading)),
+        ignored=tuple(_ignored(key, places) for key in reading.ignored),
+    )
+
+
+def _ignored(ignored: Ignored, places: Places) -> IgnoredKey:
+    return IgnoredKey(key=str(ignored.path[-1]), why=ignored.why, place=places.label(ignored.path))
+
+
+def _server(definition: Definition, places: Places) -> ServerReport:
+    ignored = tuple(_ignored(key, places) for key in definition.ignored)
+    server = definition.server
+    if isinstance(server, BadServer):
+        return ServerReport(id=server.id, status="bad", ignored=ignored, problems=server.problems)
+    return ServerReport(
+        id=server.id,
+        status="usable" if server.enabled else "disabled",
+        values=tuple(_ServerValues(definition, server, places).all()),
+        ignored=ignored,
+        secrets=server.secrets,
+    )
+
+
+class _ServerValues:
+    """The values of one usable server, in the order in which people think of them."""
+
+    def __init__(self, definition: Definition, server: ServerSpec, places: Places) -> None:
+        self._definition = definition
+        self._server = server
+        self._places = places
+
+    def all(self) -> Iterator[Value]:
+        yield self._transport()
+        yield from self._process() if self._server.transport == "stdio" else self._requests()
+        yield self._value("enabled", self._server.enabled, "enabled", "disabled")
+        prefix = self._server.prefix
+        yield self._value("prefix", self._server.id if prefix is None else prefix, "prefix")
+        tools = self._server.tools
+        yield self._value("tools.include", tools.include, "tools.include", "tools", "includeTools")
+        yield self._value("tools.exclude", tools.exclude, "tools.exclude", "excludeTools", "disabledTools")
+
+    def _transport(self) -> Value:
+        value = self._value("type", self._server.transport, "type", "transport", "transportType")
+        if value.origin.kind != "default":
+            return value
+        url_key = next((key for key in ("url", "serverUrl", "httpUrl") if key in self._definition.given), "command")
+        return Value(key="type", value=value.value, origin=Origin(kind="inferred", place=url_key))
+
+    def _process(self) -> Iterator[Value]:
+        server = self._server
+        yield self._value("command", server.command, "command")
+        yield self._value("args", server.args, "args")
+        yield self._value("cwd", str(server.cwd or "where Holdfast is started"), "cwd")
+        for name, value in server.env.items():
+            yield Value(key=f"env.{name}", value=value, origin=self._env_origin(name), hidden=True)
+
+    def _requests(self) -> Iterator[Value]:
+        server = self._server
+        yield self._value("url", server.url, "url", "serverUrl", "httpUrl")
+        if isinstance(server.headers, Mapping):
+            for name, value in server.headers.items():
+                yield Value(key=f"headers.{name}", value=value, origin=self._origin(("headers", name)), hidden=True)
+        yield self._value("allowPlainHttp", server.allow_plain_http, "allowPlainHttp")
+
+    def _value(self, key: str, value: Shown, *written_as: str) -> Value:
+        given = self._definition.given
+        paths = (tuple(name.split(".")) for name in written_as)
+        path = next((path for path in paths if _has(given, path)), None)
+        return Value(key=key, value=value, origin=self._origin(path) if path else Origin(kind="default"))
+
+    def _env_origin(self, name: str) -> Origin:
+        file = self._definition.env_file
+        if file is None or _has(self._definition.given, ("env", name)):
+            return self._origin(("env", name))
+        return Origin(kind="envFile", place=f"{file.path.name}:{file.lines[name]}")
+
+    def _origin(self, inside: KeyPath) -> Origin:
+        return _written((*self._definition.path, *inside), self._definition.expansion, self._places)
+
+
+def _settings(reading: Reading) -> Iterator[Value]:
+    model = HoldfastSettings.model_validate(reading.settings)
+    for section_name, section_field in HoldfastSettings.model_fields.items():
+        section: BaseModel = getattr(model, section_name)
+        for name, setting in type(section).model_fields.items():
+            path = (section_field.alias or section_name, setting.alias or name)
+            yield Value(
+                key=joined(path),
+                value=_spelled(name, getattr(section, name)),
+                origin=_setting_origin(reading, path),
+            )
+
+
+def _setting_origin(reading: Reading, path: KeyPath) -> Origin:
+    if not _has(reading.settings, path):
+        return Origin(kind="default")
+    return _written((_HOLDFAST, *path), reading.settings_expansion, reading.around.places)
+
+
+def _spelled(name: str, value: object) -> str:
+    if isinstance(value, float):
+        return format_duration(value)
+    return format_size(value) if name.endswith("_bytes") and isinstance(value, int) else str(value)
+
+
+def _written(path: KeyPath, expansion: Expansion, places: Places) -> Origin:
+    variables = expansion.sources(path)
+    return Origin(kind="env" if variables else "file", place=places.label(path), variables=variables)
+
+
+def _has(given: object, path: KeyPath) -> bool:
+    for step in path:
+        if not isinstance(given, Mapping) or step not in given:
+            return False
+        given = given[step]
+    return True

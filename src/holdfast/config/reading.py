@@ -1,0 +1,183 @@
+"""A whole configuration is read: its servers one by one, its settings, and what is wrong at the top.
+
+A bad server is that server's matter. What concerns the whole (an unknown key at the top, a bad
+``holdfast`` section) raises one ``ConfigError`` that lists everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from holdfast.config.definition import Definition, Ignored, Surroundings, read_definition
+from holdfast.config.durations import format_duration
+from holdfast.config.expand import Expansion, expand, variables_for
+from holdfast.config.fields import kind_of
+from holdfast.config.foreign import TOP_KEYS
+from holdfast.config.jsonc import Duplicate
+from holdfast.config.models import ConfigFile, HoldfastSettings
+from holdfast.config.places import KeyPath, joined, quoted
+from holdfast.config.problems import keys_of, unknown_key, validation_problems
+from holdfast.config.spec import CallPolicy, Config, Limits, LoadPolicy, Settings
+from holdfast.errors import ConfigError, Problem
+
+__all__ = ["Reading", "read_document"]
+
+_SERVERS = ("mcpServers", "servers")
+_HOLDFAST = "holdfast"
+_KNOWN = keys_of(ConfigFile)
+_ELSEWHERE = {
+    "context_servers": "Zed's `context_servers` are Holdfast's `mcpServers`: rename the key",
+    "mcp": 'put the servers into "mcpServers": {…} at the top of the file',
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """A configuration, and how each part of it came about."""
+
+    config: Config
+    around: Surroundings
+    definitions: tuple[Definition, ...]
+    ignored: tuple[Ignored, ...]
+    settings: Mapping[str, object] = field(repr=False)
+    """The ``holdfast`` section as written, expanded."""
+    settings_expansion: Expansion = field(repr=False)
+
+
+def read_document(
+    value: object, around: Surroundings, *, duplicates: Sequence[Duplicate] = (), source: Path | None = None
+) -> Reading:
+    """Read a parsed document; raises ``ConfigError`` only for what concerns the whole."""
+    return _Reader(around, duplicates, source).read(value)
+
+
+class _Reader:
+    """One document being read."""
+
+    def __init__(self, around: Surroundings, duplicates: Sequence[Duplicate], source: Path | None) -> None:
+        self._around = around
+        self._places = around.places
+        self._duplicates = duplicates
+        self._source = source
+        self._problems: list[Problem] = []
+        self._expansion = Expansion()
+
+    def read(self, value: object) -> Reading:
+        top = self._object(value, (), "the configuration")
+        self._check_keys(top)
+        definitions = tuple(self._definitions(top))
+        written = self._expanded(self._object(_or_nothing(top, _HOLDFAST), (_HOLDFAST,), "`holdfast`"))
+        settings = self._settings(written)
+        self._problems += [self._repeated(d) for d in self._duplicates if not _inside_a_server(d.path)]
+        if self._problems:
+            raise ConfigError(sorted(self._problems, key=lambda problem: (problem.line, problem.column)))
+        servers = {definition.server.id: definition.server for definition in definitions}
+        return Reading(
+            config=Config(servers=servers, settings=settings, source=self._source),
+            around=self._around,
+            definitions=definitions,
+            ignored=tuple(Ignored(path=(key,), why=TOP_KEYS[key]) for key in top if key in TOP_KEYS),
+            settings=written,
+            settings_expansion=self._expansion,
+        )
+
+    def _object(self, value: object, path: KeyPath, subject: str) -> dict[str, object]:
+        if isinstance(value, dict):
+            return value
+        hint = 'write {"mcpServers": {"name": {"command": "…"}}}' if path != (_HOLDFAST,) else ""
+        problem = self._places.problem(path, f"{subject} must be an object, not {kind_of(value)}", hint=hint)
+        self._problems.append(problem)
+        return {}
+
+    def _check_keys(self, top: Mapping[str, object]) -> None:
+        for key in top:
+            if key in _KNOWN or key in TOP_KEYS:
+                continue
+            problem = unknown_key((key,), _KNOWN, self._places)
+            hint = _ELSEWHERE.get(key) or _server_hint(top[key]) or problem.hint
+            self._problems.append(self._places.problem((key,), problem.message, hint=hint, at_key=True))
+
+    def _repeated(self, duplicate: Duplicate) -> Problem:
+        return Problem(
+            message=str(duplicate),
+            hint="remove one of the two",
+            file=self._places.file,
+            line=duplicate.at.line,
+            column=duplicate.at.column,
+        )
+
+    # Servers
+
+    def _definitions(self, top: Mapping[str, object]) -> Iterator[Definition]:
+        named: dict[str, KeyPath] = {}
+        for group in _SERVERS:
+            for server_id, raw in self._object(_or_nothing(top, group), (group,), f"`{group}`").items():
+                path = (group, server_id)
+                if server_id not in named:
+                    named[server_id] = path
+                    yield read_definition(server_id, raw, path, self._around, problems=self._known_of(server_id, top))
+
+    def _known_of(self, server_id: str, top: Mapping[str, object]) -> Iterator[Problem]:
+        """What is wrong with a server before its definition is looked at: it, or a key of it, stands twice."""
+        yield from (self._repeated(d) for d in self._duplicates if _inside_a_server(d.path) and d.path[1] == server_id)
+        groups = [group for group in _SERVERS if isinstance(top.get(group), dict) and server_id in _items(top[group])]
+        if len(groups) > 1:
+            message = f"the server {quoted(server_id)} is in `mcpServers` and in `servers`"
+            yield self._places.problem(("servers", server_id), message, hint="remove one of the two", at_key=True)
+
+    # Settings
+
+    def _expanded(self, written: dict[str, object]) -> dict[str, object]:
+        variables = variables_for(self._around.folder, self._around.environ)
+        result = expand(written, (_HOLDFAST,), variables, self._expansion)
+        for fault in self._expansion.faults:
+            message = f"{quoted(joined(fault.path[1:]))} {fault.message}"
+            self._problems.append(self._places.problem(fault.path, message, hint=fault.hint))
+        return result
+
+    def _settings(self, written: dict[str, object]) -> Settings:
+        try:
+            model = HoldfastSettings.model_validate(written)
+        except ValidationError as error:
+            self._problems += validation_problems(
+                error, HoldfastSettings, (_HOLDFAST,), self._places, known=self._expansion
+            )
+            return Settings()
+        settings = Settings(
+            load=LoadPolicy(**model.load.model_dump()),
+            call=CallPolicy(**model.call.model_dump()),
+            limits=Limits(**model.limits.model_dump()),
+        )
+        self._check_order(
+            ("load", "attemptTimeout"), settings.load.attempt_timeout, "totalTimeout", settings.load.total_timeout
+        )
+        self._check_order(("call", "timeout"), settings.call.timeout, "hardTimeout", settings.call.hard_timeout)
+        return settings
+
+    def _check_order(self, path: KeyPath, shorter: float, other: str, longer: float) -> None:
+        if shorter > longer:
+            message = f"`{path[-1]}` ({format_duration(shorter)}) is longer than `{other}` ({format_duration(longer)})"
+            hint = f"make `{other}` at least as long"
+            self._problems.append(self._places.problem((_HOLDFAST, *path), message, hint=hint))
+
+
+def _or_nothing(top: Mapping[str, object], key: str) -> object:
+    return {} if top.get(key) is None else top[key]
+
+
+def _items(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _inside_a_server(path: KeyPath) -> bool:
+    return len(path) > 1 and path[0] in _SERVERS
+
+
+def _server_hint(value: object) -> str:
+    if isinstance(value, dict) and {"command", "url", "serverUrl", "httpUrl"} & value.keys():
+        return 'it looks like a server: put it into "mcpServers": {…}'
+    return ""
