@@ -1,1 +1,88 @@
-"""Holdfast keeps a fleet of MCP servers available, and tells the truth about those that are not."""
+"""Holdfast keeps a fleet of MCP servers available to agents, and tells the truth about those that are not.
+
+    from holdfast import load
+
+    result = await load("mcp.json")
+    for tool in result.tools: ...
+    print(result.model_message)
+
+Names are imported when they are first used: ``import holdfast`` itself costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast._version import __version__
+    from holdfast.config.load import load_config
+    from holdfast.config.spec import Config
+    from holdfast.core.classify_text import classify_load_error
+    from holdfast.errors import (
+        CallFailed,
+        ConfigError,
+        ConfigNotFound,
+        HoldfastError,
+        ServerFailure,
+        UnknownServer,
+    )
+    from holdfast.hub.loader import call_tool, get_tools_with_resilience, load
+    from holdfast.hub.outcome import LoadResult, MCPServerLoadOutcome, Tool
+    from holdfast.wire.dial import CallResult
+
+__all__ = [
+    "CallFailed",
+    "CallResult",
+    "Config",
+    "ConfigError",
+    "ConfigNotFound",
+    "HoldfastError",
+    "LoadResult",
+    "MCPServerLoadOutcome",
+    "ServerFailure",
+    "Tool",
+    "UnknownServer",
+    "__version__",
+    "call_tool",
+    "classify_load_error",
+    "get_tools_with_resilience",
+    "load",
+    "load_config",
+]
+
+_HOMES = {
+    "CallFailed": "holdfast.errors",
+    "CallResult": "holdfast.wire.dial",
+    "Config": "holdfast.config.spec",
+    "ConfigError": "holdfast.errors",
+    "ConfigNotFound": "holdfast.errors",
+    "HoldfastError": "holdfast.errors",
+    "LoadResult": "holdfast.hub.outcome",
+    "MCPServerLoadOutcome": "holdfast.hub.outcome",
+    "ServerFailure": "holdfast.errors",
+    "Tool": "holdfast.hub.outcome",
+    "UnknownServer": "holdfast.errors",
+    "call_tool": "holdfast.hub.loader",
+    "classify_load_error": "holdfast.core.classify_text",
+    "get_tools_with_resilience": "holdfast.hub.loader",
+    "load": "holdfast.hub.loader",
+    "load_config": "holdfast.config.load",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home, once."""
+    if name == "__version__":
+        value: Any = importlib.import_module("holdfast._version").__version__
+    elif name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)

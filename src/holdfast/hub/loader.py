@@ -10,9 +10,10 @@ import itertools
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 
@@ -22,7 +23,7 @@ from holdfast.core.backoff import delay
 from holdfast.core.classify import Verdict, classify
 from holdfast.core.evidence import BadConfig, Evidence, TimedOut, Unexpected
 from holdfast.core.redact import Redactor
-from holdfast.errors import CallFailed, ServerFailure, UnknownServer
+from holdfast.errors import CallFailed, ServerFailure, UnknownServer, UnknownTool
 from holdfast.hub.memory import Memory
 from holdfast.hub.outcome import LoadResult, MCPServerLoadOutcome, Tool
 from holdfast.hub.turnstile import Turnstile
@@ -34,7 +35,9 @@ __all__ = ["Loader", "call_tool", "get_tools_with_resilience", "load"]
 
 _MEMORY = Memory()
 
-OnOutcome = Callable[[MCPServerLoadOutcome], None]
+OnOutcome: TypeAlias = Callable[[MCPServerLoadOutcome], None]
+
+Arguments: TypeAlias = Mapping[str, Any] | Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 async def get_tools_with_resilience(
@@ -120,9 +123,9 @@ class Loader:
         return LoadResult(outcomes[server.id] for server in chosen)
 
     async def call(
-        self, server: str, tool: str, args: Mapping[str, Any], *, on_progress: ProgressFn | None = None
+        self, server: str, tool: str, args: Arguments, *, on_progress: ProgressFn | None = None
     ) -> CallResult:
-        """Dial one server and call one tool."""
+        """Dial one server and call one tool; ``args`` may be a function of the tool's input schema."""
         (spec,) = self._chosen([server])
         if isinstance(spec, BadServer):
             raise _call_failed(server, classify(_bad(spec)), _bad(spec))
@@ -204,9 +207,7 @@ class Loader:
             server_id=spec.id, status="available", tools=tools, attempts=attempts, elapsed_s=elapsed
         )
 
-    async def _call(
-        self, spec: ServerSpec, tool: str, args: Mapping[str, Any], on_progress: ProgressFn | None
-    ) -> CallResult:
+    async def _call(self, spec: ServerSpec, tool: str, args: Arguments, on_progress: ProgressFn | None) -> CallResult:
         """Dial, call, close."""
         settings = self._config.settings
         redactor = Redactor(spec.secrets)
@@ -214,10 +215,22 @@ class Loader:
             async with Warden() as warden:
                 dialer = Dialer(warden=warden, limits=settings.limits)
                 async with self._connection(spec, dialer, redactor, within=settings.load.attempt_timeout) as connection:
+                    if callable(args):
+                        args = args(await self._input_schema(spec, connection, tool))
                     return await connection.call_tool(tool, args, within=settings.call.timeout, on_progress=on_progress)
         except ServerFailure as failure:
             verdict = classify(failure.evidence, connected_before=self._memory.of(spec).connected)
             raise _call_failed(spec.id, verdict, failure.evidence, redactor) from failure
+
+    async def _input_schema(self, spec: ServerSpec, connection: Connection, tool: str) -> Mapping[str, Any]:
+        infos = {
+            info.name: info for info in await connection.list_tools(within=self._config.settings.load.attempt_timeout)
+        }
+        if tool in infos:
+            return infos[tool].input_schema
+        near = get_close_matches(tool, infos, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"`holdfast tools {spec.id}` lists what it has"
+        raise UnknownTool(f"the server `{spec.id}` has no tool `{tool}`", hint=hint)
 
 
 def _shown(name: str, tools: ToolFilter) -> bool:
@@ -226,8 +239,8 @@ def _shown(name: str, tools: ToolFilter) -> bool:
 
 
 def _bad(server: BadServer) -> Evidence:
-    hint = next((problem.hint for problem in server.problems if problem.hint), "")
-    return BadConfig(problems=tuple(str(problem) for problem in server.problems), hint=hint)
+    hints = dict.fromkeys(problem.hint for problem in server.problems if problem.hint)
+    return BadConfig(problems=tuple(str(problem) for problem in server.problems), hint="; ".join(hints))
 
 
 def _unexpected(exc: Exception, redactor: Redactor) -> Evidence:

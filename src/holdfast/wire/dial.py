@@ -13,7 +13,7 @@ from mcp import ClientSession, MCPError
 from mcp_types import HEADER_MISMATCH
 from pydantic import ValidationError
 
-from holdfast._version import VERSION
+from holdfast._version import __version__
 from holdfast.config.spec import Limits, ServerSpec
 from holdfast.core.evidence import Evidence, NotMcp, NotMcpFault, ProcessExit, RpcError, TimedOut
 from holdfast.core.redact import Redactor
@@ -160,7 +160,7 @@ class Dialer:
         closers = AsyncExitStack()
         try:
             wire = await self._open(closers, spec, redactor)
-            me = types.Implementation(name="holdfast", version=VERSION)
+            me = types.Implementation(name="holdfast", version=__version__)
             session = ClientSession(dispatcher=wire, client_info=me)
             await session.__aenter__()
         except BaseException:

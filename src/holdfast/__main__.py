@@ -1,0 +1,5 @@
+"""``python -m holdfast`` is ``holdfast``."""
+
+from holdfast.cli.entry import main
+
+main()

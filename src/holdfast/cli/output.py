@@ -1,0 +1,64 @@
+"""How the commands print: data on stdout, everything else on stderr, colour only on a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+__all__ = ["data_console", "print_error", "print_json", "side_console", "working"]
+
+
+def data_console() -> Console:
+    """For what the user asked for."""
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def side_console() -> Console:
+    """For progress, warnings and errors."""
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def print_json(value: object) -> None:
+    """For programs: one JSON document on stdout."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def print_error(message: str, hint: str = "") -> None:
+    """What went wrong, and what to do next."""
+    console = side_console()
+    console.print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
+    if hint:
+        console.print()
+        console.print(Text.assemble(("hint: ", "bold cyan"), hint), soft_wrap=True)
+
+
+@contextmanager
+def working(text: str) -> Iterator[MovingLine]:
+    """A moving line on a terminal while something takes time; nothing elsewhere."""
+    console = side_console()
+    if not console.is_terminal:
+        yield _Quiet()
+        return
+    with console.status(escape(text)) as status:
+        yield status
+
+
+class MovingLine(Protocol):
+    """What ``working`` gives: a line whose text can be changed."""
+
+    def update(self, text: str) -> None:
+        """Show another text."""
+
+
+class _Quiet:
+    """Stands for the moving line where there is no terminal."""
+
+    def update(self, text: str) -> None:
+        """Nobody sees it."""

@@ -1,0 +1,132 @@
+"""``holdfast tools``: each server's tools, and for every other server the true reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from holdfast.cli.output import data_console, print_json, side_console, working
+from holdfast.config.load import load_config
+from holdfast.config.spec import BadServer, Config
+from holdfast.core.redact import plain
+from holdfast.hub.outcome import LoadResult, MCPServerLoadOutcome, Tool
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+COLOURS = {"available": "green", "transient": "yellow", "permanent": "red", "denied": "magenta"}
+
+
+@app.command()
+def tools(
+    servers: Annotated[list[str] | None, typer.Argument(metavar="[SERVER]...", help="Only these servers")] = None,
+    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
+) -> None:
+    """List every server's tools, and why the others have none.
+
+    Exit code 0: every server is available. 1: at least one is not.
+    """
+    found = load_config(config)
+    result = anyio.run(_load, found, servers or [])
+    if as_json:
+        print_json({"servers": [_as_json(outcome) for outcome in result.outcomes]})
+    else:
+        _show(result, found)
+    raise typer.Exit(0 if len(result.available) == len(result.outcomes) else 1)
+
+
+async def _load(config: Config, servers: list[str]) -> LoadResult:
+    from holdfast.hub.loader import load  # noqa: PLC0415 - costs most of a second, which a bad config need not wait for
+
+    waiting = servers or [
+        name for name, server in config.servers.items() if isinstance(server, BadServer) or server.enabled
+    ]
+    waiting = list(dict.fromkeys(waiting))
+    total = len(waiting)
+
+    def told(outcome: MCPServerLoadOutcome) -> None:
+        waiting.remove(outcome.server_id)
+        moving.update(_progress(waiting, total))
+
+    with working(_progress(waiting, total)) as moving:
+        return await load(config, servers=servers, on_outcome=told)
+
+
+def _progress(waiting: list[str], total: int) -> str:
+    names = ", ".join(waiting[:3]) + (f" and {len(waiting) - 3} more" if len(waiting) > 3 else "")
+    return f"{total - len(waiting)} of {total} servers answered; waiting for {names}"
+
+
+def _as_json(outcome: MCPServerLoadOutcome) -> dict[str, Any]:
+    return {
+        "id": outcome.server_id,
+        "status": outcome.status,
+        "attempts": outcome.attempts,
+        "error": outcome.error,
+        "hint": outcome.hint or None,
+        "tools": [_tool_as_json(tool) for tool in outcome.tools],
+        "elapsed_ms": round(outcome.elapsed_s * 1000, 1),
+    }
+
+
+def _tool_as_json(tool: Tool) -> dict[str, Any]:
+    described = {
+        "name": tool.name,
+        "title": tool.title,
+        "description": tool.description,
+        "inputSchema": dict(tool.input_schema),
+        "outputSchema": dict(tool.output_schema) if tool.output_schema is not None else None,
+        "annotations": dict(tool.annotations) or None,
+    }
+    return {key: value for key, value in described.items() if value is not None}
+
+
+def _show(result: LoadResult, config: Config) -> None:
+    console = data_console()
+    for outcome in result.outcomes:
+        _show_outcome(console, outcome)
+    side = side_console()
+    if not result.outcomes:
+        side.print(f"no servers are configured in {config.source}")
+        return
+    counts = f"{len(result.available)} of {len(result.outcomes)} servers available, {len(result.tools)} tools"
+    side.print(Text(counts, style="bold"))
+
+
+def _show_outcome(console: Console, outcome: MCPServerLoadOutcome) -> None:
+    heading = Text.assemble((outcome.server_id, "bold"), "  ", (outcome.status, COLOURS[outcome.status]))
+    if outcome.status == "available":
+        heading.append(f"  {_counted(len(outcome.tools), 'tool')}, {outcome.elapsed_s:.2f} s", style="dim")
+    if outcome.attempts > 1:
+        heading.append(f"  {outcome.attempts} attempts", style="dim")
+    console.print(heading)
+    if outcome.message:
+        console.print(Text(f"  {outcome.message}"), soft_wrap=True)
+    if outcome.status == "transient":
+        console.print(Text(f"  last seen: {outcome.error}", style="dim"), soft_wrap=True)
+    if outcome.hint:
+        console.print(Text.assemble(("  hint: ", "cyan"), outcome.hint), soft_wrap=True)
+    if outcome.tools:
+        _show_tools(console, outcome.tools)
+
+
+def _show_tools(console: Console, tools: tuple[Tool, ...]) -> None:
+    """A line a tool, cut at the width of the terminal; whole where there is none."""
+    names = [plain(tool.name) for tool in tools]
+    width = max(map(len, names))
+    for name, tool in zip(names, tools, strict=True):
+        first_line = next(iter(plain(tool.description).strip().splitlines()), "")
+        line = Text.assemble(f"  {name:<{width}}", (f"  {first_line}" if first_line else "", "dim"))
+        line.rstrip()
+        if console.is_terminal:
+            line.truncate(console.width, overflow="ellipsis")
+        console.print(line, soft_wrap=True)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
