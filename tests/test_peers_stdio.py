@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -212,6 +213,8 @@ async def test_a_grandchild_holds_the_pipes_of_a_parent_that_is_gone(flag: str, 
             await anyio.sleep(0.005)
         assert await child.silence(), "stdout is still open"
         assert peer.living == peer.grandchildren
+        in_the_group = os.getpgid(peer.grandchildren[0]) == child.process.pid
+        assert in_the_group is (flag == "--grandchild")
 
 
 async def test_each_start_is_logged(stdio_peer: MakePeer) -> None:
