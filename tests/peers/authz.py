@@ -7,6 +7,7 @@ answer is a few bytes that never change their form, which is not worth a depende
 from __future__ import annotations
 
 import asyncio
+import itertools
 import struct
 from collections.abc import Awaitable, Callable, Iterator
 from types import MappingProxyType
@@ -49,6 +50,17 @@ class AuthzService(FaultServer):
 
         self._decide = decide
         return release
+
+    def hold_first(self, count: int) -> None:
+        """Leave the first so many checks without an answer, and let everyone in after that."""
+        held = itertools.count(1)
+
+        async def decide() -> Decision:
+            if next(held) <= count:
+                await asyncio.Event().wait()
+            return Decision()
+
+        self._decide = decide
 
     async def _answer(self, exchange: Exchange) -> None:
         decision = await exchange.unless_gone(self._decide())

@@ -12,10 +12,11 @@ import os
 import re
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
+from typing import Any
 
 import anyio
 import httpx2
@@ -86,7 +87,8 @@ class HttpPeer:
         """One request; yields a 2xx or an error response, raises ``ServerFailure`` if there is none."""
         merged = {**await self._fresh_headers(), **headers}
         with translated(doing):
-            request = self._client.build_request(method, url, headers=merged, content=content)
+            extensions = {"trace": _close_cut_handshakes()} if url.scheme == "https" else None
+            request = self._client.build_request(method, url, headers=merged, content=content, extensions=extensions)
             response = await self._send(request)
             try:
                 yield response
@@ -171,6 +173,25 @@ async def read_bounded(response: httpx2.Response, limits: Limits) -> bytes:
 def over_message_bound(limits: Limits) -> OverBound:
     """The evidence of an answer that is too large."""
     return OverBound(bound="the size of a message", limit=limits.message_bytes, setting="holdfast.limits.messageBytes")
+
+
+def _close_cut_handshakes() -> Callable[[str, Mapping[str, Any]], Awaitable[None]]:
+    """A trace for one request that closes its socket if a cancellation ends the TLS handshake.
+
+    The HTTP client closes it only when the handshake fails by itself; a socket that waits for a server
+    which never answers would otherwise stay open for as long as the server does.
+    """
+    sockets: list[Any] = []
+
+    async def trace(event: str, info: Mapping[str, Any]) -> None:
+        if event.endswith("connect_tcp.complete"):
+            sockets.append(info["return_value"])
+        elif event.endswith("start_tls.failed"):
+            with anyio.CancelScope(shield=True):
+                for opened in sockets:
+                    await opened.aclose()
+
+    return trace
 
 
 async def _head(response: httpx2.Response, size: int) -> bytes:
