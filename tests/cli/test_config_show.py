@@ -41,7 +41,7 @@ def show(tmp_path: Path) -> Show:
     """Run ``config show`` as a process of its own, in an environment of its own."""
 
     def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from holdfast.cli.config import app; app()", "show", *arguments]
+        command = [sys.executable, "-c", "from holdfast.cli.entry import main; main()", "config", "show", *arguments]
         clean = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home"), "TERM": "dumb"}
         return subprocess.run(
             command, cwd=tmp_path, env={**clean, **environ}, capture_output=True, text=True, check=False, timeout=60
@@ -159,6 +159,10 @@ def test_it_fits_80_columns_and_has_no_colour_where_none_is_asked_for(show: Show
     assert "\x1b" not in out
 
 
+def test_wrong_usage_is_told_apart(show: Show) -> None:
+    assert show("--jsn").returncode == 2
+
+
 def test_names_that_would_upset_a_terminal_are_shown_safely(show: Show, tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text(
         '{"mcpServers": {"a\\u001b[31m": {"x\\u0007y[bold]": 1}, "[red]b": {"command": "[b]"}}}'
@@ -168,9 +172,3 @@ def test_names_that_would_upset_a_terminal_are_shown_safely(show: Show, tmp_path
     assert "\x07" not in done.stdout + done.stderr
     assert "[red]b" in done.stdout
     assert "[b]" in done.stdout
-
-
-def test_help_does_not_wait_for_the_models() -> None:
-    code = "import sys, holdfast.cli.config; print([m for m in ('pydantic', 'rich.table', 'mcp') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

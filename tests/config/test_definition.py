@@ -286,6 +286,8 @@ def test_an_env_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     assert "UTF-8" in problem.message
     (problem,) = problems({"command": "x", "envFile": "."}, file=tmp_path / "mcp.json")
     assert "directory" in problem.message
+    (problem,) = problems({"command": "x", "envFile": "/dev/zero"})
+    assert "larger than 1 MiB" in problem.message
 
 
 # Secrets

@@ -142,6 +142,11 @@ def test_bytes_that_are_not_utf8_are_placed() -> None:
     assert "UTF-8" in problem.message
 
 
+def test_a_text_with_half_a_character_is_placed() -> None:
+    problem = fault('{\n"a": "\ud800"}')
+    assert (problem.line, problem.column) == (2, 7)
+
+
 def test_utf16_is_named() -> None:
     assert "UTF-16" in fault("{}".encode("utf-16")).hint
 
