@@ -21,30 +21,44 @@ SHORTEST_SECRET = 4
 
 _NOT_SECRET = frozenset({"true", "false", "none", "null", "debug", "info", "warn", "warning", "error"})
 
-_TELLING_NAME = (
-    r"[\w.-]*(?:token|secret|passw(?:or)?d|passphrase|api[_-]?key|apikey|access[_-]?key|auth|credential|signature"
-    r"|session|cookie)[\w.-]*|(?:key|sig|code|pwd|jwt)"
+_TELLING = re.compile(
+    r"(?i)token|secret|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key|auth|credential|signature|session|cookie"
+    r"|\A(?:key|sig|code|pwd|jwt)\Z"
+)
+"""The names that credentials go by."""
+
+_NAME = r"(?<![\w.-])(?P<name>[\w.-]++)"
+_QUOTED = r"(?:\"(?:\\.|[^\"\\\r\n])*+|'(?:\\.|[^'\\\r\n])*+|\\+[\"'][^\"'\\\r\n]*+)"
+
+# Every pattern below begins where a word does and never gives back what it took: whatever a hostile
+# server writes, masking it takes time in proportion to its length.
+_USER_INFO = re.compile(r"(?<=://)[^/?#\s'\"]+(?=@)")
+_IN_QUERY = re.compile(rf"(?<=[?&;]){_NAME}(?P<between>=)(?P<value>[^&#\s'\"]++)")
+_NAMED = re.compile(
+    rf"(?<![?&;]){_NAME}(?:(?P<between>\\*+[\"']?+\s*+[:=]\s*+)(?P<quoted>{_QUOTED})|(?P<equals>=)(?P<value>[^\s\"'&]++))"
 )
 _SHAPES: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"(?<=://)[^/\s@'\"]+(?=@)"), MASK),
-    (re.compile(rf"(?i)([?&;](?:{_TELLING_NAME})=)[^&#\s'\"]+"), rf"\1{MASK}"),
-    (re.compile(r"(?i)\b(bearer|basic|digest|negotiate)\s+[A-Za-z0-9._~+/=-]{6,}"), rf"\1 {MASK}"),
+    (re.compile(r"(?i)\b(bearer)\s++[A-Za-z0-9._~+/=-]{6,}+"), rf"\1 {MASK}"),
+    # Ordinary words follow these three too ("negotiate versions"): only what is no word is taken for a credential.
     (
-        re.compile(r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie|x-api-key)(\s*[:=]\s*)[^\r\n]+"),
+        re.compile(r"\b((?i:basic|digest|negotiate))\s++(?=[a-z]*+[^a-z\s])[A-Za-z0-9._~+/=-]{6,}+"),
+        rf"\1 {MASK}",
+    ),
+    (
+        re.compile(r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie|x-api-key)(\s*+[:=]\s*+)[^\r\n]++"),
         rf"\1\2{MASK}",
     ),
-    (
-        re.compile(rf"(?i)(?<![\w?&;])([\"']?(?:{_TELLING_NAME})[\"']?\s*[:=]\s*[\"'])[^\"'\r\n]+"),
-        rf"\1{MASK}",
-    ),
-    (re.compile(rf"(?i)(?<![\w?&;])((?:{_TELLING_NAME})=)[^\s\"'&]+"), rf"\1{MASK}"),
-    (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*"), MASK),
-    (re.compile(r"\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}"), MASK),
-    (re.compile(r"\b(?:gh[opsur]_|github_pat_|glpat-|xox[abeoprs]-|npm_|hf_)[A-Za-z0-9_-]{10,}"), MASK),
+    (re.compile(r"(?<![\w-])eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{4,}+\.[A-Za-z0-9_-]*+"), MASK),
+    (re.compile(r"\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}+"), MASK),
+    (re.compile(r"\b(?:gh[opsur]_|github_pat_|glpat-|xox[abeoprs]-|npm_|hf_)[A-Za-z0-9_-]{10,}+"), MASK),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), MASK),
 )
 
-_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(
+    r"\x1b\[[0-?]*+[ -/]*+[@-~]|\x1b\][^\x07\x1b]*+(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+    r"|[\u202a-\u202e\u2066-\u2069]"
+)
+"""Terminal sequences, control characters, and those that turn the direction of writing."""
 
 
 class Redactor:

@@ -138,7 +138,7 @@ class Loader:
             raise UnknownServer(f"no server named `{missing[0]}` is configured", hint=f"configured: {names_known}")
         if names:
             return [known[name] for name in dict.fromkeys(names)]
-        return [server for server in known.values() if isinstance(server, BadServer) or server.enabled]
+        return [server for server in known.values() if server.enabled]
 
     async def _outcome(
         self, server: ServerSpec | BadServer, dialer: Dialer, turnstile: Turnstile
@@ -217,7 +217,13 @@ class Loader:
                 async with self._connection(spec, dialer, redactor, within=settings.load.attempt_timeout) as connection:
                     if callable(args):
                         args = args(await self._input_schema(spec, connection, tool))
-                    return await connection.call_tool(tool, args, within=settings.call.timeout, on_progress=on_progress)
+                    return await connection.call_tool(
+                        tool,
+                        args,
+                        idle=settings.call.timeout,
+                        within=settings.call.hard_timeout,
+                        on_progress=on_progress,
+                    )
         except ServerFailure as failure:
             verdict = classify(failure.evidence, connected_before=self._memory.of(spec).connected)
             raise _call_failed(spec.id, verdict, failure.evidence, redactor) from failure

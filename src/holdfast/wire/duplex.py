@@ -33,6 +33,11 @@ class Duplex(Dispatcher[TransportContext]):
         self.stood = False
         """Whether the handshake is done; set by whoever did it."""
 
+    @property
+    def received(self) -> int:
+        """How many bytes of messages came so far."""
+        return self._exchange.received
+
     def unanswered(self) -> Evidence | None:
         """What a missing answer shows beyond that time went by, if anything."""
         return None

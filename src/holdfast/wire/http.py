@@ -56,6 +56,11 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         self.stood = False
         """Whether the handshake is done; set by whoever did it."""
 
+    @property
+    def received(self) -> int:
+        """How many bytes of messages came so far."""
+        return self._exchange.received
+
     def unanswered(self) -> Evidence | None:
         """A missing answer shows nothing beyond that time went by."""
         return None
@@ -151,6 +156,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         return await waiter.result()
 
     def _take_answer(self, body: bytes, message: Message, waiter: Waiter) -> None:
+        self._exchange.received += len(body)
         answer = _decode(body)
         if not isinstance(answer, dict) or not ({"result", "error"} & answer.keys()):
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="its answer is no JSON-RPC response"))
@@ -216,6 +222,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             cursor.note(event)
             if event.event != "message" or not event.data:
                 continue
+            self._exchange.received += len(event.data)
             incoming = _decode(event.data)
             self._exchange.take(incoming)
             if isinstance(incoming, dict) and "method" not in incoming:

@@ -179,6 +179,8 @@ class Exchange:
         self.ended: ServerFailure | None = None
         self.spoke = False
         """Whether anything that is JSON-RPC ever came from the server."""
+        self.received = 0
+        """How many bytes of messages came; transports count them."""
 
     def start(
         self,

@@ -123,6 +123,7 @@ class StdioDispatcher(Duplex):
     def _take_line(self, line: bytes) -> None:
         if not line.strip():
             return
+        self._exchange.received += len(line)
         try:
             self._exchange.take(from_json(line))
         except ValueError:
