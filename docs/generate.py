@@ -28,15 +28,18 @@ def commands() -> str:
     for name in names:
         text = _help(name)
         parts.append(_section(f"holdfast {name}", text))
-        for sub in _subcommands(text):
-            parts.append(_section(f"holdfast {name} {sub}", _help(name, sub)))
+        parts += [_section(f"holdfast {name} {sub}", _help(name, sub)) for sub in _subcommands(text)]
     return "\n".join(parts)
 
 
 def _help(*command: str) -> str:
     environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb", "PYTHONIOENCODING": "utf-8"}
     ran = subprocess.run(
-        [sys.executable, "-m", "holdfast", *command, "--help"], capture_output=True, text=True, env=environment, check=True
+        [sys.executable, "-m", "holdfast", *command, "--help"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
     )
     return "\n".join(line.rstrip() for line in ran.stdout.strip("\n").splitlines())
 
