@@ -110,7 +110,7 @@ def classify(  # noqa: PLR0912 - one arm for each kind of evidence
             return Verdict(
                 status="transient",
                 reason=f"no answer within {evidence.after:g} s (waiting for {evidence.doing})",
-                hint="if it is always this slow, raise `holdfast.load.attemptTimeout`",
+                hint=f"if it is always this slow, raise `{evidence.setting}`",
             )
         case Redirected():
             return _permanent(

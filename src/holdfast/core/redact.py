@@ -10,9 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import fields, replace
+from typing import Any
 from urllib.parse import quote, quote_plus
 
-__all__ = ["MASK", "Redactor", "mask_url", "plain"]
+from holdfast.core.evidence import Evidence, HttpStatus
+
+__all__ = ["MASK", "Redactor", "mask_url", "masked", "plain"]
 
 MASK = "***"
 
@@ -88,6 +92,20 @@ class Redactor:
 
     def __repr__(self) -> str:
         return f"<Redactor of {len(self._secrets)} spellings>"
+
+
+def masked(evidence: Evidence, redactor: Redactor) -> Evidence:
+    """The same evidence, fit to be shown: each of its texts masked.
+
+    The body of a refusal is left alone: it is judged by, and was masked where it was taken.
+    """
+    judged_by = {"body"} if isinstance(evidence, HttpStatus) else set()
+    texts: dict[str, Any] = {
+        field.name: redactor.mask(text)
+        for field in fields(evidence)
+        if field.name not in judged_by and isinstance(text := getattr(evidence, field.name), str)
+    }
+    return replace(evidence, **texts)
 
 
 def plain(text: str) -> str:

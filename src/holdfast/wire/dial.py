@@ -109,8 +109,9 @@ class Connection:
 
         with anyio.move_on_after(min(idle, within)) as quiet:
             return await self._call(name, arguments, tell)
-        waited = idle if quiet.deadline < latest else within
-        raise ServerFailure(self.wire.unanswered() or TimedOut(doing=f"the result of {name}", after=waited))
+        waited, key = (idle, "timeout") if quiet.deadline < latest else (within, "hardTimeout")
+        seen = TimedOut(doing=f"the result of {name}", after=waited, setting=f"holdfast.call.{key}")
+        raise ServerFailure(self.wire.unanswered() or seen)
 
     async def _list(self) -> tuple[ToolInfo, ...]:
         return await list_tools(self.session, self._limits, lambda: self.wire.received)
