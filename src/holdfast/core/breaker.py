@@ -1,0 +1,314 @@
+"""The circuit breaker of one server: may this call try?
+
+``admit`` gives a permit or a refusal; ``settle`` takes the permit back with what became of the
+call. The breaker starts no work, knows no clock and writes no log: time is an argument, and
+whatever is worth a line comes back as data (``Tripped``, ``ClosedAgain``), once per change, with
+the counts of what went on in between.
+
+Three rules make it hard to fool:
+
+* A permit carries the generation in which it was given and the connection on which it was used.
+  A result from before a trip, or from a connection that has been replaced, changes nothing.
+* A connection that dies is one failure, however many calls it takes with it.
+* A handshake or a listing closes the breaker but does not wipe its memory: only a completed call
+  of a user, or a connection that has stood for a while, does. So a server that connects, lists
+  and dies in a loop does trip.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+__all__ = [
+    "Breaker",
+    "BreakerEvent",
+    "BreakerPolicy",
+    "BreakerState",
+    "ClosedAgain",
+    "Outcome",
+    "Permit",
+    "Refusal",
+    "RefusalReason",
+    "Tripped",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BreakerPolicy:
+    """When a breaker trips and for how long. Times in seconds."""
+
+    threshold: int = 3
+    window: float = 30.0
+    cooldown: float = 60.0
+    growth: float = 1.0
+    """Each trip in a row multiplies the cooldown by this; 1 keeps it as it is."""
+    max_cooldown: float = 600.0
+    probe_wait: float = 1.0
+    """What a caller is told to wait while another caller's probe is under way."""
+
+
+class BreakerState(Enum):
+    """Whether calls pass, are refused, or one of them is being tried."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+class Outcome(Enum):
+    """What became of an admitted call."""
+
+    COMPLETED = "completed"
+    """An answer came: a result, a result that says ``isError``, or a JSON-RPC error."""
+    TRANSPORT_FAILURE = "transport_failure"
+    """This call failed on its way; the connection may still stand."""
+    CONNECTION_LOST = "connection_lost"
+    """The connection died under this call, and under every other call on it."""
+    TIMED_OUT = "timed_out"
+    """No answer in time: proves nothing until the connection's liveness is checked."""
+    NEUTRAL = "neutral"
+    """Cancelled, denied, or never sent: says nothing about the server."""
+
+
+class RefusalReason(Enum):
+    """Why a call may not try."""
+
+    OPEN = "open"
+    PROBING = "probing"
+    PERMANENTLY_FAILED = "permanently_failed"
+    DENIED = "denied"
+    DISABLED = "disabled"
+    STOPPED = "stopped"
+
+
+@dataclass(slots=True, eq=False)
+class Permit:
+    """The right to make one call, given back by ``settle``. Two permits are never equal."""
+
+    generation: int
+    connection: int | None = None
+    """The connection that the call was sent on; None until it was sent."""
+    probe: bool = False
+    settled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """No network was touched; ``retry_in`` is None where waiting alone will not help."""
+
+    reason: RefusalReason
+    retry_in: float | None
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tripped:
+    """The breaker opened. ``refused`` and ``late`` count what went unlogged since the event before."""
+
+    at: float
+    failures: int
+    trips: int
+    retry_in: float
+    refused: int
+    late: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedAgain:
+    """The breaker closed: a success, or somebody asked for a new try. ``refused`` and
+    ``late`` count what went unlogged since the event before.
+    """
+
+    at: float
+    refused: int
+    late: int
+
+
+BreakerEvent: TypeAlias = Tripped | ClosedAgain
+
+
+class Breaker:
+    """One server's breaker; every method that may change its state returns what to log, or None."""
+
+    def __init__(self, policy: BreakerPolicy | None = None) -> None:
+        self.policy = policy or BreakerPolicy()
+        self.state = BreakerState.CLOSED
+        self.generation = 0
+        self.trips = 0
+        self._failures: deque[float] = deque(maxlen=self.policy.threshold)
+        self._until = 0.0
+        self._probe: Permit | None = None
+        self._oldest_connection = 0
+        self._connected_at = 0.0
+        self._firm = False
+        self._refused = 0
+        self._late = 0
+
+    def __repr__(self) -> str:
+        until = f" until={self._until:.1f}" if self.state is BreakerState.OPEN else ""
+        return f"<Breaker {self.state.value}{until} failures={len(self._failures)} gen={self.generation}>"
+
+    @property
+    def failures(self) -> int:
+        """Failures remembered, at most as many as trip it."""
+        return len(self._failures)
+
+    def retry_in(self, now: float) -> float:
+        """Seconds until the next call may try; 0 when it may try now."""
+        return max(0.0, self._until - now) if self.state is BreakerState.OPEN else 0.0
+
+    def admit(self, now: float, connection: int | None = None) -> Permit | Refusal:
+        """A permit when closed, for one probe at a time after the cooldown, else a refusal."""
+        if self.state is BreakerState.CLOSED:
+            return Permit(self.generation, connection)
+        if self.state is BreakerState.OPEN and now < self._until:
+            self._refused += 1
+            return Refusal(RefusalReason.OPEN, self._until - now)
+        if self._probe is not None:
+            self._refused += 1
+            return Refusal(RefusalReason.PROBING, self.policy.probe_wait)
+        self.state = BreakerState.HALF_OPEN
+        self._probe = Permit(self.generation, connection, probe=True)
+        return self._probe
+
+    def settle(self, permit: Permit, outcome: Outcome, now: float) -> BreakerEvent | None:
+        """Take a permit back; a second time, or too late, it changes nothing."""
+        if permit.settled:
+            return None
+        permit.settled = True
+        if permit is self._probe:
+            self._probe = None
+        if outcome in _SAYS_NOTHING:
+            return None
+        if self._is_late(permit):
+            self._late += outcome is not Outcome.COMPLETED
+            return None
+        if outcome is Outcome.COMPLETED:
+            return self._completed(now)
+        if outcome is Outcome.CONNECTION_LOST and permit.connection is not None:
+            return self.lost(permit.connection, now)
+        return self._failed(now)
+
+    def connected(self, connection: int, now: float) -> BreakerEvent | None:
+        """A dial succeeded: closes, and remembers what came before until the connection has stood."""
+        self._oldest_connection = max(self._oldest_connection, connection)
+        self._connected_at = now
+        self._firm = False
+        return self._close(now)
+
+    def connect_failed(self, now: float) -> BreakerEvent | None:
+        """A dial failed, for a reason that is the server's and not a denial."""
+        return self._failed(now)
+
+    def lost(self, connection: int, now: float) -> BreakerEvent | None:
+        """A connection died: one failure, the first time that it is told."""
+        if connection < self._oldest_connection:
+            return None
+        self.detached(connection)
+        return self._failed(now)
+
+    def detached(self, connection: int) -> None:
+        """A connection was given up: whatever its calls still report is late, and no failure."""
+        self._oldest_connection = max(self._oldest_connection, connection + 1)
+        self._firm = False
+
+    def unanswered(self, connection: int, now: float) -> BreakerEvent | None:
+        """A connection did not answer a liveness check: one failure, like that of a call."""
+        return None if connection < self._oldest_connection else self._failed(now)
+
+    def answered(self, generation: int, now: float) -> BreakerEvent | None:
+        """A listing or a ping that was begun in ``generation`` completed."""
+        if generation != self.generation:
+            return None
+        if self._firm:
+            self._forget()
+        return self._close(now)
+
+    def stood(self) -> None:
+        """The connection has stood long enough: what happened before it is forgotten."""
+        self._firm = True
+        self.trips = 0
+        while self._failures and self._failures[0] <= self._connected_at:
+            self._failures.popleft()
+
+    def close(self, now: float) -> BreakerEvent | None:
+        """Somebody asked for a new try: closed, and what is still in flight is late."""
+        self.generation += 1
+        self._failures.clear()
+        return self._close(now)
+
+    def reset(self, now: float) -> BreakerEvent | None:
+        """The conditions are new (a login, a config change, enabled again): as if never tripped."""
+        event = self.close(now)
+        self._forget()
+        return event
+
+    def _is_late(self, permit: Permit) -> bool:
+        if permit.generation != self.generation:
+            return True
+        return permit.connection is not None and permit.connection < self._oldest_connection
+
+    def _completed(self, now: float) -> BreakerEvent | None:
+        self._firm = True
+        self._forget()
+        return self._close(now)
+
+    def _failed(self, now: float) -> BreakerEvent | None:
+        if self.state is BreakerState.OPEN:
+            self._late += 1
+            return None
+        self._failures.append(now)
+        if self.state is BreakerState.HALF_OPEN or self._over_threshold(now):
+            return self._trip(now)
+        return None
+
+    def _over_threshold(self, now: float) -> bool:
+        full = len(self._failures) == self.policy.threshold
+        return full and now - self._failures[0] <= self.policy.window
+
+    def _trip(self, now: float) -> Tripped:
+        self.state = BreakerState.OPEN
+        self.generation += 1
+        self.trips += 1
+        self._probe = None
+        cooldown = self._cooldown()
+        self._until = now + cooldown
+        refused, late = self._take_counts()
+        return Tripped(
+            at=now,
+            failures=len(self._failures),
+            trips=self.trips,
+            retry_in=cooldown,
+            refused=refused,
+            late=late,
+        )
+
+    def _cooldown(self) -> float:
+        policy = self.policy
+        if policy.growth == 1.0:
+            return policy.cooldown
+        # Growth over a long outage would overflow a float; the exponent needs no more than this.
+        grown: float = policy.cooldown * policy.growth ** min(self.trips - 1, 64)
+        return min(grown, policy.max_cooldown)
+
+    def _close(self, now: float) -> ClosedAgain | None:
+        if self.state is BreakerState.CLOSED:
+            return None
+        self.state = BreakerState.CLOSED
+        refused, late = self._take_counts()
+        return ClosedAgain(at=now, refused=refused, late=late)
+
+    def _forget(self) -> None:
+        self._failures.clear()
+        self.trips = 0
+
+    def _take_counts(self) -> tuple[int, int]:
+        counts = self._refused, self._late
+        self._refused = self._late = 0
+        return counts
+
+
+_SAYS_NOTHING = frozenset({Outcome.NEUTRAL, Outcome.TIMED_OUT})

@@ -1,0 +1,348 @@
+"""The published catalog: an immutable snapshot of the last good listings of all servers.
+
+A reader takes one reference and keeps it; every change makes a new snapshot with a higher
+version. A server's items go only when it is withdrawn, removed, or publishes a newer listing.
+Items are opaque: a name and whatever the server said of it.
+
+A name that was given out stays with its owner for as long as the owner is configured, listed at
+the moment or not, so that no name ever comes to mean another server's tool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from holdfast.core.names import Kind, base_name, distinct_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = [
+    "Catalog",
+    "Collision",
+    "Diff",
+    "Entry",
+    "Item",
+    "Kind",
+    "Listing",
+    "NameKey",
+    "Source",
+    "Unknown",
+]
+
+NEAREST = 3
+"""How many names are suggested for one that is unknown."""
+
+REMEMBERED = 1_000
+"""How many names of items that a server no longer lists stay its own: a server that lists
+other names each time cannot fill the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One tool, prompt, resource or template: its own name (or URI), and all that was said of it."""
+
+    name: str
+    raw: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """All that one server offers, read to the end, stamped with the connection that said so.
+
+    Generation 0 is a listing from before this run: shown, and not yet verified.
+    """
+
+    server: str
+    generation: int
+    tools: tuple[Item, ...] = ()
+    prompts: tuple[Item, ...] = ()
+    resources: tuple[Item, ...] = ()
+    templates: tuple[Item, ...] = ()
+
+    def of(self, kind: Kind) -> tuple[Item, ...]:
+        """The items of one kind."""
+        items: tuple[Item, ...] = getattr(self, kind.value)
+        return items
+
+
+@dataclass(frozen=True, slots=True)
+class NameKey:
+    """Whose name it is: one item of one server."""
+
+    kind: Kind
+    server: str
+    original: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One item as the catalog shows it."""
+
+    name: str
+    key: NameKey
+    item: Item
+    generation: int
+
+    @property
+    def server(self) -> str:
+        """The server to ask."""
+        return self.key.server
+
+    @property
+    def original(self) -> str:
+        """The name that the server knows it by."""
+        return self.key.original
+
+    @property
+    def verified(self) -> bool:
+        """Whether the server said so in this run."""
+        return self.generation > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Collision:
+    """A name that was taken: the item is shown under ``given`` instead."""
+
+    key: NameKey
+    wanted: str
+    given: str
+    holder: NameKey
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """No item ever had that name; these come nearest."""
+
+    name: str
+    nearest: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the catalog holds of one server."""
+
+    prefix: str | None = None
+    listing: Listing | None = None
+    withdrawn: bool = False
+    entries: tuple[Entry, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """What a reader of the older snapshot sees change, by kind."""
+
+    added: Mapping[Kind, frozenset[str]]
+    removed: Mapping[Kind, frozenset[str]]
+    changed: Mapping[Kind, frozenset[str]]
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        """The kinds whose list is another one now."""
+        parts = (self.added, self.removed, self.changed)
+        return frozenset(kind for kind in Kind if any(part[kind] for part in parts))
+
+    def __bool__(self) -> bool:
+        return bool(self.kinds)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Catalog:
+    """One snapshot. The methods that change something return another one, or the same if nothing did."""
+
+    version: int = 0
+    servers: Mapping[str, Source] = field(default_factory=dict)
+    names: Mapping[NameKey, str] = field(default_factory=dict, repr=False)
+    """Every name that was given out; keep it with the listings, and a restart gives the same names."""
+    collisions: tuple[Collision, ...] = ()
+
+    def configure(self, server: str, *, prefix: str | None = None) -> Catalog:
+        """Make a server known, with its prefix: None for its id, empty for no prefix at all."""
+        source = self.servers.get(server)
+        if source is not None and source.prefix == prefix:
+            return self
+        if source is None or source.listing is None:
+            return self._with(server, replace(source or Source(), prefix=prefix))
+        renamed = self.remove(server).configure(server, prefix=prefix).publish(source.listing)
+        return renamed.withdraw(server) if source.withdrawn else renamed
+
+    def publish(self, listing: Listing) -> Catalog:
+        """Show a newer complete listing; one from an older connection changes nothing."""
+        source = self.servers.get(listing.server, Source())
+        if source.listing is not None and listing.generation < source.listing.generation:
+            return self
+        if listing == source.listing and not source.withdrawn:
+            return self
+        namer = _Namer(self, listing.server, source.prefix)
+        entries = tuple(namer.entries(listing))
+        updated = replace(source, listing=listing, withdrawn=False, entries=entries)
+        return self._with(listing.server, updated, names=namer.names, collisions=(*self.collisions, *namer.collisions))
+
+    def withdraw(self, server: str) -> Catalog:
+        """Stop showing a server's items: it was disabled. Their names stay its own."""
+        source = self.servers.get(server)
+        if source is None or source.withdrawn:
+            return self
+        return self._with(server, replace(source, withdrawn=True))
+
+    def reinstate(self, server: str) -> Catalog:
+        """Show the last good listing of a server again: it was enabled."""
+        source = self.servers.get(server)
+        if source is None or not source.withdrawn:
+            return self
+        return self._with(server, replace(source, withdrawn=False))
+
+    def remove(self, server: str) -> Catalog:
+        """Forget a server: it is no longer configured."""
+        if server not in self.servers:
+            return self
+        return replace(
+            self,
+            version=self.version + 1,
+            servers={name: source for name, source in self.servers.items() if name != server},
+            names={key: name for key, name in self.names.items() if key.server != server},
+            collisions=tuple(c for c in self.collisions if c.key.server != server),
+        )
+
+    def resolve(self, name: str, kind: Kind = Kind.TOOL) -> NameKey | Unknown:
+        """Whose item that is, listed at the moment or not; else the nearest names that are listed."""
+        key = self.owners.get((kind, name))
+        if key is not None:
+            return key
+        listed = [entry.name for entry in self.of(kind)]
+        return Unknown(name, tuple(get_close_matches(name, listed, n=NEAREST)))
+
+    def entry(self, name: str, kind: Kind = Kind.TOOL) -> Entry | None:
+        """The item that is listed under this name, if one is."""
+        return self.listed.get((kind, name))
+
+    def of(self, kind: Kind) -> tuple[Entry, ...]:
+        """All that is listed of one kind, server by server."""
+        return self._by_kind[kind]
+
+    @property
+    def tools(self) -> tuple[Entry, ...]:
+        """The listed tools."""
+        return self.of(Kind.TOOL)
+
+    @property
+    def prompts(self) -> tuple[Entry, ...]:
+        """The listed prompts."""
+        return self.of(Kind.PROMPT)
+
+    @property
+    def resources(self) -> tuple[Entry, ...]:
+        """The listed resources."""
+        return self.of(Kind.RESOURCE)
+
+    @property
+    def templates(self) -> tuple[Entry, ...]:
+        """The listed resource templates."""
+        return self.of(Kind.TEMPLATE)
+
+    def since(self, older: Catalog) -> Diff:
+        """What changed, seen from an older snapshot."""
+        before, after = older.listed, self.listed
+        changed = {
+            at
+            for at in before.keys() & after.keys()
+            if before[at] is not after[at] and _shown(before[at]) != _shown(after[at])
+        }
+        return Diff(
+            _by_kind(after.keys() - before.keys()),
+            _by_kind(before.keys() - after.keys()),
+            _by_kind(changed),
+        )
+
+    def _with(
+        self,
+        server: str,
+        source: Source,
+        *,
+        names: Mapping[NameKey, str] | None = None,
+        collisions: tuple[Collision, ...] | None = None,
+    ) -> Catalog:
+        return replace(
+            self,
+            version=self.version + 1,
+            servers={**self.servers, server: source},
+            names=self.names if names is None else names,
+            collisions=self.collisions if collisions is None else collisions,
+        )
+
+    @cached_property
+    def owners(self) -> Mapping[tuple[Kind, str], NameKey]:
+        """Whose each name is, listed at the moment or not."""
+        return {(key.kind, name): key for key, name in self.names.items()}
+
+    @cached_property
+    def listed(self) -> Mapping[tuple[Kind, str], Entry]:
+        """What each name shows at the moment."""
+        return {(kind, entry.name): entry for kind in Kind for entry in self.of(kind)}
+
+    @cached_property
+    def _by_kind(self) -> Mapping[Kind, tuple[Entry, ...]]:
+        sorted_out: dict[Kind, list[Entry]] = {kind: [] for kind in Kind}
+        for source in self.servers.values():
+            for entry in () if source.withdrawn else source.entries:
+                sorted_out[entry.key.kind].append(entry)
+        return {kind: tuple(entries) for kind, entries in sorted_out.items()}
+
+
+class _Namer:
+    """Names the items of one listing, on a copy of the names given out so far."""
+
+    def __init__(self, catalog: Catalog, server: str, prefix: str | None) -> None:
+        self.names = dict(catalog.names)
+        self.collisions: list[Collision] = []
+        self._owners = dict(catalog.owners)
+        self._server = server
+        self._prefix = prefix
+
+    def entries(self, listing: Listing) -> Iterator[Entry]:
+        seen: set[NameKey] = set()
+        for kind in Kind:
+            for item in listing.of(kind):
+                key = NameKey(kind, self._server, item.name)
+                if key not in seen:
+                    seen.add(key)
+                    yield Entry(self._name(key), key, item, listing.generation)
+        self._forget_all_but(seen)
+
+    def _forget_all_but(self, listed: set[NameKey]) -> None:
+        unlisted = [key for key in self.names if key.server == self._server and key not in listed]
+        for key in unlisted[:-REMEMBERED]:
+            del self.names[key]
+
+    def _name(self, key: NameKey) -> str:
+        known = self.names.get(key)
+        if known is not None:
+            return known
+        wanted = base_name(key.kind, key.server, key.original, self._prefix)
+        holder = self._owners.get((key.kind, wanted))
+        given = wanted if holder is None else self._free(key, wanted)
+        if holder is not None:
+            self.collisions.append(Collision(key, wanted, given, holder))
+        self.names[key] = given
+        self._owners[key.kind, given] = key
+        return given
+
+    def _free(self, key: NameKey, wanted: str) -> str:
+        turn = 0
+        while (
+            key.kind,
+            name := distinct_name(key.kind, key.server, key.original, wanted, turn),
+        ) in self._owners:
+            turn += 1
+        return name
+
+
+def _shown(entry: Entry) -> tuple[Item, bool]:
+    return entry.item, entry.verified
+
+
+def _by_kind(names: set[tuple[Kind, str]]) -> Mapping[Kind, frozenset[str]]:
+    return {kind: frozenset(name for its, name in names if its is kind) for kind in Kind}

@@ -1,0 +1,208 @@
+"""What is to be done, and what is to be told: the lifecycle's answers, as frozen data.
+
+The shell performs effects in their order and decides nothing. Whatever it starts reports back
+as an event with the same generation or number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from holdfast.core.breaker import BreakerEvent
+    from holdfast.core.catalog import Listing
+    from holdfast.core.lifecycle.events import Event
+    from holdfast.core.lifecycle.table import State
+
+__all__ = [
+    "BreakerChanged",
+    "Cause",
+    "CheckLiveness",
+    "Close",
+    "CloseFailed",
+    "Dial",
+    "Effect",
+    "Emit",
+    "Publish",
+    "Record",
+    "RefreshNow",
+    "Reinstate",
+    "Reject",
+    "RejectReason",
+    "RetryPlanned",
+    "StopWatch",
+    "Transition",
+    "WakeAt",
+    "Watch",
+    "Withdraw",
+]
+
+
+class Cause(Enum):
+    """Why a dial is made. Only a reconnect spends the budget."""
+
+    START = "start"
+    RECONNECT = "reconnect"
+    MANUAL = "manual"
+    PROBE = "probe"
+    SELF_PROBE = "self_probe"
+    WATCH = "watch"
+    FIRST_USE = "first_use"
+    SESSION = "session"
+    ENABLE = "enable"
+    LOGIN = "login"
+    CONFIG = "config"
+
+
+class RejectReason(Enum):
+    """Why a command is refused."""
+
+    DISABLED = "disabled"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """Connect and list; report ``DialSucceeded`` or ``DialFailed``."""
+
+    generation: int
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Tear down this connection, or this dial that is under way; report ``Closed``."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Send one ``Tick`` at this time, and none for the time asked for before; None: no tick at all."""
+
+    at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """This listing is the server's last good one now."""
+
+    generation: int
+    listing: Listing
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """The server's tools go: it was disabled, or is no longer configured (``removed``)."""
+
+    removed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reinstate:
+    """The server's last good listing shows again, if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Try one bare TCP connect, now; report ``Looked`` with the same number."""
+
+    look: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopWatch:
+    """That look is of no interest any more."""
+
+    look: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshNow:
+    """List again on this connection; report ``RefreshSucceeded`` or ``RefreshFailed``."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLiveness:
+    """Ping this connection; report ``LivenessConfirmed`` or ``LivenessFailed``."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """The command changes nothing, and whoever gave it is told why."""
+
+    command: Event
+    reason: RejectReason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transition:
+    """A server went from one state to another."""
+
+    server: str
+    old: State
+    new: State
+    cause: str
+    at: float
+    generation: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPlanned:
+    """A server will be dialed again after ``delay``; ``attempt`` counts from 1 to the budget."""
+
+    server: str
+    attempt: int
+    delay: float
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloseFailed:
+    """An old connection could not be closed cleanly; nothing follows from it."""
+
+    server: str
+    generation: int
+    error: str
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BreakerChanged:
+    """A server's breaker opened or closed."""
+
+    server: str
+    change: BreakerEvent
+
+
+Record: TypeAlias = Transition | RetryPlanned | CloseFailed | BreakerChanged
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Tell whoever listens: the log, the metrics, the status page."""
+
+    record: Record
+
+
+Effect: TypeAlias = (
+    Dial
+    | Close
+    | WakeAt
+    | Publish
+    | Withdraw
+    | Reinstate
+    | Watch
+    | StopWatch
+    | RefreshNow
+    | CheckLiveness
+    | Reject
+    | Emit
+)

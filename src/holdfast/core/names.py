@@ -1,0 +1,52 @@
+"""How a server's items are named in a catalog that holds many servers.
+
+Tools and prompts become ``server__tool`` within the letters and the length that every client
+accepts; a name that does not fit is shortened, with a hash that is the same in every run.
+Resources and templates go by their URI, which is left alone unless two servers use the same one.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from hashlib import blake2s
+
+__all__ = ["Kind", "base_name", "distinct_name"]
+
+
+class Kind(Enum):
+    """What a server can offer; the value is the field of a listing."""
+
+    TOOL = "tools"
+    PROMPT = "prompts"
+    RESOURCE = "resources"
+    TEMPLATE = "templates"
+
+
+LONGEST = 64
+_FITS = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_ODD = re.compile(r"[^A-Za-z0-9_-]")
+_NOT_SCHEME = re.compile(r"[^A-Za-z0-9.-]")
+_BY_URI = frozenset({Kind.RESOURCE, Kind.TEMPLATE})
+
+
+def base_name(kind: Kind, server: str, original: str, prefix: str | None) -> str:
+    """The name that an item has unless another item has it already."""
+    if kind in _BY_URI:
+        return original
+    lead = server if prefix is None else prefix
+    joined = f"{lead}__{original}" if lead else original
+    return joined if _FITS.fullmatch(joined) else _hashed(joined, server, original)
+
+
+def distinct_name(kind: Kind, server: str, original: str, wanted: str, turn: int) -> str:
+    """Another name for an item whose own is taken; ``turn`` counts up until one is free."""
+    if kind in _BY_URI:
+        scheme = _NOT_SCHEME.sub("-", server)
+        return f"from-{scheme}{f'.{turn}' if turn else ''}+{original}"
+    return _hashed(wanted, server, original, str(turn) if turn else "")
+
+
+def _hashed(text: str, *identity: str) -> str:
+    digest = blake2s("\0".join(identity).encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    return f"{_ODD.sub('_', text)[: LONGEST - 1 - len(digest)]}_{digest}"
