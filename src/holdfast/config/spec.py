@@ -16,11 +16,13 @@ from holdfast.errors import Problem
 
 __all__ = [
     "BadServer",
+    "BreakerSettings",
     "CallPolicy",
     "Config",
     "HeaderSource",
     "Limits",
     "LoadPolicy",
+    "ReconnectSettings",
     "ServerSpec",
     "Settings",
     "ToolFilter",
@@ -61,6 +63,8 @@ class ServerSpec:
     tools: ToolFilter = ToolFilter()
     prefix: str | None = None
     enabled: bool = True
+    lazy: bool = False
+    """Whether it is started by the first use of it, and stopped again once it was long unused."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Strings that no output may show: header and env values, and whatever ``${…}`` brought in."""
 
@@ -88,10 +92,43 @@ class LoadPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class CallPolicy:
-    """How long one call may take. Times in seconds."""
+    """How long one call may take, and how many may be under way. Times in seconds."""
 
     timeout: float = 60.0
     hard_timeout: float = 600.0
+    ready_timeout: float = 5.0
+    """How long a call waits for a server that is starting or coming back."""
+    concurrency: int = 64
+    """Calls under way to one server at once."""
+    queue: int = 256
+    """Calls that may wait for a place among those; 0 lets none wait."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BreakerSettings:
+    """When a server that keeps failing is left alone, and for how long. Times in seconds."""
+
+    threshold: int = 3
+    """Failures within ``window`` that open the breaker."""
+    window: float = 30.0
+    cooldown: float = 60.0
+    growth: float = 1.0
+    """What the cooldown is multiplied by each time the breaker opens again; 1 keeps it as it is."""
+    max_cooldown: float = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReconnectSettings:
+    """How a lost connection is found again. Times in seconds."""
+
+    failures: int = 3
+    """Failures in a row after which a connection counts as lost."""
+    backoff: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
+    """The pause before each attempt to connect again; there are as many attempts as pauses."""
+    self_probe: float | None = 300.0
+    """How often a server that was given up is tried again; None leaves it alone."""
+    standing: float = 30.0
+    """How long a new connection must hold before the attempts are counted from the start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +150,12 @@ class Settings:
     load: LoadPolicy = LoadPolicy()
     call: CallPolicy = CallPolicy()
     limits: Limits = Limits()
+    breaker: BreakerSettings = BreakerSettings()
+    reconnect: ReconnectSettings = ReconnectSettings()
+    refresh: float | None = 60.0
+    """How often, in seconds, each server's catalog is listed anew; None relies on notifications alone."""
+    idle: float = 300.0
+    """How long, in seconds, a lazy server may be unused before it is stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)
