@@ -58,7 +58,16 @@ def fleet(count: int) -> Iterator[Fleet]:
         try:
             yield Fleet(process)
         finally:
-            process.communicate(timeout=END_SECONDS)
+            _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """The end of its stdin is its sign to go; one that does not heed it is killed, and that is an error."""
+    try:
+        process.communicate(timeout=END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
 
 
 async def serve(count: int) -> None:
