@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
+
 SECRET = "s3cr3t-value"
 
 GOOD = f"""{{
@@ -26,11 +28,12 @@ GOOD = f"""{{
       "env": {{"A": "{SECRET}", "SHORT": "1"}},
       "envFile": "vars.env",
       "tools": {{"include": ["read_*"]}},
-      "disabled": true
+      "disabled": true, "lazy": true
     }}
   }},
   "inputs": [],
-  "holdfast": {{"load": {{"attempts": 5, "backoff": "${{PAUSE}}"}}}}
+  "holdfast": {{"load": {{"attempts": 5, "backoff": "${{PAUSE}}"}}, "refresh": "off",
+    "breaker": {{"growth": 1.5}}, "reconnect": {{"backoff": ["500ms", "${{PAUSE}}"]}}}}
 }}"""
 
 Show = Callable[..., subprocess.CompletedProcess[str]]
@@ -42,7 +45,9 @@ def show(tmp_path: Path) -> Show:
 
     def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", "from holdfast.cli.entry import main; main()", "config", "show", *arguments]
-        clean = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home"), "TERM": "dumb"}
+        # The process must run the package that is under test, also where another copy of it is installed.
+        package = str(Path(holdfast.__file__).parents[1])
+        clean = {"PATH": os.environ["PATH"], "PYTHONPATH": package, "HOME": str(tmp_path / "home"), "TERM": "dumb"}
         return subprocess.run(
             command, cwd=tmp_path, env={**clean, **environ}, capture_output=True, text=True, check=False, timeout=60
         )
@@ -82,6 +87,12 @@ def test_every_value_is_shown_with_where_it_came_from(show: Show, good: Path) ->
     assert row(out, "load.attempts") == "load.attempts | 5 | mcp.json:18:37"
     assert row(out, "load.backoff") == "load.backoff | 2s | env PAUSE (mcp.json:18:51)"
     assert row(out, "call.timeout") == "call.timeout | 1m | default"
+    assert row(out, "call.queue") == "call.queue | 256 | default"
+    assert row(out, "breaker.growth") == "breaker.growth | 1.5 | mcp.json:19:27"
+    assert row(out, "reconnect.backoff") == "reconnect.backoff | 500ms 2s | env PAUSE (mcp.json:19:58)"
+    assert row(out, "reconnect.selfProbe") == "reconnect.selfProbe | 5m | default"
+    assert row(out, "refresh") == "refresh | off | mcp.json:18:75"
+    assert row(out, "idle") == "idle | 5m | default"
     assert "inferred from url" in out
     assert "inferred from command" in out
     assert "ignored: autoApprove (Cline, Kiro), mcp.json:6:22" in out
@@ -114,6 +125,9 @@ def test_json_says_the_same_for_programs(show: Show, good: Path) -> None:
         "value": False,
         "from": {"kind": "file", "place": "mcp.json:14:19", "variables": []},
     }
+    assert (values["lazy"]["value"], values["lazy"]["from"]["place"]) == (True, "mcp.json:14:33")
+    settings = {value["key"]: value["value"] for value in report["settings"]}
+    assert (settings["reconnect.backoff"], settings["breaker.growth"]) == (["500ms", "2s"], "1.5")
     assert github["ignored"] == [{"key": "autoApprove", "why": "Cline, Kiro", "place": "mcp.json:6:22"}]
 
 

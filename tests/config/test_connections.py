@@ -44,6 +44,12 @@ def test_everything_about_a_process_is_taken_as_it_is() -> None:
     assert "${B}" in found.secrets
 
 
+def test_a_connection_may_be_lazy() -> None:
+    assert connect({"transport": "stdio", "command": "x", "lazy": True}).lazy
+    assert not connect({"transport": "sse", "url": URL}).lazy
+    assert isinstance(spec_from_connection("s", {"command": "x", "lazy": "sometimes"}), BadServer)
+
+
 def test_headers_may_be_a_mapping_or_a_callable_of_either_kind() -> None:
     async def fresh() -> dict[str, str]:
         return {}

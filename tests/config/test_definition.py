@@ -83,6 +83,15 @@ def test_a_server_is_enabled_unless_it_says_otherwise(definition: dict[str, obje
     assert spec({"command": "x", **definition}).enabled is enabled
 
 
+@pytest.mark.parametrize(
+    ("definition", "lazy"),
+    [({}, False), ({"lazy": None}, False), ({"lazy": False}, False), ({"lazy": True}, True), ({"lazy": "${L}"}, True)],
+)
+def test_a_server_is_lazy_only_if_it_says_so(definition: dict[str, object], lazy: bool) -> None:
+    assert spec({"command": "x", **definition}, L="true").lazy is lazy
+    assert spec({"url": URL, **definition}, L="true").lazy is lazy
+
+
 def test_a_bad_definition_still_says_that_it_is_disabled() -> None:
     found = server({"command": "x", "env": {"KEY": "${NOT_SET}"}, "disabled": True})
     assert isinstance(found, BadServer)
@@ -121,6 +130,7 @@ def test_what_other_clients_say_of_tools_is_honoured() -> None:
         ({"command": "x", "env": {"": "2"}}, "is empty", "write a value"),
         ({"command": "x", "envFile": "/does/not/exist"}, "`envFile` cannot be read: No such file", "relative path"),
         ({"command": "x", "enabled": "yes"}, "`enabled` must be true or false", "without quotes"),
+        ({"command": "x", "lazy": 1}, "`lazy` must be true or false, not a number", "without quotes"),
         ({"command": "x", "enabled": True, "disabled": True}, "contradict each other", "keep one"),
         ({"command": "x", "prefix": "a b"}, "`prefix` is no prefix", "32 letters"),
         ({"command": "x", "tools": "read_*"}, "`tools` must be an object, not a text", ""),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,18 @@ from tests.config.helpers import read, top_problems
 
 from holdfast.config.foreign import TOP_KEYS
 from holdfast.config.load import config_from_mapping, load_config, parse_config
-from holdfast.config.spec import BadServer, CallPolicy, Limits, LoadPolicy, ServerSpec, Settings
+from holdfast.config.spec import (
+    BadServer,
+    BreakerSettings,
+    CallPolicy,
+    Limits,
+    LoadPolicy,
+    ReconnectSettings,
+    ServerSpec,
+    Settings,
+)
+from holdfast.core.breaker import BreakerPolicy
+from holdfast.core.lifecycle.policy import LifecyclePolicy
 from holdfast.errors import ConfigError
 
 NESTED: dict[str, object] = {}
@@ -50,16 +62,43 @@ def test_settings_are_read_and_left_out_ones_keep_their_defaults() -> None:
     config = read(
         """{"holdfast": {
           "load": {"attempts": 5, "backoff": "1s", "attemptTimeout": "${T:-30s}", "concurrency": "${N}"},
-          "call": {"timeout": "5m"},
+          "call": {"timeout": "5m", "readyTimeout": "1s", "concurrency": 8, "queue": 0},
+          "breaker": {"threshold": 5, "window": "1m", "cooldown": "90s", "growth": "${G}", "maxCooldown": "1h"},
+          "reconnect": {"failures": 1, "backoff": ["500ms", "${B:-3s}"], "selfProbe": "1m", "standing": "10s"},
+          "refresh": "30s",
+          "idle": "15m",
           "limits": {"messageBytes": "1MiB", "pages": 7, "stderrBytes": 100}
         }}""",
         N="4",
+        G="1.5",
     )
     assert config.settings == Settings(
         load=LoadPolicy(attempts=5, backoff=1.0, attempt_timeout=30.0, concurrency=4),
-        call=CallPolicy(timeout=300.0),
+        call=CallPolicy(timeout=300.0, ready_timeout=1.0, concurrency=8, queue=0),
         limits=Limits(message_bytes=1 << 20, pages=7, stderr_bytes=100),
+        breaker=BreakerSettings(threshold=5, window=60.0, cooldown=90.0, growth=1.5, max_cooldown=3600.0),
+        reconnect=ReconnectSettings(failures=1, backoff=(0.5, 3.0), self_probe=60.0, standing=10.0),
+        refresh=30.0,
+        idle=900.0,
     )
+
+
+def test_what_is_done_now_and_then_can_be_off() -> None:
+    settings = read('{"holdfast": {"refresh": "${R}", "reconnect": {"selfProbe": "off"}}}', R="off").settings
+    assert settings == Settings(refresh=None, reconnect=ReconnectSettings(self_probe=None))
+
+
+def test_a_cooldown_that_does_not_grow_may_be_longer_than_a_growing_one() -> None:
+    settings = read('{"holdfast": {"breaker": {"cooldown": "1h", "growth": 1}}}').settings
+    assert settings.breaker == BreakerSettings(cooldown=3600.0)
+
+
+def test_the_defaults_are_those_that_breaker_and_lifecycle_have_themselves() -> None:
+    breaker, lifecycle = asdict(BreakerPolicy()), asdict(LifecyclePolicy())
+    settings = Settings()
+    assert asdict(settings.breaker).items() <= breaker.items()
+    assert asdict(settings.reconnect).items() <= lifecycle.items()
+    assert (settings.refresh, settings.idle) == (lifecycle["refresh"], lifecycle["idle_after"])
 
 
 def test_everything_wrong_at_the_top_and_in_the_settings_is_told_at_once() -> None:
@@ -70,7 +109,7 @@ def test_everything_wrong_at_the_top_and_in_the_settings_is_told_at_once() -> No
             "load": {"attempts": 0, "backoff": 1, "attemptTimeout": "${MISSING}", "retries": 3},
             "call": [],
             "limits": {"pages": true},
-            "breaker": {}
+            "brakes": {}
           },
           "servers": [],
           "servers": []
@@ -81,7 +120,7 @@ def test_everything_wrong_at_the_top_and_in_the_settings_is_told_at_once() -> No
     ]  # fmt: skip
     assert [p.message.split("`")[1] for p in found] == [
         "mcpServer", "load.attempts", "load.backoff", "load.attemptTimeout", "retries", "call", "limits.pages",
-        "breaker", "servers", "servers",
+        "brakes", "servers", "servers",
     ]  # fmt: skip
 
 
@@ -95,10 +134,33 @@ def test_everything_wrong_at_the_top_and_in_the_settings_is_told_at_once() -> No
         ('{"mcp": {"servers": {}}}', "unknown key", "mcpServers"),
         ('{"github": {"command": "x"}}', "unknown key `github`", "looks like a server"),
         ('{"holdfast": 3}', "`holdfast` must be an object", ""),
-        ('{"holdfast": {"refresh": "60s"}}', "unknown key `refresh`", "call, limits, load"),
+        (
+            '{"holdfast": {"zeal": "60s"}}',
+            "unknown key `zeal`",
+            "breaker, call, idle, limits, load, reconnect, refresh",
+        ),
+        ('{"holdfast": {"breaker": {"max_cooldown": "1s"}}}', "unknown key `max_cooldown`", "`maxCooldown`?"),
         ('{"holdfast": {"load": {"attemptTimeout": "1h"}}}', "`attemptTimeout` (1h) is longer", "`totalTimeout`"),
         ('{"holdfast": {"call": {"hardTimeout": "1s"}}}', "`timeout` (1m) is longer", "`hardTimeout`"),
         ('{"holdfast": {"call": {"timeout": "0s"}}}', "longer than nothing", "10s"),
+        ('{"holdfast": {"call": {"concurrency": 0}}}', "`call.concurrency` must be between 1 and", "as in 3"),
+        ('{"holdfast": {"call": {"queue": -1}}}', "`call.queue` must be between 0 and", "as in 3"),
+        ('{"holdfast": {"breaker": {"threshold": 0}}}', "`breaker.threshold` must be between 1 and", "as in 3"),
+        ('{"holdfast": {"breaker": {"window": "0s"}}}', "`breaker.window` must be longer than nothing", "10s"),
+        ('{"holdfast": {"breaker": {"cooldown": "off"}}}', "`breaker.cooldown` must be a duration", "units"),
+        ('{"holdfast": {"breaker": {"growth": 0.9}}}', "`breaker.growth` must be between 1 and 100", "doubles"),
+        ('{"holdfast": {"breaker": {"growth": 1e9}}}', "`breaker.growth` must be between 1 and 100", "doubles"),
+        ('{"holdfast": {"breaker": {"growth": true}}}', "must be a number, not a boolean", "1.5"),
+        ('{"holdfast": {"breaker": {"growth": 2, "cooldown": "1h"}}}', "`cooldown` (1h) is longer", "`maxCooldown`"),
+        ('{"holdfast": {"reconnect": {"failures": 0}}}', "`reconnect.failures` must be between 1 and", "as in 3"),
+        ('{"holdfast": {"reconnect": {"backoff": "1s"}}}', "must be a list of durations, not a text", '["1s"'),
+        ('{"holdfast": {"reconnect": {"backoff": []}}}', "must hold between 1 and 20 durations", "each attempt"),
+        ('{"holdfast": {"reconnect": {"backoff": ["1s", "0s"]}}}', "`reconnect.backoff[1]` must be longer", "10s"),
+        ('{"holdfast": {"reconnect": {"backoff": [1]}}}', "`reconnect.backoff[0]` needs a unit", '"1s"'),
+        ('{"holdfast": {"reconnect": {"selfProbe": 300}}}', "`reconnect.selfProbe` needs a unit", '"off" for never'),
+        ('{"holdfast": {"refresh": false}}', "`refresh` must be a duration", '"off" for never'),
+        ('{"holdfast": {"refresh": "0s"}}', "`refresh` must be longer than nothing", '"off" for never'),
+        ('{"holdfast": {"idle": "0s"}}', "`idle` must be longer than nothing", "10s"),
     ],
 )
 def test_what_is_wrong_with_the_whole_is_said_with_a_hint(text: str, message: str, hint: str) -> None:

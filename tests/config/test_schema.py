@@ -27,6 +27,10 @@ GOOD: list[object] = [
     {"mcpServers": {"a": {"url": "${BASE}/mcp", "enabled": "${ON:-true}"}, "b": {"serverUrl": "http://x"}}},
     {"mcpServers": {"a": {"command": "x", "tools": ["a"]}, "b": {"command": "x", "tools": {"include": ["a"]}}}},
     {"holdfast": {"load": {"attempts": 3, "backoff": "250ms"}, "limits": {"messageBytes": "1MiB", "pages": 3}}},
+    {"mcpServers": {"a": {"command": "x", "lazy": True}}, "holdfast": {"idle": "15m", "refresh": "${EVERY:-1s}"}},
+    {"holdfast": {"breaker": {"threshold": 1, "growth": 1.5, "maxCooldown": "5m"}, "call": {"queue": 0}}},
+    {"holdfast": {"reconnect": {"backoff": ["1s", "${PAUSE:-2s}"], "selfProbe": "off"}, "refresh": "off"}},
+    {"holdfast": {"reconnect": {"backoff": ["0.01s"] * 20}}},
     {"mcpServers": {"a": dict.fromkeys(SERVER_KEYS) | {"command": "x"}}, **dict.fromkeys(TOP_KEYS)},
 ]
 BAD: list[object] = [
@@ -45,7 +49,25 @@ BAD: list[object] = [
     {"holdfast": {"load": {"backoff": "250"}}},
     {"holdfast": {"load": {"attempts": 0}}},
     {"holdfast": {"limits": {"messageBytes": "16 megabytes"}}},
-    {"holdfast": {"breaker": {}}},
+    {"holdfast": {"brakes": {}}},
+    {"mcpServers": {"a": {"command": "x", "lazy": "yes"}}},
+    {"holdfast": {"breaker": {"threshold": 0}}},
+    {"holdfast": {"breaker": {"window": "0.0s"}}},
+    {"holdfast": {"breaker": {"growth": 0.5}}},
+    {"holdfast": {"breaker": {"growth": 101}}},
+    {"holdfast": {"breaker": {"growth": "2x"}}},
+    {"holdfast": {"breaker": {"cooldown": "off"}}},
+    {"holdfast": {"reconnect": {"failures": 0}}},
+    {"holdfast": {"reconnect": {"backoff": "1s"}}},
+    {"holdfast": {"reconnect": {"backoff": []}}},
+    {"holdfast": {"reconnect": {"backoff": ["1s"] * 21}}},
+    {"holdfast": {"reconnect": {"backoff": ["1s", "0s"]}}},
+    {"holdfast": {"reconnect": {"selfProbe": False}}},
+    {"holdfast": {"call": {"concurrency": 0}}},
+    {"holdfast": {"call": {"queue": -1}}},
+    {"holdfast": {"refresh": "never"}},
+    {"holdfast": {"refresh": None}},
+    {"holdfast": {"idle": "0s"}},
 ]
 
 
@@ -93,4 +115,7 @@ def test_every_key_is_described_and_defaults_are_written_as_people_write_them() 
     load = schema["$defs"]["load"]["properties"]
     assert (load["backoff"]["default"], load["attempts"]["default"]) == ("250ms", 3)
     assert schema["$defs"]["limits"]["properties"]["messageBytes"]["default"] == "16MiB"
+    breaker, reconnect = schema["$defs"]["breaker"]["properties"], schema["$defs"]["reconnect"]["properties"]
+    assert (breaker["growth"]["default"], breaker["window"]["default"]) == (1.0, "30s")
+    assert reconnect["backoff"]["default"] == ["1s", "2s", "4s", "8s", "16s"]
     assert "default" not in schema["$defs"]["server"]["properties"]["command"]

@@ -275,6 +275,7 @@ class _Reader:
             tools=_tool_filter(model),
             prefix=model.prefix,
             enabled=model.enabled is not False and not model.disabled,
+            lazy=model.lazy,
             secrets=gather_secrets(
                 env=env, headers=model.headers, url=url, args=model.args, expanded=self._found.secrets
             ),

@@ -20,9 +20,12 @@ __all__ = [
     "Count",
     "Duration",
     "EnvName",
+    "Factor",
     "Flag",
     "HeaderName",
     "HeaderValue",
+    "Pauses",
+    "Period",
     "Prefix",
     "Scalar",
     "Size",
@@ -30,6 +33,7 @@ __all__ = [
     "Timeout",
     "TransportName",
     "Url",
+    "WholeNumber",
     "kind_of",
     "read_flag",
     "read_transport",
@@ -51,6 +55,9 @@ _EXPANDS = {"type": "string", "pattern": r"\$\{"}
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{0,32}")
+_NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?", re.ASCII)
+_MOST_PAUSES = 20
+_LARGEST_FACTOR = 100
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -114,21 +121,53 @@ def _flag(value: object) -> bool:
     raise Unfit(f"must be true or false, not {kind_of(value)}", hint="write true or false, without quotes")
 
 
-def _count(value: object) -> int:
+def _whole_number(value: object, *, least: int = 0) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value[:12])
     if not isinstance(value, int) or isinstance(value, bool):
         raise Unfit(f"must be a whole number, not {kind_of(value)}", hint="write it without quotes, as in 3")
-    if not 1 <= value <= 1_000_000_000:
-        raise Unfit("must be between 1 and 1000000000", hint="write a whole number, as in 3")
+    if not least <= value <= 1_000_000_000:
+        raise Unfit(f"must be between {least} and 1000000000", hint="write a whole number, as in 3")
     return value
+
+
+def _count(value: object) -> int:
+    return _whole_number(value, least=1)
+
+
+def _factor(value: object) -> float:
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = float(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise Unfit(f"must be a number, not {kind_of(value)}", hint="write it without quotes, as in 1.5")
+    if not 1 <= value <= _LARGEST_FACTOR:
+        raise Unfit(f"must be between 1 and {_LARGEST_FACTOR}", hint="1 changes nothing, 2 doubles")
+    return float(value)
 
 
 def _timeout(value: object) -> float:
     seconds = parse_duration(value)
     if seconds <= 0:
-        raise Unfit("must be longer than nothing", hint='write how long to wait at most, as in "10s"')
+        raise Unfit("must be longer than nothing", hint='write how long, as in "10s"')
     return seconds
+
+
+def _period(value: object) -> float | None:
+    if value == "off":
+        return None
+    try:
+        return _timeout(value)
+    except Unfit as fault:
+        raise Unfit(fault.message, hint=f'{fault.hint}; or write "off" for never') from None
+
+
+def _pauses(value: object) -> object:
+    hint = 'write ["1s", "2s", "4s"]: one duration for each attempt'
+    if not isinstance(value, list):
+        raise Unfit(f"must be a list of durations, not {kind_of(value)}", hint=hint)
+    if not 1 <= len(value) <= _MOST_PAUSES:
+        raise Unfit(f"must hold between 1 and {_MOST_PAUSES} durations", hint=hint)
+    return value
 
 
 def _transport(value: object) -> str:
@@ -194,16 +233,36 @@ def _schema(*kinds: dict[str, Any]) -> WithJsonSchema:
 
 
 _SCALARS = {"type": ["string", "number", "boolean"]}
+_LONGER_THAN_NOTHING = {"type": "string", "pattern": "^(?=[0-9.]*[1-9])" + DURATION_PATTERN.removeprefix("^")}
 
 Text: TypeAlias = Annotated[str, BeforeValidator(_text), _schema({"type": "string", "minLength": 1})]
 Scalar: TypeAlias = Annotated[str, BeforeValidator(_scalar), _schema(_SCALARS)]
 Flag: TypeAlias = Annotated[bool, BeforeValidator(_flag), _schema({"type": "boolean"}, _EXPANDS)]
 Count: TypeAlias = Annotated[int, BeforeValidator(_count), _schema({"type": "integer", "minimum": 1}, _EXPANDS)]
+WholeNumber: TypeAlias = Annotated[
+    int, BeforeValidator(_whole_number), _schema({"type": "integer", "minimum": 0}, _EXPANDS)
+]
+Factor: TypeAlias = Annotated[
+    float, BeforeValidator(_factor), _schema({"type": "number", "minimum": 1, "maximum": _LARGEST_FACTOR}, _EXPANDS)
+]
 Duration: TypeAlias = Annotated[
     float, BeforeValidator(parse_duration), _schema({"type": "string", "pattern": DURATION_PATTERN}, _EXPANDS)
 ]
-Timeout: TypeAlias = Annotated[
-    float, BeforeValidator(_timeout), _schema({"type": "string", "pattern": DURATION_PATTERN}, _EXPANDS)
+Timeout: TypeAlias = Annotated[float, BeforeValidator(_timeout), _schema(_LONGER_THAN_NOTHING, _EXPANDS)]
+Period: TypeAlias = Annotated[
+    float | None, BeforeValidator(_period), _schema(_LONGER_THAN_NOTHING, {"const": "off"}, _EXPANDS)
+]
+Pauses: TypeAlias = Annotated[
+    tuple[Timeout, ...],
+    BeforeValidator(_pauses),
+    _schema(
+        {
+            "type": "array",
+            "items": {"anyOf": [_LONGER_THAN_NOTHING, _EXPANDS]},
+            "minItems": 1,
+            "maxItems": _MOST_PAUSES,
+        }
+    ),
 ]
 Size: TypeAlias = Annotated[
     int,

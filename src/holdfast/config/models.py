@@ -16,9 +16,12 @@ from holdfast.config.fields import (
     Count,
     Duration,
     EnvName,
+    Factor,
     Flag,
     HeaderName,
     HeaderValue,
+    Pauses,
+    Period,
     Prefix,
     Scalar,
     Size,
@@ -26,21 +29,26 @@ from holdfast.config.fields import (
     Timeout,
     TransportName,
     Url,
+    WholeNumber,
     kind_of,
 )
-from holdfast.config.spec import CallPolicy, Limits, LoadPolicy
+from holdfast.config.spec import Settings
 
 __all__ = [
+    "BreakerFile",
     "CallSettings",
     "ConfigFile",
     "HoldfastSettings",
     "LimitSettings",
     "LoadSettings",
+    "ReconnectFile",
     "ServerFile",
     "ToolsFile",
 ]
 
-_LOAD, _CALL, _LIMITS = LoadPolicy(), CallPolicy(), Limits()
+_DEFAULTS = Settings()
+_LOAD, _CALL, _LIMITS = _DEFAULTS.load, _DEFAULTS.call, _DEFAULTS.limits
+_BREAKER, _RECONNECT = _DEFAULTS.breaker, _DEFAULTS.reconnect
 
 
 def _listed(value: object) -> object:
@@ -110,6 +118,10 @@ class ServerFile(_File):
     headers: dict[HeaderName, HeaderValue] = Field(default={}, description="Headers for every request to `url`.")
     enabled: Flag | None = Field(default=None, description="Whether the server is used. Default: true.")
     disabled: Flag | None = Field(default=None, description="The opposite of `enabled` (Cline, Windsurf, Roo Code).")
+    lazy: Flag = Field(
+        default=False,
+        description="Start the server at its first use, and stop it when it was unused for `holdfast.idle`.",
+    )
     prefix: Prefix | None = Field(
         default=None,
         description="What stands before its tools' names. Default: the server's id; an empty text for nothing.",
@@ -142,10 +154,59 @@ class LoadSettings(_File):
 
 
 class CallSettings(_File):
-    """How long one call may take."""
+    """How long one call may take, and how many may be under way."""
 
     timeout: Timeout = Field(default=_CALL.timeout, description="How long a call may go without an answer or progress.")
     hard_timeout: Timeout = Field(default=_CALL.hard_timeout, description="How long a call may take in all.")
+    ready_timeout: Timeout = Field(
+        default=_CALL.ready_timeout, description="How long a call waits for a server that is coming up."
+    )
+    concurrency: Count = Field(
+        default=_CALL.concurrency, description="How many calls to one server are under way at the same time."
+    )
+    queue: WholeNumber = Field(
+        default=_CALL.queue, description="How many more calls to one server may wait for their turn."
+    )
+
+
+class BreakerFile(_File):
+    """When a server that keeps failing is left alone, and for how long."""
+
+    threshold: Count = Field(
+        default=_BREAKER.threshold, description="How many failures in a row, all within `window`, open the breaker."
+    )
+    window: Timeout = Field(default=_BREAKER.window, description="The time within which those failures count.")
+    cooldown: Timeout = Field(
+        default=_BREAKER.cooldown, description="How long calls are refused before one of them may try again."
+    )
+    growth: Factor = Field(
+        default=_BREAKER.growth,
+        description="What each time in a row that the breaker opens multiplies the cooldown by; 1 keeps it as it is.",
+    )
+    max_cooldown: Timeout = Field(
+        default=_BREAKER.max_cooldown, description="The longest that a growing cooldown becomes."
+    )
+
+
+class ReconnectFile(_File):
+    """How a lost connection is made anew."""
+
+    failures: Count = Field(
+        default=_RECONNECT.failures,
+        description="How many failures in a row of a connection that still stands give it up.",
+    )
+    backoff: Pauses = Field(
+        default=_RECONNECT.backoff,
+        description="The wait before each attempt; as many attempts may fail as there are waits.",
+    )
+    self_probe: Period = Field(
+        default=_RECONNECT.self_probe,
+        description="How often a server whose attempts all failed is tried again; `off` for never.",
+    )
+    standing: Timeout = Field(
+        default=_RECONNECT.standing,
+        description="How long a new connection must stand before earlier failures are forgotten.",
+    )
 
 
 class LimitSettings(_File):
@@ -165,8 +226,19 @@ class HoldfastSettings(_File):
     """Holdfast's own settings; all optional."""
 
     load: LoadSettings = Field(default=LoadSettings(), description="How loading tries, waits and gives up.")
-    call: CallSettings = Field(default=CallSettings(), description="How long one call may take.")
+    call: CallSettings = Field(
+        default=CallSettings(), description="How long one call may take, and how many may be under way."
+    )
     limits: LimitSettings = Field(default=LimitSettings(), description="Bounds on what comes from a server.")
+    breaker: BreakerFile = Field(default=BreakerFile(), description="When a server that keeps failing is left alone.")
+    reconnect: ReconnectFile = Field(default=ReconnectFile(), description="How a lost connection is made anew.")
+    refresh: Period = Field(
+        default=_DEFAULTS.refresh,
+        description="How often each server is asked again for what it offers; `off` for only when it says so.",
+    )
+    idle: Timeout = Field(
+        default=_DEFAULTS.idle, description="How long a `lazy` server may be unused before it is stopped."
+    )
 
 
 class ConfigFile(_File):

@@ -159,6 +159,7 @@ class _ServerValues:
         yield self._transport()
         yield from self._process() if self._server.transport == "stdio" else self._requests()
         yield self._value("enabled", self._server.enabled, "enabled", "disabled")
+        yield self._value("lazy", self._server.lazy, "lazy")
         prefix = self._server.prefix
         yield self._value("prefix", self._server.id if prefix is None else prefix, "prefix")
         tools = self._server.tools
@@ -206,15 +207,19 @@ class _ServerValues:
 
 def _settings(reading: Reading) -> Iterator[Value]:
     model = HoldfastSettings.model_validate(reading.settings)
-    for section_name, section_field in HoldfastSettings.model_fields.items():
-        section: BaseModel = getattr(model, section_name)
-        for name, setting in type(section).model_fields.items():
-            path = (section_field.alias or section_name, setting.alias or name)
-            yield Value(
-                key=joined(path),
-                value=_spelled(name, getattr(section, name)),
-                origin=_setting_origin(reading, path),
-            )
+    for path, name, value in _leaves(model):
+        yield Value(key=joined(path), value=_spelled(name, value), origin=_setting_origin(reading, path))
+
+
+def _leaves(model: BaseModel, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str, object]]:
+    """Every setting in ``model``: where it stands, what it is called here, and its value."""
+    for name, setting in type(model).model_fields.items():
+        value = getattr(model, name)
+        inside = (*path, setting.alias or name)
+        if isinstance(value, BaseModel):
+            yield from _leaves(value, inside)
+        else:
+            yield inside, name, value
 
 
 def _setting_origin(reading: Reading, path: KeyPath) -> Origin:
@@ -223,10 +228,18 @@ def _setting_origin(reading: Reading, path: KeyPath) -> Origin:
     return _written((_HOLDFAST, *path), reading.settings_expansion, reading.around.places)
 
 
-def _spelled(name: str, value: object) -> str:
-    if isinstance(value, float):
-        return format_duration(value)
-    return format_size(value) if name.endswith("_bytes") and isinstance(value, int) else str(value)
+def _spelled(name: str, value: object) -> str | tuple[str, ...]:
+    match value:
+        case None:
+            return "off"
+        case tuple():
+            return tuple(map(format_duration, value))
+        case float():
+            return f"{value:.15g}" if name == "growth" else format_duration(value)
+        case int() if name.endswith("_bytes"):
+            return format_size(value)
+        case _:
+            return str(value)
 
 
 def _written(path: KeyPath, expansion: Expansion, places: Places) -> Origin:

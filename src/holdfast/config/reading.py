@@ -21,7 +21,15 @@ from holdfast.config.jsonc import Duplicate
 from holdfast.config.models import ConfigFile, HoldfastSettings
 from holdfast.config.places import KeyPath, joined, quoted
 from holdfast.config.problems import keys_of, unknown_key, validation_problems
-from holdfast.config.spec import CallPolicy, Config, Limits, LoadPolicy, Settings
+from holdfast.config.spec import (
+    BreakerSettings,
+    CallPolicy,
+    Config,
+    Limits,
+    LoadPolicy,
+    ReconnectSettings,
+    Settings,
+)
 from holdfast.errors import ConfigError, Problem
 
 __all__ = ["Reading", "read_document"]
@@ -147,22 +155,36 @@ class _Reader:
                 error, HoldfastSettings, (_HOLDFAST,), self._places, known=self._expansion
             )
             return Settings()
-        settings = Settings(
-            load=LoadPolicy(**model.load.model_dump()),
-            call=CallPolicy(**model.call.model_dump()),
-            limits=Limits(**model.limits.model_dump()),
-        )
+        settings = _meant(model)
+        self._check_orders(settings)
+        return settings
+
+    def _check_orders(self, settings: Settings) -> None:
         self._check_order(
             ("load", "attemptTimeout"), settings.load.attempt_timeout, "totalTimeout", settings.load.total_timeout
         )
         self._check_order(("call", "timeout"), settings.call.timeout, "hardTimeout", settings.call.hard_timeout)
-        return settings
+        breaker = settings.breaker
+        if breaker.growth > 1:
+            self._check_order(("breaker", "cooldown"), breaker.cooldown, "maxCooldown", breaker.max_cooldown)
 
     def _check_order(self, path: KeyPath, shorter: float, other: str, longer: float) -> None:
         if shorter > longer:
             message = f"`{path[-1]}` ({format_duration(shorter)}) is longer than `{other}` ({format_duration(longer)})"
             hint = f"make `{other}` at least as long"
             self._problems.append(self._places.problem((_HOLDFAST, *path), message, hint=hint))
+
+
+def _meant(model: HoldfastSettings) -> Settings:
+    return Settings(
+        load=LoadPolicy(**model.load.model_dump()),
+        call=CallPolicy(**model.call.model_dump()),
+        limits=Limits(**model.limits.model_dump()),
+        breaker=BreakerSettings(**model.breaker.model_dump()),
+        reconnect=ReconnectSettings(**model.reconnect.model_dump()),
+        refresh=model.refresh,
+        idle=model.idle,
+    )
 
 
 def _or_nothing(top: Mapping[str, object], key: str) -> object:

@@ -24,6 +24,8 @@ _NAMES = {
     "LoadSettings": "load",
     "CallSettings": "call",
     "LimitSettings": "limits",
+    "BreakerFile": "breaker",
+    "ReconnectFile": "reconnect",
 }
 _URLS = [{"required": [key]} for key in ("url", "serverUrl", "httpUrl")]
 
@@ -85,8 +87,10 @@ def _renamed(text: str) -> str:
 def _with_readable_default(schema: Mapping[str, Any]) -> dict[str, Any]:
     default = schema["default"]
     patterns = [kind.get("pattern", "") for kind in schema.get("anyOf", ())]
-    if isinstance(default, float):
+    if isinstance(default, float) and any("ms|" in pattern for pattern in patterns):
         default = format_duration(default)
+    elif isinstance(default, list):
+        default = [format_duration(item) if isinstance(item, float) else item for item in default]
     elif isinstance(default, int) and any("MiB" in pattern for pattern in patterns):
         default = format_size(default)
     return {**schema, "default": default}

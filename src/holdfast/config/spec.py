@@ -64,7 +64,7 @@ class ServerSpec:
     prefix: str | None = None
     enabled: bool = True
     lazy: bool = False
-    """Whether it is started by the first use of it, and stopped again once it was long unused."""
+    """Started at its first use, and stopped when it was unused for ``Settings.idle``."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Strings that no output may show: header and env values, and whatever ``${…}`` brought in."""
 
@@ -101,7 +101,7 @@ class CallPolicy:
     concurrency: int = 64
     """Calls under way to one server at once."""
     queue: int = 256
-    """Calls that may wait for a place among those; 0 lets none wait."""
+    """Calls beyond those that may wait for their turn; 0 lets none wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,26 +109,26 @@ class BreakerSettings:
     """When a server that keeps failing is left alone, and for how long. Times in seconds."""
 
     threshold: int = 3
-    """Failures within ``window`` that open the breaker."""
+    """Failures in a row, all within ``window``, that open the breaker."""
     window: float = 30.0
     cooldown: float = 60.0
     growth: float = 1.0
-    """What the cooldown is multiplied by each time the breaker opens again; 1 keeps it as it is."""
+    """Each time in a row that the breaker opens multiplies the cooldown by this; 1 keeps it as it is."""
     max_cooldown: float = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReconnectSettings:
-    """How a lost connection is found again. Times in seconds."""
+    """How a lost connection is made anew. Times in seconds."""
 
     failures: int = 3
-    """Failures in a row after which a connection counts as lost."""
+    """Failures in a row of a connection that still stands, before it is given up."""
     backoff: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
-    """The pause before each attempt to connect again; there are as many attempts as pauses."""
+    """The wait before each attempt; as many attempts may fail as there are waits."""
     self_probe: float | None = 300.0
-    """How often a server that was given up is tried again; None leaves it alone."""
+    """How often a server whose attempts all failed is tried again; None for never."""
     standing: float = 30.0
-    """How long a new connection must hold before the attempts are counted from the start."""
+    """How long a new connection must stand before earlier failures are forgotten."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +153,7 @@ class Settings:
     breaker: BreakerSettings = BreakerSettings()
     reconnect: ReconnectSettings = ReconnectSettings()
     refresh: float | None = 60.0
-    """How often, in seconds, each server's catalog is listed anew; None relies on notifications alone."""
+    """How often, in seconds, each server is asked again for what it offers; None for only when it says so."""
     idle: float = 300.0
     """How long, in seconds, a lazy server may be unused before it is stopped."""
 
