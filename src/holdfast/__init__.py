@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     )
     from holdfast.hub.loader import call_tool, get_tools_with_resilience, load
     from holdfast.hub.outcome import LoadResult, MCPServerLoadOutcome, Tool
-    from holdfast.wire.dial import CallResult
+    from holdfast.wire.connection import CallResult
 
 __all__ = [
     "CallFailed",
@@ -53,7 +53,7 @@ __all__ = [
 
 _HOMES = {
     "CallFailed": "holdfast.errors",
-    "CallResult": "holdfast.wire.dial",
+    "CallResult": "holdfast.wire.connection",
     "Config": "holdfast.config.spec",
     "ConfigError": "holdfast.errors",
     "ConfigNotFound": "holdfast.errors",

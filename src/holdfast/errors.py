@@ -8,9 +8,19 @@
     ├── UsageError                     the command was called with wrong arguments
     ├── UnknownServer                  no server of that name is configured
     ├── UnknownTool                    the server has no tool of that name
+    ├── ServerUnavailable              the hub did not send the call; .server_id .state .reason .retry_in
+    │   ├── ServerDisabled             it is switched off
+    │   ├── ServerDenied               loading it was refused on policy
+    │   ├── ServerPermanentlyFailed    it is parked; a person may be needed
+    │   ├── BreakerOpen                it failed too often just now
+    │   ├── ServerNotReady             it did not come up while the call waited
+    │   ├── ServerBusy                 too many calls are under way already
+    │   └── HubClosed                  the hub is closed, or the server is no longer configured
     └── ServerFailure                  the server, or the way to it; .evidence
         ├── LoadFailed                 it could not be connected to or listed
         └── CallFailed                 a call did not complete
+            ├── CallDenied             this call was refused on policy
+            └── ConnectionClosed       the connection died under the call; .uncertain
 
 No message holds a secret: whoever builds one masks it first.
 """
@@ -27,13 +37,23 @@ if TYPE_CHECKING:
     from holdfast.core.evidence import Evidence
 
 __all__ = [
+    "BreakerOpen",
+    "CallDenied",
     "CallFailed",
     "ConfigError",
     "ConfigNotFound",
+    "ConnectionClosed",
     "HoldfastError",
+    "HubClosed",
     "LoadFailed",
     "Problem",
+    "ServerBusy",
+    "ServerDenied",
+    "ServerDisabled",
     "ServerFailure",
+    "ServerNotReady",
+    "ServerPermanentlyFailed",
+    "ServerUnavailable",
     "UnknownServer",
     "UnknownTool",
     "UsageError",
@@ -109,6 +129,55 @@ class UnknownTool(HoldfastError):
     """The server answered, and has no tool of that name."""
 
 
+class ServerUnavailable(HoldfastError):
+    """The hub did not send a call: a state of the hub's, not an error of the transport. Nothing was done."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        server_id: str,
+        state: str,
+        reason: str = "",
+        retry_in: float | None = None,
+        hint: str = "",
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.server_id = server_id
+        self.state = state
+        self.reason = reason
+        self.retry_in = retry_in
+        """Seconds until trying again can help; None where waiting alone will not."""
+
+
+class ServerDisabled(ServerUnavailable):
+    """The server is switched off."""
+
+
+class ServerDenied(ServerUnavailable):
+    """Loading the server was refused on policy."""
+
+
+class ServerPermanentlyFailed(ServerUnavailable):
+    """The server is parked: tried slowly in the background, and by a call after the cooldown."""
+
+
+class BreakerOpen(ServerUnavailable):
+    """The server failed too often just now, or another call is trying it."""
+
+
+class ServerNotReady(ServerUnavailable):
+    """The server did not come up while the call waited."""
+
+
+class ServerBusy(ServerUnavailable):
+    """As many calls as are allowed are under way and waiting already."""
+
+
+class HubClosed(ServerUnavailable):
+    """The hub is closed, or the server is no longer configured."""
+
+
 class ServerFailure(HoldfastError):
     """A server, or the way to it, failed; ``evidence`` is what was seen."""
 
@@ -123,3 +192,16 @@ class LoadFailed(ServerFailure):
 
 class CallFailed(ServerFailure):
     """One call to a server did not complete."""
+
+
+class CallDenied(CallFailed):
+    """This call was refused on policy; the server itself goes on."""
+
+
+class ConnectionClosed(CallFailed):
+    """The connection died under the call."""
+
+    def __init__(self, evidence: Evidence, message: str = "", *, hint: str = "", uncertain: bool = True) -> None:
+        super().__init__(evidence, message, hint=hint)
+        self.uncertain = uncertain
+        """Whether the server may have acted on it all the same."""

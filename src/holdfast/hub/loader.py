@@ -11,23 +11,24 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import anyio
 
 from holdfast.config.load import config_from_mapping, load_config, spec_from_connection
-from holdfast.config.spec import BadServer, Config, LoadPolicy, ServerSpec, Settings, ToolFilter
+from holdfast.config.spec import BadServer, Config, LoadPolicy, ServerSpec, Settings
 from holdfast.core.backoff import delay
 from holdfast.core.classify import Verdict, classify
-from holdfast.core.evidence import BadConfig, Evidence, TimedOut, Unexpected
+from holdfast.core.evidence import Evidence, TimedOut, Unexpected
 from holdfast.core.redact import Redactor, masked
 from holdfast.errors import CallFailed, ServerFailure, UnknownServer, UnknownTool, UsageError
+from holdfast.hub.lease import bad_definition, is_shown
 from holdfast.hub.memory import Memory
 from holdfast.hub.outcome import LoadResult, MCPServerLoadOutcome, Tool
 from holdfast.hub.turnstile import Turnstile
-from holdfast.wire.dial import CallResult, Connection, Dialer, ProgressFn
+from holdfast.wire.connection import CallResult, Connection, ProgressFn
+from holdfast.wire.dial import Dialer
 from holdfast.wire.listing import ToolInfo
 from holdfast.wire.warden import Warden
 
@@ -140,7 +141,7 @@ class Loader:
         """Dial one server and call one tool; ``args`` may be a function of the tool's input schema."""
         (spec,) = self._chosen([server])
         if isinstance(spec, BadServer):
-            raise _call_failed(server, classify(_bad(spec)), _bad(spec))
+            raise _call_failed(server, classify(bad_definition(spec)), bad_definition(spec))
         return await self._call(spec, tool, args, on_progress)
 
     def _chosen(self, names: Sequence[str]) -> list[ServerSpec | BadServer]:
@@ -157,7 +158,7 @@ class Loader:
     ) -> MCPServerLoadOutcome:
         began = anyio.current_time()
         if isinstance(server, BadServer):
-            return _failed(server.id, classify(_bad(server)), attempts=1, elapsed=0.0)
+            return _failed(server.id, classify(bad_definition(server)), attempts=1, elapsed=0.0)
         redactor = Redactor(server.secrets)
         deadline = began + self._config.settings.load.total_timeout
         for attempt in itertools.count(1):
@@ -218,7 +219,7 @@ class Loader:
         async def call(name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
             return await self._call(spec, name, args, on_progress)
 
-        tools = tuple(Tool(spec.id, info, call) for info in infos if _shown(info.name, spec.tools))
+        tools = tuple(Tool(spec.id, info, call) for info in infos if is_shown(info.name, spec.tools))
         return MCPServerLoadOutcome(
             server_id=spec.id, status="available", tools=tools, attempts=attempts, elapsed_s=elapsed
         )
@@ -257,16 +258,6 @@ class Loader:
         near = get_close_matches(tool, infos, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"`holdfast tools {spec.id}` lists what it has"
         raise UnknownTool(f"the server `{spec.id}` has no tool `{tool}`", hint=hint)
-
-
-def _shown(name: str, tools: ToolFilter) -> bool:
-    included = any(fnmatchcase(name, pattern) for pattern in tools.include)
-    return included and not any(fnmatchcase(name, pattern) for pattern in tools.exclude)
-
-
-def _bad(server: BadServer) -> Evidence:
-    hints = dict.fromkeys(problem.hint for problem in server.problems if problem.hint)
-    return BadConfig(problems=tuple(str(problem) for problem in server.problems), hint="; ".join(hints))
 
 
 def _evidence_in(exc: Exception) -> Evidence:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 from holdfast.core.messages import Failure, FailureStatus, for_model, for_user
 
 if TYPE_CHECKING:
-    from holdfast.wire.dial import CallResult, ProgressFn
+    from holdfast.wire.connection import CallResult, ProgressFn
     from holdfast.wire.listing import ToolInfo
 
 __all__ = ["LoadResult", "LoadStatus", "MCPServerLoadOutcome", "Tool"]

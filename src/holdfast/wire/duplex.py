@@ -30,8 +30,14 @@ class Duplex(Dispatcher[TransportContext]):
     def __init__(self, kind: str, limits: Limits) -> None:
         self._limits = limits
         self._exchange = Exchange(kind, self._write, limits)
+        self._over = anyio.Event()
         self.stood = False
         """Whether the handshake is done; set by whoever did it."""
+
+    async def gone(self) -> Evidence:
+        """Wait until the peer is gone; what was seen then."""
+        await self._over.wait()
+        return self._exchange.failure().evidence
 
     @property
     def received(self) -> int:
@@ -101,3 +107,4 @@ class Duplex(Dispatcher[TransportContext]):
                 tasks.cancel_scope.cancel()
         finally:
             self._exchange.fail(ServerFailure(gone))
+            self._over.set()

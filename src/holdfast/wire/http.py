@@ -8,7 +8,7 @@ exchange, and the next one dials anew.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -53,6 +53,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         self._session_id: str | None = None
         self._version: str | None = None
         self._closed = anyio.Event()
+        self._under_way: set[anyio.CancelScope] = set()
         self.stood = False
         """Whether the handshake is done; set by whoever did it."""
 
@@ -80,7 +81,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         answered = False
         try:
             with anyio.fail_after(timeout):
-                result = await self._ask(message, headers, waiter)
+                result = await self._unless_closed(self._ask(message, headers, waiter))
             answered = True
         except TimeoutError:
             raise ServerFailure(TimedOut(doing=f"the answer to {method}", after=timeout or 0.0)) from None
@@ -117,6 +118,27 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 tasks.cancel_scope.cancel()
         finally:
             self._exchange.fail(ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True)))
+            for scope in self._under_way:
+                scope.cancel()
+
+    async def read_stream(self, *, opened: Callable[[], None]) -> bool:
+        """Read the legacy era's stream of notices to its end; False if the server offers none."""
+        if self._session_id is None:
+            return False
+        headers = {**self._headers({}), "accept": "text/event-stream"}
+        async with self._peer.request("GET", self._peer.url, headers=headers, doing="the event stream") as response:
+            if response.status_code >= 400:
+                refusal, _ = await self._peer.refusal(response)
+                if refusal.status == 404 or refusal.status >= 500:
+                    raise ServerFailure(refusal)
+                return False
+            if _content_kind(response) != "text/event-stream":
+                return False
+            opened()
+            async for event in _events(response, self._peer):
+                if event.event == "message" and event.data:
+                    self._exchange.take(_decode(event.data))
+        return True
 
     async def end_session(self) -> None:
         """Tell the server that its session is over; best effort, bounded."""
@@ -126,6 +148,16 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                     "DELETE", self._peer.url, headers=self._headers({}), doing="the end of the session"
                 ):
                     pass
+
+    async def _unless_closed(self, work: Awaitable[Message]) -> Message:
+        """A request's own POST, ended at once when the connection is closed under it."""
+        with anyio.CancelScope() as scope:
+            self._under_way.add(scope)
+            try:
+                return await work
+            finally:
+                self._under_way.discard(scope)
+        raise self._exchange.failure()
 
     def _headers(self, opts: CallOptions) -> dict[str, str]:
         """What the protocol wants on each request; the version is learned from the session's own stamp."""
@@ -146,7 +178,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             await self._refuse_errors(response)
             if method == "initialize":
                 self._session_id = response.headers.get(SESSION_HEADER)
-            kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+            kind = _content_kind(response)
             if kind == "application/json":
                 self._take_answer(await read_bounded(response, self._peer.limits), message, waiter)
             elif kind == "text/event-stream":
@@ -273,6 +305,10 @@ async def _events(response: httpx2.Response, peer: HttpPeer) -> AsyncIterator[ht
             yield event
     except httpx2.SSEError as exc:
         raise ServerFailure(over_message_bound(peer.limits)) from exc
+
+
+def _content_kind(response: httpx2.Response) -> str:
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _encode(message: Message) -> bytes:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import mcp_types as types
 from mcp import ClientSession, MCPError
@@ -15,8 +15,17 @@ from pydantic import ValidationError
 from holdfast.config.spec import Limits
 from holdfast.core.evidence import NotMcp, NotMcpFault, OverBound, RpcError
 from holdfast.errors import ServerFailure
+from holdfast.wire.requests import RawRequest, RawResult, first_error
 
-__all__ = ["ToolInfo", "list_tools"]
+__all__ = ["Offer", "OfferKind", "ToolInfo", "list_everything", "list_tools", "tool_info"]
+
+OfferKind: TypeAlias = Literal["tools", "prompts", "resources", "templates"]
+
+Offer: TypeAlias = tuple[str, Mapping[str, Any]]
+"""One thing that a server offers: its name or URI, and all that the server says of it."""
+
+_T = TypeVar("_T")
+_Page: TypeAlias = "tuple[list[_T], str | None]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,46 +46,98 @@ async def list_tools(session: ClientSession, limits: Limits, received: Callable[
 
     ``received`` tells how many bytes the server has sent so far.
     """
+    return tuple(map(_info, await _every(_tools(session), "tools/list", limits, received)))
+
+
+async def list_everything(
+    session: ClientSession, limits: Limits, received: Callable[[], int]
+) -> Mapping[OfferKind, tuple[Offer, ...]]:
+    """All that the server offers: tools, and whatever else its capabilities name."""
+    can = session.server_capabilities or types.ServerCapabilities()
+    tools = await _every(_tools(session), "tools/list", limits, received)
+    offers: dict[OfferKind, tuple[Offer, ...]] = {"tools": tuple((tool.name, _raw(tool)) for tool in tools)}
+    for kind, (method, key, name, capability) in _OTHERS.items():
+        if getattr(can, capability) is not None:
+            items = await _every(_raw_pages(session, method, key), method, limits, received)
+            offers[kind] = tuple((str(item[name]), item) for item in items)
+    return offers
+
+
+_OTHERS: Mapping[OfferKind, tuple[str, str, str, str]] = {
+    "prompts": ("prompts/list", "prompts", "name", "prompts"),
+    "resources": ("resources/list", "resources", "uri", "resources"),
+    "templates": ("resources/templates/list", "resourceTemplates", "uriTemplate", "resources"),
+}
+"""Kind: the method that lists it, the key of the list, the key of an item's name, the capability that it needs."""
+
+
+async def _every(
+    page: Callable[[str | None], Awaitable[_Page[_T]]], method: str, limits: Limits, received: Callable[[], int]
+) -> list[_T]:
+    """All items over all pages, unless one of the bounds is passed or a cursor comes back."""
     before = received()
-    tools: list[ToolInfo] = []
+    items: list[_T] = []
     seen: set[str] = set()
     cursor: str | None = None
     for _ in range(limits.pages):
-        page = await _page(session, cursor)
-        tools += map(_info, page.tools)
-        if len(tools) > limits.catalog_items:
-            raise _over("the number of tools", limits.catalog_items, "catalogItems")
+        more, cursor = await _asked(page, cursor, method)
+        items += more
+        if len(items) > limits.catalog_items:
+            raise _over(f"the number of {_noun(method)}", limits.catalog_items, "catalogItems")
         if received() - before > limits.catalog_bytes:
             raise _over("the size of a list", limits.catalog_bytes, "catalogBytes")
-        cursor = page.next_cursor
         if not cursor:
-            return tuple(tools)
+            return items
         if cursor in seen:
             raise ServerFailure(NotMcp(fault=NotMcpFault.CURSOR_REPEATS))
         seen.add(cursor)
     raise _over("the pages of a list", limits.pages, "pages")
 
 
+async def _asked(page: Callable[[str | None], Awaitable[_Page[_T]]], cursor: str | None, method: str) -> _Page[_T]:
+    try:
+        return await page(cursor)
+    except MCPError as exc:
+        if exc.code == METHOD_NOT_FOUND and cursor is None:
+            return [], None
+        raise ServerFailure(RpcError(method=method, code=exc.code, message=exc.message)) from exc
+    except ValidationError as exc:
+        raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=first_error(exc))) from exc
+
+
+def _tools(session: ClientSession) -> Callable[[str | None], Awaitable[_Page[types.Tool]]]:
+    """Through the session's own method: it learns from it which arguments to mirror into headers."""
+
+    async def page(cursor: str | None) -> _Page[types.Tool]:
+        params = types.PaginatedRequestParams(cursor=cursor) if cursor is not None else None
+        result = await session.list_tools(params=params)
+        return result.tools, result.next_cursor
+
+    return page
+
+
+def _raw_pages(
+    session: ClientSession, method: str, key: str
+) -> Callable[[str | None], Awaitable[_Page[Mapping[str, Any]]]]:
+    async def page(cursor: str | None) -> _Page[Mapping[str, Any]]:
+        params = {"cursor": cursor} if cursor is not None else {}
+        result = await session.send_request(RawRequest(method=method, params=params), RawResult)
+        following = result.raw.get("nextCursor")
+        return list(result.raw[key]), following if isinstance(following, str) else None
+
+    return page
+
+
 def _over(bound: str, limit: int, key: str) -> ServerFailure:
     return ServerFailure(OverBound(bound=bound, limit=limit, setting=f"holdfast.limits.{key}"))
 
 
-async def _page(session: ClientSession, cursor: str | None) -> types.ListToolsResult:
-    params = types.PaginatedRequestParams(cursor=cursor) if cursor is not None else None
-    try:
-        return await session.list_tools(params=params)
-    except MCPError as exc:
-        if exc.code == METHOD_NOT_FOUND and cursor is None:
-            return _nothing()
-        raise ServerFailure(RpcError(method="tools/list", code=exc.code, message=exc.message)) from exc
-    except ValidationError as exc:
-        first = exc.errors(include_url=False, include_input=False)[0]
-        detail = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=detail)) from exc
+def _noun(method: str) -> str:
+    return method.removesuffix("/list").replace("/", " ")
 
 
-def _nothing() -> types.ListToolsResult:
-    return types.ListToolsResult(tools=[])
+def _raw(tool: types.Tool) -> Mapping[str, Any]:
+    return tool.model_dump(by_alias=True, mode="json", exclude_unset=True)
 
 
 def _info(tool: types.Tool) -> ToolInfo:
@@ -88,6 +149,19 @@ def _info(tool: types.Tool) -> ToolInfo:
         output_schema=MappingProxyType(tool.output_schema) if tool.output_schema is not None else None,
         annotations=_dumped(tool.annotations),
         meta=MappingProxyType(dict(tool.meta or {})),
+    )
+
+
+def tool_info(name: str, raw: Mapping[str, Any]) -> ToolInfo:
+    """A tool from what its server said of it, under the name that it has here."""
+    return ToolInfo(
+        name=name,
+        title=raw.get("title"),
+        description=raw.get("description") or "",
+        input_schema=MappingProxyType(dict(raw.get("inputSchema") or {})),
+        output_schema=MappingProxyType(dict(raw["outputSchema"])) if raw.get("outputSchema") else None,
+        annotations=MappingProxyType(dict(raw.get("annotations") or {})),
+        meta=MappingProxyType(dict(raw.get("_meta") or {})),
     )
 
 

@@ -1,0 +1,191 @@
+"""The way of a call through a slot: admitted, sent once, settled; told truly whatever becomes of it.
+
+A call is sent a second time only if the server refused it before acting (its session had expired, or
+nothing listened), or if its tool is declared read-only or idempotent and the connection died. Every
+other failure on the way says that the outcome is uncertain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from holdfast.core.breaker import Outcome, Permit, Refusal, RefusalReason
+from holdfast.core.classify import classify
+from holdfast.core.evidence import (
+    Evidence,
+    HttpStatus,
+    NetworkFailure,
+    NetworkFault,
+    NotMcp,
+    NotMcpFault,
+    OverBound,
+    ProcessExit,
+    RpcError,
+    TimedOut,
+)
+from holdfast.core.lifecycle import events as on
+from holdfast.core.lifecycle.table import State
+from holdfast.errors import (
+    BreakerOpen,
+    CallDenied,
+    CallFailed,
+    ConnectionClosed,
+    HubClosed,
+    ServerBusy,
+    ServerDenied,
+    ServerDisabled,
+    ServerFailure,
+    ServerNotReady,
+    ServerPermanentlyFailed,
+    ServerUnavailable,
+)
+from holdfast.hub.bulkhead import Full
+from holdfast.hub.lease import Lease, session_expired
+from holdfast.hub.slot import Slot
+from holdfast.wire.connection import Connection
+
+__all__ = ["send"]
+
+_T = TypeVar("_T")
+
+
+async def send(slot: Slot, ask: Callable[[Connection], Awaitable[_T]], *, repeatable: bool, ready_at: float) -> _T:
+    """Make one call; ``ready_at`` is how long it waits for a server that is coming up."""
+    try:
+        return await _send_once(slot, ask, ready_at)
+    except ServerFailure as failure:
+        if isinstance(failure, CallFailed) or not _may_repeat(failure.evidence, repeatable=repeatable):
+            raise _told(slot, failure, repeatable=repeatable) from failure
+    try:
+        return await _send_once(slot, ask, ready_at)
+    except ServerFailure as failure:
+        raise _told(slot, failure, repeatable=repeatable) from failure
+
+
+async def _send_once(slot: Slot, ask: Callable[[Connection], Awaitable[_T]], ready_at: float) -> _T:
+    permit = _admitted(slot)
+    outcome, reason = Outcome.NEUTRAL, ""
+    try:
+        async with slot.bulkhead.place():
+            lease = await _ready(slot, ready_at)
+            permit.connection = lease.generation
+            assert lease.connection is not None  # noqa: S101 - a lease that stands has one
+            result = await ask(lease.connection)
+            outcome = Outcome.COMPLETED
+            return result
+    except Full:
+        raise _unavailable(slot, ServerBusy, "has as many calls under way as it may", retry_in=1.0) from None
+    except ServerFailure as failure:
+        outcome = _outcome(failure.evidence, pipe=_is_pipe(slot))
+        reason = classify(failure.evidence, connected_before=True).reason
+        if session_expired(failure.evidence) and permit.connection is not None:
+            slot.tell(on.SessionExpired(permit.connection))
+        raise
+    finally:
+        slot.settle(permit, outcome, reason)
+
+
+def _admitted(slot: Slot) -> Permit:
+    decision = slot.admit()
+    if isinstance(decision, Permit):
+        return decision
+    raise refused(slot, decision)
+
+
+def refused(slot: Slot, refusal: Refusal) -> ServerUnavailable:
+    """A refusal in words; no network was touched."""
+    kind, words = _REFUSALS[refusal.reason]
+    return _unavailable(slot, kind, words, retry_in=refusal.retry_in)
+
+
+async def _ready(slot: Slot, ready_at: float) -> Lease:
+    """The live connection; waits for one that is coming up, but not for one that is not."""
+    while True:
+        lease = slot.lease
+        if lease is not None:
+            return lease
+        if slot.machine.dialing is None and slot.state in _HOPELESS:
+            kind, words = _HOPELESS[slot.state]
+            raise _unavailable(slot, kind, words)
+        if not await slot.changed(until=ready_at):
+            raise _unavailable(slot, ServerNotReady, "is not ready yet", retry_in=slot.health().retry_in)
+
+
+def _outcome(seen: Evidence, *, pipe: bool) -> Outcome:
+    """What a failure says of the connection."""
+    match seen:
+        case RpcError() | NotMcp(fault=NotMcpFault.BAD_RESULT):
+            return Outcome.COMPLETED
+        case TimedOut():
+            return Outcome.TIMED_OUT
+        case HttpStatus() if session_expired(seen) or classify(seen).status == "denied":
+            return Outcome.NEUTRAL
+        case NetworkFailure() | ProcessExit() | OverBound() | NotMcp() if pipe:
+            return Outcome.CONNECTION_LOST
+        case _:
+            return Outcome.TRANSPORT_FAILURE
+
+
+def _may_repeat(seen: Evidence, *, repeatable: bool) -> bool:
+    refused_before_acting = session_expired(seen) or (
+        isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED
+    )
+    return refused_before_acting or (repeatable and isinstance(seen, NetworkFailure | ProcessExit))
+
+
+def _is_pipe(slot: Slot) -> bool:
+    return getattr(slot.spec, "transport", "") in ("stdio", "sse")
+
+
+def _told(slot: Slot, failure: ServerFailure, *, repeatable: bool) -> CallFailed:
+    """The failure as the caller gets it: what happened, to whom, and whether it may have acted."""
+    if isinstance(failure, CallFailed):
+        return failure
+    seen = failure.evidence
+    verdict = classify(seen, connected_before=True)
+    reason = slot.redactor.mask(verdict.reason)
+    if isinstance(seen, NetworkFailure | ProcessExit):
+        certain = repeatable or (isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED)
+        words = f"the call to `{slot.id}` failed: {reason}"
+        if not certain:
+            words += ". Its outcome is uncertain: the server may have acted on it"
+        return ConnectionClosed(seen, words, hint=verdict.hint, uncertain=not certain)
+    kind = CallDenied if verdict.status == "denied" else CallFailed
+    words = f"the call to `{slot.id}` failed: {reason}"
+    if isinstance(seen, TimedOut) and not repeatable:
+        words += ". Its outcome is uncertain: the server may still act on it"
+    return kind(seen, words, hint=verdict.hint)
+
+
+def _unavailable(
+    slot: Slot, kind: type[ServerUnavailable], words: str, *, retry_in: float | None = None
+) -> ServerUnavailable:
+    health = slot.health()
+    later = f"; try again in {max(retry_in, 0.1):.1f} s" if retry_in is not None else ""
+    because = f": {health.reason}" if health.reason else ""
+    return kind(
+        f"MCP server '{slot.id}' {words}{because}{later}",
+        server_id=slot.id,
+        state=health.state.value,
+        reason=health.reason,
+        retry_in=retry_in,
+    )
+
+
+_REFUSALS: dict[RefusalReason, tuple[type[ServerUnavailable], str]] = {
+    RefusalReason.OPEN: (BreakerOpen, "failed too often just now and is left alone for a moment"),
+    RefusalReason.PROBING: (BreakerOpen, "is being tried by another call"),
+    RefusalReason.PERMANENTLY_FAILED: (ServerPermanentlyFailed, "is unavailable"),
+    RefusalReason.DENIED: (ServerDenied, "denied access"),
+    RefusalReason.DISABLED: (ServerDisabled, "is disabled"),
+    RefusalReason.STOPPED: (HubClosed, "is no longer served"),
+}
+
+_HOPELESS: dict[State, tuple[type[ServerUnavailable], str]] = {
+    State.PERMANENTLY_FAILED: (ServerPermanentlyFailed, "is unavailable"),
+    State.DENIED: (ServerDenied, "denied access"),
+    State.DISABLING: (ServerDisabled, "is disabled"),
+    State.DISABLED: (ServerDisabled, "is disabled"),
+    State.DISCONNECTED: (HubClosed, "is no longer served"),
+}

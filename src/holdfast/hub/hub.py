@@ -1,0 +1,338 @@
+"""The hub: many agents share one set of connections that heals itself.
+
+Every configured server has a slot that is always here. The catalog is an immutable snapshot: a reader
+takes one reference and keeps it. Calls resolve the live connection when they are made.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
+
+import anyio
+import anyio.abc
+
+from holdfast.config.spec import BadServer, Config, ServerSpec
+from holdfast.core.catalog import Catalog, Listing, NameKey, Unknown
+from holdfast.core.lifecycle import effects as do
+from holdfast.core.lifecycle import events as on
+from holdfast.core.lifecycle.table import State
+from holdfast.core.machine import Health
+from holdfast.core.names import Kind
+from holdfast.errors import HubClosed, LoadFailed, ServerDisabled, UnknownServer, UnknownTool
+from holdfast.hub.calls import send
+from holdfast.hub.clock import Clock, RealClock
+from holdfast.hub.journal import HubRecord, Journal, Published
+from holdfast.hub.keeper import Keeper
+from holdfast.hub.lease import Workshop
+from holdfast.hub.loader import read
+from holdfast.hub.memory import Memory
+from holdfast.hub.outcome import Tool
+from holdfast.hub.slot import Slot, Surroundings
+from holdfast.hub.store import Store, default_state_file
+from holdfast.hub.turnstile import Turnstile
+from holdfast.hub.warnings import OnWarning, Warnings, Watcher, warnings_of
+from holdfast.wire.connection import CallResult, Connection, ProgressFn
+from holdfast.wire.dial import Dialer
+from holdfast.wire.listing import tool_info
+from holdfast.wire.warden import Warden
+
+__all__ = ["Hub"]
+
+CLOSE_SECONDS = 15.0
+"""Each connection's close has bounds of its own; this one is for all of them together."""
+
+
+class Hub:
+    """A fleet of servers. Use it as ``async with Hub.from_config("mcp.json") as hub``."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        state_file: Path | None = None,
+        on_warning: OnWarning | None = None,
+        clock: Clock | None = None,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.config = config
+        self.catalog = Catalog()
+        self._clock = clock or RealClock()
+        self._chance = chance
+        self._keeper = Keeper(Store(state_file) if state_file is not None else None)
+        self._journal = Journal()
+        self._journal.add_sink(Watcher(self, on_warning))
+        self._slots: dict[str, Slot] = {}
+        self._memory = Memory()
+        self._warden = Warden()
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._around: Surroundings | None = None
+        self._closing = False
+        self._all_closed = anyio.Event()
+
+    @classmethod
+    def from_config(
+        cls,
+        source: Config | Mapping[str, Any] | str | Path | None = None,
+        *,
+        state_file: Path | None = None,
+        on_warning: OnWarning | None = None,
+    ) -> Hub:
+        """A hub for an ``mcp.json``, a mapping of the same form, or the file found in the usual places.
+
+        The last good catalog of a file survives a restart in the user's state folder, or in ``state_file``;
+        that of a mapping only if ``state_file`` says where.
+        """
+        config = read(source)
+        if state_file is None and config.source is not None:
+            state_file = default_state_file(config.source)
+        return cls(config, state_file=state_file, on_warning=on_warning)
+
+    async def __aenter__(self) -> Self:
+        """Start, and return at once: servers come up in the background."""
+        self._tasks = await anyio.create_task_group().__aenter__()
+        settings = self.config.settings
+        self._around = Surroundings(
+            settings=settings,
+            clock=self._clock,
+            chance=self._chance,
+            workshop=Workshop(
+                Dialer(warden=self._warden, limits=settings.limits),
+                Turnstile(settings.load.concurrency, self._tasks),
+                self._memory,
+                settings.load,
+            ),
+            tasks=self._tasks,
+            shelf=self,
+        )
+        self.catalog = self._keeper.restore(self.config)
+        for server in self.config.servers.values():
+            self._add(server)
+        self._tasks.start_soon(self._keeper.run, name="state keeper")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._tasks is None:
+            return
+        with anyio.CancelScope(shield=True):
+            await self.close()
+        self._tasks.cancel_scope.cancel()
+        # No exception is passed in: a task group would wrap it, and the body's own is what the caller expects.
+        await self._tasks.__aexit__(None, None, None)
+        with anyio.CancelScope(shield=True):
+            await self._warden.__aexit__(None, None, None)
+
+    async def close(self) -> None:
+        """End every connection. Idempotent, bounded, safe while servers are being dialed; nothing revives."""
+        if not self._closing:
+            self._closing = True
+            for slot in self._slots.values():
+                slot.tell(on.ShutdownRequested())
+            with anyio.move_on_after(CLOSE_SECONDS):
+                await self._keeper.close(self._snapshot)
+                for slot in self._slots.values():
+                    await slot.closed.wait()
+            self._journal.close()
+            self._all_closed.set()
+        await self._all_closed.wait()
+
+    # What readers see.
+
+    async def ready(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - part of what is asked for
+        """Wait until every server has an outcome (not: until every server is up); False if time ran out."""
+        until = self._clock.now() + timeout if timeout is not None else None
+        for slot in list(self._slots.values()):
+            if not slot.has_outcome.is_set() and not await self._clock.wait(slot.has_outcome, until):
+                return False
+        return True
+
+    @property
+    def servers(self) -> Mapping[str, Health]:
+        """Every configured server and how it is: none is ever missing."""
+        return MappingProxyType({name: slot.health() for name, slot in self._slots.items()})
+
+    def server_health(self, name: str) -> Health:
+        """How one server is: state, reason, generation, failures, attempts, breaker, next try."""
+        return self._slot(name).health()
+
+    def warnings(self) -> Warnings:
+        """What is unavailable, in words for people and for the model."""
+        return warnings_of(self.servers.values())
+
+    def tools(self) -> tuple[Tool, ...]:
+        """Handles on all listed tools; each finds the live connection when it is called."""
+        return tuple(
+            Tool(entry.server, tool_info(entry.name, entry.item.raw), self._handle) for entry in self.catalog.tools
+        )
+
+    def events(self) -> AsyncIterator[HubRecord]:
+        """Every transition, trip, retry and publication from now on, until the hub is closed."""
+        return self._journal.records()
+
+    # What callers ask.
+
+    async def call_tool(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, on_progress: ProgressFn | None = None
+    ) -> CallResult:
+        """Call a tool by its name in the catalog."""
+        key = self._resolve(name, Kind.TOOL)
+        params = {"name": key.original, "arguments": dict(arguments or {})}
+        raw = await self._request(
+            key.server, "tools/call", params, repeatable=self._repeatable(name), on_progress=on_progress
+        )
+        return CallResult.from_raw(raw)
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+        """Get a prompt by its name in the catalog."""
+        key = self._resolve(name, Kind.PROMPT)
+        params = {"name": key.original, "arguments": dict(arguments or {})}
+        return await self._request(key.server, "prompts/get", params, repeatable=True)
+
+    async def read_resource(self, uri: str, *, server: str | None = None) -> Mapping[str, Any]:
+        """Read a resource by its URI in the catalog, or any URI of a server that is named."""
+        key = NameKey(Kind.RESOURCE, server, uri) if server is not None else self._resolve(uri, Kind.RESOURCE)
+        return await self._request(key.server, "resources/read", {"uri": key.original}, repeatable=True)
+
+    async def complete(self, ref: Mapping[str, Any], argument: Mapping[str, str]) -> Mapping[str, Any]:
+        """Ask for completions of a prompt's or a template's argument; ``ref`` uses the catalog's names."""
+        by_uri = "uri" in ref
+        key = self._resolve(str(ref["uri" if by_uri else "name"]), Kind.TEMPLATE if by_uri else Kind.PROMPT)
+        own = {**ref, ("uri" if by_uri else "name"): key.original}
+        params = {"ref": own, "argument": dict(argument)}
+        return await self._request(key.server, "completion/complete", params, repeatable=True)
+
+    # What operators do.
+
+    async def reconnect(self, name: str) -> Health:
+        """Make a new connection now. Raises ``ServerDisabled``, or ``LoadFailed`` with the reason."""
+        slot = self._slot(name)
+        effects = slot.tell(on.ReconnectRequested())
+        if any(isinstance(effect, do.Reject) for effect in effects):
+            health = slot.health()
+            kind = ServerDisabled if health.state in (State.DISABLED, State.DISABLING) else HubClosed
+            raise kind(f"MCP server '{name}' is {health.state.value}", server_id=name, state=health.state.value)
+        generation = slot.machine.dialing
+        while slot.machine.dialing == generation and generation is not None:
+            await slot.changed()
+        failure = slot.failed_dials.get(generation) if generation is not None else None
+        if failure is not None:
+            raise LoadFailed(failure.evidence, f"MCP server '{name}' could not be connected: {failure.reason}")
+        return slot.health()
+
+    async def toggle(self, name: str, enabled: bool) -> Health:
+        """Switch a server on or off. Idempotent; switching on resets its health."""
+        slot = self._slot(name)
+        slot.tell(on.EnableRequested() if enabled else on.DisableRequested())
+        self._keeper.changed(self._snapshot)
+        while not enabled and slot.state is State.DISABLING:
+            await slot.changed()
+        return slot.health()
+
+    async def apply(self, config: Config) -> None:
+        """Take a new configuration; only servers whose definition changed are touched."""
+        before, self.config = self.config, config
+        for name in [name for name in self._slots if name not in config.servers]:
+            self._slots.pop(name).tell(on.RemoveRequested())
+        for name, server in config.servers.items():
+            slot = self._slots.get(name)
+            if slot is None:
+                self._add(server)
+            elif before.servers.get(name) != server:
+                self._reconfigure(slot, server)
+        self._keeper.changed(self._snapshot)
+
+    # What slots tell (the ``Shelf`` of slot.py).
+
+    def publish(self, listing: Listing) -> None:
+        """Show a newer complete listing."""
+        self._show(listing.server, self.catalog.publish(listing))
+
+    def withdraw(self, server: str, *, removed: bool) -> None:
+        """Stop showing a server's items."""
+        self._show(server, self.catalog.remove(server) if removed else self.catalog.withdraw(server))
+
+    def reinstate(self, server: str) -> None:
+        """Show a server's last good listing again."""
+        self._show(server, self.catalog.reinstate(server))
+
+    def tell(self, record: do.Record) -> None:
+        """Pass a record on."""
+        self._journal.tell(record)
+
+    def _show(self, server: str, catalog: Catalog) -> None:
+        before, self.catalog = self.catalog, catalog
+        if catalog is not before:
+            kinds = tuple(sorted(kind.value for kind in catalog.since(before).kinds))
+            if kinds:
+                self._journal.tell(Published(server=server, version=catalog.version, kinds=kinds, at=self._clock.now()))
+            self._keeper.changed(self._snapshot)
+
+    def _add(self, server: ServerSpec | BadServer) -> None:
+        assert self._around is not None and self._tasks is not None  # noqa: S101, PT018 - the hub is open
+        self.catalog = self.catalog.configure(server.id, prefix=getattr(server, "prefix", None))
+        source = self.catalog.servers[server.id]
+        slot = self._slots[server.id] = Slot(server, self._around, listed=source.listing is not None)
+        self._tasks.start_soon(slot.run, name=f"{server.id} owner")
+        enabled = server.enabled and not source.withdrawn
+        slot.tell(on.StartRequested() if enabled else on.DisableRequested())
+
+    def _reconfigure(self, slot: Slot, server: ServerSpec | BadServer) -> None:
+        was_enabled = slot.spec.enabled
+        self.catalog = self.catalog.configure(server.id, prefix=getattr(server, "prefix", None))
+        slot.reconfigure(server)
+        if server.enabled != was_enabled:
+            slot.tell(on.EnableRequested() if server.enabled else on.DisableRequested())
+
+    def _slot(self, name: str) -> Slot:
+        slot = self._slots.get(name)
+        if slot is None:
+            known = ", ".join(sorted(self._slots)) or "none at all"
+            raise UnknownServer(f"no server named `{name}` is configured", hint=f"configured: {known}")
+        return slot
+
+    def _resolve(self, name: str, kind: Kind) -> NameKey:
+        found = self.catalog.resolve(name, kind)
+        if isinstance(found, Unknown):
+            noun = kind.value.removesuffix("s")
+            hint = f"did you mean {' or '.join(found.nearest)}?" if found.nearest else ""
+            raise UnknownTool(f"no server has a {noun} named `{name}`", hint=hint)
+        return found
+
+    def _repeatable(self, name: str) -> bool:
+        entry = self.catalog.entry(name)
+        said = entry.item.raw.get("annotations") if entry is not None else None
+        return isinstance(said, Mapping) and (said.get("readOnlyHint") is True or said.get("idempotentHint") is True)
+
+    async def _request(
+        self,
+        server: str,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        repeatable: bool,
+        on_progress: ProgressFn | None = None,
+    ) -> Mapping[str, Any]:
+        policy = self.config.settings.call
+
+        async def ask(connection: Connection) -> Mapping[str, Any]:
+            return await connection.request(
+                method, params, idle=policy.timeout, within=policy.hard_timeout, on_progress=on_progress
+            )
+
+        ready_at = self._clock.now() + policy.ready_timeout
+        return await send(self._slot(server), ask, repeatable=repeatable, ready_at=ready_at)
+
+    async def _handle(self, name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
+        return await self.call_tool(name, args, on_progress=on_progress)
+
+    def _snapshot(self) -> tuple[Config, Catalog, frozenset[str]]:
+        off = frozenset(name for name, slot in self._slots.items() if slot.switched_off)
+        return self.config, self.catalog, off
+
+    def __repr__(self) -> str:
+        return f"<Hub of {len(self._slots)} servers, catalog {self.catalog.version}>"

@@ -1,0 +1,132 @@
+"""Everything worth telling is one record, told once to everyone who listens: the log first of all."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import anyio
+
+from holdfast.core.breaker import Tripped
+from holdfast.core.lifecycle.effects import BreakerChanged, CloseFailed, Record, RetryPlanned, Transition
+
+__all__ = ["HubRecord", "Journal", "Missed", "Published"]
+
+log = logging.getLogger("holdfast.hub")
+
+BACKLOG = 1024
+"""How many records wait for a slow listener; then the oldest give way, and it is told how many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """The catalog is another one now."""
+
+    server: str
+    version: int
+    kinds: tuple[str, ...]
+    """What changed: tools, prompts, resources, templates."""
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missed:
+    """A listener was too slow: so many records were not told to it."""
+
+    count: int
+
+
+HubRecord: TypeAlias = Record | Published | Missed
+
+
+class Journal:
+    """Takes records from the slots and hands them on; nobody who listens can hold it up."""
+
+    def __init__(self) -> None:
+        self._listeners: set[_Listener] = set()
+        self._sinks: list[Callable[[HubRecord], None]] = [write_to_log]
+        self._closed = False
+
+    def add_sink(self, sink: Callable[[HubRecord], None]) -> None:
+        """Have every record told to a function, at once; it must not wait."""
+        self._sinks.append(sink)
+
+    def tell(self, record: HubRecord) -> None:
+        """Tell everyone."""
+        for sink in self._sinks:
+            try:
+                sink(record)
+            except Exception as exc:  # noqa: BLE001 - a sink of the user's must not stop the hub
+                log.warning("a listener raised %s", type(exc).__name__)
+        for listener in self._listeners:
+            listener.put(record)
+
+    async def records(self) -> AsyncIterator[HubRecord]:
+        """Every record from now on, until the hub is closed."""
+        listener = _Listener()
+        self._listeners.add(listener)
+        try:
+            while not self._closed or listener.waiting:
+                for record in listener.take():
+                    yield record
+                if not self._closed:
+                    await listener.came.wait()
+        finally:
+            self._listeners.discard(listener)
+
+    def close(self) -> None:
+        """No more records will come."""
+        self._closed = True
+        for listener in self._listeners:
+            listener.came.set()
+
+
+class _Listener:
+    """What waits for one listener."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[HubRecord] = deque(maxlen=BACKLOG)
+        self.came = anyio.Event()
+        self._missed = 0
+
+    def put(self, record: HubRecord) -> None:
+        self._missed += len(self.waiting) == BACKLOG
+        self.waiting.append(record)
+        self.came.set()
+
+    def take(self) -> list[HubRecord]:
+        taken: list[HubRecord] = [Missed(count=self._missed)] if self._missed else []
+        taken += self.waiting
+        self.waiting.clear()
+        self._missed = 0
+        self.came = anyio.Event()
+        return taken
+
+
+def write_to_log(record: HubRecord) -> None:
+    """One line for each record that a person may want to see."""
+    match record:
+        case Transition():
+            because = f": {record.reason}" if record.reason else ""
+            log.info("%s: %s -> %s (%s)%s", record.server, record.old.value, record.new.value, record.cause, because)
+        case RetryPlanned():
+            log.info("%s: attempt %d in %.1f s", record.server, record.attempt, record.delay)
+        case BreakerChanged(change=Tripped() as trip):
+            log.warning(
+                "%s: breaker open for %.0f s after %d failures (%d calls refused since)",
+                record.server,
+                trip.retry_in,
+                trip.failures,
+                trip.refused,
+            )
+        case BreakerChanged():
+            log.info("%s: breaker closed (%d calls refused meanwhile)", record.server, record.change.refused)
+        case CloseFailed():
+            log.warning("%s: an old connection did not close cleanly: %s", record.server, record.error)
+        case Published():
+            log.debug(
+                "catalog %d: %s of %s changed", record.version, ", ".join(record.kinds) or "nothing", record.server
+            )

@@ -1,0 +1,198 @@
+"""A lease is one live connection, bound to a generation; the workshop makes, keeps and checks them.
+
+Nothing is decided here: what was seen is judged by ``core.classify``, and what follows from that is
+the machine's matter. Each function ends with an event that says what happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import anyio
+
+from holdfast.config.spec import BadServer, LoadPolicy, ServerSpec, ToolFilter
+from holdfast.core.catalog import Item, Listing
+from holdfast.core.classify import classify
+from holdfast.core.evidence import BadConfig, Evidence, HttpStatus, NetworkFailure, NetworkFault, Unexpected
+from holdfast.core.lifecycle import events as on
+from holdfast.core.redact import Redactor
+from holdfast.errors import ServerFailure
+from holdfast.hub.memory import Memory
+from holdfast.hub.turnstile import Turnstile
+from holdfast.wire.connection import Connection
+from holdfast.wire.dial import Dialer
+from holdfast.wire.listening import LIST_CHANGED, stay
+from holdfast.wire.listing import Offer, OfferKind
+
+__all__ = ["FailedDial", "Lease", "Workshop", "bad_definition", "is_shown", "session_expired"]
+
+
+class Lease:
+    """One connection, from dial to close."""
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.scope = anyio.CancelScope()
+        """Cancelled to end it, whether it is still being dialed or stands."""
+        self.connection: Connection | None = None
+        """There once the connection stands."""
+        self.listing: Listing | None = None
+        self.redactor = Redactor()
+        self.close_error = ""
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.generation} {'stands' if self.connection is not None else 'dialing'}>"
+
+
+class FailedDial(NamedTuple):
+    """A dial that did not come to stand: the event, and the evidence behind it."""
+
+    event: on.DialFailed
+    evidence: Evidence
+
+    @property
+    def reason(self) -> str:
+        """Why, fit to be shown."""
+        return self.event.reason
+
+
+class Workshop:
+    """Makes connections and looks after them, for all slots of a hub."""
+
+    def __init__(self, dialer: Dialer, turnstile: Turnstile, memory: Memory, policy: LoadPolicy) -> None:
+        self._dialer = dialer
+        self._turnstile = turnstile
+        self._memory = memory
+        self._policy = policy
+
+    async def live(
+        self,
+        spec: ServerSpec | BadServer,
+        lease: Lease,
+        *,
+        ever_connected: bool,
+        stands: Callable[[Listing], object],
+        changed: Callable[[], object],
+        gone: Callable[[on.Event], object],
+    ) -> FailedDial | None:
+        """Dial, list, say that it stands, stay until it is gone, close. The failure, if it never stood."""
+        if isinstance(spec, BadServer):
+            return _failed(lease, bad_definition(spec), ever_connected=False)
+        lease.redactor = Redactor(spec.secrets)
+        try:
+            await self._live(spec, lease, stands, changed, gone)
+        except ServerFailure as failure:
+            seen: Evidence = failure.evidence
+        except Exception as exc:  # noqa: BLE001 - a fault of ours, or a library's, is that server's and no other's
+            seen = Unexpected(type=type(exc).__name__, detail=lease.redactor.mask(str(exc)))
+        else:
+            return None
+        if lease.connection is None:
+            return _failed(lease, seen, ever_connected=ever_connected)
+        lease.close_error = lease.redactor.mask(classify(seen).reason)
+        return None
+
+    async def refresh(self, spec: ServerSpec | BadServer, lease: Lease) -> on.Event:
+        """List again."""
+        connection, generation = lease.connection, lease.generation
+        if connection is None or isinstance(spec, BadServer):
+            return on.RefreshFailed(generation)
+        try:
+            listing = await self._list(spec, lease, connection)
+        except ServerFailure as failure:
+            if session_expired(failure.evidence):
+                return on.SessionExpired(generation)
+            verdict = classify(failure.evidence, connected_before=True)
+            return on.RefreshFailed(generation, verdict.status, lease.redactor.mask(verdict.reason))
+        if listing == lease.listing:
+            return on.RefreshSucceeded(generation)
+        lease.listing = listing
+        return on.RefreshSucceeded(generation, listing)
+
+    async def check(self, lease: Lease, *, within: float) -> on.Event:
+        """See whether a connection still answers."""
+        try:
+            if lease.connection is not None:
+                await lease.connection.ping(within=within)
+        except ServerFailure as failure:
+            reason = lease.redactor.mask(classify(failure.evidence, connected_before=True).reason)
+            return on.LivenessFailed(lease.generation, reason)
+        return on.LivenessConfirmed(lease.generation)
+
+    async def _live(
+        self,
+        spec: ServerSpec,
+        lease: Lease,
+        stands: Callable[[Listing], object],
+        changed: Callable[[], object],
+        gone: Callable[[on.Event], object],
+    ) -> None:
+        known = self._memory.of(spec)
+
+        def noticed(method: str) -> None:
+            if method in LIST_CHANGED:
+                changed()
+
+        async with AsyncExitStack() as young:
+            await young.enter_async_context(self._turnstile.place())
+            async with self._dialer.connect(
+                spec,
+                within=self._policy.attempt_timeout,
+                redactor=lease.redactor,
+                era=known.era,
+                on_notice=noticed,
+            ) as connection:
+                known.era, known.connected = connection.era, True
+                lease.listing = await self._list(spec, lease, connection)
+                await young.aclose()
+                lease.connection = connection
+                stands(lease.listing)
+                seen = await stay(connection, changed)
+                if session_expired(seen):
+                    gone(on.SessionExpired(lease.generation))
+                else:
+                    reason = classify(seen, connected_before=True).reason
+                    gone(on.TransportLost(lease.generation, lease.redactor.mask(reason)))
+
+    async def _list(self, spec: ServerSpec, lease: Lease, connection: Connection) -> Listing:
+        offers = await connection.list_everything(within=self._policy.attempt_timeout)
+        return _listing(spec, lease.generation, offers)
+
+
+def session_expired(seen: Evidence) -> bool:
+    """Whether the server forgot our session: a 404 where one stood."""
+    return isinstance(seen, HttpStatus) and seen.status == 404
+
+
+def bad_definition(server: BadServer) -> Evidence:
+    """A definition that cannot be used, as evidence."""
+    hints = dict.fromkeys(problem.hint for problem in server.problems if problem.hint)
+    return BadConfig(problems=tuple(str(problem) for problem in server.problems), hint="; ".join(hints))
+
+
+def is_shown(name: str, tools: ToolFilter) -> bool:
+    """Whether a tool passes the server's filter."""
+    included = any(fnmatchcase(name, pattern) for pattern in tools.include)
+    return included and not any(fnmatchcase(name, pattern) for pattern in tools.exclude)
+
+
+def _listing(spec: ServerSpec, generation: int, offers: Mapping[OfferKind, tuple[Offer, ...]]) -> Listing:
+    items = {kind: tuple(Item(name, raw) for name, raw in offered) for kind, offered in offers.items()}
+    tools = tuple(item for item in items.pop("tools", ()) if is_shown(item.name, spec.tools))
+    return Listing(server=spec.id, generation=generation, tools=tools, **items)
+
+
+def _failed(lease: Lease, seen: Evidence, *, ever_connected: bool) -> FailedDial:
+    verdict = classify(seen, connected_before=ever_connected)
+    event = on.DialFailed(
+        lease.generation,
+        verdict.status,
+        reason=lease.redactor.mask(verdict.reason),
+        refused=isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED,
+        neutral=isinstance(seen, BadConfig),
+        retry_after=verdict.retry_after,
+    )
+    return FailedDial(event, seen)

@@ -1,0 +1,206 @@
+"""One live connection to a server: ask it, list it, listen to it, see it go.
+
+Any task may use a connection; only the task that dialed it closes it. Every wait has a bound, and
+whatever goes wrong is ``ServerFailure`` with evidence, except a server's own JSON-RPC error, which
+is an answer like any other and is told as ``RpcError`` evidence too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import anyio
+import mcp_types as types
+from mcp import ClientSession, MCPError
+from mcp_types import HEADER_MISMATCH
+from mcp_types.version import LATEST_MODERN_VERSION
+from pydantic import ValidationError
+
+from holdfast.config.spec import Limits
+from holdfast.core.evidence import Evidence, NotMcp, NotMcpFault, RpcError, TimedOut
+from holdfast.errors import ServerFailure
+from holdfast.wire.handshake import Era
+from holdfast.wire.http import HttpDispatcher
+from holdfast.wire.listing import Offer, OfferKind, ToolInfo, list_everything, list_tools
+from holdfast.wire.requests import RawRequest, RawResult, first_error
+from holdfast.wire.sse import SseDispatcher
+from holdfast.wire.stdio import StdioDispatcher
+
+__all__ = ["CallResult", "Connection", "ProgressFn", "Wire"]
+
+CLOSE_SECONDS = 10.0
+"""Each way of closing has a bound of its own; this one is for the case that one of them is wrong."""
+
+_T = TypeVar("_T")
+Wire: TypeAlias = HttpDispatcher | SseDispatcher | StdioDispatcher
+
+
+class ProgressFn(Protocol):
+    """Told of a call's progress, in order, all of it before the result."""
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        """One step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallResult:
+    """What a tool gave back."""
+
+    content: tuple[Mapping[str, Any], ...] = ()
+    """The blocks as the server sent them: ``{"type": "text", "text": …}`` and so on."""
+    structured: Mapping[str, Any] | None = None
+    is_error: bool = False
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """All text blocks, joined by line ends."""
+        return "\n".join(str(block["text"]) for block in self.content if block.get("type") == "text")
+
+    @classmethod
+    def from_raw(cls, raw: Mapping[str, Any]) -> CallResult:
+        """A result as it came over the wire."""
+        return cls(
+            content=tuple(raw.get("content") or ()),
+            structured=raw.get("structuredContent"),
+            is_error=bool(raw.get("isError")),
+            meta=raw.get("_meta") or {},
+        )
+
+
+class Connection:
+    """One live connection."""
+
+    def __init__(self, session: ClientSession, wire: Wire, limits: Limits, closers: AsyncExitStack) -> None:
+        self.session = session
+        self.wire = wire
+        self._limits = limits
+        self._closers = closers
+        self.era: Era = "legacy"
+        self.acknowledged = anyio.Event()
+        """Set once the stream that brings the server's notices is open; made anew for each stream."""
+
+    def noticed(self, method: str, pass_on: Callable[[str], None] | None) -> None:
+        """A notice came that belongs to no request of ours."""
+        if method == "notifications/subscriptions/acknowledged":
+            self.acknowledged.set()
+        elif pass_on is not None:
+            pass_on(method)
+
+    async def aclose(self) -> None:
+        """End the session, then whatever carried it. Bounded, and no cancellation cuts it short."""
+        try:
+            # No exception is passed in: a task group would wrap it, and its type is what callers go by.
+            await self.session.__aexit__(None, None, None)
+        finally:
+            with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+                await self._closers.aclose()
+
+    @property
+    def protocol_version(self) -> str:
+        """The version that both sides speak."""
+        return self.session.protocol_version or ""
+
+    async def list_tools(self, *, within: float) -> tuple[ToolInfo, ...]:
+        """Every tool of the server, over all pages, within so many seconds."""
+        listing = list_tools(self.session, self._limits, lambda: self.wire.received)
+        return await self._bounded(listing, within, "its list of tools")
+
+    async def list_everything(self, *, within: float) -> Mapping[OfferKind, tuple[Offer, ...]]:
+        """All that the server offers, over all pages, within so many seconds."""
+        listing = list_everything(self.session, self._limits, lambda: self.wire.received)
+        return await self._bounded(listing, within, "its lists")
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        idle: float,
+        within: float,
+        on_progress: ProgressFn | None = None,
+    ) -> CallResult:
+        """Call a tool once. Raises ``ServerFailure`` unless the server gave a result."""
+        params = {"name": name, "arguments": dict(arguments)}
+        return CallResult.from_raw(
+            await self.request("tools/call", params, idle=idle, within=within, on_progress=on_progress)
+        )
+
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        idle: float,
+        within: float,
+        on_progress: ProgressFn | None = None,
+    ) -> Mapping[str, Any]:
+        """Send a request once; its result is passed on as it came.
+
+        ``idle`` is how long the server may be silent: progress extends it, up to ``within`` in all.
+        """
+        latest = anyio.current_time() + within
+
+        async def tell(progress: float, total: float | None, message: str | None) -> None:
+            quiet.deadline = min(anyio.current_time() + idle, latest)
+            if on_progress is not None:
+                await on_progress(progress, total, message)
+
+        with anyio.move_on_after(min(idle, within)) as quiet:
+            return await self._mirrored(method, params, tell)
+        waited, key = (idle, "timeout") if quiet.deadline < latest else (within, "hardTimeout")
+        what = params.get("name") or params.get("uri") or method
+        seen = TimedOut(doing=f"the result of {what}", after=waited, setting=f"holdfast.call.{key}")
+        raise ServerFailure(self.wire.unanswered() or seen)
+
+    async def ping(self, *, within: float) -> None:
+        """See whether the connection still answers. Any answer will do, an error too."""
+        await self._bounded(self._ping(), within, "a sign of life")
+
+    async def _mirrored(self, method: str, params: Mapping[str, Any], on_progress: ProgressFn) -> Mapping[str, Any]:
+        try:
+            return await self._ask(method, params, on_progress)
+        except MCPError as exc:
+            if exc.code != HEADER_MISMATCH:
+                raise _rpc_failure(method, exc) from exc
+        # Refused before anything was done: the server wants arguments mirrored into headers, and the
+        # session learns which from a listing.
+        await list_tools(self.session, self._limits, lambda: self.wire.received)
+        try:
+            return await self._ask(method, params, on_progress)
+        except MCPError as exc:
+            raise _rpc_failure(method, exc) from exc
+
+    async def _ask(self, method: str, params: Mapping[str, Any], on_progress: ProgressFn) -> Mapping[str, Any]:
+        request = RawRequest(method=method, params=dict(params))
+        try:
+            result = await self.session.send_request(request, RawResult, progress_callback=on_progress)
+        except ValidationError as exc:
+            raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=first_error(exc))) from exc
+        return result.raw
+
+    async def _ping(self) -> None:
+        try:
+            if self.era == "modern":
+                await self.session.send_discover(self.protocol_version or LATEST_MODERN_VERSION)
+            else:
+                await self.session.send_request(types.PingRequest(), types.EmptyResult)
+        except (MCPError, ValidationError):
+            return
+
+    async def _bounded(self, work: Awaitable[_T], within: float, doing: str) -> _T:
+        try:
+            with anyio.fail_after(within):
+                return await work
+        except TimeoutError:
+            raise ServerFailure(self._silence(doing, within)) from None
+
+    def _silence(self, doing: str, after: float) -> Evidence:
+        return self.wire.unanswered() or TimedOut(doing=doing, after=after)
+
+
+def _rpc_failure(method: str, exc: MCPError) -> ServerFailure:
+    return ServerFailure(RpcError(method=method, code=exc.code, message=exc.message))

@@ -1,0 +1,35 @@
+"""Requests and results as they are on the wire, for whoever passes them on without looking inside.
+
+The session still stamps each request for the negotiated version and checks each result against
+it; what it does not do is build typed models of either.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mcp_types as types
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+__all__ = ["RawRequest", "RawResult", "first_error"]
+
+
+class RawRequest(types.Request[dict[str, Any], str]):
+    """Any request: a method and its parameters."""
+
+
+class RawResult(BaseModel):
+    """Any result: ``raw`` is what the server sent."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        """All of it."""
+        return self.model_extra or {}
+
+
+def first_error(exc: ValidationError) -> str:
+    """Where a result first departs from the protocol, and how; never what it holds."""
+    first = exc.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
