@@ -52,10 +52,13 @@ _T = TypeVar("_T")
 
 async def send(slot: Slot, ask: Callable[[Connection], Awaitable[_T]], *, repeatable: bool, ready_at: float) -> _T:
     """Make one call; ``ready_at`` is how long it waits for a server that is coming up."""
+    used = slot.machine.connection
     try:
         return await _send_once(slot, ask, ready_at)
     except ServerFailure as failure:
-        if isinstance(failure, CallFailed) or not _may_repeat(failure.evidence, repeatable=repeatable):
+        # Where the connection still stands, the same request would only meet the same failure again.
+        stands = used is not None and slot.machine.connection == used
+        if stands or not _may_repeat(failure.evidence, repeatable=repeatable):
             raise _told(slot, failure, repeatable=repeatable) from failure
     try:
         return await _send_once(slot, ask, ready_at)
@@ -140,8 +143,6 @@ def _is_pipe(slot: Slot) -> bool:
 
 def _told(slot: Slot, failure: ServerFailure, *, repeatable: bool) -> CallFailed:
     """The failure as the caller gets it: what happened, to whom, and whether it may have acted."""
-    if isinstance(failure, CallFailed):
-        return failure
     seen = failure.evidence
     verdict = classify(seen, connected_before=True)
     reason = slot.redactor.mask(verdict.reason)

@@ -131,10 +131,11 @@ class Hub:
         """End every connection. Idempotent, bounded, safe while servers are being dialed; nothing revives."""
         if not self._closing:
             self._closing = True
+            last = self._snapshot()
             for slot in self._slots.values():
                 slot.tell(on.ShutdownRequested())
             with anyio.move_on_after(CLOSE_SECONDS):
-                await self._keeper.close(self._snapshot)
+                await self._keeper.close(lambda: last)
                 for slot in self._slots.values():
                     await slot.closed.wait()
             self._journal.close()

@@ -64,10 +64,13 @@ class Journal:
         for listener in self._listeners:
             listener.put(record)
 
-    async def records(self) -> AsyncIterator[HubRecord]:
-        """Every record from now on, until the hub is closed."""
+    def records(self) -> AsyncIterator[HubRecord]:
+        """Every record from now on (not: from the first time that one is asked for), until the hub is closed."""
         listener = _Listener()
         self._listeners.add(listener)
+        return self._records(listener)
+
+    async def _records(self, listener: _Listener) -> AsyncIterator[HubRecord]:
         try:
             while not self._closed or listener.waiting:
                 for record in listener.take():

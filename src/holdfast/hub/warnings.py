@@ -66,6 +66,8 @@ class Watcher:
         """Take a record."""
         if self._on_warning is None or not isinstance(record, Transition):
             return
+        if record.new is State.CONNECTING:
+            return  # what it is will be known in a moment; until then it is what it was
         status = STATUS.get(record.new)
         if status != self._told.get(record.server):
             self._told[record.server] = status
