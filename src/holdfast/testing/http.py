@@ -1,0 +1,251 @@
+"""A scripted server over streamable HTTP, in the test's own event loop, whose faults can be switched under way."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
+
+from holdfast.testing import script
+from holdfast.testing.script import Fault
+
+if TYPE_CHECKING:
+    from holdfast.testing.script import Era, Message
+
+__all__ = ["Answer", "HttpServer"]
+
+Answer: TypeAlias = "str | Callable[[Mapping[str, Any]], str | Awaitable[str]]"
+"""What a tool gives back: a text, or a function of its arguments, which may be async and take its time."""
+
+_SESSION = "mcp-session-id"
+_JSON, _EVENTS = "application/json", "text/event-stream"
+_REASONS = {200: "OK", 202: "Accepted", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Not Allowed"}
+
+
+class _Request(NamedTuple):
+    method: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class HttpServer:
+    """``async with HttpServer({"forecast": "sunny"}) as server``, on a free loopback port.
+
+    ``stream=False`` makes one that offers no stream of notices, so that its death is seen by the next
+    request alone. A server that was stopped has forgotten its sessions when it starts again.
+    """
+
+    def __init__(self, tools: Mapping[str, Answer], *, era: Era = "legacy", stream: bool = True) -> None:
+        self.port = 0
+        self.connections = 0
+        """How many connections were accepted."""
+        self.asked: list[str] = []
+        """The methods of all requests that came, in order: JSON-RPC's, or HTTP's where there is none."""
+        self._tools = dict(tools)
+        self._era = era
+        self._with_stream = stream
+        self._fault: Fault | None = None
+        self._healed = asyncio.Event()
+        self._sessions: set[str] = set()
+        self._streams: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
+        self._listener: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def url(self) -> str:
+        """Where a client connects; the same for as long as the server exists."""
+        return f"http://127.0.0.1:{self.port}/mcp"
+
+    @property
+    def definition(self) -> dict[str, object]:
+        """The server as an entry of ``mcpServers``."""
+        return {"type": "http", "url": self.url}
+
+    async def start(self) -> None:
+        """Listen; again on the same port if it did before."""
+        if self._listener is None:
+            self._listener = await asyncio.start_server(self._accepted, "127.0.0.1", self.port)
+            self.port = self._listener.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Listen no more, and cut off whoever is connected."""
+        if self._listener is None:
+            return
+        self._listener.close()
+        self._listener = None
+        self._sessions.clear()
+        serving = list(self._serving)
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+
+    async def fail(self, fault: Fault) -> None:
+        """Be broken in this way from now on."""
+        if fault is Fault.REFUSE:
+            await self.stop()
+        self._fault = fault
+        self._healed.clear()
+
+    async def heal(self) -> None:
+        """Be well again; requests that hung are answered now."""
+        self._fault = None
+        self._healed.set()
+        await self.start()
+
+    async def set_tools(self, tools: Mapping[str, Answer]) -> None:
+        """Offer other tools from now on, and say so on every open stream."""
+        self._tools = dict(tools)
+        for stream in self._streams:
+            with suppress(ConnectionError):
+                await _send_event(stream, script.notice(script.LIST_CHANGED))
+
+    # One connection, request after request.
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                while not writer.is_closing():
+                    await self._answer(await _read_request(reader), reader, writer)
+        finally:
+            self._streams.discard(writer)
+            writer.transport.abort()
+
+    async def _answer(self, request: _Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        message: Message = json.loads(request.body) if request.body else {}
+        self.asked.append(message.get("method") or request.method)
+        if self._fault is Fault.HANG:
+            await _first_of(self._healed.wait(), reader.read(1))
+        if self._fault is Fault.DIE or reader.at_eof():
+            writer.close()
+        elif self._fault is Fault.DENY:
+            await _respond(writer, 403, b"the scripted server denies everything", kind="text/plain")
+        elif request.method == "POST":
+            await self._post(request, message, reader, writer)
+        else:
+            await self._other(request, reader, writer)
+
+    async def _other(self, request: _Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        session = request.headers.get(_SESSION, "")
+        if request.method == "DELETE":
+            await _respond(writer, 200 if session in self._sessions else 404)
+            self._sessions.discard(session)
+        elif request.method != "GET" or not self._with_stream or self._era == "modern":
+            await _respond(writer, 405)
+        elif session not in self._sessions:
+            await _respond(writer, 404)
+        else:
+            await self._stream(reader, writer)
+
+    async def _post(
+        self, request: _Request, message: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        method = message.get("method")
+        headers: dict[str, str] = {}
+        if self._era == "legacy" and method == "initialize":
+            headers[_SESSION] = secrets.token_hex(8)
+            self._sessions.add(headers[_SESSION])
+        elif self._era == "legacy" and method != "server/discover":
+            session = request.headers.get(_SESSION)
+            if session not in self._sessions:
+                return await _respond(writer, 404 if session else 400)
+        if method == "subscriptions/listen" and self._era == "modern" and self._with_stream:
+            return await self._stream(reader, writer, acknowledge=message)
+        if method == "tools/call":
+            answer: Message | None = await self._called(message)
+        else:
+            answer = script.said(message, era=self._era, tools=self._tools)
+        if answer is None:
+            return await _respond(writer, 202)
+        return await _respond(writer, 200, script.encoded(answer), headers=headers)
+
+    async def _called(self, message: Message) -> Message:
+        name = message["params"]["name"]
+        if name not in self._tools:
+            return script.failure(message, -32602, f"Unknown tool: {name}")
+        answer = self._tools[name]
+        try:
+            text = answer(message["params"].get("arguments") or {}) if callable(answer) else answer
+            text = await text if inspect.isawaitable(text) else text
+        except Exception as exc:  # noqa: BLE001 - a tool that fails says so, as any server's does
+            return script.called(message, f"{type(exc).__name__}: {exc}", era=self._era, is_error=True)
+        return script.called(message, text, era=self._era)
+
+    async def _stream(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, acknowledge: Message | None = None
+    ) -> None:
+        """Hold a stream of notices open until the client leaves."""
+        await _send(writer, _head(200, {"content-type": _EVENTS, "transfer-encoding": "chunked"}))
+        if acknowledge is not None:
+            wanted = acknowledge["params"].get("notifications", {})
+            ready = script.notice("notifications/subscriptions/acknowledged")
+            await _send_event(writer, {**ready, "params": {"notifications": wanted}})
+        self._streams.add(writer)
+        while await reader.read(65536):
+            pass
+        writer.close()
+
+
+async def _read_request(reader: asyncio.StreamReader) -> _Request:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    line, *fields = head.removesuffix("\r\n\r\n").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    return _Request(line.split(" ")[0], headers, body)
+
+
+async def _respond(
+    writer: asyncio.StreamWriter,
+    status: int,
+    body: bytes = b"",
+    *,
+    kind: str = _JSON,
+    headers: Mapping[str, str] | None = None,
+) -> None:
+    described = {"content-length": str(len(body)), **({"content-type": kind} if body else {}), **(headers or {})}
+    await _send(writer, _head(status, described) + body)
+
+
+async def _send_event(writer: asyncio.StreamWriter, message: Message) -> None:
+    event = b"event: message\ndata: " + script.encoded(message) + b"\n\n"
+    await _send(writer, b"%x\r\n%s\r\n" % (len(event), event))
+
+
+async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(data)
+    await writer.drain()
+
+
+def _head(status: int, headers: Mapping[str, str]) -> bytes:
+    lines = [f"HTTP/1.1 {status} {_REASONS[status]}", *(f"{name}: {value}" for name, value in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+async def _first_of(*waits: Awaitable[object]) -> None:
+    """Wait for whichever comes first, and let go of the others."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,160 @@
+"""What a scripted server says, in either protocol era; as a program it says so over stdio.
+
+Standard library alone, and no import of Holdfast: the program is started by its path, without site
+packages, so that a test's child is there in a moment. What it is to do stands in a file that it reads
+again at each message, so that whoever wrote the test can change it under way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from enum import Enum
+
+TYPE_CHECKING = False  # typing's own would import typing: a good part of the child's starting time
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any, Literal, TypeAlias
+
+    Message: TypeAlias = dict[str, Any]
+    Era: TypeAlias = Literal["legacy", "modern"]
+
+__all__ = ["LIST_CHANGED", "Fault", "encoded", "failure", "initialized", "listed", "said", "success"]
+
+LEGACY_VERSION = "2025-11-25"
+MODERN_VERSION = "2026-07-28"
+LIST_CHANGED = "notifications/tools/list_changed"
+
+_INFO = {"name": "scripted", "version": "1"}
+_CAN = {"tools": {"listChanged": True}}
+
+
+class Fault(Enum):
+    """What is wrong with a scripted server."""
+
+    REFUSE = "refuse"
+    """Nothing listens; a process exits as soon as it is started. What was connected is cut off."""
+    HANG = "hang"
+    """Requests are taken and not answered, until the server is healed."""
+    DIE = "die"
+    """The connection ends, or the process exits, in place of an answer."""
+    DENY = "deny"
+    """Every request is refused with 403. Over HTTP alone: a process has no such answer."""
+
+
+def said(message: Message, *, era: Era, tools: Iterable[str]) -> Message | None:
+    """The answer to a request other than ``tools/call``; None for what needs none."""
+    method = message.get("method")
+    if "id" not in message:
+        return None
+    if method == "initialize" and era == "legacy":
+        return initialized(message)
+    if method == "server/discover" and era == "modern":
+        return success(message, {"supportedVersions": [MODERN_VERSION], "capabilities": _CAN, **_of(era, cached=True)})
+    if method == "tools/list":
+        return listed(message, era=era, tools=tools)
+    if method == "ping" and era == "legacy":
+        return success(message, {})
+    return failure(message, -32601, "Method not found")
+
+
+def initialized(message: Message) -> Message:
+    """The answer to ``initialize``."""
+    return success(message, {"protocolVersion": LEGACY_VERSION, "capabilities": _CAN, "serverInfo": _INFO})
+
+
+def listed(message: Message, *, era: Era, tools: Iterable[str]) -> Message:
+    """The answer to ``tools/list``."""
+    schema = {"type": "object"}
+    named = [{"name": name, "description": f"The scripted tool {name}.", "inputSchema": schema} for name in tools]
+    return success(message, {"tools": named, **_of(era, cached=True)})
+
+
+def called(message: Message, text: str, *, era: Era, is_error: bool = False) -> Message:
+    """The answer to ``tools/call``."""
+    return success(message, {"content": [{"type": "text", "text": text}], "isError": is_error, **_of(era)})
+
+
+def success(message: Message, result: Message) -> Message:
+    """An answer with a result."""
+    return {"jsonrpc": "2.0", "id": message["id"], "result": result}
+
+
+def failure(message: Message, code: int, text: str) -> Message:
+    """An answer with a JSON-RPC error."""
+    return {"jsonrpc": "2.0", "id": message.get("id"), "error": {"code": code, "message": text}}
+
+
+def encoded(message: Message) -> bytes:
+    """A message in one line."""
+    return json.dumps(message, separators=(",", ":")).encode()
+
+
+def notice(method: str) -> Message:
+    """A message that wants no answer."""
+    return {"jsonrpc": "2.0", "method": method, "params": {}}
+
+
+def _of(era: Era, *, cached: bool = False) -> Message:
+    """What the modern era wants in each result."""
+    if era == "legacy":
+        return {}
+    return {"resultType": "complete", **({"ttlMs": 0, "cacheScope": "private"} if cached else {})}
+
+
+class _Child:
+    """The scripted server in a process of its own."""
+
+    def __init__(self, script: str, log: str) -> None:
+        self._script = script
+        self._log = log
+
+    def run(self) -> None:
+        signal.signal(signal.SIGUSR1, lambda *_: _write(notice(LIST_CHANGED)))
+        self._note(f"start {os.getpid()}")
+        if self._read()["fault"] == Fault.REFUSE.value:
+            sys.exit("this server was told to refuse")
+        for line in sys.stdin.buffer:
+            self._take(json.loads(line))
+
+    def _take(self, message: Message) -> None:
+        script = self._read()
+        self._note(f"asked {message.get('method')}")
+        if script["fault"] == Fault.DIE.value:
+            sys.exit("this server was told to die")
+        if script["fault"] != Fault.HANG.value:
+            answer = self._answer(message, script)
+            if answer is not None:
+                _write(answer)
+
+    def _answer(self, message: Message, script: Message) -> Message | None:
+        era: Era = script["era"]
+        if message.get("method") != "tools/call":
+            return said(message, era=era, tools=script["tools"])
+        name = message["params"]["name"]
+        if name not in script["tools"]:
+            return failure(message, -32602, f"Unknown tool: {name}")
+        return called(message, script["tools"][name], era=era)
+
+    def _read(self) -> Message:
+        with open(self._script, encoding="utf-8") as script:  # noqa: PTH123 - pathlib doubles the starting time
+            read: Message = json.load(script)
+        return read
+
+    def _note(self, line: str) -> None:
+        target = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.write(target, f"{line}\n".encode())
+        os.close(target)
+
+
+def _write(message: Message) -> None:
+    """Past Python's buffers, which a signal's handler must not enter twice."""
+    left = encoded(message) + b"\n"
+    while left:
+        left = left[os.write(1, left) :]
+
+
+if __name__ == "__main__":
+    _Child(sys.argv[1], sys.argv[2]).run()
