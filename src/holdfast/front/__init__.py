@@ -1,0 +1,1 @@
+"""The hub as an MCP server: over streamable HTTP for many clients, over stdio for one."""
