@@ -1,0 +1,210 @@
+"""Hot reload: what changes in the configuration file is applied to the running hub.
+
+The file is looked at by its path, again and again, so that every way of changing it is seen: written in
+place, replaced by an editor, or swapped behind symbolic links as Kubernetes does. A broken edit changes
+nothing and is told; a server whose new definition cannot be used goes on with the one that it had.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import anyio
+import anyio.to_thread
+
+from holdfast.config.load import read_file
+from holdfast.config.spec import BadServer, Config, ServerSpec, Settings
+from holdfast.errors import ConfigError, Problem
+from holdfast.hub.clock import Clock, RealClock
+
+if TYPE_CHECKING:
+    from holdfast.hub.hub import Hub
+
+__all__ = ["Kept", "OnReload", "Reloaded", "Reloader", "write_to_log"]
+
+log = logging.getLogger("holdfast.hub")
+
+PERIOD = 0.5
+"""Seconds between two looks: an edit is in force about a second after it is saved, and a look costs microseconds."""
+
+Stamp: TypeAlias = tuple[tuple[int, ...] | None, ...]
+"""Tells one state of the watched files from another; None for a file that is not there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reloaded:
+    """The file changed, and the hub goes by it now."""
+
+    file: Path
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    kept: Mapping[str, tuple[Problem, ...]]
+    """Servers whose new definition cannot be used, and why: each goes on with the one that it had."""
+    at_restart: tuple[str, ...] = ()
+    """Settings that changed and are read only when the hub starts."""
+
+    def __str__(self) -> str:
+        parts = [(f"{word}: {', '.join(names)}") for word, names in self._changes() if names]
+        return "; ".join(parts) or "no server's definition changed"
+
+    def _changes(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        yield "added", self.added
+        yield "removed", self.removed
+        yield "changed", self.changed
+        yield "in force at the next start", self.at_restart
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """The file cannot be used as it is now: the hub goes on with what it had."""
+
+    file: Path
+    problems: tuple[Problem, ...]
+
+
+OnReload: TypeAlias = Callable[[Reloaded | Kept], None]
+
+
+class Reloader:
+    """Watches the file of one hub. ``await Reloader(hub, file).run()`` never returns; cancel it."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        file: Path,
+        *,
+        on_reload: OnReload | None = None,
+        clock: Clock | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self._hub = hub
+        self._file = file
+        self._on_reload = on_reload or write_to_log
+        self._clock = clock or RealClock()
+        self._environ = os.environ if environ is None else environ
+        self._watched: tuple[Path, ...] = (file, *_env_files(file, self._environ))
+        self._applied = self._seen = _stamp(self._watched)
+        self._nudged = anyio.Event()
+
+    def nudge(self) -> None:
+        """Look now, and read the file whether it seems to have changed or not."""
+        self._applied = ()
+        self._nudged.set()
+
+    async def run(self) -> None:
+        """Look, wait, and look again."""
+        while True:
+            await self.look()
+            await self._clock.wait(self._nudged, self._clock.now() + PERIOD)
+            self._nudged = anyio.Event()
+
+    async def look(self) -> Reloaded | Kept | None:
+        """Look once. A change is taken when two looks in a row see the same, so that no half-written file is read."""
+        stamp = await anyio.to_thread.run_sync(_stamp, self._watched)
+        settled, self._seen = stamp == self._seen, stamp
+        if stamp == self._applied or not settled:
+            return None
+        self._applied = stamp
+        result = await self._read()
+        if result is not None:
+            self._on_reload(result)
+        return result
+
+    async def _read(self) -> Reloaded | Kept | None:
+        try:
+            reading = await anyio.to_thread.run_sync(lambda: read_file(self._file, environ=self._environ))
+        except ConfigError as exc:
+            return Kept(file=self._file, problems=exc.problems)
+        self._watch(file.path for file in (d.env_file for d in reading.definitions) if file is not None)
+        return await self._apply(reading.config)
+
+    def _watch(self, others: Iterator[Path]) -> None:
+        watched = (self._file, *dict.fromkeys(others))
+        if watched != self._watched:
+            self._watched = watched
+            self._applied = self._seen = _stamp(watched)
+
+    async def _apply(self, fresh: Config) -> Reloaded | None:
+        before = self._hub.config
+        unusable = dict(_unusable(before, fresh))
+        servers = {name: before.servers[name] if name in unusable else server for name, server in fresh.servers.items()}
+        config = replace(fresh, servers=servers)
+        if config == before and not unusable:
+            return None
+        await self._hub.apply(config)
+        return _difference(self._file, before, config, unusable)
+
+
+def write_to_log(result: Reloaded | Kept) -> None:
+    """One line for what was done, and one for each thing that is wrong."""
+    if isinstance(result, Kept):
+        for problem in result.problems:
+            log.error("the configuration was changed and cannot be used: %s%s", problem, _hint(problem))
+        log.error("the running configuration stays in force")
+        return
+    log.info("the configuration was changed: %s", result)
+    for name, problems in result.kept.items():
+        for problem in problems:
+            log.error("%s: the new definition cannot be used: %s%s", name, problem, _hint(problem))
+        log.error("%s: the running definition stays in force", name)
+
+
+def _hint(problem: Problem) -> str:
+    return f" ({problem.hint})" if problem.hint else ""
+
+
+def _env_files(file: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """The other files that the configuration was made of; none if it cannot be read."""
+    try:
+        definitions = read_file(file, environ=environ).definitions
+    except ConfigError:
+        return ()
+    return tuple(dict.fromkeys(d.env_file.path for d in definitions if d.env_file is not None))
+
+
+def _stamp(files: tuple[Path, ...]) -> Stamp:
+    """Links are followed: a swap behind any of them is another file, and so another stamp."""
+    return tuple(map(_one_stamp, files))
+
+
+def _one_stamp(file: Path) -> tuple[int, ...] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
+
+
+def _unusable(before: Config, fresh: Config) -> Iterator[tuple[str, tuple[Problem, ...]]]:
+    """The servers that have a definition which works, and were given one which does not."""
+    for name, server in fresh.servers.items():
+        if isinstance(server, BadServer) and server.enabled and isinstance(before.servers.get(name), ServerSpec):
+            yield name, server.problems
+
+
+def _difference(file: Path, before: Config, after: Config, unusable: dict[str, tuple[Problem, ...]]) -> Reloaded:
+    both = [name for name in after.servers if name in before.servers]
+    return Reloaded(
+        file=file,
+        added=tuple(name for name in after.servers if name not in before.servers),
+        removed=tuple(name for name in before.servers if name not in after.servers),
+        changed=tuple(name for name in both if after.servers[name] != before.servers[name]),
+        kept=unusable,
+        at_restart=tuple(_at_restart(before.settings, after.settings)),
+    )
+
+
+def _at_restart(before: Settings, after: Settings) -> Iterator[str]:
+    """What is built into the hub when it starts; the timeouts of calls are read at each call."""
+    for one in fields(Settings):
+        old, new = getattr(before, one.name), getattr(after, one.name)
+        if one.name == "call":
+            new = replace(new, timeout=old.timeout, hard_timeout=old.hard_timeout, ready_timeout=old.ready_timeout)
+        if old != new:
+            yield f"holdfast.{one.name}"

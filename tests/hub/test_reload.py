@@ -1,0 +1,192 @@
+"""A change of the file reaches the running hub; a broken one does not, and is told."""
+
+# ruff: noqa: ASYNC240 - the files are tiny, and nothing else waits for the loop
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from holdfast.config.load import load_config
+from holdfast.hub.hub import Hub
+from holdfast.hub.reload import Kept, Reloaded, Reloader
+from holdfast.testing import StdioServer
+
+pytestmark = pytest.mark.anyio
+
+
+def text(**servers: object) -> str:
+    return json.dumps({"mcpServers": servers})
+
+
+async def settled(reloader: Reloader) -> Reloaded | Kept | None:
+    """What a change comes to: the first look sees it, the second takes it."""
+    return await reloader.look() or await reloader.look()
+
+
+@asynccontextmanager
+async def running(file: Path) -> AsyncIterator[tuple[Hub, Reloader]]:
+    async with Hub(load_config(file)) as hub:
+        with anyio.fail_after(20):
+            await hub.ready()
+        yield hub, Reloader(hub, file)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "mcp.json"
+
+
+@pytest.mark.requirement("LIFE-20")
+async def test_only_servers_whose_definition_changed_are_touched(file: Path) -> None:
+    with StdioServer({"a": "1"}) as one, StdioServer({"b": "2"}) as two, StdioServer({"c": "3"}) as three:
+        file.write_text(text(one=one.definition, two=two.definition))
+        async with running(file) as (hub, reloader):
+            file.write_text(text(one=one.definition, two={**two.definition, "env": {"X": "1"}}, three=three.definition))
+            result = await settled(reloader)
+            assert isinstance(result, Reloaded)
+            assert (result.added, result.removed, result.changed) == (("three",), (), ("two",))
+            with anyio.fail_after(20):
+                await hub.ready()
+                assert (await hub.call_tool("three__c")).text == "3"
+                assert (await hub.call_tool("two__b")).text == "2"
+            assert (len(one.pids), len(two.pids)) == (1, 2)
+            file.write_text(text(one=one.definition))
+            result = await settled(reloader)
+            assert isinstance(result, Reloaded)
+            assert result.removed == ("two", "three")
+            assert list(hub.servers) == ["one"]
+
+
+@pytest.mark.requirement("LIFE-20")
+async def test_a_swap_of_symbolic_links_is_seen(tmp_path: Path) -> None:
+    """As Kubernetes updates a mounted ConfigMap: the file is a link into a folder that is itself a link."""
+    with StdioServer({"a": "1"}) as one, StdioServer({"b": "2"}) as two:
+        for number, servers in enumerate(({"one": one.definition}, {"one": one.definition, "two": two.definition})):
+            (tmp_path / f"..{number}").mkdir()
+            (tmp_path / f"..{number}" / "mcp.json").write_text(text(**servers))
+        (tmp_path / "..data").symlink_to("..0")
+        file = tmp_path / "mcp.json"
+        file.symlink_to("..data/mcp.json")
+        async with running(file) as (hub, reloader):
+            assert await settled(reloader) is None
+            (tmp_path / "..data_tmp").symlink_to("..1")
+            (tmp_path / "..data_tmp").replace(tmp_path / "..data")
+            result = await settled(reloader)
+            assert isinstance(result, Reloaded)
+            assert result.added == ("two",)
+            with anyio.fail_after(20):
+                await hub.ready()
+                assert (await hub.call_tool("two__b")).text == "2"
+
+
+@pytest.mark.requirement("LIFE-20")
+@pytest.mark.parametrize("broken", ['{"mcpServers": {', '{"mcpServer": {}}', ""])
+async def test_a_broken_edit_keeps_the_running_configuration_and_says_why(
+    file: Path, broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with StdioServer({"a": "1"}) as one:
+        file.write_text(text(one=one.definition))
+        async with running(file) as (hub, reloader):
+            file.write_text(broken)
+            with caplog.at_level(logging.ERROR):
+                result = await settled(reloader)
+            assert isinstance(result, Kept)
+            assert result.problems[0].file == file
+            assert str(file) in caplog.text
+            assert await settled(reloader) is None, "it is told once"
+            assert (await hub.call_tool("one__a")).text == "1"
+            assert len(one.pids) == 1
+
+
+async def test_a_file_that_is_gone_keeps_the_running_configuration_and_its_return_is_seen(file: Path) -> None:
+    with StdioServer({"a": "1"}) as one:
+        file.write_text(text(one=one.definition))
+        async with running(file) as (hub, reloader):
+            file.unlink()
+            assert isinstance(await settled(reloader), Kept)
+            file.write_text(text(one=one.definition, late={"command": "no-such-command-here"}))
+            result = await settled(reloader)
+            assert isinstance(result, Reloaded)
+            assert result.added == ("late",)
+            assert len(one.pids) == 1
+            assert list(hub.servers) == ["one", "late"]
+
+
+async def test_a_server_with_a_broken_new_definition_keeps_the_one_that_it_had(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with StdioServer({"a": "1"}) as one, StdioServer({"b": "2"}) as two:
+        file.write_text(text(one=one.definition))
+        async with running(file) as (hub, reloader):
+            file.write_text(text(one={"comand": "x"}, two=two.definition))
+            with caplog.at_level(logging.ERROR):
+                result = await settled(reloader)
+            assert isinstance(result, Reloaded)
+            assert list(result.kept) == ["one"]
+            assert result.added == ("two",)
+            assert "one: the new definition cannot be used" in caplog.text
+            assert (await hub.call_tool("one__a")).text == "1"
+            assert len(one.pids) == 1
+
+
+async def test_a_half_written_file_is_not_read(file: Path) -> None:
+    with StdioServer({"a": "1"}) as one:
+        file.write_text(text(one=one.definition))
+        async with running(file) as (_, reloader):
+            file.write_text(text(one=one.definition)[:20])
+            assert await reloader.look() is None
+            file.write_text(text(one={**one.definition, "prefix": "uno"}))
+            assert await reloader.look() is None
+            assert isinstance(await reloader.look(), Reloaded)
+
+
+async def test_a_change_of_an_env_file_is_a_change_of_its_server(file: Path) -> None:
+    with StdioServer({"a": "1"}) as one:
+        variables = file.with_name("vars.env")
+        variables.write_text("X=1\n")
+        file.write_text(text(one={**one.definition, "envFile": "vars.env"}))
+        async with running(file) as (_, reloader):
+            variables.write_text("X=22\n")
+            result = await settled(reloader)
+            assert isinstance(result, Reloaded)
+            assert result.changed == ("one",)
+
+
+async def test_settings_that_wait_for_the_next_start_are_named(file: Path) -> None:
+    file.write_text("{}")
+    async with running(file) as (hub, reloader):
+        file.write_text('{"holdfast": {"call": {"timeout": "5s"}, "breaker": {"threshold": 9}}}')
+        result = await settled(reloader)
+        assert isinstance(result, Reloaded)
+        assert result.at_restart == ("holdfast.breaker",)
+        assert hub.config.settings.call.timeout == 5
+
+
+async def test_a_saved_file_that_says_the_same_changes_nothing(file: Path) -> None:
+    with StdioServer({"a": "1"}) as one:
+        file.write_text(text(one=one.definition))
+        async with running(file) as (_, reloader):
+            file.write_text(file.read_text() + "\n// a note\n")
+            assert await settled(reloader) is None
+            assert len(one.pids) == 1
+
+
+async def test_it_watches_by_itself_and_a_nudge_looks_at_once(file: Path) -> None:
+    file.write_text("{}")
+    told = anyio.Event()
+    async with Hub(load_config(file)) as hub, anyio.create_task_group() as tasks:
+        reloader = Reloader(hub, file, on_reload=lambda _: told.set())
+        tasks.start_soon(reloader.run)
+        file.write_text(text(late={"command": "no-such-command-here"}))
+        reloader.nudge()
+        with anyio.fail_after(20):
+            await told.wait()
+        assert list(hub.servers) == ["late"]
+        tasks.cancel_scope.cancel()
