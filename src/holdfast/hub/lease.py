@@ -42,6 +42,8 @@ class Lease:
         self.listing: Listing | None = None
         self.redactor = Redactor()
         self.close_error = ""
+        self.drains = False
+        """Its session expired: requests under way are waited for before it is closed, a moment at the most."""
 
     def __repr__(self) -> str:
         return f"<Lease {self.generation} {'stands' if self.connection is not None else 'dialing'}>"
@@ -100,10 +102,11 @@ class Workshop:
             return on.RefreshFailed(generation)
         try:
             listing = await self._list(spec, lease, connection)
-        except ServerFailure as failure:
-            if session_expired(failure.evidence):
+        except Exception as exc:  # noqa: BLE001 - whatever it was, it is that server's and no other's
+            seen = evidence_in(exc)
+            if session_expired(seen):
                 return on.SessionExpired(generation)
-            verdict = classify(masked(failure.evidence, lease.redactor), connected_before=True)
+            verdict = classify(masked(seen, lease.redactor), connected_before=True)
             return on.RefreshFailed(generation, verdict.status, verdict.reason)
         if listing == lease.listing:
             return on.RefreshSucceeded(generation)
@@ -115,8 +118,8 @@ class Workshop:
         try:
             if lease.connection is not None:
                 await lease.connection.ping(within=within)
-        except ServerFailure as failure:
-            seen = masked(failure.evidence, lease.redactor)
+        except Exception as exc:  # noqa: BLE001 - whatever it was, it is that server's and no other's
+            seen = masked(evidence_in(exc), lease.redactor)
             return on.LivenessFailed(lease.generation, classify(seen, connected_before=True).reason)
         return on.LivenessConfirmed(lease.generation)
 
@@ -148,16 +151,22 @@ class Workshop:
                 await young.aclose()
                 lease.connection = connection
                 stands(lease.listing)
-                seen = await stay(connection, changed)
-                if session_expired(seen):
-                    gone(on.SessionExpired(lease.generation))
-                else:
-                    reason = classify(masked(seen, lease.redactor), connected_before=True).reason
-                    gone(on.TransportLost(lease.generation, reason))
+                try:
+                    gone(_end(lease, await stay(connection, changed)))
+                finally:
+                    if lease.drains:
+                        await connection.drain()
 
     async def _list(self, spec: ServerSpec, lease: Lease, connection: Connection) -> Listing:
         offers = await connection.list_everything(within=self._policy.attempt_timeout)
         return _listing(spec, lease.generation, offers)
+
+
+def _end(lease: Lease, seen: Evidence) -> on.Event:
+    if session_expired(seen):
+        return on.SessionExpired(lease.generation)
+    reason = classify(masked(seen, lease.redactor), connected_before=True).reason
+    return on.TransportLost(lease.generation, reason)
 
 
 def evidence_in(exc: Exception) -> Evidence:

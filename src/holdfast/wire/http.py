@@ -54,6 +54,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         self._version: str | None = None
         self._closed = anyio.Event()
         self._under_way: set[anyio.CancelScope] = set()
+        self._one_ended = anyio.Event()
         self.stood = False
         """Whether the handshake is done; set by whoever did it."""
 
@@ -149,6 +150,12 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 ):
                     pass
 
+    async def quiet(self) -> None:
+        """Wait until no request is under way."""
+        while self._under_way:
+            self._one_ended = anyio.Event()
+            await self._one_ended.wait()
+
     async def _unless_closed(self, work: Awaitable[Message]) -> Message:
         """A request's own POST, ended at once when the connection is closed under it."""
         with anyio.CancelScope() as scope:
@@ -157,6 +164,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 return await work
             finally:
                 self._under_way.discard(scope)
+                self._one_ended.set()
         raise self._exchange.failure()
 
     def _headers(self, opts: CallOptions) -> dict[str, str]:
