@@ -32,6 +32,7 @@ from holdfast.hub.lease import Workshop
 from holdfast.hub.loader import read
 from holdfast.hub.memory import Memory
 from holdfast.hub.outcome import Tool
+from holdfast.hub.showing import shown
 from holdfast.hub.slot import Slot, Surroundings
 from holdfast.hub.store import Store, default_state_file
 from holdfast.hub.turnstile import Turnstile
@@ -184,7 +185,8 @@ class Hub:
 
     def tools(self) -> tuple[Tool, ...]:
         """Handles on all listed tools; each finds the live connection when it is called."""
-        return tuple(Tool(entry.server, tool_info(entry.name, shown(entry)), self._handle) for entry in self.catalog.tools)
+        listed = self.catalog.tools
+        return tuple(Tool(entry.server, tool_info(entry.name, shown(entry)), self._handle) for entry in listed)
 
     def events(self) -> AsyncIterator[HubRecord]:
         """Every transition, trip, retry and publication from now on, until the hub is closed."""
