@@ -90,6 +90,8 @@ class _Server:
             sys.exit(9)
         if not before and flags.die_after_handshake and method == last:
             sys.exit(1)
+        if not before and flags.die_after_list and method == "tools/list":
+            sys.exit(1)
 
     def _answer(self, message: Message) -> None:
         answer = self._mind.answer(message)
@@ -163,6 +165,7 @@ _SWITCHES = {
     "ignore-discover": "stay silent on server/discover alone",
     "die-on-discover": "exit 1 on server/discover",
     "die-after-handshake": "exit 1 once the handshake is over",
+    "die-after-list": "exit 1 once the tools were listed",
     "die-in-call": "exit 9 in the middle of a tool call",
     "stop-reading": "read no more of stdin once the tools were listed",
     "ignore-stdin-close": "live on when stdin ends",

@@ -26,6 +26,7 @@ from holdfast.core.evidence import (
 )
 from holdfast.core.lifecycle import events as on
 from holdfast.core.lifecycle.table import State
+from holdfast.core.redact import masked
 from holdfast.errors import (
     BreakerOpen,
     CallDenied,
@@ -59,11 +60,11 @@ async def send(slot: Slot, ask: Callable[[Connection], Awaitable[_T]], *, repeat
         # Where the connection still stands, the same request would only meet the same failure again.
         stands = used is not None and slot.machine.connection == used
         if stands or not _may_repeat(failure.evidence, repeatable=repeatable):
-            raise _told(slot, failure, repeatable=repeatable) from failure
+            raise _told(slot, failure, repeatable=repeatable) from None
     try:
         return await _send_once(slot, ask, ready_at)
     except ServerFailure as failure:
-        raise _told(slot, failure, repeatable=repeatable) from failure
+        raise _told(slot, failure, repeatable=repeatable) from None
 
 
 async def _send_once(slot: Slot, ask: Callable[[Connection], Awaitable[_T]], ready_at: float) -> _T:
@@ -81,7 +82,7 @@ async def _send_once(slot: Slot, ask: Callable[[Connection], Awaitable[_T]], rea
         raise _unavailable(slot, ServerBusy, "has as many calls under way as it may", retry_in=1.0) from None
     except ServerFailure as failure:
         outcome = _outcome(failure.evidence, pipe=_is_pipe(slot))
-        reason = classify(failure.evidence, connected_before=True).reason
+        reason = classify(masked(failure.evidence, slot.redactor), connected_before=True).reason
         if session_expired(failure.evidence) and permit.connection is not None:
             slot.tell(on.SessionExpired(permit.connection))
         raise
@@ -142,10 +143,13 @@ def _is_pipe(slot: Slot) -> bool:
 
 
 def _told(slot: Slot, failure: ServerFailure, *, repeatable: bool) -> CallFailed:
-    """The failure as the caller gets it: what happened, to whom, and whether it may have acted."""
-    seen = failure.evidence
+    """The failure as the caller gets it: what happened, to whom, and whether it may have acted.
+
+    Never chained to what it was made of: that may quote what the server said, secrets and all.
+    """
+    seen = masked(failure.evidence, slot.redactor)
     verdict = classify(seen, connected_before=True)
-    reason = slot.redactor.mask(verdict.reason)
+    reason = verdict.reason
     if isinstance(seen, NetworkFailure | ProcessExit):
         certain = repeatable or (isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED)
         words = f"the call to `{slot.id}` failed: {reason}"

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 
 from holdfast.config.spec import BadServer, Config, ServerSpec
 from holdfast.core.catalog import Catalog, Listing, NameKey, Unknown
@@ -31,6 +32,7 @@ from holdfast.hub.lease import Workshop
 from holdfast.hub.loader import read
 from holdfast.hub.memory import Memory
 from holdfast.hub.outcome import Tool
+from holdfast.hub.showing import shown
 from holdfast.hub.slot import Slot, Surroundings
 from holdfast.hub.store import Store, default_state_file
 from holdfast.hub.turnstile import Turnstile
@@ -68,6 +70,7 @@ class Hub:
         self._slots: dict[str, Slot] = {}
         self._memory = Memory()
         self._warden = Warden()
+        self._house: anyio.abc.TaskGroup | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._around: Surroundings | None = None
         self._closing = False
@@ -93,7 +96,9 @@ class Hub:
 
     async def __aenter__(self) -> Self:
         """Start, and return at once: servers come up in the background."""
-        self._tasks = await anyio.create_task_group().__aenter__()
+        self.catalog = await anyio.to_thread.run_sync(self._keeper.restore, self.config)
+        self._house = await anyio.create_task_group().__aenter__()
+        self._tasks = await self._house.start(self._keep_house)
         settings = self.config.settings
         self._around = Surroundings(
             settings=settings,
@@ -108,22 +113,21 @@ class Hub:
             tasks=self._tasks,
             shelf=self,
         )
-        self.catalog = self._keeper.restore(self.config)
-        for server in self.config.servers.values():
-            self._add(server)
+        for slot in [self._placed(server) for server in self.config.servers.values()]:
+            self._begin(slot)
         self._tasks.start_soon(self._keeper.run, name="state keeper")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._tasks is None:
+        if self._tasks is None or self._house is None:
             return
         with anyio.CancelScope(shield=True):
             await self.close()
         self._tasks.cancel_scope.cancel()
         # No exception is passed in: a task group would wrap it, and the body's own is what the caller expects.
-        await self._tasks.__aexit__(None, None, None)
+        await self._house.__aexit__(None, None, None)
         with anyio.CancelScope(shield=True):
             await self._warden.__aexit__(None, None, None)
 
@@ -134,13 +138,27 @@ class Hub:
             last = self._snapshot()
             for slot in self._slots.values():
                 slot.tell(on.ShutdownRequested())
-            with anyio.move_on_after(CLOSE_SECONDS):
-                await self._keeper.close(lambda: last)
-                for slot in self._slots.values():
-                    await slot.closed.wait()
-            self._journal.close()
-            self._all_closed.set()
+            if self._tasks is None:
+                self._all_closed.set()
+            else:
+                self._tasks.start_soon(self._finish, last, name="hub close")
         await self._all_closed.wait()
+
+    async def _keep_house(self, *, task_status: anyio.abc.TaskStatus[anyio.abc.TaskGroup]) -> None:
+        """Hold the group of all tasks. Shielded: whoever cancels the hub's user still gets an orderly close."""
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as tasks:
+                task_status.started(tasks)
+                await anyio.sleep_forever()
+
+    async def _finish(self, last: tuple[Config, Catalog, frozenset[str]]) -> None:
+        """Wait for what a close has begun; in a task of its own, since whoever asked for it may be cancelled."""
+        with anyio.move_on_after(CLOSE_SECONDS):
+            await self._keeper.close(lambda: last)
+            for slot in self._slots.values():
+                await slot.closed.wait()
+        self._journal.close()
+        self._all_closed.set()
 
     # What readers see.
 
@@ -167,9 +185,8 @@ class Hub:
 
     def tools(self) -> tuple[Tool, ...]:
         """Handles on all listed tools; each finds the live connection when it is called."""
-        return tuple(
-            Tool(entry.server, tool_info(entry.name, entry.item.raw), self._handle) for entry in self.catalog.tools
-        )
+        listed = self.catalog.tools
+        return tuple(Tool(entry.server, tool_info(entry.name, shown(entry)), self._handle) for entry in listed)
 
     def events(self) -> AsyncIterator[HubRecord]:
         """Every transition, trip, retry and publication from now on, until the hub is closed."""
@@ -236,15 +253,19 @@ class Hub:
 
     async def apply(self, config: Config) -> None:
         """Take a new configuration; only servers whose definition changed are touched."""
+        if self._closing:
+            return
         before, self.config = self.config, config
-        for name in [name for name in self._slots if name not in config.servers]:
-            self._slots.pop(name).tell(on.RemoveRequested())
+        # All are in place, or out of it, before any of them is told: no reader sees half of a change.
+        gone = [self._slots.pop(name) for name in [*self._slots] if name not in config.servers]
+        fresh = [self._placed(server) for server in config.servers.values() if server.id not in self._slots]
+        for slot in gone:
+            slot.tell(on.RemoveRequested())
+        for slot in fresh:
+            self._begin(slot)
         for name, server in config.servers.items():
-            slot = self._slots.get(name)
-            if slot is None:
-                self._add(server)
-            elif before.servers.get(name) != server:
-                self._reconfigure(slot, server)
+            if name in before.servers and before.servers[name] != server:
+                self._reconfigure(self._slots[name], server)
         self._keeper.changed(self._snapshot)
 
     # What slots tell (the ``Shelf`` of slot.py).
@@ -273,18 +294,22 @@ class Hub:
                 self._journal.tell(Published(server=server, version=catalog.version, kinds=kinds, at=self._clock.now()))
             self._keeper.changed(self._snapshot)
 
-    def _add(self, server: ServerSpec | BadServer) -> None:
-        assert self._around is not None and self._tasks is not None  # noqa: S101, PT018 - the hub is open
+    def _placed(self, server: ServerSpec | BadServer) -> Slot:
+        assert self._around is not None  # noqa: S101 - the hub is open
         self.catalog = self.catalog.configure(server.id, prefix=getattr(server, "prefix", None))
-        source = self.catalog.servers[server.id]
-        slot = self._slots[server.id] = Slot(server, self._around, listed=source.listing is not None)
-        self._tasks.start_soon(slot.run, name=f"{server.id} owner")
-        enabled = server.enabled and not source.withdrawn
+        listed = self.catalog.servers[server.id].listing is not None
+        slot = self._slots[server.id] = Slot(server, self._around, listed=listed)
+        return slot
+
+    def _begin(self, slot: Slot) -> None:
+        assert self._tasks is not None  # noqa: S101 - the hub is open
+        self._tasks.start_soon(slot.run, name=f"{slot.id} owner")
+        enabled = slot.spec.enabled and not self.catalog.servers[slot.id].withdrawn
         slot.tell(on.StartRequested() if enabled else on.DisableRequested())
 
     def _reconfigure(self, slot: Slot, server: ServerSpec | BadServer) -> None:
         was_enabled = slot.spec.enabled
-        self.catalog = self.catalog.configure(server.id, prefix=getattr(server, "prefix", None))
+        self._show(server.id, self.catalog.configure(server.id, prefix=getattr(server, "prefix", None)))
         slot.reconfigure(server)
         if server.enabled != was_enabled:
             slot.tell(on.EnableRequested() if server.enabled else on.DisableRequested())

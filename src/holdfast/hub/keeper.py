@@ -36,7 +36,10 @@ class Keeper:
             catalog = catalog.configure(server.id, prefix=getattr(server, "prefix", None))
             one = kept.get(server.id)
             if one is not None and isinstance(server, ServerSpec) and one.fingerprint == fingerprint(server):
-                catalog = _shown_again(catalog, server.id, one)
+                catalog = _shown_again(catalog, one)
+            if one is not None and one.disabled:
+                # Whoever switched it off meant the server, whatever its definition says by now.
+                catalog = catalog.withdraw(server.id)
         return catalog
 
     def changed(self, snapshot: Snapshot) -> None:
@@ -63,11 +66,9 @@ class Keeper:
                 await anyio.to_thread.run_sync(self._store.save, _kept(*snapshot()))
 
 
-def _shown_again(catalog: Catalog, server: str, kept: Kept) -> Catalog:
+def _shown_again(catalog: Catalog, kept: Kept) -> Catalog:
     catalog = replace(catalog, names={**catalog.names, **kept.names})
-    if kept.listing is not None:
-        catalog = catalog.publish(kept.listing)
-    return catalog.withdraw(server) if kept.disabled else catalog
+    return catalog.publish(kept.listing) if kept.listing is not None else catalog
 
 
 def _kept(config: Config, catalog: Catalog, off: frozenset[str]) -> dict[str, Kept]:
@@ -76,11 +77,11 @@ def _kept(config: Config, catalog: Catalog, off: frozenset[str]) -> dict[str, Ke
         names.setdefault(key.server, {})[key] = name
     return {
         server.id: Kept(
-            fingerprint=fingerprint(server),
+            fingerprint=fingerprint(server) if isinstance(server, ServerSpec) else "",
             disabled=server.id in off,
             listing=catalog.servers[server.id].listing,
             names=names.get(server.id, {}),
         )
         for server in config.servers.values()
-        if isinstance(server, ServerSpec) and server.id in catalog.servers
+        if server.id in catalog.servers
     }

@@ -18,7 +18,7 @@ from holdfast.core.catalog import Item, Listing
 from holdfast.core.classify import classify
 from holdfast.core.evidence import BadConfig, Evidence, HttpStatus, NetworkFailure, NetworkFault, Unexpected
 from holdfast.core.lifecycle import events as on
-from holdfast.core.redact import Redactor
+from holdfast.core.redact import Redactor, masked
 from holdfast.errors import ServerFailure
 from holdfast.hub.memory import Memory
 from holdfast.hub.turnstile import Turnstile
@@ -27,7 +27,7 @@ from holdfast.wire.dial import Dialer
 from holdfast.wire.listening import LIST_CHANGED, stay
 from holdfast.wire.listing import Offer, OfferKind
 
-__all__ = ["FailedDial", "Lease", "Workshop", "bad_definition", "is_shown", "session_expired"]
+__all__ = ["FailedDial", "Lease", "Workshop", "bad_definition", "evidence_in", "is_shown", "session_expired"]
 
 
 class Lease:
@@ -42,6 +42,8 @@ class Lease:
         self.listing: Listing | None = None
         self.redactor = Redactor()
         self.close_error = ""
+        self.drains = False
+        """Its session expired: requests under way are waited for before it is closed, a moment at the most."""
 
     def __repr__(self) -> str:
         return f"<Lease {self.generation} {'stands' if self.connection is not None else 'dialing'}>"
@@ -84,15 +86,13 @@ class Workshop:
         lease.redactor = Redactor(spec.secrets)
         try:
             await self._live(spec, lease, stands, changed, gone)
-        except ServerFailure as failure:
-            seen: Evidence = failure.evidence
         except Exception as exc:  # noqa: BLE001 - a fault of ours, or a library's, is that server's and no other's
-            seen = Unexpected(type=type(exc).__name__, detail=lease.redactor.mask(str(exc)))
+            seen = masked(evidence_in(exc), lease.redactor)
         else:
             return None
         if lease.connection is None:
             return _failed(lease, seen, ever_connected=ever_connected)
-        lease.close_error = lease.redactor.mask(classify(seen).reason)
+        lease.close_error = classify(seen).reason
         return None
 
     async def refresh(self, spec: ServerSpec | BadServer, lease: Lease) -> on.Event:
@@ -102,11 +102,12 @@ class Workshop:
             return on.RefreshFailed(generation)
         try:
             listing = await self._list(spec, lease, connection)
-        except ServerFailure as failure:
-            if session_expired(failure.evidence):
+        except Exception as exc:  # noqa: BLE001 - whatever it was, it is that server's and no other's
+            seen = evidence_in(exc)
+            if session_expired(seen):
                 return on.SessionExpired(generation)
-            verdict = classify(failure.evidence, connected_before=True)
-            return on.RefreshFailed(generation, verdict.status, lease.redactor.mask(verdict.reason))
+            verdict = classify(masked(seen, lease.redactor), connected_before=True)
+            return on.RefreshFailed(generation, verdict.status, verdict.reason)
         if listing == lease.listing:
             return on.RefreshSucceeded(generation)
         lease.listing = listing
@@ -117,9 +118,9 @@ class Workshop:
         try:
             if lease.connection is not None:
                 await lease.connection.ping(within=within)
-        except ServerFailure as failure:
-            reason = lease.redactor.mask(classify(failure.evidence, connected_before=True).reason)
-            return on.LivenessFailed(lease.generation, reason)
+        except Exception as exc:  # noqa: BLE001 - whatever it was, it is that server's and no other's
+            seen = masked(evidence_in(exc), lease.redactor)
+            return on.LivenessFailed(lease.generation, classify(seen, connected_before=True).reason)
         return on.LivenessConfirmed(lease.generation)
 
     async def _live(
@@ -150,16 +151,31 @@ class Workshop:
                 await young.aclose()
                 lease.connection = connection
                 stands(lease.listing)
-                seen = await stay(connection, changed)
-                if session_expired(seen):
-                    gone(on.SessionExpired(lease.generation))
-                else:
-                    reason = classify(seen, connected_before=True).reason
-                    gone(on.TransportLost(lease.generation, lease.redactor.mask(reason)))
+                try:
+                    gone(_end(lease, await stay(connection, changed)))
+                finally:
+                    if lease.drains:
+                        await connection.drain()
 
     async def _list(self, spec: ServerSpec, lease: Lease, connection: Connection) -> Listing:
         offers = await connection.list_everything(within=self._policy.attempt_timeout)
         return _listing(spec, lease.generation, offers)
+
+
+def _end(lease: Lease, seen: Evidence) -> on.Event:
+    if session_expired(seen):
+        return on.SessionExpired(lease.generation)
+    reason = classify(masked(seen, lease.redactor), connected_before=True).reason
+    return on.TransportLost(lease.generation, reason)
+
+
+def evidence_in(exc: Exception) -> Evidence:
+    """What an exception shows; one that a task group wrapped is looked for inside."""
+    while isinstance(exc, ExceptionGroup) and len(exc.exceptions) == 1:
+        exc = exc.exceptions[0]
+    if isinstance(exc, ServerFailure):
+        return exc.evidence
+    return Unexpected(type=type(exc).__name__, detail=str(exc))
 
 
 def session_expired(seen: Evidence) -> bool:
@@ -190,7 +206,7 @@ def _failed(lease: Lease, seen: Evidence, *, ever_connected: bool) -> FailedDial
     event = on.DialFailed(
         lease.generation,
         verdict.status,
-        reason=lease.redactor.mask(verdict.reason),
+        reason=verdict.reason,
         refused=isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED,
         neutral=isinstance(seen, BadConfig),
         retry_after=verdict.retry_after,

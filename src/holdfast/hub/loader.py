@@ -20,10 +20,10 @@ from holdfast.config.load import config_from_mapping, load_config, spec_from_con
 from holdfast.config.spec import BadServer, Config, LoadPolicy, ServerSpec, Settings
 from holdfast.core.backoff import delay
 from holdfast.core.classify import Verdict, classify
-from holdfast.core.evidence import Evidence, TimedOut, Unexpected
+from holdfast.core.evidence import Evidence, TimedOut
 from holdfast.core.redact import Redactor, masked
 from holdfast.errors import CallFailed, ServerFailure, UnknownServer, UnknownTool, UsageError
-from holdfast.hub.lease import bad_definition, is_shown
+from holdfast.hub.lease import bad_definition, evidence_in, is_shown
 from holdfast.hub.memory import Memory
 from holdfast.hub.outcome import LoadResult, MCPServerLoadOutcome, Tool
 from holdfast.hub.turnstile import Turnstile
@@ -188,7 +188,7 @@ class Loader:
             async with turnstile.place():
                 return await self._list(spec, dialer, redactor, deadline)
         except Exception as exc:  # noqa: BLE001 - a fault of ours, or a library's, is that server's and no other's
-            verdict = classify(masked(_evidence_in(exc), redactor), connected_before=known.connected)
+            verdict = classify(masked(evidence_in(exc), redactor), connected_before=known.connected)
         if verdict.status == "permanent":
             known.era = None  # it may have come to speak another: the next load asks again
         return verdict
@@ -244,7 +244,7 @@ class Loader:
         except (UnknownTool, UsageError):
             raise
         except Exception as exc:  # noqa: BLE001 - whatever it was, the caller is told of a failed call
-            seen = masked(_evidence_in(exc), redactor)
+            seen = masked(evidence_in(exc), redactor)
             verdict = classify(seen, connected_before=self._memory.of(spec).connected)
         # Not chained: what a library raised may quote what the server said, secrets and all.
         raise _call_failed(spec.id, verdict, seen) from None
@@ -258,15 +258,6 @@ class Loader:
         near = get_close_matches(tool, infos, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"`holdfast tools {spec.id}` lists what it has"
         raise UnknownTool(f"the server `{spec.id}` has no tool `{tool}`", hint=hint)
-
-
-def _evidence_in(exc: Exception) -> Evidence:
-    """What an exception shows; one that a task group wrapped is looked for inside."""
-    while isinstance(exc, ExceptionGroup) and len(exc.exceptions) == 1:
-        exc = exc.exceptions[0]
-    if isinstance(exc, ServerFailure):
-        return exc.evidence
-    return Unexpected(type=type(exc).__name__, detail=str(exc))
 
 
 def _failed(server_id: str, verdict: Verdict, *, attempts: int, elapsed: float) -> MCPServerLoadOutcome:

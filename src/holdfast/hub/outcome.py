@@ -59,6 +59,11 @@ class Tool:
         """Hints such as ``readOnlyHint``, as the server gives them."""
         return self._info.annotations
 
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """What else is said of it in ``_meta``: by the server, and by a hub about what it has not yet verified."""
+        return self._info.meta
+
     async def call(self, args: Mapping[str, Any] | None = None, *, on_progress: ProgressFn | None = None) -> CallResult:
         """Call it. Raises ``CallFailed`` unless the server gave a result (which may be an error of the tool's)."""
         return await self._call(self.name, args or {}, on_progress)
@@ -113,6 +118,9 @@ class LoadResult(  # noqa: SLOT001 - the outcomes stand beside the triple
         )
         result.outcomes = every
         return result
+
+    def __reduce__(self) -> tuple[type[Self], tuple[tuple[MCPServerLoadOutcome, ...]]]:
+        return type(self), (self.outcomes,)
 
     @property
     def tools(self) -> tuple[Tool, ...]:

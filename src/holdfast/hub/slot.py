@@ -80,6 +80,7 @@ class Slot:
         )
         self.bulkhead = Bulkhead(around.settings.call.concurrency, around.settings.call.queue)
         self._leases: dict[int, Lease] = {}
+        self._latest: Lease | None = None
         self._looks: dict[int, anyio.CancelScope] = {}
         self._changed = anyio.Event()
         self._wake_at: float | None = None
@@ -108,9 +109,8 @@ class Slot:
 
     @property
     def redactor(self) -> Redactor:
-        """Knows the server's secrets, also those that its connection learned."""
-        lease = self.lease
-        return lease.redactor if lease is not None else Redactor(getattr(self.spec, "secrets", ()))
+        """Knows the server's secrets, also those that its latest connection learned, be it gone by now."""
+        return self._latest.redactor if self._latest is not None else Redactor(getattr(self.spec, "secrets", ()))
 
     @property
     def lease(self) -> Lease | None:
@@ -132,12 +132,21 @@ class Slot:
             log.error("%s: %s", self.id, exc)  # noqa: TRY400 - a traceback would tell nothing that this does not
             return ()
         self._perform(effects)
+        self._note()
         return effects
+
+    def session_expired(self, generation: int) -> None:
+        """The server forgot the session of this connection, and refused a request for it."""
+        if (lease := self._leases.get(generation)) is not None:
+            lease.drains = True
+        self.tell(on.SessionExpired(generation))
 
     def admit(self) -> Permit | Refusal:
         """May a call try?"""
         decision, effects = self.machine.admit(self._around.clock.now())
-        self._perform(effects)
+        if effects:
+            self._perform(effects)
+            self._note()
         return decision
 
     def settle(self, permit: Permit, outcome: Outcome, reason: str = "") -> None:
@@ -146,6 +155,7 @@ class Slot:
         effects = self.machine.settle(permit, outcome, around.clock.now(), chance=around.chance(), reason=reason)
         if effects:
             self._perform(effects)
+            self._note()
 
     async def changed(self, until: float | None = None) -> bool:
         """Wait until anything about the server changes; False if the time came first."""
@@ -170,10 +180,6 @@ class Slot:
     def _perform(self, effects: tuple[do.Effect, ...]) -> None:
         for effect in effects:
             self._do(effect)
-        if effects:
-            self._note_outcome()
-            self._changed.set()
-            self._changed = anyio.Event()
 
     def _do(self, effect: do.Effect) -> None:  # noqa: PLR0912 - one arm for each kind of effect
         around, start = self._around, self._around.tasks.start_soon
@@ -206,9 +212,15 @@ class Slot:
             case do.Reject():
                 pass  # whoever gave the command finds it among the effects
 
-    def _note_outcome(self) -> None:
-        if self.state not in (State.DISCONNECTED, State.CONNECTING, State.DISABLING):
+    def _note(self) -> None:
+        """Wake whoever waits for the server; the owner too, once there is nothing left to wait for."""
+        stopped = self.machine.life.stopped
+        if stopped or self.state not in (State.DISCONNECTED, State.CONNECTING, State.DISABLING):
             self.has_outcome.set()
+        if stopped:
+            self._poked.set()
+        self._changed.set()
+        self._changed = anyio.Event()
 
     # What the effects start. Each ends by telling an event.
 
@@ -221,18 +233,31 @@ class Slot:
                     self.spec,
                     lease,
                     ever_connected=self.machine.life.ever_connected,
-                    stands=lambda listing: self.tell(on.DialSucceeded(lease.generation, listing)),
+                    stands=lambda listing: self._stands(lease, listing),
                     changed=lambda: self.tell(on.ListChanged(lease.generation)),
-                    gone=self.tell,
+                    gone=self._hear,
                 )
         finally:
             del self._leases[lease.generation]
-        if failed is not None:
+        if failed is not None and self.machine.dialing == lease.generation:
             self.failed_dials = {lease.generation: failed}
             self.tell(failed.event)
+            return
+        if self.machine.connection == lease.generation:
+            # It ended by a fault that nobody foresaw: a connection that is gone must not pass for one that stands.
+            self.tell(on.TransportLost(lease.generation, lease.close_error))
+        self.tell(on.Closed(lease.generation, lease.close_error))
+
+    def _stands(self, lease: Lease, listing: Listing) -> None:
+        self._latest = lease
+        self.tell(on.DialSucceeded(lease.generation, listing))
+
+    def _hear(self, event: on.Event) -> None:
+        """What the workshop found out about a connection."""
+        if isinstance(event, on.SessionExpired):
+            self.session_expired(event.generation)
         else:
-            self.tell(on.Closed(lease.generation, lease.close_error))
-        self._poked.set()
+            self.tell(event)
 
     def _close(self, generation: int) -> None:
         lease = self._leases.get(generation)
@@ -248,13 +273,11 @@ class Slot:
         self._looks.pop(number, None)
 
     async def _refresh(self, generation: int) -> None:
-        lease = self._leases.get(generation)
-        if lease is not None:
-            self.tell(await self._around.workshop.refresh(self.spec, lease))
+        if (lease := self._leases.get(generation)) is not None:
+            self._hear(await self._around.workshop.refresh(self.spec, lease))
 
     async def _check(self, generation: int) -> None:
-        lease = self._leases.get(generation)
-        if lease is not None:
+        if (lease := self._leases.get(generation)) is not None:
             self.tell(await self._around.workshop.check(lease, within=PING_SECONDS))
 
     def __repr__(self) -> str:

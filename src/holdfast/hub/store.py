@@ -55,25 +55,31 @@ class Store:
 
     def __init__(self, file: Path) -> None:
         self._file = file
+        self._hands_off = False
 
     def load(self) -> dict[str, Kept]:
-        """All that is kept; nothing, with the file set aside, if it cannot be read."""
-        if not self._file.exists():
-            return {}
+        """All that is kept; nothing, if it cannot be read. A corrupt file is set aside."""
         try:
+            if not self._file.exists():
+                return {}
             with closing(self._open()) as database:
                 return _read(database)
-        except (sqlite3.Error, ValueError, KeyError, TypeError) as exc:
+        except (OSError, sqlite3.OperationalError, _Newer) as exc:
+            # Nothing is wrong with the file: another process holds it, or it is not ours to read.
+            log.warning("the state file %s cannot be read: %s", self._file, exc)
+        except (sqlite3.Error, ValueError, KeyError, TypeError, AttributeError) as exc:
             self._set_aside(exc)
-            return {}
+        return {}
 
     def save(self, servers: Mapping[str, Kept]) -> None:
         """Write everything, or nothing."""
+        if self._hands_off:
+            return
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with closing(self._open()) as database, database:
                 _write(database, servers)
-        except (sqlite3.Error, OSError) as exc:
+        except (sqlite3.Error, OSError, ValueError, _Newer) as exc:
             log.warning("the state file %s could not be written: %s", self._file, exc)
 
     def _open(self) -> sqlite3.Connection:
@@ -81,7 +87,8 @@ class Store:
         try:
             (version,) = database.execute("PRAGMA user_version").fetchone()
             if version > SCHEMA_VERSION:
-                raise ValueError(f"it was written by a newer Holdfast (schema {version})")
+                self._hands_off = True
+                raise _Newer(f"it was written by a newer Holdfast (schema {version}), and is left alone")
             if version < SCHEMA_VERSION:
                 database.executescript(_SCHEMA)
                 database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -94,9 +101,21 @@ class Store:
         for number in range(1, 1000):
             aside = self._file.with_name(f"{self._file.name}.corrupt-{number}")
             if not aside.exists():
-                os.replace(self._file, aside)  # noqa: PTH105 - atomic, and says so
-                log.warning("the state file %s cannot be read (%s): set aside as %s", self._file, exc, aside.name)
+                self._move(aside, exc)
                 return
+
+    def _move(self, aside: Path, exc: Exception) -> None:
+        try:
+            os.replace(self._file, aside)  # noqa: PTH105 - atomic, and says so
+        except OSError as refusal:
+            self._hands_off = True
+            log.warning("the state file %s cannot be read (%s), nor set aside: %s", self._file, exc, refusal)
+        else:
+            log.warning("the state file %s cannot be read (%s): set aside as %s", self._file, exc, aside.name)
+
+
+class _Newer(Exception):
+    """The file is a newer version's: that one still wants it."""
 
 
 def default_state_file(config: Path) -> Path:

@@ -15,7 +15,7 @@ async def look(host: str, port: int) -> bool:
     try:
         with anyio.fail_after(LOOK_SECONDS):
             stream = await anyio.connect_tcp(host, port, happy_eyeballs_delay=0.1)
-    except (OSError, TimeoutError):
+    except (OSError, TimeoutError, ValueError):  # the last for a name that no resolver can be asked for
         return False
     await anyio.aclose_forcefully(stream)
     return True

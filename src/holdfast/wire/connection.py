@@ -34,6 +34,9 @@ __all__ = ["CallResult", "Connection", "ProgressFn", "Wire"]
 CLOSE_SECONDS = 10.0
 """Each way of closing has a bound of its own; this one is for the case that one of them is wrong."""
 
+DRAIN_SECONDS = 2.0
+"""How long requests may take to be refused one by one, once a session is known to have expired."""
+
 _T = TypeVar("_T")
 Wire: TypeAlias = HttpDispatcher | SseDispatcher | StdioDispatcher
 
@@ -89,6 +92,12 @@ class Connection:
             self.acknowledged.set()
         elif pass_on is not None:
             pass_on(method)
+
+    async def drain(self) -> None:
+        """Let the requests under way come to their own end. Bounded, and no cancellation cuts it short."""
+        if isinstance(self.wire, HttpDispatcher):
+            with anyio.move_on_after(DRAIN_SECONDS, shield=True):
+                await self.wire.quiet()
 
     async def aclose(self) -> None:
         """End the session, then whatever carried it. Bounded, and no cancellation cuts it short."""
