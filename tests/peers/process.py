@@ -38,6 +38,10 @@ class ForeignProcess:
                 await anyio.sleep(_PAUSE)
         raise AssertionError(f"the process did not come up; it said:\n{_text(self.log)}")
 
+    async def ended(self) -> int:
+        """Wait until it is over; gives its exit code."""
+        return await self._process.wait()
+
 
 @asynccontextmanager
 async def foreign_process(

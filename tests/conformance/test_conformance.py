@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.runner import REQUIRED, Requirements, run_suite
+from tests.conformance.serving import fixture_over_http, fixture_over_stdio, hub_over_http
+
+pytestmark = pytest.mark.anyio
+
+REVISIONS: tuple[Requirements, ...] = ("2025-11-25", "2026-07-28")
+
+
+@pytest.mark.parametrize("requirements", REVISIONS)
+async def test_fixture_server_fulfils_all_that_a_revision_requires(requirements: Requirements, tmp_path: Path) -> None:
+    async with fixture_over_http(folder=tmp_path) as url:
+        score = await run_suite(url, requirements, folder=tmp_path)
+    assert len(score.required) == REQUIRED[requirements]
+    assert score.fulfilled == score.required, str(score)
+
+
+@pytest.mark.requirement("HUB-6", "HUB-8")
+@pytest.mark.parametrize("requirements", REVISIONS)
+async def test_suite_finds_through_the_hub_what_it_finds_directly(requirements: Requirements, tmp_path: Path) -> None:
+    async with fixture_over_http(folder=tmp_path) as url:
+        direct = await run_suite(url, requirements, folder=tmp_path / "direct")
+        async with hub_over_http({"fixture": {"type": "http", "url": url}}, folder=tmp_path) as hub:
+            through = await run_suite(f"{hub}/servers/fixture/mcp", requirements, folder=tmp_path / "hub")
+    assert through.fulfilled == direct.fulfilled, str(through)
+    assert len(through.fulfilled) == REQUIRED[requirements]
+
+
+@pytest.mark.requirement("HUB-6")
+@pytest.mark.parametrize("requirements", REVISIONS)
+async def test_suite_is_content_with_a_spawned_server_behind_the_hub(
+    requirements: Requirements, tmp_path: Path
+) -> None:
+    async with hub_over_http({"fixture": fixture_over_stdio()}, folder=tmp_path) as hub:
+        score = await run_suite(f"{hub}/servers/fixture/mcp", requirements, folder=tmp_path)
+    assert score.fulfilled == score.required, str(score)
+    assert len(score.fulfilled) == REQUIRED[requirements]
