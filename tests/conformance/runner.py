@@ -54,7 +54,11 @@ class Score:
 
     def __str__(self) -> str:
         head = f"{len(self.fulfilled)}/{len(self.required)}"
-        lines = [f"{name}: {reason}" for name in sorted(self.failed) for reason in self.reasons.get(name, ("?",))]
+        lines = [
+            f"{name}: {reason}"
+            for name in sorted(self.failed - self.unscored)
+            for reason in self.reasons.get(name, ("?",))
+        ]
         return "\n  ".join([head, *lines])
 
 
