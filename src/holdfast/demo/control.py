@@ -1,0 +1,172 @@
+"""The demo's controls: what each server is like now, in one small file that the servers themselves follow.
+
+Whoever has the folder can break and heal: `holdfast demo` does so from a second terminal. Two of the
+servers are broken by their definitions, not by themselves; those are mended in the fleet's `mcp.json`,
+which the hub reads anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from holdfast.demo import server as program
+from holdfast.errors import HoldfastError, UnknownServer, UsageError
+
+__all__ = ["HEALTHY", "WAYS", "Control", "forget_running", "note_running", "running_demo"]
+
+HEALTHY = "healthy"
+
+WAYS: Mapping[str, Mapping[str, str]] = {
+    "notes": {"down": "its process exits", "hanging": "it answers nothing"},
+    "weather": {
+        "starting": "it answers 503 for a while, as a server does that warms up",
+        "down": "nothing listens",
+        "hanging": "it answers nothing",
+    },
+    "ticker": {
+        "flapping": "it comes up, and dies again and again",
+        "down": "its process exits",
+        "hanging": "it answers nothing",
+    },
+    "vault": {"denied": "the caller has no key", "down": "nothing listens", "hanging": "it answers nothing"},
+    "calendar": {"mistyped": "its command is misspelt in the mcp.json", "down": "its process exits"},
+}
+"""For each server the ways in which it can be broken, the first being its own; and what each means."""
+
+_AT_FIRST = {name: HEALTHY if name == "notes" else next(iter(ways)) for name, ways in WAYS.items()}
+_OVER_HTTP = ("weather", "vault")
+_RECORD = "demo.json"
+
+
+class Control:
+    """The folder of one running demo."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._fleet = folder / "fleet.json"
+
+    @property
+    def config_file(self) -> Path:
+        """The fleet's ``mcp.json``."""
+        return self.folder / "mcp.json"
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """What each server is like now."""
+        return {name: str(condition["is"]) for name, condition in self._read()["conditions"].items()}
+
+    def create(self) -> None:
+        """Set every server to what it is like at first."""
+        now = time.time()
+        conditions = {name: {"is": way, "since": now} for name, way in _AT_FIRST.items()}
+        _write(self._fleet, {"conditions": conditions, "ports": {}})
+
+    def put_on_ports(self, ports: Mapping[str, int]) -> None:
+        """Say where the HTTP servers listen; from now on there is an ``mcp.json``."""
+        fleet = self._read()
+        fleet["ports"] = dict(ports)
+        self._save(fleet)
+
+    def break_server(self, name: str, way: str | None = None) -> str:
+        """Break a server; returns the way in which it is broken now."""
+        ways = WAYS[_known(name)]
+        if way is not None and way not in ways:
+            raise UsageError(f"`{name}` cannot be {way}", hint=f"it can be: {', '.join(ways)}")
+        way = way or next(iter(ways))
+        self._set(name, way)
+        return way
+
+    def heal(self, name: str) -> None:
+        """Mend a server."""
+        self._set(_known(name), HEALTHY)
+
+    def command(self, how: str, name: str) -> list[str]:
+        """How a server is started."""
+        return [sys.executable, "-I", "-S", program.__file__, how, name, str(self._fleet)]
+
+    def _set(self, name: str, way: str) -> None:
+        fleet = self._read()
+        fleet["conditions"][name] = {"is": way, "since": time.time()}
+        self._save(fleet)
+
+    def _save(self, fleet: dict[str, Any]) -> None:
+        _write(self._fleet, fleet)
+        config = self._config(fleet)
+        if not self.config_file.exists() or json.loads(self.config_file.read_text()) != config:
+            _write(self.config_file, config)
+
+    def _config(self, fleet: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "mcpServers": {name: self._definition(name, fleet) for name in WAYS},
+            # A visitor has no minute to wait for: everything that is patient by default is brisk here.
+            "holdfast": {"breaker": {"cooldown": "10s"}, "reconnect": {"selfProbe": "15s"}, "refresh": "15s"},
+        }
+
+    def _definition(self, name: str, fleet: Mapping[str, Any]) -> dict[str, Any]:
+        condition = fleet["conditions"][name]["is"]
+        if name in _OVER_HTTP:
+            with_key = (
+                {"headers": {program.KEY_HEADER: program.KEY}} if name == "vault" and condition != "denied" else {}
+            )
+            return {"type": "http", "url": f"http://127.0.0.1:{fleet['ports'][name]}/mcp", **with_key}
+        command, *args = self.command("stdio", name)
+        return {"command": "calender-mcp" if condition == "mistyped" else command, "args": args}
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            return cast("dict[str, Any]", json.loads(self._fleet.read_text()))
+        except OSError as exc:
+            raise _nothing_runs() from exc
+
+
+def note_running(control: Control, url: str) -> None:
+    """Leave word for a second terminal."""
+    record = _record()
+    record.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _write(record, {"pid": os.getpid(), "url": url, "folder": str(control.folder)})
+
+
+def forget_running() -> None:
+    """Take that word back, unless another demo has left its own since."""
+    record = _record()
+    if record.exists() and json.loads(record.read_text()).get("pid") == os.getpid():
+        record.unlink()
+
+
+def running_demo() -> tuple[Control, str]:
+    """The demo that runs, and its hub's address; raises if there is none."""
+    try:
+        found = json.loads(_record().read_text())
+        os.kill(found["pid"], 0)
+    except (OSError, ValueError, KeyError) as exc:
+        raise _nothing_runs() from exc
+    return Control(Path(found["folder"])), str(found["url"])
+
+
+def _record() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "holdfast" / _RECORD
+
+
+def _nothing_runs() -> HoldfastError:
+    return HoldfastError("no demo is running", hint="start it in another terminal: holdfast serve --demo")
+
+
+def _known(name: str) -> str:
+    if name not in WAYS:
+        raise UnknownServer(f"the demo has no server `{name}`", hint=f"it has: {', '.join(WAYS)}")
+    return name
+
+
+def _write(file: Path, value: object) -> None:
+    """In one step: nobody reads half of it."""
+    fresh = file.with_suffix(".new")
+    fresh.write_text(json.dumps(value, indent=2))
+    fresh.chmod(0o600)
+    fresh.replace(file)

@@ -1,0 +1,74 @@
+"""Starts the demo's HTTP servers and writes the fleet's ``mcp.json``; the others are for the hub to start."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.abc
+
+from holdfast.demo.control import Control
+from holdfast.errors import HoldfastError
+
+__all__ = ["demo_fleet"]
+
+START_SECONDS = 20.0
+"""A server of the demo is there in a tenth of a second; a machine under load may take longer."""
+
+END_SECONDS = 3.0
+"""It ends when its stdin does; one that was stopped (Ctrl-Z) does not, and is killed."""
+
+
+@asynccontextmanager
+async def demo_fleet() -> AsyncIterator[Control]:
+    """The fleet, for as long as the body runs; ``control.config_file`` is its configuration."""
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-demo-"))
+        control = Control(Path(folder))
+        control.create()
+        ports = {name: await stack.enter_async_context(_web(control, name)) for name in ("weather", "vault")}
+        control.put_on_ports(ports)
+        yield control
+
+
+@asynccontextmanager
+async def _web(control: Control, name: str) -> AsyncIterator[int]:
+    """One HTTP server in a process of its own, and the port that it listens on."""
+    async with await _start(control.command("http", name)) as process:
+        try:
+            yield await _port(name, process)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _end(process)
+
+
+async def _start(command: list[str]) -> anyio.abc.Process:
+    # A group of its own: Ctrl-C in the terminal is the hub's to handle, and it ends its servers in order.
+    return await anyio.open_process(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None, start_new_session=True
+    )
+
+
+async def _port(name: str, process: anyio.abc.Process) -> int:
+    assert process.stdout is not None  # noqa: S101 - it was asked for
+    with anyio.move_on_after(START_SECONDS):
+        said = b""
+        async for part in process.stdout:
+            said += part
+            if said.endswith(b"\n"):
+                return int(said)
+    raise HoldfastError(f"the demo's server `{name}` did not start", hint="is 127.0.0.1 usable on this machine?")
+
+
+async def _end(process: anyio.abc.Process) -> None:
+    assert process.stdin is not None  # noqa: S101 - it was asked for
+    await process.stdin.aclose()
+    with anyio.move_on_after(END_SECONDS):
+        await process.wait()
+    if process.returncode is None:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,147 @@
+"""The demo's servers are real, fail each in its own way, and can be broken and healed while a hub runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from holdfast.config.load import load_config
+from holdfast.core.lifecycle.table import State
+from holdfast.core.machine import Health
+from holdfast.demo import control as controls
+from holdfast.demo.control import WAYS, Control, forget_running, note_running, running_demo
+from holdfast.demo.fleet import demo_fleet
+from holdfast.errors import HoldfastError, ServerUnavailable, UnknownServer, UsageError
+from holdfast.hub.hub import Hub
+from holdfast.hub.reload import Reloader
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def demo() -> AsyncIterator[tuple[Hub, Control, Reloader]]:
+    async with demo_fleet() as control, Hub(load_config(control.config_file)) as hub:
+        with anyio.fail_after(60):
+            await hub.ready()
+            yield hub, control, Reloader(hub, control.config_file)
+
+
+async def until(hub: Hub, server: str, wanted: Callable[[Health], bool]) -> Health:
+    """Wait for a server to be so, woken by each of the hub's records."""
+    records = hub.events()
+    while not wanted(health := hub.server_health(server)):
+        await anext(records)
+    return health
+
+
+async def calls_without_end(hub: Hub, tool: str, **arguments: str) -> None:
+    while True:
+        await hub.call_tool(tool, arguments)
+
+
+def state(*wanted: State) -> Callable[[Health], bool]:
+    return lambda health: health.state in wanted
+
+
+async def test_each_server_fails_in_its_own_way_and_one_does_not() -> None:
+    async with demo() as (hub, _, _):
+        servers = hub.servers
+        assert servers["notes"].state is State.CONNECTED
+        assert servers["vault"].state is State.DENIED
+        assert servers["calendar"].state is State.PERMANENTLY_FAILED
+        assert "calender-mcp" in servers["calendar"].reason
+        assert "rope" in (await hub.call_tool("notes__list_notes")).text
+        await until(hub, "weather", state(State.CONNECTED))
+        assert "Oslo" in (await hub.call_tool("weather__forecast", {"city": "Oslo"})).text
+
+
+async def test_the_flapping_server_comes_and_goes_until_it_is_healed() -> None:
+    async with demo() as (hub, control, _):
+        first = await until(hub, "ticker", state(State.CONNECTED))
+        await until(hub, "ticker", lambda health: health.generation != first.generation)
+        control.heal("ticker")
+        await until(hub, "ticker", state(State.CONNECTED))
+        assert "ACME" in (await hub.call_tool("ticker__price", {"symbol": "ACME"})).text
+
+
+async def test_what_is_wrong_in_the_definition_is_mended_there() -> None:
+    async with demo() as (hub, control, reloader):
+        control.heal("vault")
+        control.heal("calendar")
+        assert await reloader.look() or await reloader.look()
+        await until(hub, "vault", state(State.CONNECTED))
+        await until(hub, "calendar", state(State.CONNECTED))
+        assert "tide" in (await hub.call_tool("calendar__today")).text
+        control.break_server("vault")
+        assert await reloader.look() or await reloader.look()
+        await until(hub, "vault", state(State.DENIED))
+
+
+async def test_a_server_that_is_broken_loses_no_tool_and_comes_back() -> None:
+    async with demo() as (hub, control, _):
+        for way in ("down", "hanging"):
+            assert control.break_server("notes", way) == way
+            if way == "down":
+                await until(hub, "notes", state(State.RECONNECTING, State.PERMANENTLY_FAILED))
+                with pytest.raises(ServerUnavailable):
+                    await hub.call_tool("notes__list_notes")
+            assert "notes__list_notes" in [tool.name for tool in hub.catalog.tools]
+            control.heal("notes")
+            await until(hub, "notes", state(State.CONNECTED))
+            assert "rope" in (await hub.call_tool("notes__list_notes")).text
+
+
+async def test_an_http_server_that_is_down_does_not_listen_and_returns_to_its_port() -> None:
+    async with demo() as (hub, control, _):
+        await until(hub, "weather", state(State.CONNECTED))
+        control.break_server("weather", "down")
+        with pytest.raises(HoldfastError):
+            await calls_without_end(hub, "weather__forecast", city="Oslo")
+        control.heal("weather")
+        await until(hub, "weather", state(State.CONNECTED))
+
+
+async def test_nonsense_is_refused_with_what_would_do() -> None:
+    async with demo_fleet() as control:
+        with pytest.raises(UnknownServer) as unknown:
+            control.heal("note")
+        assert "notes" in unknown.value.hint
+        with pytest.raises(UsageError) as wrong:
+            control.break_server("notes", "denied")
+        assert wrong.value.hint == "it can be: down, hanging"
+
+
+async def test_every_server_of_the_table_is_in_the_file_and_the_folder_is_gone_afterwards() -> None:
+    async with demo_fleet() as control:
+        assert list(load_config(control.config_file).servers) == list(WAYS)
+        assert control.config_file.stat().st_mode & 0o077 == 0
+    assert not control.folder.exists()
+
+
+def test_a_second_terminal_finds_the_demo_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with pytest.raises(HoldfastError) as none:
+        running_demo()
+    assert "holdfast serve --demo" in none.value.hint
+    note_running(Control(tmp_path / "demo"), "http://127.0.0.1:1/mcp")
+    control, url = running_demo()
+    assert (control.folder, url) == (tmp_path / "demo", "http://127.0.0.1:1/mcp")
+    forget_running()
+    assert not controls._record().exists()
+
+
+def test_word_left_by_a_demo_that_was_killed_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    note_running(Control(tmp_path), "http://127.0.0.1:1/mcp")
+    record = controls._record()
+    record.write_text(record.read_text().replace(str(os.getpid()), str(gone.pid)))
+    with pytest.raises(HoldfastError, match="no demo is running"):
+        running_demo()
