@@ -26,7 +26,7 @@ from holdfast.config.models import ServerFile
 from holdfast.config.places import KeyPath, Places, joined, quoted
 from holdfast.config.problems import validation_problems
 from holdfast.config.secrets import gather_secrets
-from holdfast.config.spec import BadServer, ServerSpec, ToolFilter, Transport
+from holdfast.config.spec import BadServer, ServerSpec, Sharing, ToolFilter, Transport
 from holdfast.errors import Problem
 
 __all__ = ["Definition", "Ignored", "Surroundings", "read_definition"]
@@ -276,6 +276,7 @@ class _Reader:
             prefix=model.prefix,
             enabled=model.enabled is not False and not model.disabled,
             lazy=model.lazy,
+            sharing=cast("Sharing", model.sharing),
             secrets=gather_secrets(
                 env=env, headers=model.headers, url=url, args=model.args, expanded=self._found.secrets
             ),

@@ -28,6 +28,7 @@ __all__ = [
     "Period",
     "Prefix",
     "Scalar",
+    "SharingName",
     "Size",
     "Text",
     "Timeout",
@@ -49,6 +50,8 @@ TRANSPORTS = {
     "sse": "sse",
 }
 """Every spelling of a transport that is met in the field, and what it means."""
+
+SHARINGS = ("shared", "per-client")
 
 _FOLDED = {re.sub("[-_]", "", spelling).lower(): meaning for spelling, meaning in TRANSPORTS.items()}
 _EXPANDS = {"type": "string", "pattern": r"\$\{"}
@@ -170,6 +173,14 @@ def _pauses(value: object) -> object:
     return value
 
 
+def _sharing(value: object) -> str:
+    if value in SHARINGS:
+        return str(value)
+    raise Unfit(
+        "must be `shared` or `per-client`", hint='write "per-client" to give each client a connection of its own'
+    )
+
+
 def _transport(value: object) -> str:
     transport = read_transport(value)
     if transport is not None:
@@ -269,6 +280,7 @@ Size: TypeAlias = Annotated[
     BeforeValidator(parse_size),
     _schema({"type": "string", "pattern": SIZE_PATTERN}, {"type": "integer", "minimum": 1}, _EXPANDS),
 ]
+SharingName: TypeAlias = Annotated[str, BeforeValidator(_sharing), _schema({"enum": list(SHARINGS)}, _EXPANDS)]
 TransportName: TypeAlias = Annotated[str, BeforeValidator(_transport), _schema({"enum": list(TRANSPORTS)}, _EXPANDS)]
 Url: TypeAlias = Annotated[
     str, BeforeValidator(_url), _schema({"type": "string", "pattern": r"^[Hh][Tt][Tt][Pp][Ss]?://."}, _EXPANDS)

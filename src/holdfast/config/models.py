@@ -24,6 +24,7 @@ from holdfast.config.fields import (
     Period,
     Prefix,
     Scalar,
+    SharingName,
     Size,
     Text,
     Timeout,
@@ -121,6 +122,11 @@ class ServerFile(_File):
     lazy: Flag = Field(
         default=False,
         description="Start the server at its first use, and stop it when it was unused for `holdfast.idle`.",
+    )
+    sharing: SharingName = Field(
+        default="shared",
+        description="Whether all clients of the hub use one connection to it, or each has one of its own: "
+        "for browsers, shells and anything else that keeps state (`per-client`).",
     )
     prefix: Prefix | None = Field(
         default=None,

@@ -25,11 +25,13 @@ __all__ = [
     "ReconnectSettings",
     "ServerSpec",
     "Settings",
+    "Sharing",
     "ToolFilter",
     "Transport",
 ]
 
 Transport: TypeAlias = Literal["stdio", "http", "sse"]
+Sharing: TypeAlias = Literal["shared", "per-client"]
 
 HeaderSource: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 """Headers for each request: a mapping, or a callable that gives fresh ones every time."""
@@ -65,6 +67,8 @@ class ServerSpec:
     enabled: bool = True
     lazy: bool = False
     """Started at its first use, and stopped when it was unused for ``Settings.idle``."""
+    sharing: Sharing = "shared"
+    """Whether all clients use one connection to it, or each has one of its own."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Strings that no output may show: header and env values, and whatever ``${…}`` brought in."""
 

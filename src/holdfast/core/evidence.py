@@ -57,6 +57,8 @@ class RpcError:
     method: str
     code: int
     message: str = ""
+    data: object = field(default=None, repr=False)
+    """Whatever the server sent beside it, for the one who asked."""
 
 
 class NetworkFault(Enum):

@@ -32,6 +32,7 @@ from holdfast.hub.lease import Workshop
 from holdfast.hub.loader import read
 from holdfast.hub.memory import Memory
 from holdfast.hub.outcome import Tool
+from holdfast.hub.private import PrivateSlots
 from holdfast.hub.showing import shown
 from holdfast.hub.slot import Slot, Surroundings
 from holdfast.hub.store import Store, default_state_file
@@ -40,6 +41,7 @@ from holdfast.hub.warnings import OnWarning, Warnings, Watcher, warnings_of
 from holdfast.wire.connection import CallResult, Connection, ProgressFn
 from holdfast.wire.dial import Dialer
 from holdfast.wire.listing import tool_info
+from holdfast.wire.relay import Caller, Relay
 from holdfast.wire.warden import Warden
 
 __all__ = ["Hub"]
@@ -70,6 +72,8 @@ class Hub:
         self._slots: dict[str, Slot] = {}
         self._memory = Memory()
         self._warden = Warden()
+        self._relay: Relay | None = None
+        self._private: PrivateSlots | None = None
         self._house: anyio.abc.TaskGroup | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._around: Surroundings | None = None
@@ -112,7 +116,9 @@ class Hub:
             ),
             tasks=self._tasks,
             shelf=self,
+            relay=lambda: self._relay,
         )
+        self._private = PrivateSlots(self._around)
         for slot in [self._placed(server) for server in self.config.servers.values()]:
             self._begin(slot)
         self._tasks.start_soon(self._keeper.run, name="state keeper")
@@ -136,7 +142,7 @@ class Hub:
         if not self._closing:
             self._closing = True
             last = self._snapshot()
-            for slot in self._slots.values():
+            for slot in self._all_slots():
                 slot.tell(on.ShutdownRequested())
             if self._tasks is None:
                 self._all_closed.set()
@@ -155,7 +161,7 @@ class Hub:
         """Wait for what a close has begun; in a task of its own, since whoever asked for it may be cancelled."""
         with anyio.move_on_after(CLOSE_SECONDS):
             await self._keeper.close(lambda: last)
-            for slot in self._slots.values():
+            for slot in self._all_slots():
                 await slot.closed.wait()
         self._journal.close()
         self._all_closed.set()
@@ -177,7 +183,7 @@ class Hub:
 
     def server_health(self, name: str) -> Health:
         """How one server is: state, reason, generation, failures, attempts, breaker, next try."""
-        return self._slot(name).health()
+        return self.slot(name).health()
 
     def warnings(self) -> Warnings:
         """What is unavailable, in words for people and for the model."""
@@ -187,6 +193,16 @@ class Hub:
         """Handles on all listed tools; each finds the live connection when it is called."""
         listed = self.catalog.tools
         return tuple(Tool(entry.server, tool_info(entry.name, shown(entry)), self._handle) for entry in listed)
+
+    def attach(self, relay: Relay) -> None:
+        """From now on, new connections pass what servers ask of clients on to ``relay``."""
+        self._relay = relay
+
+    @property
+    def private(self) -> PrivateSlots:
+        """The connections that clients have of their own."""
+        assert self._private is not None  # noqa: S101 - the hub is open
+        return self._private
 
     def events(self) -> AsyncIterator[HubRecord]:
         """Every transition, trip, retry and publication from now on, until the hub is closed."""
@@ -200,7 +216,7 @@ class Hub:
         """Call a tool by its name in the catalog."""
         key = self._resolve(name, Kind.TOOL)
         params = {"name": key.original, "arguments": dict(arguments or {})}
-        raw = await self._request(
+        raw = await self.request(
             key.server, "tools/call", params, repeatable=self._repeatable(name), on_progress=on_progress
         )
         return CallResult.from_raw(raw)
@@ -209,12 +225,12 @@ class Hub:
         """Get a prompt by its name in the catalog."""
         key = self._resolve(name, Kind.PROMPT)
         params = {"name": key.original, "arguments": dict(arguments or {})}
-        return await self._request(key.server, "prompts/get", params, repeatable=True)
+        return await self.request(key.server, "prompts/get", params, repeatable=True)
 
     async def read_resource(self, uri: str, *, server: str | None = None) -> Mapping[str, Any]:
         """Read a resource by its URI in the catalog, or any URI of a server that is named."""
         key = NameKey(Kind.RESOURCE, server, uri) if server is not None else self._resolve(uri, Kind.RESOURCE)
-        return await self._request(key.server, "resources/read", {"uri": key.original}, repeatable=True)
+        return await self.request(key.server, "resources/read", {"uri": key.original}, repeatable=True)
 
     async def complete(self, ref: Mapping[str, Any], argument: Mapping[str, str]) -> Mapping[str, Any]:
         """Ask for completions of a prompt's or a template's argument; ``ref`` uses the catalog's names."""
@@ -222,13 +238,13 @@ class Hub:
         key = self._resolve(str(ref["uri" if by_uri else "name"]), Kind.TEMPLATE if by_uri else Kind.PROMPT)
         own = {**ref, ("uri" if by_uri else "name"): key.original}
         params = {"ref": own, "argument": dict(argument)}
-        return await self._request(key.server, "completion/complete", params, repeatable=True)
+        return await self.request(key.server, "completion/complete", params, repeatable=True)
 
     # What operators do.
 
     async def reconnect(self, name: str) -> Health:
         """Make a new connection now. Raises ``ServerDisabled``, or ``LoadFailed`` with the reason."""
-        slot = self._slot(name)
+        slot = self.slot(name)
         effects = slot.tell(on.ReconnectRequested())
         if any(isinstance(effect, do.Reject) for effect in effects):
             health = slot.health()
@@ -244,7 +260,7 @@ class Hub:
 
     async def toggle(self, name: str, enabled: bool) -> Health:
         """Switch a server on or off. Idempotent; switching on resets its health."""
-        slot = self._slot(name)
+        slot = self.slot(name)
         slot.tell(on.EnableRequested() if enabled else on.DisableRequested())
         self._keeper.changed(self._snapshot)
         while not enabled and slot.state is State.DISABLING:
@@ -314,7 +330,11 @@ class Hub:
         if server.enabled != was_enabled:
             slot.tell(on.EnableRequested() if server.enabled else on.DisableRequested())
 
-    def _slot(self, name: str) -> Slot:
+    def _all_slots(self) -> list[Slot]:
+        return [*self._slots.values(), *(self._private.all() if self._private is not None else ())]
+
+    def slot(self, name: str) -> Slot:
+        """The slot of a server, for whoever passes requests on."""
         slot = self._slots.get(name)
         if slot is None:
             known = ", ".join(sorted(self._slots)) or "none at all"
@@ -334,24 +354,30 @@ class Hub:
         said = entry.item.raw.get("annotations") if entry is not None else None
         return isinstance(said, Mapping) and (said.get("readOnlyHint") is True or said.get("idempotentHint") is True)
 
-    async def _request(
+    async def request(
         self,
         server: str,
         method: str,
         params: Mapping[str, Any],
         *,
-        repeatable: bool,
+        repeatable: bool = False,
         on_progress: ProgressFn | None = None,
+        caller: Caller | None = None,
+        slot: Slot | None = None,
     ) -> Mapping[str, Any]:
+        """Pass any request on to a server, under its own names; ``caller`` is asked what the server asks.
+
+        ``slot`` is another connection to the same server, such as one of the caller's own.
+        """
         policy = self.config.settings.call
 
         async def ask(connection: Connection) -> Mapping[str, Any]:
             return await connection.request(
-                method, params, idle=policy.timeout, within=policy.hard_timeout, on_progress=on_progress
+                method, params, idle=policy.timeout, within=policy.hard_timeout, on_progress=on_progress, caller=caller
             )
 
         ready_at = self._clock.now() + policy.ready_timeout
-        return await send(self._slot(server), ask, repeatable=repeatable, ready_at=ready_at)
+        return await send(slot or self.slot(server), ask, repeatable=repeatable, ready_at=ready_at)
 
     async def _handle(self, name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
         return await self.call_tool(name, args, on_progress=on_progress)

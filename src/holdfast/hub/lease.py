@@ -26,6 +26,8 @@ from holdfast.wire.connection import Connection
 from holdfast.wire.dial import Dialer
 from holdfast.wire.listening import LIST_CHANGED, stay
 from holdfast.wire.listing import Offer, OfferKind
+from holdfast.wire.relay import Relay
+from holdfast.wire.wishes import Wishes, grant
 
 __all__ = ["FailedDial", "Lease", "Workshop", "bad_definition", "evidence_in", "is_shown", "session_expired"]
 
@@ -79,13 +81,15 @@ class Workshop:
         stands: Callable[[Listing], object],
         changed: Callable[[], object],
         gone: Callable[[on.Event], object],
+        relay: Relay | None = None,
+        wishes: Wishes | None = None,
     ) -> FailedDial | None:
         """Dial, list, say that it stands, stay until it is gone, close. The failure, if it never stood."""
         if isinstance(spec, BadServer):
             return _failed(lease, bad_definition(spec), ever_connected=False)
         lease.redactor = Redactor(spec.secrets)
         try:
-            await self._live(spec, lease, stands, changed, gone)
+            await self._live(spec, lease, stands, changed, gone, relay, wishes or Wishes())
         except Exception as exc:  # noqa: BLE001 - a fault of ours, or a library's, is that server's and no other's
             seen = masked(evidence_in(exc), lease.redactor)
         else:
@@ -130,6 +134,8 @@ class Workshop:
         stands: Callable[[Listing], object],
         changed: Callable[[], object],
         gone: Callable[[on.Event], object],
+        relay: Relay | None,
+        wishes: Wishes,
     ) -> None:
         known = self._memory.of(spec)
 
@@ -145,6 +151,7 @@ class Workshop:
                 redactor=lease.redactor,
                 era=known.era,
                 on_notice=noticed,
+                relay=relay,
             ) as connection:
                 known.era, known.connected = connection.era, True
                 lease.listing = await self._list(spec, lease, connection)
@@ -152,7 +159,7 @@ class Workshop:
                 lease.connection = connection
                 stands(lease.listing)
                 try:
-                    gone(_end(lease, await stay(connection, changed)))
+                    gone(_end(lease, await _stay(connection, changed, wishes)))
                 finally:
                     if lease.drains:
                         await connection.drain()
@@ -160,6 +167,15 @@ class Workshop:
     async def _list(self, spec: ServerSpec, lease: Lease, connection: Connection) -> Listing:
         offers = await connection.list_everything(within=self._policy.attempt_timeout)
         return _listing(spec, lease.generation, offers)
+
+
+async def _stay(connection: Connection, changed: Callable[[], object], wishes: Wishes) -> Evidence:
+    """Stay with a connection until it is gone, and grant meanwhile what clients want of the server."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(grant, connection, wishes)
+        seen = await stay(connection, changed)
+        tasks.cancel_scope.cancel()
+    return seen
 
 
 def _end(lease: Lease, seen: Evidence) -> on.Event:

@@ -29,6 +29,8 @@ from holdfast.hub.clock import Clock
 from holdfast.hub.lease import FailedDial, Lease, Workshop
 from holdfast.hub.policies import breaker_policy, lifecycle_policy, watch_address
 from holdfast.hub.watch import look
+from holdfast.wire.relay import Relay
+from holdfast.wire.wishes import Wishes
 
 __all__ = ["Shelf", "Slot", "Surroundings"]
 
@@ -64,6 +66,8 @@ class Surroundings:
     workshop: Workshop
     tasks: anyio.abc.TaskGroup
     shelf: Shelf
+    relay: Callable[[], Relay | None] = lambda: None
+    """Where what servers ask of clients goes, if there are clients."""
 
 
 class Slot:
@@ -78,6 +82,7 @@ class Slot:
             lifecycle=lifecycle_policy(spec, around.settings),
             listed=listed,
         )
+        self.wishes = Wishes()
         self.bulkhead = Bulkhead(around.settings.call.concurrency, around.settings.call.queue)
         self._leases: dict[int, Lease] = {}
         self._latest: Lease | None = None
@@ -236,6 +241,8 @@ class Slot:
                     stands=lambda listing: self._stands(lease, listing),
                     changed=lambda: self.tell(on.ListChanged(lease.generation)),
                     gone=self._hear,
+                    relay=self._around.relay(),
+                    wishes=self.wishes,
                 )
         finally:
             del self._leases[lease.generation]

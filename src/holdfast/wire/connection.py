@@ -25,6 +25,7 @@ from holdfast.errors import ServerFailure
 from holdfast.wire.handshake import Era
 from holdfast.wire.http import HttpDispatcher
 from holdfast.wire.listing import Offer, OfferKind, ToolInfo, list_everything, list_tools
+from holdfast.wire.relay import Caller, Patience, Relayed, calling
 from holdfast.wire.requests import RawRequest, RawResult, first_error
 from holdfast.wire.sse import SseDispatcher
 from holdfast.wire.stdio import StdioDispatcher
@@ -77,9 +78,12 @@ class CallResult:
 class Connection:
     """One live connection."""
 
-    def __init__(self, session: ClientSession, wire: Wire, limits: Limits, closers: AsyncExitStack) -> None:
+    def __init__(
+        self, session: ClientSession, wire: Wire, relayed: Relayed, limits: Limits, closers: AsyncExitStack
+    ) -> None:
         self.session = session
         self.wire = wire
+        self._relayed = relayed
         self._limits = limits
         self._closers = closers
         self.era: Era = "legacy"
@@ -92,6 +96,14 @@ class Connection:
             self.acknowledged.set()
         elif pass_on is not None:
             pass_on(method)
+
+    def missed(self, uri: str) -> None:
+        """A resource that is watched may have changed unseen: whoever watches it is told so."""
+        self._relayed.told("notifications/resources/updated", {"uri": uri})
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Tell the server something; it answers nothing, and nothing is known of how it took it."""
+        await self._relayed.notify(method, params)
 
     async def drain(self) -> None:
         """Let the requests under way come to their own end. Bounded, and no cancellation cuts it short."""
@@ -146,21 +158,24 @@ class Connection:
         idle: float,
         within: float,
         on_progress: ProgressFn | None = None,
+        caller: Caller | None = None,
     ) -> Mapping[str, Any]:
-        """Send a request once; its result is passed on as it came.
+        """Send a request once, for ``caller``; its result is passed on as it came.
 
-        ``idle`` is how long the server may be silent: progress extends it, up to ``within`` in all.
+        ``idle`` is how long the server may be silent: progress extends it, up to ``within`` in all. The time
+        in which the server waits for the caller's own answer does not count.
         """
-        latest = anyio.current_time() + within
+        with anyio.CancelScope() as quiet:
+            patience = Patience(quiet, idle=idle, within=within)
 
-        async def tell(progress: float, total: float | None, message: str | None) -> None:
-            quiet.deadline = min(anyio.current_time() + idle, latest)
-            if on_progress is not None:
-                await on_progress(progress, total, message)
+            async def tell(progress: float, total: float | None, message: str | None) -> None:
+                patience.extend()
+                if on_progress is not None:
+                    await on_progress(progress, total, message)
 
-        with anyio.move_on_after(min(idle, within)) as quiet:
-            return await self._mirrored(method, params, tell)
-        waited, key = (idle, "timeout") if quiet.deadline < latest else (within, "hardTimeout")
+            with calling(self._relayed, caller, patience):
+                return await self._mirrored(method, params, tell)
+        waited, key = (within, "hardTimeout") if patience.ran_out else (idle, "timeout")
         what = params.get("name") or params.get("uri") or method
         seen = TimedOut(doing=f"the result of {what}", after=waited, setting=f"holdfast.call.{key}")
         raise ServerFailure(self.wire.unanswered() or seen)
@@ -212,4 +227,4 @@ class Connection:
 
 
 def _rpc_failure(method: str, exc: MCPError) -> ServerFailure:
-    return ServerFailure(RpcError(method=method, code=exc.code, message=exc.message))
+    return ServerFailure(RpcError(method=method, code=exc.code, message=exc.message, data=exc.error.data))

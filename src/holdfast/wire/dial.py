@@ -21,6 +21,7 @@ from holdfast.wire.handshake import Era, negotiate
 from holdfast.wire.http import HttpDispatcher
 from holdfast.wire.http_client import HttpPeer
 from holdfast.wire.process import Child
+from holdfast.wire.relay import Relay, Relayed
 from holdfast.wire.sse import SseDispatcher
 from holdfast.wire.stdio import StdioDispatcher
 from holdfast.wire.warden import Warden
@@ -47,22 +48,29 @@ class Dialer:
         redactor: Redactor,
         era: Era | None = None,
         on_notice: OnNotice | None = None,
+        relay: Relay | None = None,
     ) -> AsyncIterator[Connection]:
-        """A connection whose handshake is done, within so many seconds."""
+        """A connection whose handshake is done, within so many seconds; ``relay`` gets what the server asks of us."""
         deadline = anyio.current_time() + within
         try:
-            connection = await self._dial(spec, deadline, redactor, era, on_notice)
+            connection = await self._dial(spec, deadline, redactor, era, on_notice, relay)
         except ServerFailure as failure:
             if not _probe_ended_it(failure.evidence, era):
                 raise
-            connection = await self._dial(spec, deadline, redactor, "legacy", on_notice)
+            connection = await self._dial(spec, deadline, redactor, "legacy", on_notice, relay)
         try:
             yield connection
         finally:
             await connection.aclose()
 
     async def _dial(
-        self, spec: ServerSpec, deadline: float, redactor: Redactor, era: Era | None, on_notice: OnNotice | None
+        self,
+        spec: ServerSpec,
+        deadline: float,
+        redactor: Redactor,
+        era: Era | None,
+        on_notice: OnNotice | None,
+        relay: Relay | None,
     ) -> Connection:
         closers = AsyncExitStack()
 
@@ -73,13 +81,14 @@ class Dialer:
         try:
             wire = await self._open(closers, spec, redactor)
             me = types.Implementation(name="holdfast", version=__version__)
-            session = ClientSession(dispatcher=wire, client_info=me, message_handler=_noticed)
+            relayed = Relayed(wire, spec.id, relay)
+            session = ClientSession(dispatcher=relayed, client_info=me, message_handler=_noticed)
             await session.__aenter__()
         except BaseException:
             with anyio.move_on_after(CLOSE_SECONDS, shield=True):
                 await closers.aclose()
             raise
-        connection = Connection(session, wire, self._limits, closers)
+        connection = Connection(session, wire, relayed, self._limits, closers)
         try:
             # That transport ended with the legacy era: there is nothing to probe for.
             connection.era = await self._greet(connection, deadline, "legacy" if spec.transport == "sse" else era)

@@ -8,7 +8,7 @@ because nobody answers means that the server is gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import anyio
@@ -22,7 +22,7 @@ from holdfast.wire.connection import Connection
 from holdfast.wire.http import HttpDispatcher
 from holdfast.wire.requests import RawRequest, RawResult
 
-__all__ = ["LIST_CHANGED", "stay"]
+__all__ = ["LIST_CHANGED", "stay", "subscribe"]
 
 LIST_CHANGED = frozenset(
     {
@@ -77,7 +77,7 @@ class _Stream:
         """Read one stream to its end; False if the server has none to offer."""
         connection = self._connection
         if connection.era == "modern":
-            return await _subscribe(connection.session)
+            return await subscribe(connection.session, _offered(connection.session.server_capabilities))
         assert isinstance(connection.wire, HttpDispatcher)  # noqa: S101 - the only kind that comes here
         return await connection.wire.read_stream(opened=connection.acknowledged.set)
 
@@ -97,7 +97,7 @@ async def _subscribe_for_ever(connection: Connection, changed: Callable[[], obje
     """The same subscription over a pipe: the end of the pipe is seen elsewhere."""
     pause = PAUSE_SECONDS
     try:
-        while await _subscribe(connection.session):
+        while await subscribe(connection.session, _offered(connection.session.server_capabilities)):
             await anyio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             changed()
@@ -105,14 +105,13 @@ async def _subscribe_for_ever(connection: Connection, changed: Callable[[], obje
         return
 
 
-async def _subscribe(session: ClientSession) -> bool:
-    """Hold a subscription until the server ends it; False if it has nothing to subscribe to."""
-    wanted = _offered(session.server_capabilities)
+async def subscribe(session: ClientSession, wanted: Mapping[str, Any]) -> bool:
+    """Hold a subscription until the server ends it; False if there is nothing to subscribe to."""
     if not wanted:
         return False
     try:
         await session.send_request(
-            RawRequest(method="subscriptions/listen", params={"notifications": wanted}), RawResult
+            RawRequest(method="subscriptions/listen", params={"notifications": dict(wanted)}), RawResult
         )
     except MCPError:
         return False

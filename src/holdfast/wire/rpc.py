@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, TypeAlias
 
 import anyio
@@ -32,6 +33,7 @@ from mcp_types import INTERNAL_ERROR, RequestId
 from holdfast.config.spec import Limits
 from holdfast.core.evidence import NetworkFailure, NetworkFault, NotMcp, NotMcpFault, OverBound
 from holdfast.errors import ServerFailure
+from holdfast.wire.relay import attributed
 
 __all__ = ["Exchange", "Message", "Waiter", "notice_message", "request_message", "with_progress_token"]
 
@@ -262,7 +264,7 @@ class Exchange:
             self._progress(params)
         elif method == "notifications/cancelled" and params:
             self._cancelled(params.get("requestId"))
-        if not run_notify_intercept(self._intercept, method, params):
+        if not run_notify_intercept(self._intercept, method, params) and not attributed(method, params):
             self._notices.append((method, params))
             self._notice_came.set()
 
@@ -316,7 +318,7 @@ class Exchange:
                     )
                     answer: Message = {"jsonrpc": "2.0", "id": message_id, "result": result}
                 except MCPError as exc:
-                    answer = _error_message(message_id, exc.code, exc.message)
+                    answer = _error_message(message_id, exc.code, exc.message, exc.error.data)
                 except Exception as exc:  # noqa: BLE001 - whatever a handler raises, the server gets an answer
                     log.warning("a handler for %s raised %s", method, type(exc).__name__)
                     answer = _error_message(message_id, INTERNAL_ERROR, "the client failed to answer")
@@ -347,11 +349,13 @@ class Exchange:
 
 
 def _number(value: object) -> float | None:
+    """A number as it came, an integer too; JSON knows integers without end, and those are none."""
     try:
-        return float(value) if isinstance(value, int | float) else None
-    except OverflowError:  # JSON knows integers without end
+        return value if isinstance(value, int | float) and isfinite(value) else None
+    except OverflowError:
         return None
 
 
-def _error_message(message_id: RequestId, code: int, text: str) -> Message:
-    return {"jsonrpc": "2.0", "id": message_id, "error": {"code": code, "message": text}}
+def _error_message(message_id: RequestId, code: int, text: str, data: object = None) -> Message:
+    error = {"code": code, "message": text} | ({"data": data} if data is not None else {})
+    return {"jsonrpc": "2.0", "id": message_id, "error": error}

@@ -1,0 +1,64 @@
+"""Connections of one client's own, to servers that are not to be shared (``sharing: per-client``).
+
+Each is a slot like any other, with the same machine, so a server that dies under one client comes back
+for that client. It shows nothing in the catalog: what a server offers is known from the hub's own connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+
+from holdfast.config.spec import ServerSpec
+from holdfast.core.catalog import Listing
+from holdfast.core.lifecycle import effects as do
+from holdfast.core.lifecycle import events as on
+from holdfast.hub.slot import Slot, Surroundings
+from holdfast.wire.relay import Relay
+
+__all__ = ["PrivateSlots"]
+
+
+class PrivateSlots:
+    """The connections of all clients that have some of their own."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = replace(around, shelf=_NoShelf())
+        self._slots: dict[tuple[Hashable, str], Slot] = {}
+
+    def of(self, owner: Hashable, spec: ServerSpec, relay: Callable[[], Relay | None]) -> Slot:
+        """The owner's slot for a server; begun now if this is its first use, anew if the definition changed."""
+        slot = self._slots.get((owner, spec.id))
+        if slot is not None and slot.spec == spec:
+            return slot
+        if slot is not None:
+            slot.tell(on.RemoveRequested())
+        slot = self._slots[owner, spec.id] = Slot(spec, replace(self._around, relay=relay))
+        self._around.tasks.start_soon(slot.run, name=f"{spec.id} of one client")
+        slot.tell(on.StartRequested())
+        return slot
+
+    def release(self, owner: Hashable) -> None:
+        """The owner is gone, and with it every connection of its own."""
+        for key in [key for key in self._slots if key[0] == owner]:
+            self._slots.pop(key).tell(on.RemoveRequested())
+
+    def all(self) -> list[Slot]:
+        """Every slot that somebody has."""
+        return list(self._slots.values())
+
+
+class _NoShelf:
+    """Nobody reads what is put here."""
+
+    def publish(self, listing: Listing) -> None:
+        """The hub's own connection lists."""
+
+    def withdraw(self, server: str, *, removed: bool) -> None:
+        """Nothing was shown."""
+
+    def reinstate(self, server: str) -> None:
+        """Nothing was shown."""
+
+    def tell(self, record: do.Record) -> None:
+        """One client's connection says nothing about the server's health for others."""
