@@ -1,0 +1,29 @@
+"""One fixture server, and a hub in front of it over either transport, for all the clients of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.conformance.serving import fixture_over_http, fixture_over_stdio, hub_over_http
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def fixture_url(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """The server itself."""
+    async with fixture_over_http(folder=tmp_path_factory.mktemp("fixture")) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+async def hub_url(fixture_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """A hub, with the server over HTTP as ``web`` and one that it spawns as ``child``."""
+    servers = {"web": {"type": "http", "url": fixture_url}, "child": fixture_over_stdio()}
+    async with hub_over_http(servers, folder=tmp_path_factory.mktemp("hub")) as url:
+        yield url
