@@ -1,10 +1,16 @@
-"""The hub as a web application: ``/mcp`` is all servers, ``/servers/{id}/mcp`` is one."""
+"""The hub as a web application: ``/mcp`` is all servers, ``/servers/{id}/mcp`` is one.
+
+Each face has sessions of its own, begun when it is first asked for and ended when its server is no longer
+configured. ``/healthz`` says that the hub is alive, ``/readyz`` that every server has an outcome.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
+import anyio
+import anyio.abc
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -13,27 +19,22 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from holdfast.front.face import build_face
+from holdfast.front.desk import Desk
+from holdfast.front.face import Face
 from holdfast.front.guard import LOOPBACK_HOSTS, Guard, TokenPolicy
+from holdfast.front.view import View
 from holdfast.hub.hub import Hub
 
-__all__ = ["create_app"]
+__all__ = ["Front", "create_app"]
 
 
 def create_app(
     hub: Hub, *, tokens: TokenPolicy | None = None, allowed_hosts: Collection[str] = LOOPBACK_HOSTS
 ) -> Starlette:
-    """The application. Make it before the hub is entered; run it while the hub is open."""
-    managers = {name: StreamableHTTPSessionManager(build_face(hub, name)) for name in hub.config.servers}
-    everything = StreamableHTTPSessionManager(build_face(hub))
-
-    class All:
-        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-            await everything.handle_request(scope, receive, send)
-
-    class One:
-        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-            await managers[scope["path_params"]["server"]].handle_request(scope, receive, send)
+    """The application. Make it before the hub is entered, so that servers know that clients can be asked;
+    run it while the hub is open. Its ``state.front`` can be drained before a shutdown.
+    """
+    front = Front(hub)
 
     async def healthz(request: Request) -> JSONResponse:
         return JSONResponse({"status": "alive"})
@@ -44,18 +45,85 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
-            for manager in (everything, *managers.values()):
-                await stack.enter_async_context(manager.run())
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(front.run)
             yield
+            tasks.cancel_scope.cancel()
 
-    return Starlette(
+    app = Starlette(
         routes=[
-            Route("/mcp", All()),
-            Route("/servers/{server}/mcp", One()),
+            Route("/mcp", _Endpoint(front)),
+            Route("/servers/{server}/mcp", _Endpoint(front)),
             Route("/healthz", healthz),
             Route("/readyz", readyz),
         ],
         middleware=[Middleware(Guard, tokens=tokens, allowed_hosts=allowed_hosts)],
         lifespan=lifespan,
     )
+    app.state.front = front
+    return app
+
+
+class Front:
+    """All faces of a hub over HTTP."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._desk = Desk(hub)
+        self._faces: dict[str | None, StreamableHTTPSessionManager] = {}
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._opening = anyio.Lock()
+
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            await tasks.start(self._desk.run)
+            task_status.started()
+            await anyio.sleep_forever()
+
+    async def drain(self, within: float) -> bool:
+        """Take no new calls and wait for those under way; False if some are left after so many seconds."""
+        return await self._desk.drain(within)
+
+    async def face(self, server: str | None) -> StreamableHTTPSessionManager | None:
+        """The sessions of one face; None if there is no such server."""
+        if server is not None and server not in self._hub.servers:
+            return None
+        async with self._opening:
+            if server not in self._faces and self._tasks is not None:
+                await self._tasks.start(self._hold, server)
+        return self._faces.get(server)
+
+    async def _hold(self, server: str | None, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """Keep one face open, in one task: whoever enters it must leave it."""
+        face = Face(self._desk, View(self._hub, server))
+        sessions = StreamableHTTPSessionManager(
+            face, max_request_body_size=self._hub.config.settings.limits.message_bytes
+        )
+        async with sessions.run():
+            self._faces[server] = sessions
+            self._desk.put_up(face.board)
+            task_status.started()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                face.close()
+                self._desk.take_down(face.board)
+                del self._faces[server]
+
+
+class _Endpoint:
+    """An ASGI application, and as such served for every HTTP method."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        server = scope.get("path_params", {}).get("server")
+        face = await self._front.face(server)
+        if face is None:
+            missing = JSONResponse({"error": f"no server named {server!r} is configured"}, status_code=404)
+            await missing(scope, receive, send)
+            return
+        await face.handle_request(scope, receive, send)

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import anyio
+from mcp.server.runner import serve_dual_era_loop
 from mcp.server.stdio import stdio_server
 
-from holdfast.front.face import build_face
+from holdfast.front.desk import Desk
+from holdfast.front.face import Face
+from holdfast.front.view import View
 from holdfast.hub.hub import Hub
 
 __all__ = ["serve_stdio"]
 
 
-async def serve_stdio(hub: Hub) -> None:
-    """Serve one client over our own stdin and stdout until it is gone."""
-    face = build_face(hub)
-    async with stdio_server() as (read, write):
-        await face.run(read, write, face.create_initialization_options())
+async def serve_stdio(hub: Hub, *, server: str | None = None) -> None:
+    """Serve one client over our own stdin and stdout until it is gone: all servers, or one alone.
+
+    The hub must be open. Call ``Desk(hub)`` first where servers are to know from the start that clients can
+    be asked: it is what this makes of a hub that has none yet.
+    """
+    desk = Desk(hub)
+    face = Face(desk, View(hub, server), owner="stdio")
+    async with stdio_server() as (read, write), anyio.create_task_group() as tasks:
+        await tasks.start(desk.run)
+        desk.put_up(face.board)
+        await serve_dual_era_loop(face, read, write, lifespan_state=None)
+        tasks.cancel_scope.cancel()

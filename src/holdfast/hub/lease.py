@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import anyio
 
@@ -29,14 +29,24 @@ from holdfast.wire.listing import Offer, OfferKind
 from holdfast.wire.relay import Relay
 from holdfast.wire.wishes import Wishes, grant
 
-__all__ = ["FailedDial", "Lease", "Workshop", "bad_definition", "evidence_in", "is_shown", "session_expired"]
+__all__ = ["FailedDial", "FindRelay", "Lease", "Workshop", "bad_definition", "evidence_in", "is_shown", "session_expired"]
+
+
+FindRelay: TypeAlias = Callable[[], Relay | None]
+"""Where what a server asks of clients goes, as far as there are clients when it is dialed."""
+
+
+def _no_relay() -> None:
+    return None
 
 
 class Lease:
     """One connection, from dial to close."""
 
-    def __init__(self, generation: int) -> None:
+    def __init__(self, generation: int, *, relay: FindRelay = _no_relay, wishes: Wishes | None = None) -> None:
         self.generation = generation
+        self.relay = relay
+        self.wishes = wishes or Wishes()
         self.scope = anyio.CancelScope()
         """Cancelled to end it, whether it is still being dialed or stands."""
         self.connection: Connection | None = None
@@ -81,15 +91,13 @@ class Workshop:
         stands: Callable[[Listing], object],
         changed: Callable[[], object],
         gone: Callable[[on.Event], object],
-        relay: Relay | None = None,
-        wishes: Wishes | None = None,
     ) -> FailedDial | None:
         """Dial, list, say that it stands, stay until it is gone, close. The failure, if it never stood."""
         if isinstance(spec, BadServer):
             return _failed(lease, bad_definition(spec), ever_connected=False)
         lease.redactor = Redactor(spec.secrets)
         try:
-            await self._live(spec, lease, stands, changed, gone, relay, wishes or Wishes())
+            await self._live(spec, lease, stands, changed, gone)
         except Exception as exc:  # noqa: BLE001 - a fault of ours, or a library's, is that server's and no other's
             seen = masked(evidence_in(exc), lease.redactor)
         else:
@@ -134,8 +142,6 @@ class Workshop:
         stands: Callable[[Listing], object],
         changed: Callable[[], object],
         gone: Callable[[on.Event], object],
-        relay: Relay | None,
-        wishes: Wishes,
     ) -> None:
         known = self._memory.of(spec)
 
@@ -151,7 +157,7 @@ class Workshop:
                 redactor=lease.redactor,
                 era=known.era,
                 on_notice=noticed,
-                relay=relay,
+                relay=lease.relay(),
             ) as connection:
                 known.era, known.connected = connection.era, True
                 lease.listing = await self._list(spec, lease, connection)
@@ -159,7 +165,7 @@ class Workshop:
                 lease.connection = connection
                 stands(lease.listing)
                 try:
-                    gone(_end(lease, await _stay(connection, changed, wishes)))
+                    gone(_end(lease, await _stay(connection, changed, lease.wishes)))
                 finally:
                     if lease.drains:
                         await connection.drain()

@@ -6,15 +6,15 @@ for that client. It shows nothing in the catalog: what a server offers is known 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import replace
 
 from holdfast.config.spec import ServerSpec
 from holdfast.core.catalog import Listing
 from holdfast.core.lifecycle import effects as do
 from holdfast.core.lifecycle import events as on
+from holdfast.hub.lease import FindRelay
 from holdfast.hub.slot import Slot, Surroundings
-from holdfast.wire.relay import Relay
 
 __all__ = ["PrivateSlots"]
 
@@ -26,7 +26,7 @@ class PrivateSlots:
         self._around = replace(around, shelf=_NoShelf())
         self._slots: dict[tuple[Hashable, str], Slot] = {}
 
-    def of(self, owner: Hashable, spec: ServerSpec, relay: Callable[[], Relay | None]) -> Slot:
+    def of(self, owner: Hashable, spec: ServerSpec, relay: FindRelay) -> Slot:
         """The owner's slot for a server; begun now if this is its first use, anew if the definition changed."""
         slot = self._slots.get((owner, spec.id))
         if slot is not None and slot.spec == spec:

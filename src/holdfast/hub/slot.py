@@ -26,10 +26,9 @@ from holdfast.core.machine import Health, Machine
 from holdfast.core.redact import Redactor
 from holdfast.hub.bulkhead import Bulkhead
 from holdfast.hub.clock import Clock
-from holdfast.hub.lease import FailedDial, Lease, Workshop
+from holdfast.hub.lease import FailedDial, FindRelay, Lease, Workshop
 from holdfast.hub.policies import breaker_policy, lifecycle_policy, watch_address
 from holdfast.hub.watch import look
-from holdfast.wire.relay import Relay
 from holdfast.wire.wishes import Wishes
 
 __all__ = ["Shelf", "Slot", "Surroundings"]
@@ -66,8 +65,7 @@ class Surroundings:
     workshop: Workshop
     tasks: anyio.abc.TaskGroup
     shelf: Shelf
-    relay: Callable[[], Relay | None] = lambda: None
-    """Where what servers ask of clients goes, if there are clients."""
+    relay: FindRelay
 
 
 class Slot:
@@ -190,7 +188,8 @@ class Slot:
         around, start = self._around, self._around.tasks.start_soon
         match effect:
             case do.Dial(generation=generation):
-                lease = self._leases[generation] = Lease(generation)
+                lease = Lease(generation, relay=around.relay, wishes=self.wishes)
+                self._leases[generation] = lease
                 start(self._live, lease, name=f"{self.id} connection {generation}")
             case do.Close(generation=generation):
                 self._close(generation)
@@ -241,8 +240,6 @@ class Slot:
                     stands=lambda listing: self._stands(lease, listing),
                     changed=lambda: self.tell(on.ListChanged(lease.generation)),
                     gone=self._hear,
-                    relay=self._around.relay(),
-                    wishes=self.wishes,
                 )
         finally:
             del self._leases[lease.generation]

@@ -97,6 +97,17 @@ class Connection:
         elif pass_on is not None:
             pass_on(method)
 
+    @property
+    def instructions(self) -> str:
+        """What the server says of how it is to be used."""
+        return self.session.instructions or ""
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """What the server declared that it can do."""
+        can = self.session.server_capabilities
+        return can.model_dump(by_alias=True, mode="json", exclude_none=True) if can is not None else {}
+
     def missed(self, uri: str) -> None:
         """A resource that is watched may have changed unseen: whoever watches it is told so."""
         self._relayed.told("notifications/resources/updated", {"uri": uri})

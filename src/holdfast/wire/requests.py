@@ -11,11 +11,15 @@ from typing import Any
 import mcp_types as types
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-__all__ = ["RawRequest", "RawResult", "first_error"]
+__all__ = ["RawNotice", "RawRequest", "RawResult", "first_error"]
 
 
 class RawRequest(types.Request[dict[str, Any], str]):
     """Any request: a method and its parameters."""
+
+
+class RawNotice(types.Notification[dict[str, Any], str]):
+    """Any notification: a method and its parameters."""
 
 
 class RawResult(BaseModel):

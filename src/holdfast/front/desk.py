@@ -1,0 +1,330 @@
+"""Where clients and servers meet: who is there, whose calls are under way, and who is told what.
+
+A server's request or log message goes to the client whose call it came with. Where that cannot be told
+(a pipe, a stream that all share), it goes to the only client there is; if there are several, it is refused
+and said so: never guessed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import anyio
+import anyio.abc
+from mcp import MCPError
+from mcp.server.subscriptions import PromptsListChanged, ResourcesListChanged, ResourceUpdated, ToolsListChanged
+from mcp.shared.subscriptions import ServerEvent
+from mcp_types import INVALID_REQUEST
+
+from holdfast.config.spec import ServerSpec
+from holdfast.core.lifecycle.effects import Transition
+from holdfast.errors import HoldfastError
+from holdfast.front.board import Board
+from holdfast.front.calls import Call
+from holdfast.front.clients import Client, refuse_unasked
+from holdfast.front.rounds import Parking
+from holdfast.front.status import STATUS_URI
+from holdfast.hub.hub import Hub
+from holdfast.hub.journal import HubRecord, Missed, Published
+from holdfast.hub.slot import Slot
+from holdfast.wire.relay import Caller, Relay
+
+__all__ = ["Desk"]
+
+log = logging.getLogger("holdfast.front")
+
+SHARED_CAPABILITIES: Mapping[str, Any] = {
+    "sampling": {},
+    "elicitation": {"form": {}, "url": {}},
+    "roots": {"listChanged": True},
+}
+"""What a shared server is told that its clients can do, before any of them is known."""
+
+_CHANGED: Mapping[str, tuple[str, ServerEvent]] = {
+    "tools": ("notifications/tools/list_changed", ToolsListChanged()),
+    "prompts": ("notifications/prompts/list_changed", PromptsListChanged()),
+    "resources": ("notifications/resources/list_changed", ResourcesListChanged()),
+    "templates": ("notifications/resources/list_changed", ResourcesListChanged()),
+}
+
+
+class Desk:
+    """The front's one place for all faces; the hub's relay."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self.parking = Parking()
+        self.findings: dict[str, str] = {}
+        """What an operator should change, by server."""
+        self._boards: list[Board] = []
+        self._clients: set[Client] = set()
+        self._calls: dict[Call, None] = {}
+        self._quiet = anyio.Event()
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._draining = False
+        hub.attach(self)
+
+    # Its life.
+
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Pass on what happens in the hub, until cancelled."""
+        records = self.hub.events()
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            tasks.start_soon(self.parking.watch)
+            task_status.started()
+            try:
+                async for record in records:
+                    self._happened(record)
+                await anyio.sleep_forever()
+            finally:
+                self.parking.close()
+                self._tasks = None
+                tasks.cancel_scope.cancel()
+
+    def start(self, work: Callable[..., Any], *args: Any) -> None:
+        """Do something in the background, for as long as the desk is open."""
+        if self._tasks is not None:
+            self._tasks.start_soon(work, *args)
+
+    async def drain(self, within: float) -> bool:
+        """Take no new calls, and wait for those under way; False if some are left after so many seconds."""
+        self._draining = True
+        with anyio.move_on_after(within):
+            while self._calls:
+                self._quiet = anyio.Event()
+                await self._quiet.wait()
+        return not self._calls
+
+    # Clients and their calls.
+
+    def put_up(self, board: Board) -> None:
+        """Tell a face's listeners of what happens from now on."""
+        self._boards.append(board)
+
+    def take_down(self, board: Board) -> None:
+        """A face is closed."""
+        self._boards.remove(board)
+
+    def attach(self, client: Client) -> None:
+        """A client is there."""
+        self._clients.add(client)
+
+    def detach(self, client: Client) -> None:
+        """A client is gone, and with it all that it wanted."""
+        self._clients.discard(client)
+        for server, uri in list(client.watched):
+            self._unwatch(client, server, uri)
+        if not client.modern:
+            self.release(client)
+
+    def release(self, client: Client) -> None:
+        """End the connections that were the client's own."""
+        self.hub.private.release(client.owner)
+
+    @contextmanager
+    def under_way(self, call: Call) -> Iterator[None]:
+        """A call is under way for the length of the block."""
+        if self._draining:
+            raise MCPError(INVALID_REQUEST, "Holdfast is shutting down and takes no new calls; try again in a moment")
+        self._calls[call] = None
+        try:
+            yield
+        finally:
+            self._calls.pop(call, None)
+            self._quiet.set()
+
+    def slot(self, client: Client, server: str) -> Slot:
+        """The connection that a client uses: the one that all share, or one of its own."""
+        shared = self.hub.slot(server)
+        if not isinstance(shared.spec, ServerSpec) or shared.spec.sharing == "shared" or not shared.spec.enabled:
+            return shared
+        return self.hub.private.of(client.owner, shared.spec, lambda: _OwnRelay(self, client))
+
+    # What clients want beside answers.
+
+    async def watch(self, client: Client, server: str, uri: str) -> None:
+        """Tell a client from now on when a resource changes; raises if the server refuses."""
+        if (server, uri) in client.watched:
+            return
+        slot = self.slot(client, server)
+        first = slot.wishes.watch(uri)
+        client.watched.add((server, uri))
+        if first and _era(slot) != "modern":
+            try:
+                await self.hub.request(server, "resources/subscribe", {"uri": uri}, repeatable=True, slot=slot)
+            except BaseException:
+                client.watched.discard((server, uri))
+                slot.wishes.unwatch(uri)
+                raise
+
+    def _unwatch(self, client: Client, server: str, uri: str) -> None:
+        client.watched.discard((server, uri))
+        if server in self.hub.servers:
+            slot = self.slot(client, server)
+            if slot.wishes.unwatch(uri) and _era(slot) == "legacy":
+                self.start(self._quietly, server, "resources/unsubscribe", {"uri": uri}, slot)
+
+    def unwatch(self, client: Client, server: str, uri: str) -> None:
+        """No longer."""
+        if (server, uri) in client.watched:
+            self._unwatch(client, server, uri)
+
+    def wants_log(self, client: Client, server: str, level: str) -> None:
+        """See that a server logs as much as one of its clients wants to be told."""
+        slot = self.slot(client, server)
+        lease = slot.lease
+        if slot.wishes.log(level) and lease is not None and lease.connection is not None:
+            if lease.connection.era == "legacy" and "logging" in lease.connection.capabilities:
+                self.start(self._quietly, server, "logging/setLevel", {"level": level}, slot)
+
+    async def _quietly(self, server: str, method: str, params: Mapping[str, Any], slot: Slot) -> None:
+        with suppress(HoldfastError):
+            await self.hub.request(server, method, params, repeatable=True, slot=slot)
+
+    # What servers ask and tell (the ``Relay`` of the wire).
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """What is declared to a server that all clients share."""
+        return SHARED_CAPABILITIES
+
+    async def asked(
+        self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None
+    ) -> dict[str, Any]:
+        """Ask the client whose call it is, or the only one there is."""
+        return await (caller or self._sole(server, method)).ask(method, params)
+
+    def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
+        """Pass a notice on to whom it concerns."""
+        if method == "notifications/resources/updated":
+            uri = (params or {}).get("uri")
+            if isinstance(uri, str):
+                self._updated(server, uri)
+        elif method in ("notifications/message", "notifications/elicitation/complete"):
+            with suppress(MCPError):
+                self._sole(server, method).tell(method, params)
+
+    def tell(self, client: Client, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Tell a client something on its own stream."""
+        if client.note(method, params):
+            self.start(client.flush)
+
+    def _sole(self, server: str, method: str) -> Caller:
+        """The only one whose it can be."""
+        under_way = [call for call in self._calls if call.server == server]
+        here = [client for client in self._clients if client.view.covers(server)]
+        if len({client.owner for client in (*here, *(call.client for call in under_way))}) != 1:
+            raise self._unattributed(server, method, several=bool(here or under_way))
+        return under_way[-1] if under_way else _Standing(self, here[0])
+
+    def standing(self, client: Client, server: str) -> Caller:
+        """One client, by a call of its own to this server if one is under way."""
+        own = [call for call in self._calls if call.server == server and call.client.owner == client.owner]
+        return own[-1] if own else _Standing(self, client)
+
+    def _unattributed(self, server: str, method: str, *, several: bool) -> MCPError:
+        if not several:
+            return MCPError(INVALID_REQUEST, f"there is no client that could answer {method}")
+        if server not in self.findings:
+            log.warning(
+                "%s: %s cannot be attributed to one of several clients and was refused; "
+                'set "sharing": "per-client" on this server',
+                server,
+                method,
+            )
+        self.findings[server] = (
+            f"{method} from this server cannot be attributed to one of several clients, so it is refused. "
+            'Set "sharing": "per-client" to give each client a connection of its own.'
+        )
+        return MCPError(INVALID_REQUEST, f"{method} cannot be attributed to one of several clients")
+
+    # What happens in the hub.
+
+    def _happened(self, record: HubRecord) -> None:
+        match record:
+            case Published(server=server, kinds=kinds):
+                self._changed(server, kinds)
+            case Missed():
+                self._changed(None, tuple(_CHANGED))
+            case Transition():
+                self._post(None, ResourceUpdated(STATUS_URI))
+                self._tell_watchers("", STATUS_URI)
+            case _:
+                pass
+
+    def _changed(self, server: str | None, kinds: tuple[str, ...]) -> None:
+        for method, event in {_CHANGED[kind] for kind in kinds}:
+            self._post(server, event)
+            for client in self._clients:
+                if not client.modern and (server is None or client.view.covers(server)):
+                    self.tell(client, method)
+
+    def _updated(self, server: str, uri: str) -> None:
+        for board in self._boards:
+            if board.view.covers(server):
+                board.post(ResourceUpdated(board.view.shown_uri(server, uri)))
+        self._tell_watchers(server, uri)
+
+    def _tell_watchers(self, server: str, uri: str) -> None:
+        for client in self._clients:
+            if not client.modern and (server, uri) in client.watched:
+                self.tell(client, "notifications/resources/updated", {"uri": client.view.shown_uri(server, uri)})
+
+    def _post(self, server: str | None, event: ServerEvent) -> None:
+        for board in self._boards:
+            if server is None or board.view.covers(server):
+                board.post(event)
+
+
+class _Standing:
+    """A client that has no call under way, but is there: asked and told on its own stream."""
+
+    def __init__(self, desk: Desk, client: Client) -> None:
+        self._desk = desk
+        self._client = client
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        return self._client.capabilities
+
+    async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
+        refuse_unasked(self._client, method, params)
+        return await self._client.channel.ask(method, params)
+
+    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
+        if method != "notifications/message" or self._client.wants_log((params or {}).get("level")):
+            self._desk.start(self._client.channel.tell, method, params)
+
+
+class _OwnRelay(Relay):
+    """The relay of a connection that one client has for itself: everything is that client's."""
+
+    def __init__(self, desk: Desk, client: Client) -> None:
+        self._desk = desk
+        self._client = client
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        return self._client.capabilities
+
+    async def asked(
+        self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None
+    ) -> dict[str, Any]:
+        return await (caller or self._desk.standing(self._client, server)).ask(method, params)
+
+    def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
+        uri = (params or {}).get("uri")
+        if method in ("notifications/message", "notifications/elicitation/complete"):
+            self._desk.standing(self._client, server).tell(method, params)
+        elif method == "notifications/resources/updated" and isinstance(uri, str):
+            shown = self._client.view.shown_uri(server, uri)
+            self._desk.tell(self._client, method, {"uri": shown})
+
+
+def _era(slot: Slot) -> str | None:
+    lease = slot.lease
+    return lease.connection.era if lease is not None and lease.connection is not None else None

@@ -1,0 +1,116 @@
+"""What one face shows: all servers under the catalog's names, or one server with its names untouched.
+
+The catalog is read anew for every question, so a face is never behind the hub; nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
+
+from holdfast.config.spec import ServerSpec
+from holdfast.core.catalog import Catalog, Entry, Kind, NameKey, Unknown
+from holdfast.hub.hub import Hub
+from holdfast.hub.lease import is_shown
+from holdfast.hub.showing import shown
+
+__all__ = ["LIST_METHODS", "View"]
+
+LIST_METHODS: Mapping[str, tuple[Kind, str]] = {
+    "tools/list": (Kind.TOOL, "tools"),
+    "prompts/list": (Kind.PROMPT, "prompts"),
+    "resources/list": (Kind.RESOURCE, "resources"),
+    "resources/templates/list": (Kind.TEMPLATE, "resourceTemplates"),
+}
+"""Which kind each method lists, and the key of its list."""
+
+_NAME = {Kind.TOOL: "name", Kind.PROMPT: "name", Kind.RESOURCE: "uri", Kind.TEMPLATE: "uriTemplate"}
+
+
+class View:
+    """The servers behind one face; ``server`` is None for all of them."""
+
+    def __init__(self, hub: Hub, server: str | None = None) -> None:
+        self.hub = hub
+        self.server = server
+        self._listed: dict[Kind, tuple[Catalog, list[dict[str, Any]]]] = {}
+
+    @property
+    def servers(self) -> list[str]:
+        """The servers that are behind it now."""
+        return [self.server] if self.server is not None else list(self.hub.servers)
+
+    def covers(self, server: str) -> bool:
+        """Whether this server is behind it."""
+        return self.server in (None, server)
+
+    def items(self, kind: Kind) -> list[dict[str, Any]]:
+        """All that is shown of one kind, as it goes over the wire."""
+        catalog = self.hub.catalog
+        known = self._listed.get(kind)
+        if known is None or known[0] is not catalog:
+            known = catalog, [self._item(entry) for entry in catalog.of(kind) if self.covers(entry.server)]
+            self._listed[kind] = known
+        return known[1]
+
+    def find(self, kind: Kind, name: str) -> NameKey | Unknown:
+        """Whose item that is, under which name; a server that stands alone knows its own."""
+        if kind is Kind.RESOURCE:
+            return self._find_resource(name)
+        if self.server is None:
+            return self.hub.catalog.resolve(name, kind)
+        spec = self.hub.config.servers.get(self.server)
+        if kind is Kind.TOOL and isinstance(spec, ServerSpec) and not is_shown(name, spec.tools):
+            return Unknown(name, tuple(get_close_matches(name, [item["name"] for item in self.items(kind)])))
+        return NameKey(kind, self.server, name)
+
+    def shown_uri(self, server: str, uri: str) -> str:
+        """A server's URI as this face shows it."""
+        if self.server is not None:
+            return uri
+        return self.hub.catalog.names.get(NameKey(Kind.RESOURCE, server, uri), uri)
+
+    def input_schema(self, tool: str) -> Mapping[str, Any] | None:
+        """What a tool's arguments look like, if the tool is listed."""
+        found = self.find(Kind.TOOL, tool)
+        entry = self._entry(found) if isinstance(found, NameKey) else None
+        schema = entry.item.raw.get("inputSchema") if entry is not None else None
+        return schema if isinstance(schema, Mapping) else None
+
+    def is_repeatable(self, key: NameKey) -> bool:
+        """Whether a tool says that calling it twice is as good as once."""
+        entry = self._entry(key)
+        said = entry.item.raw.get("annotations") if entry is not None else None
+        return isinstance(said, Mapping) and (said.get("readOnlyHint") is True or said.get("idempotentHint") is True)
+
+    def _entry(self, key: NameKey) -> Entry | None:
+        name = self.hub.catalog.names.get(key)
+        return self.hub.catalog.entry(name, key.kind) if name is not None else None
+
+    def _item(self, entry: Entry) -> dict[str, Any]:
+        name = entry.name if self.server is None else entry.original
+        return {**shown(entry), _NAME[entry.key.kind]: name}
+
+    def _find_resource(self, uri: str) -> NameKey | Unknown:
+        """By the list, else by a template that it fits, else the only server that has any."""
+        if self.server is not None:
+            return NameKey(Kind.RESOURCE, self.server, uri)
+        found = self.hub.catalog.resolve(uri, Kind.RESOURCE)
+        if isinstance(found, NameKey):
+            return found
+        for entry in self.hub.catalog.templates:
+            if _fits(entry.name, uri):
+                lead = entry.name.removesuffix(entry.original)
+                return NameKey(Kind.RESOURCE, entry.server, uri.removeprefix(lead))
+        having = {entry.server for kind in (Kind.RESOURCE, Kind.TEMPLATE) for entry in self.hub.catalog.of(kind)}
+        return NameKey(Kind.RESOURCE, having.pop(), uri) if len(having) == 1 else found
+
+
+def _fits(template: str, uri: str) -> bool:
+    try:
+        return UriTemplate.parse(template).match(uri) is not None
+    except InvalidUriTemplate:
+        return False
