@@ -15,6 +15,7 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS = {
     "tools": ("holdfast.cli.tools", "List every server's tools, and why the others have none"),
     "call": ("holdfast.cli.call", "Call one tool of one server"),
+    "import": ("holdfast.cli.import_", "Copy other clients' servers, and point the clients at the hub"),
     "config": ("holdfast.cli.config", "Show the configuration that is in force, and where each value came from"),
 }
 """Each command: the module whose ``app`` runs it, and what it is for."""

@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 __all__ = ["add_table", "remove_table", "table_text"]
 
@@ -53,8 +54,7 @@ class _Block:
 
 def _blocks(text: str) -> Iterator[_Block]:
     headers = [(found.start(), path) for found in _HEADER.finditer(text) if (path := _path(text, found)) is not None]
-    ends = [start for start, _ in headers[1:]] + [len(text)]
-    for (start, path), end in zip(headers, ends, strict=True):
+    for (start, path), (end, _) in pairwise([*headers, (len(text), ())]):
         yield _Block(path, start, end)
 
 

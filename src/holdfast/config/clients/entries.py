@@ -1,0 +1,198 @@
+"""A client's entry for a server becomes one of ours: the same server, in our keys.
+
+Nothing of value is lost in silence: what has no meaning here is named, what a person must still do
+(set a variable that the client asked for itself) is named too. No value is ever quoted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.config.clients.known import Client
+from holdfast.config.definition import Surroundings, read_definition
+from holdfast.config.models import ServerFile
+from holdfast.config.places import Places
+from holdfast.config.problems import keys_of
+from holdfast.config.secrets import gather_secrets
+from holdfast.config.spec import BadServer
+from holdfast.errors import Problem
+
+__all__ = ["Entry", "read_entry"]
+
+_OURS = frozenset(keys_of(ServerFile))
+_REFERENCE = re.compile(r"(?<!\$)\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
+_DOLLAR = re.compile(r"(?<![\w$\\])\$([A-Za-z_][A-Za-z0-9_]*)")
+_INPUT = re.compile(r"\$\{input:([^}]*)\}")
+_EDITORS_OWN = frozenset({"userHome", "pathSeparator", "workspaceFolder", "workspaceFolderBasename"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One server of a client, in our keys."""
+
+    name: str
+    definition: Mapping[str, Any] = field(repr=False)
+    dropped: tuple[str, ...] = ()
+    """Keys that mean nothing here, such as the client's own approvals."""
+    needs: tuple[str, ...] = ()
+    """Environment variables that must be set where the hub runs, and are not set here."""
+    problems: tuple[Problem, ...] = ()
+    """Why it cannot be used as it is."""
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+
+
+def read_entry(client: Client, name: str, raw: object, *, environ: Mapping[str, str], project: Path | None) -> Entry:
+    """Read what ``client`` says of a server; ``project`` is the folder that relative paths start from, if one is."""
+    if not isinstance(raw, dict):
+        return Entry(name=name, definition={}, problems=(Problem(message="the entry is not an object"),))
+    given = _TRANSLATIONS.get(client.id, _as_it_is)(_texts(raw, _Texts.of(client)))
+    definition = {key: value for key, value in given.items() if key in _OURS and value is not None}
+    if project is not None and "command" in definition:
+        definition.setdefault("cwd", str(project))
+    return Entry(
+        name=name,
+        definition=definition,
+        dropped=tuple(key for key in given if key not in _OURS),
+        needs=tuple(dict.fromkeys(variable for variable in _variables(definition) if variable not in environ)),
+        problems=_problems(name, definition, environ),
+        secrets=_secrets(definition),
+    )
+
+
+# How texts are meant
+
+
+class _Texts:
+    """What a client's ``$`` stands for, in ours."""
+
+    @staticmethod
+    def of(client: Client) -> Callable[[str], str]:
+        if not client.expands:
+            return _Texts.plain
+        return {"gemini": _Texts.shell, "vscode": _Texts.inputs}.get(client.id, str)
+
+    @staticmethod
+    def plain(text: str) -> str:
+        return text.replace("${", "$${")
+
+    @staticmethod
+    def shell(text: str) -> str:
+        return _DOLLAR.sub(r"${env:\1}", text)
+
+    @staticmethod
+    def inputs(text: str) -> str:
+        """VS Code asks its user for an input; the hub has nobody to ask, and takes a variable of that name."""
+        return _INPUT.sub(lambda found: f"${{env:{_variable_name(found.group(1))}}}", text)
+
+
+def _variable_name(text: str) -> str:
+    name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").upper()
+    return f"_{name}" if name[:1].isdigit() or not name else name
+
+
+def _texts(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _texts(item, change) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_texts(item, change) for item in value]
+    return value
+
+
+# How keys are meant
+
+
+def _as_it_is(given: dict[str, Any]) -> dict[str, Any]:
+    return given
+
+
+def _gemini(given: dict[str, Any]) -> dict[str, Any]:
+    """A ``url`` of Gemini's is SSE, unless it says otherwise; its ``httpUrl`` is streamable HTTP."""
+    if "url" in given and "httpUrl" not in given and "type" not in given:
+        return {**given, "type": "sse"}
+    return given
+
+
+def _zed(given: dict[str, Any]) -> dict[str, Any]:
+    command = given.get("command")
+    if isinstance(command, dict):
+        return {**given, "command": command.get("path"), "args": command.get("args"), "env": command.get("env")}
+    return given
+
+
+def _codex(given: dict[str, Any]) -> dict[str, Any]:
+    taken = dict(given)
+    headers = dict(taken.pop("http_headers", None) or {})
+    headers |= {key: f"${{env:{name}}}" for key, name in (taken.pop("env_http_headers", None) or {}).items()}
+    if token := taken.pop("bearer_token_env_var", None):
+        headers["Authorization"] = f"Bearer ${{env:{token}}}"
+    env = {name: f"${{env:{name}}}" for name in _names(taken.pop("env_vars", None))} | dict(taken.get("env") or {})
+    tools = {
+        "includeTools": taken.pop("enabled_tools", None),
+        "excludeTools": taken.pop("disabled_tools", None),
+    }
+    found = {"headers": headers, "env": env, **tools}
+    return {**taken, **{key: value for key, value in found.items() if value}}
+
+
+def _names(variables: object) -> Iterator[str]:
+    for variable in variables if isinstance(variables, list) else ():
+        yield str(variable["name"] if isinstance(variable, dict) else variable)
+
+
+_TRANSLATIONS: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "codex": _codex,
+    "gemini": _gemini,
+    "zed": _zed,
+}
+
+
+# What it comes to
+
+
+class _Everything(dict[str, str]):
+    """An environment in which every variable is set: what is wrong in it is wrong anywhere."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return super().get(key, "set")
+
+
+def _problems(name: str, definition: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Problem, ...]:
+    around = Surroundings(places=Places(), environ=_Everything(environ))
+    server = read_definition(name, dict(definition), (name,), around).server
+    return server.problems if isinstance(server, BadServer) else ()
+
+
+def _variables(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield from (name for name in _REFERENCE.findall(value) if name not in _EDITORS_OWN)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _variables(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _variables(item)
+
+
+def _secrets(definition: Mapping[str, Any]) -> frozenset[str]:
+    """What no output may show of it; a reference to a variable is no secret."""
+
+    def texts(key: str) -> dict[str, str]:
+        found = definition.get(key)
+        return {name: str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+    args = definition.get("args")
+    url = next((str(definition[key]) for key in ("url", "serverUrl", "httpUrl") if key in definition), "")
+    found = gather_secrets(
+        env=texts("env"),
+        headers=texts("headers"),
+        url=url,
+        args=[str(arg) for arg in args] if isinstance(args, list) else [],
+        expanded=(),
+    )
+    return frozenset(secret for secret in found if not _REFERENCE.fullmatch(secret))

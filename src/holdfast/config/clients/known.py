@@ -1,0 +1,205 @@
+"""The clients that are known: one row each. Where it keeps its servers, and how it names a hub."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from holdfast.errors import UsageError
+
+__all__ = ["CLIENTS", "HUB", "Around", "Client", "Place", "client_named"]
+
+HUB = "holdfast"
+"""The name under which a client knows the hub."""
+
+Scope: TypeAlias = Literal["user", "project"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Around:
+    """Whose files are meant: a home, an environment, a project, a system."""
+
+    environ: Mapping[str, str]
+    project: Path
+    mac: bool = sys.platform == "darwin"
+
+    @property
+    def home(self) -> Path:
+        """The user's own folder."""
+        return Path(self.environ.get("HOME") or Path.home())
+
+    def fill(self, template: str) -> str:
+        """A template of the table below, filled in."""
+        xdg = self.environ.get("XDG_CONFIG_HOME", "")
+        config = Path(xdg) if xdg.startswith("/") and not self.mac else self.home / ".config"
+        return template.format(
+            home=self.home,
+            config=config,
+            apps=self.home / "Library" / "Application Support" if self.mac else config,
+            codex=self.environ.get("CODEX_HOME") or self.home / ".codex",
+            project=self.project,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """An object in a file that holds servers by their names."""
+
+    file: Path
+    path: tuple[str, ...]
+    scope: Scope
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client:
+    """One client. ``http`` is its entry for a server at ``{url}``; None if it can only start programs."""
+
+    id: str
+    title: str
+    files: tuple[tuple[Scope, str, tuple[str, ...]], ...]
+    http: Mapping[str, object] | None
+    expands: bool = True
+    """Whether ``${…}`` in its file is a reference; where it is not, it is a plain text."""
+
+    def places(self, around: Around, *, scopes: tuple[Scope, ...]) -> tuple[Place, ...]:
+        """Where its servers may be, whether the file exists or not."""
+        return tuple(
+            Place(file=Path(around.fill(file)), path=tuple(map(around.fill, path)), scope=scope)
+            for scope, file, path in self.files
+            if scope in scopes
+        )
+
+    def hub_entry(self, url: str, command: tuple[str, ...], *, stdio: bool) -> dict[str, object]:
+        """What it is to say of the hub."""
+        if self.http is None or stdio:
+            return {**self._stdio, "command": command[0], "args": list(command[1:])}
+        return {key: url if value == "{url}" else value for key, value in self.http.items()}
+
+    @property
+    def _stdio(self) -> dict[str, object]:
+        needs_type = self.http is not None and self.http.get("type") == "http"
+        return {"type": "stdio"} if needs_type and self.id != "copilot" else {}
+
+
+def client_named(name: str) -> Client:
+    """The client of that name."""
+    if name not in CLIENTS:
+        raise UsageError(f"there is no client `{name}`", hint=f"the clients are {', '.join(CLIENTS)}")
+    return CLIENTS[name]
+
+
+_SERVERS = ("mcpServers",)
+_STORAGE = "{apps}/Code/User/globalStorage"
+
+_ROWS = (
+    Client(
+        id="claude",
+        title="Claude Desktop",
+        files=(("user", "{apps}/Claude/claude_desktop_config.json", _SERVERS),),
+        http=None,
+        expands=False,
+    ),
+    Client(
+        id="claude-code",
+        title="Claude Code",
+        files=(
+            ("user", "{home}/.claude.json", _SERVERS),
+            ("project", "{home}/.claude.json", ("projects", "{project}", "mcpServers")),
+            ("project", "{project}/.mcp.json", _SERVERS),
+        ),
+        http={"type": "http", "url": "{url}"},
+    ),
+    Client(
+        id="cursor",
+        title="Cursor",
+        files=(("user", "{home}/.cursor/mcp.json", _SERVERS), ("project", "{project}/.cursor/mcp.json", _SERVERS)),
+        http={"url": "{url}"},
+    ),
+    Client(
+        id="vscode",
+        title="VS Code",
+        files=(
+            ("user", "{apps}/Code/User/mcp.json", ("servers",)),
+            ("project", "{project}/.vscode/mcp.json", ("servers",)),
+        ),
+        http={"type": "http", "url": "{url}"},
+    ),
+    Client(
+        id="windsurf",
+        title="Windsurf",
+        files=(("user", "{home}/.codeium/windsurf/mcp_config.json", _SERVERS),),
+        http={"serverUrl": "{url}"},
+    ),
+    Client(
+        id="codex",
+        title="Codex",
+        files=(
+            ("user", "{codex}/config.toml", ("mcp_servers",)),
+            ("project", "{project}/.codex/config.toml", ("mcp_servers",)),
+        ),
+        http={"url": "{url}"},
+        expands=False,
+    ),
+    Client(
+        id="gemini",
+        title="Gemini CLI",
+        files=(
+            ("user", "{home}/.gemini/settings.json", _SERVERS),
+            ("project", "{project}/.gemini/settings.json", _SERVERS),
+        ),
+        http={"httpUrl": "{url}"},
+    ),
+    Client(
+        id="cline",
+        title="Cline",
+        files=(("user", f"{_STORAGE}/saoudrizwan.claude-dev/settings/cline_mcp_settings.json", _SERVERS),),
+        http={"type": "streamableHttp", "url": "{url}"},
+    ),
+    Client(
+        id="roo",
+        title="Roo Code",
+        files=(
+            ("user", f"{_STORAGE}/rooveterinaryinc.roo-cline/settings/mcp_settings.json", _SERVERS),
+            ("project", "{project}/.roo/mcp.json", _SERVERS),
+        ),
+        http={"type": "streamable-http", "url": "{url}"},
+    ),
+    Client(
+        id="zed",
+        title="Zed",
+        files=(
+            ("user", "{config}/zed/settings.json", ("context_servers",)),
+            ("project", "{project}/.zed/settings.json", ("context_servers",)),
+        ),
+        http={"url": "{url}"},
+        expands=False,
+    ),
+    Client(
+        id="copilot",
+        title="Copilot CLI",
+        files=(("user", "{home}/.copilot/mcp-config.json", _SERVERS),),
+        http={"type": "http", "url": "{url}", "tools": ["*"]},
+    ),
+    Client(
+        id="kiro",
+        title="Kiro",
+        files=(
+            ("user", "{home}/.kiro/settings/mcp.json", _SERVERS),
+            ("project", "{project}/.kiro/settings/mcp.json", _SERVERS),
+        ),
+        http={"url": "{url}"},
+    ),
+    Client(
+        id="lmstudio",
+        title="LM Studio",
+        files=(("user", "{home}/.lmstudio/mcp.json", _SERVERS),),
+        http={"url": "{url}"},
+        expands=False,
+    ),
+)
+
+CLIENTS: Mapping[str, Client] = {client.id: client for client in _ROWS}
+"""By the name that the command line uses."""

@@ -1,0 +1,232 @@
+"""Servers move from clients to us: what would be done is planned first, shown, and then done as planned.
+
+Copying changes our file alone. Pointing a client at the hub takes out of its file what we now have, and
+puts the hub there; a server that we could not take stays with its client.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from holdfast.config.clients.backup import Backup, Backups
+from holdfast.config.clients.document import ClientFile, write_whole
+from holdfast.config.clients.entries import Entry, read_entry
+from holdfast.config.clients.known import HUB, Around, Client, Place, Scope
+from holdfast.errors import ConfigError, HoldfastError, Problem, UsageError
+
+__all__ = ["Outcome", "Plan", "Pointing", "Row", "Undoing", "plan_import", "plan_pointing", "plan_undoing"]
+
+Outcome: TypeAlias = Literal["new", "there", "conflict", "unusable"]
+
+_EMPTY = '{\n  "mcpServers": {}\n}\n'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One server of one client, and what becomes of it."""
+
+    client: Client
+    place: Place
+    entry: Entry
+    outcome: Outcome
+    reason: str = ""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether we have it when the plan is done."""
+        return self.outcome in ("new", "there")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What an import does to our file."""
+
+    destination: Path
+    rows: tuple[Row, ...]
+    found: tuple[tuple[Client, Place], ...]
+    """The places whose file exists."""
+    searched: tuple[Path, ...]
+    unreadable: tuple[Problem, ...] = ()
+    text: str = field(default="", repr=False)
+
+    @property
+    def is_change(self) -> bool:
+        """Whether anything is to be written."""
+        return any(row.outcome == "new" for row in self.rows)
+
+    def perform(self) -> None:
+        """Write our file; a new one is readable by the user alone, since it may hold tokens."""
+        if self.is_change:
+            write_whole(self.destination, self.text)
+
+
+def plan_import(clients: Iterable[Client], around: Around, *, destination: Path, scopes: tuple[Scope, ...]) -> Plan:
+    """Look at every file of the clients, and see what of it can be ours."""
+    return _Importing(around, destination).plan(clients, scopes)
+
+
+class _Importing:
+    """One plan being made: what is ours already counts, and so does what came before in the same plan."""
+
+    def __init__(self, around: Around, destination: Path) -> None:
+        self._around = around
+        self._destination = destination
+        self._ours = ClientFile.read(destination) if destination.exists() else ClientFile(destination, _EMPTY)
+        self._group = ("servers",) if self._ours.servers(("servers",)) else ("mcpServers",)
+        self._taken: dict[str, Any] = self._ours.servers(self._group)
+        self._fresh: dict[str, Any] = {}
+
+    def plan(self, clients: Iterable[Client], scopes: tuple[Scope, ...]) -> Plan:
+        places = [(client, place) for client in clients for place in client.places(self._around, scopes=scopes)]
+        found = [(client, place) for client, place in places if place.file.is_file()]
+        rows: list[Row] = []
+        unreadable: list[Problem] = []
+        for client, place in found:
+            self._refuse_itself(place)
+            try:
+                rows += self._rows(client, place)
+            except ConfigError as exc:
+                unreadable += exc.problems
+        return Plan(
+            destination=self._destination,
+            rows=tuple(rows),
+            found=tuple(found),
+            searched=tuple(dict.fromkeys(place.file for _, place in places)),
+            unreadable=tuple(unreadable),
+            text=self._ours.edited(self._group, with_=self._fresh),
+        )
+
+    def _refuse_itself(self, place: Place) -> None:
+        if os.path.realpath(place.file) == os.path.realpath(self._destination):
+            raise UsageError(
+                f"{place.file} is the client's file and ours at the same time",
+                hint="name another one with --config: it is where the servers are copied to",
+            )
+
+    def _rows(self, client: Client, place: Place) -> Iterator[Row]:
+        project = self._around.project if place.scope == "project" else None
+        for name, raw in ClientFile.read(place.file).servers(place.path).items():
+            if name != HUB:
+                entry = read_entry(client, name, raw, environ=self._around.environ, project=project)
+                outcome, reason = self._judge(entry)
+                yield Row(client=client, place=place, entry=entry, outcome=outcome, reason=reason)
+
+    def _judge(self, entry: Entry) -> tuple[Outcome, str]:
+        if entry.problems:
+            return "unusable", entry.problems[0].message
+        there = self._taken.get(entry.name)
+        if there is None:
+            self._taken[entry.name] = self._fresh[entry.name] = dict(entry.definition)
+            return "new", ""
+        if there == entry.definition:
+            return "there", ""
+        return "conflict", f"another server named `{entry.name}` is in {self._destination}: rename one of the two"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pointing:
+    """What pointing a client at the hub does to its file."""
+
+    client: Client
+    place: Place
+    before: str = field(repr=False)
+    after: str = field(repr=False)
+    moved: tuple[str, ...]
+    stays: tuple[str, ...]
+    secrets: frozenset[str] = field(repr=False)
+
+    def diff(self) -> Iterator[str]:
+        """The change, line by line. It holds what the file holds: mask it before it is shown."""
+        name = str(self.place.file)
+        before, after = self.before.splitlines(), self.after.splitlines()
+        return difflib.unified_diff(before, after, name, f"{name} (with the hub)", n=1, lineterm="")
+
+    def perform(self, backups: Backups) -> Path:
+        """Keep the file as it was, then write it; returns where it is kept."""
+        if ClientFile.read(self.place.file).text != self.before:
+            raise HoldfastError(f"{self.place.file} was changed just now: nothing was written", hint="try again")
+        kept = backups.keep(self.client.id, self.place, before=self.before, written=self.after, moved=self.moved)
+        write_whole(self.place.file, self.after)
+        return kept
+
+
+def plan_pointing(plan: Plan, *, url: str, command: tuple[str, ...], stdio: bool) -> Iterator[Pointing]:
+    """How each client that was found is pointed at the hub; those that are already are left out.
+
+    One is planned when the one before it is done: two places may be in one file.
+    """
+    for client, place in _one_place_each(plan):
+        pointing = _one_pointing(plan, client, place, url, command, stdio)
+        if pointing.after != pointing.before:
+            yield pointing
+
+
+def _one_place_each(plan: Plan) -> Iterator[tuple[Client, Place]]:
+    """Every place with servers to move; and where a client has none at all, its first."""
+    with_rows = {(row.client.id, row.place) for row in plan.rows if row.is_ours}
+    for number, (client, place) in enumerate(plan.found):
+        first = client.id not in {earlier.id for earlier, _ in plan.found[:number]}
+        if (client.id, place) in with_rows or (first and not any(which == client.id for which, _ in with_rows)):
+            yield client, place
+
+
+def _one_pointing(
+    plan: Plan, client: Client, place: Place, url: str, command: tuple[str, ...], stdio: bool
+) -> Pointing:
+    rows = [row for row in plan.rows if (row.client, row.place) == (client, place)]
+    moved = tuple(row.entry.name for row in rows if row.is_ours)
+    file = ClientFile.read(place.file)
+    entry = client.hub_entry(url, command, stdio=stdio)
+    return Pointing(
+        client=client,
+        place=place,
+        before=file.text,
+        after=file.edited(place.path, without=moved, with_={HUB: entry}),
+        moved=moved,
+        stays=tuple(row.entry.name for row in rows if not row.is_ours),
+        secrets=frozenset().union(*(row.entry.secrets for row in rows)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undoing:
+    """What putting a client's file back comes to."""
+
+    client: Client
+    backup: Backup
+    after: str = field(repr=False)
+    exact: bool
+    """Whether the file becomes what it was, to the byte: nobody changed it since."""
+
+    def perform(self, backups: Backups) -> None:
+        """Write the file, then let go of the backup."""
+        write_whole(self.backup.place.file, self.after)
+        backups.forget(self.backup)
+
+
+def plan_undoing(clients: Iterable[Client], around: Around, backups: Backups) -> Iterator[Undoing]:
+    """For each place that was changed, how its newest change is taken back; later changes of others stay.
+
+    The newest is first, and each is planned when the one before it is done: two places may be in one file.
+    """
+    scopes: tuple[Scope, ...] = ("user", "project")
+    places = ((client, place) for client in clients for place in client.places(around, scopes=scopes))
+    kept = [(client, backup) for client, place in places if (backup := backups.latest(client.id, place)) is not None]
+    for client, backup in sorted(kept, key=lambda one: one[1].number, reverse=True):
+        yield _undoing(client, backup)
+
+
+def _undoing(client: Client, backup: Backup) -> Undoing:
+    place = backup.place
+    if not place.file.exists():
+        return Undoing(client=client, backup=backup, after=backup.before, exact=True)
+    now = ClientFile.read(place.file)
+    if backup.is_untouched(now.text):
+        return Undoing(client=client, backup=backup, after=backup.before, exact=True)
+    after = now.put_back(place.path, ClientFile(place.file, backup.before), backup.moved, hub=HUB)
+    return Undoing(client=client, backup=backup, after=after, exact=False)

@@ -1,0 +1,303 @@
+"""``holdfast import`` copies servers, points clients at the hub and back, and shows no secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+
+SECRET = "s3cr3t-value"
+
+CURSOR = f"""{{
+  // my servers
+  "mcpServers": {{
+    "github": {{
+      "url": "https://example.com/mcp?api_key={SECRET}", // work
+      "headers": {{"Authorization": "Bearer {SECRET}"}}
+    }},
+    "files": {{"command": "npx", "args": ["--token", "{SECRET}"], "env": {{"A": "{SECRET}", "B": "${{env:B}}"}}}},
+  }},
+  "unknown": {{"kept": [1, 2]}} // stays
+}}
+"""
+
+CODEX = f"""\
+model = "best" # mine
+
+[mcp_servers.linear]
+url = "https://example.com/mcp"
+http_headers = {{ "X-Key" = "{SECRET}" }}
+
+# about profiles
+[profiles.fast]
+model = "small"
+"""
+
+Ran = subprocess.CompletedProcess[str]
+Import = Callable[..., Ran]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "home" / ".cursor").mkdir(parents=True)
+    (tmp_path / "home" / ".codex").mkdir()
+    (tmp_path / "project").mkdir()
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def cursor(home: Path) -> Path:
+    file = home / ".cursor" / "mcp.json"
+    file.write_text(CURSOR)
+    file.chmod(0o640)
+    return file
+
+
+@pytest.fixture
+def codex(home: Path) -> Path:
+    file = home / ".codex" / "config.toml"
+    file.write_text(CODEX)
+    return file
+
+
+@pytest.fixture
+def ours(home: Path) -> Path:
+    return home / ".config" / "holdfast" / "mcp.json"
+
+
+@pytest.fixture
+def run(home: Path) -> Import:
+    def run(*arguments: str, code: int = 0, **environ: str) -> Ran:
+        command = [sys.executable, "-c", "from holdfast.cli.entry import main; main()", "import", *arguments]
+        package = str(Path(holdfast.__file__).parents[1])
+        clean = {"PATH": os.environ["PATH"], "PYTHONPATH": package, "HOME": str(home), "TERM": "dumb", "COLUMNS": "80"}
+        ran = subprocess.run(
+            command,
+            cwd=home.parent / "project",
+            env={**clean, **environ},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+        )
+        assert SECRET not in ran.stdout + ran.stderr
+        assert "Traceback" not in ran.stderr
+        assert ran.returncode == code, ran.stdout + ran.stderr
+        return ran
+
+    return run
+
+
+def servers(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_text())["mcpServers"]
+    return found
+
+
+def test_without_a_client_it_shows_what_there_is_and_changes_nothing(run: Import, cursor: Path, ours: Path) -> None:
+    ran = run()
+    assert "cursor" in ran.stdout
+    assert "github, files" in ran.stdout
+    assert not ours.exists()
+    assert cursor.read_text() == CURSOR
+
+
+def test_without_any_client_it_says_where_it_looked(run: Import) -> None:
+    assert ".cursor/mcp.json" in run().stderr
+
+
+def test_servers_are_copied_into_a_file_that_only_the_user_can_read(run: Import, cursor: Path, ours: Path) -> None:
+    ran = run("cursor")
+    assert servers(ours)["github"]["headers"] == {"Authorization": f"Bearer {SECRET}"}
+    assert list(servers(ours)) == ["github", "files"]
+    assert ours.stat().st_mode & 0o777 == 0o600
+    assert cursor.read_text() == CURSOR
+    assert "set where the hub runs: B" in ran.stdout
+
+
+def test_our_own_file_keeps_its_comments_and_servers(run: Import, cursor: Path, ours: Path) -> None:
+    ours.parent.mkdir(parents=True)
+    ours.write_text('{\n  // hand-made\n  "mcpServers": {\n    "mine": {"command": "x"}\n  }\n}\n')
+    run("cursor")
+    text = ours.read_text()
+    assert text.startswith('{\n  // hand-made\n  "mcpServers": {\n    "mine": {"command": "x"},\n    "github": {\n')
+
+
+def test_importing_twice_changes_nothing_more(run: Import, cursor: Path, ours: Path) -> None:
+    run("cursor")
+    before = ours.read_text()
+    assert "already there" in run("cursor").stdout
+    assert ours.read_text() == before
+
+
+def test_another_server_of_the_same_name_is_not_overwritten(run: Import, cursor: Path, ours: Path) -> None:
+    ours.parent.mkdir(parents=True)
+    ours.write_text('{"mcpServers": {"files": {"command": "mine"}}}')
+    ran = run("cursor", "--apply", code=1)
+    assert "another server named `files`" in ran.stdout
+    assert servers(ours)["files"] == {"command": "mine"}
+    assert '"files"' in cursor.read_text(), "what could not be taken stays with its client"
+    assert '"github"' not in cursor.read_text()
+
+
+def test_apply_points_the_client_at_the_hub_and_keeps_everything_else(run: Import, cursor: Path) -> None:
+    ran = run("cursor", "--apply")
+    assert (
+        cursor.read_text()
+        == """{
+  // my servers
+  "mcpServers": {
+    "holdfast": {
+      "url": "http://127.0.0.1:4653/mcp"
+    }
+  },
+  "unknown": {"kept": [1, 2]} // stays
+}
+"""
+    )
+    assert cursor.stat().st_mode & 0o777 == 0o640
+    assert '-    "github": {' in ran.stderr, "the diff is shown"
+    assert "***" in ran.stderr
+
+
+def test_undo_restores_the_file_to_the_byte(run: Import, cursor: Path) -> None:
+    run("cursor", "--apply")
+    assert "as it was" in run("cursor", "--undo").stdout
+    assert cursor.read_text() == CURSOR
+    run("cursor", "--undo", code=1)
+
+
+def test_undo_keeps_what_the_client_changed_meanwhile(run: Import, cursor: Path) -> None:
+    run("cursor", "--apply")
+    cursor.write_text(cursor.read_text().replace('"unknown"', '"newer": true,\n  "unknown"'))
+    run("cursor", "--undo")
+    text = cursor.read_text()
+    assert '"newer": true' in text
+    assert '"holdfast"' not in text
+    assert list(servers_of(text)) == ["github", "files"]
+
+
+def servers_of(text: str) -> dict[str, Any]:
+    lines = (line.partition(" //")[0] for line in text.splitlines() if not line.strip().startswith("//"))
+    found: dict[str, Any] = json.loads("\n".join(lines))["mcpServers"]
+    return found
+
+
+def test_a_backup_is_for_the_user_alone(run: Import, cursor: Path, home: Path) -> None:
+    run("cursor", "--apply")
+    (backup,) = (home / ".local" / "state" / "holdfast" / "backups").iterdir()
+    assert backup.stat().st_mode & 0o077 == 0
+    assert json.loads(backup.read_text())["before"] == CURSOR
+
+
+def test_toml_is_edited_as_carefully_as_json(run: Import, codex: Path) -> None:
+    run("codex", "--apply")
+    text = codex.read_text()
+    assert tomllib.loads(text)["mcp_servers"] == {"holdfast": {"url": "http://127.0.0.1:4653/mcp"}}
+    assert 'model = "best" # mine' in text
+    assert "# about profiles\n[profiles.fast]" in text
+    codex.write_text(text.replace("best", "other"))
+    run("codex", "--undo")
+    again = tomllib.loads(codex.read_text())
+    assert again == {**tomllib.loads(CODEX), "model": "other"}
+
+
+def test_toml_that_cannot_be_edited_safely_is_left_alone(run: Import, codex: Path) -> None:
+    inline = f'mcp_servers = {{ linear = {{ url = "https://example.com/{SECRET}" }} }}\n'
+    codex.write_text(inline)
+    assert "cannot be edited safely" in run("codex", "--apply", code=1).stderr
+    assert codex.read_text() == inline
+
+
+def test_a_link_stays_a_link(run: Import, cursor: Path, tmp_path: Path) -> None:
+    dotfiles = tmp_path / "dotfiles.json"
+    cursor.rename(dotfiles)
+    cursor.symlink_to(dotfiles)
+    run("cursor", "--apply")
+    assert cursor.is_symlink()
+    assert "holdfast" in dotfiles.read_text()
+
+
+def test_a_client_that_can_only_start_programs_starts_the_hub(run: Import, home: Path, ours: Path) -> None:
+    file = home / ".config" / "Claude" / "claude_desktop_config.json"
+    file.parent.mkdir(parents=True)
+    file.write_text('{"mcpServers": {"files": {"command": "npx"}}}')
+    run("claude", "--apply", XDG_CONFIG_HOME=str(home / ".config"))
+    entry = servers(file)["holdfast"]
+    assert entry["args"][-4:] == ["serve", "--stdio", "--config", str(ours)]
+    assert Path(entry["command"]).is_absolute()
+
+
+def test_two_places_in_one_file_are_both_pointed_and_put_back(run: Import, home: Path) -> None:
+    file = home / ".claude.json"
+    project = str(home.parent / "project")
+    before = json.dumps(
+        {
+            "oauthAccount": {"token": SECRET},
+            "mcpServers": {"a": {"command": "a"}},
+            "projects": {project: {"history": [1], "mcpServers": {"b": {"command": "./b"}}}},
+        },
+        indent=2,
+    )
+    file.write_text(before)
+    run("claude-code", "--apply", "--project")
+    after = json.loads(file.read_text())
+    hub = {"holdfast": {"type": "http", "url": "http://127.0.0.1:4653/mcp"}}
+    assert after["mcpServers"] == hub
+    assert after["projects"][project] == {"history": [1], "mcpServers": hub}
+    assert servers(home / ".config/holdfast/mcp.json")["b"] == {"command": "./b", "cwd": project}
+    run("claude-code", "--undo")
+    assert file.read_text() == before
+
+
+def test_a_dry_run_shows_and_does_nothing(run: Import, cursor: Path, ours: Path) -> None:
+    ran = run("cursor", "--apply", "--dry-run")
+    assert "would be copied" in ran.stdout
+    assert "+++" in ran.stderr
+    assert cursor.read_text() == CURSOR
+    assert not ours.exists()
+
+
+def test_programs_get_json(run: Import, cursor: Path, ours: Path) -> None:
+    told = json.loads(run("cursor", "--apply", "--json").stdout)
+    assert (told["version"], told["config"], told["written"]) == (1, str(ours), True)
+    assert [(row["name"], row["outcome"], row["needs"]) for row in told["servers"]] == [
+        ("github", "new", []),
+        ("files", "new", ["B"]),
+    ]
+    (pointed,) = told["pointed"]
+    assert pointed["moved"] == ["github", "files"]
+    assert Path(pointed["backup"]).exists()
+    undone = json.loads(run("--undo", "--json").stdout)
+    assert undone["undone"][0]["restored"] == ["github", "files"]
+
+
+def test_a_broken_file_is_an_error_with_its_place(run: Import, cursor: Path) -> None:
+    cursor.write_text(f'{{"mcpServers": {{"a": "{SECRET}" "b"}}}}')
+    assert f"{cursor}:1:" in run("cursor", code=1).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["curser"], "there is no client `curser`"),
+        (["cursor", "--apply", "--undo"], "contradict"),
+        (["--apply"], "which client"),
+    ],
+)
+def test_wrong_usage_is_told(run: Import, cursor: Path, arguments: list[str], said: str) -> None:
+    assert said in run(*arguments, code=2).stderr
+
+
+def test_a_clients_file_is_never_ours_too(run: Import, cursor: Path) -> None:
+    assert "at the same time" in run("cursor", "--config", str(cursor), code=2).stderr
+    assert cursor.read_text() == CURSOR
