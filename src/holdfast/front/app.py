@@ -1,7 +1,7 @@
 """The hub as a web application: ``/mcp`` is all servers, ``/servers/{id}/mcp`` is one.
 
-Each face has sessions of its own, begun when it is first asked for and ended when its server is no longer
-configured. ``/healthz`` says that the hub is alive, ``/readyz`` that every server has an outcome.
+Each face has sessions of its own, begun when it is first asked for.
+``/healthz`` says that the hub is alive, ``/readyz`` that every server has an outcome.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ def create_app(
     """
     front = Front(hub)
 
-    async def healthz(request: Request) -> JSONResponse:
+    async def healthz(_: Request) -> JSONResponse:
         return JSONResponse({"status": "alive"})
 
-    async def readyz(request: Request) -> JSONResponse:
+    async def readyz(_: Request) -> JSONResponse:
         ready = await hub.ready(0)
         return JSONResponse({"ready": ready}, status_code=200 if ready else 503)
 
     @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with anyio.create_task_group() as tasks:
             await tasks.start(front.run)
             yield

@@ -177,9 +177,10 @@ class Desk:
         """See that a server logs as much as one of its clients wants to be told."""
         slot = self.slot(client, server)
         lease = slot.lease
-        if slot.wishes.log(level) and lease is not None and lease.connection is not None:
-            if lease.connection.era == "legacy" and "logging" in lease.connection.capabilities:
-                self.start(self._quietly, server, "logging/setLevel", {"level": level}, slot)
+        if not slot.wishes.log(level) or lease is None or lease.connection is None:
+            return
+        if lease.connection.era == "legacy" and "logging" in lease.connection.capabilities:
+            self.start(self._quietly, server, "logging/setLevel", {"level": level}, slot)
 
     async def _quietly(self, server: str, method: str, params: Mapping[str, Any], slot: Slot) -> None:
         with suppress(HoldfastError):

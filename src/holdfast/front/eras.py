@@ -17,9 +17,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 __all__ = ["for_client", "forwarded", "is_modern", "listed_for"]
 
-_ENVELOPE = frozenset(
-    {PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, "progressToken"}
-)
+_ENVELOPE = frozenset({PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, "progressToken"})
 """What belongs to the connection that a request came on, and not to the request."""
 
 _MODERN_ONLY = frozenset({"resultType", "ttlMs", "cacheScope"})

@@ -17,6 +17,7 @@ from mcp.server.models import InitializationOptions
 from mcp.server.subscriptions import ListenHandler
 from mcp_types import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from mcp_types import methods as protocol
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from holdfast._version import __version__
 from holdfast.core.catalog import Kind, NameKey
@@ -90,7 +91,7 @@ class Face(Server[Any]):
 
     async def _on_discover(self, ctx: Context, params: types.RequestParams) -> types.DiscoverResult:
         return types.DiscoverResult(
-            supported_versions=list(types.version.MODERN_PROTOCOL_VERSIONS),
+            supported_versions=list(MODERN_PROTOCOL_VERSIONS),
             capabilities=self._capabilities(modern=True),
             instructions=self._instructions() or None,
         )
@@ -122,9 +123,9 @@ class Face(Server[Any]):
 
     async def _serve(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         if ctx.request_id is None:
-            result = await call_next(ctx)
+            await call_next(ctx)
             await self._noticed(ctx)
-            return result
+            return None
         handler = self._handler(ctx)
         if handler is None:
             return await call_next(ctx)
@@ -171,10 +172,10 @@ class Face(Server[Any]):
             channel=Channel(ctx.session),
             capabilities=declared.model_dump(by_alias=True, mode="json", exclude_none=True) if declared else {},
             modern=modern,
-            owner=self._owner or object(),
+            owner=self._owner if self._owner is not None else object(),
         )
         if modern:
-            client.log_level = (ctx.meta or {}).get(types.LOG_LEVEL_META_KEY)
+            client.log_level = _log_level(ctx)
         if not modern or self._owner is not None:
             self._desk.attach(client)
         connection.exit_stack.callback(self._desk.detach, client)
@@ -282,6 +283,12 @@ class Face(Server[Any]):
                 except HoldfastError as error:
                     raise refusal(error, modern=True) from None
         return await self._listen(ctx, params)
+
+
+def _log_level(ctx: Context) -> str | None:
+    """What a modern client wants to be told while this request is under way."""
+    level = (ctx.meta or {}).get(types.LOG_LEVEL_META_KEY)
+    return level if isinstance(level, str) and level in LOG_LEVELS else None
 
 
 def _offset(cursor: object, length: int) -> int:

@@ -31,7 +31,7 @@ def tool(hub: Hub) -> dict[str, Any]:
     return {
         "name": status_tool_name(hub),
         "title": "Holdfast status",
-        "description": "Which MCP servers behind this endpoint are available, which are not, why, and when to try again.",
+        "description": "Which MCP servers behind this endpoint are unavailable, why, and when to try again.",
         "inputSchema": {
             "type": "object",
             "properties": {"server": {"type": "string", "description": "One server alone; all of them if left out."}},

@@ -14,13 +14,13 @@ from holdfast.hub.hub import Hub
 __all__ = ["serve_stdio"]
 
 
-async def serve_stdio(hub: Hub, *, server: str | None = None) -> None:
+async def serve_stdio(hub: Hub, *, server: str | None = None, desk: Desk | None = None) -> None:
     """Serve one client over our own stdin and stdout until it is gone: all servers, or one alone.
 
-    The hub must be open. Call ``Desk(hub)`` first where servers are to know from the start that clients can
-    be asked: it is what this makes of a hub that has none yet.
+    The hub must be open. Give it a ``desk`` that was made before, where servers are to know from the start
+    that clients can be asked, or where the calls are to be drained before the end.
     """
-    desk = Desk(hub)
+    desk = desk or Desk(hub)
     face = Face(desk, View(hub, server), owner="stdio")
     async with stdio_server() as (read, write), anyio.create_task_group() as tasks:
         await tasks.start(desk.run)

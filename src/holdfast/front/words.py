@@ -15,7 +15,7 @@ from holdfast.core.names import Kind
 from holdfast.errors import CallFailed, HoldfastError, ServerUnavailable
 from holdfast.front.view import View
 from holdfast.hub.hub import Hub
-from holdfast.hub.warnings import STATUS
+from holdfast.hub.warnings import STATUS, warnings_of
 
 __all__ = ["IDENTITY", "explained", "failed_tool", "instructions", "refusal", "unknown"]
 
@@ -71,27 +71,18 @@ def instructions(view: View, status_tool: str) -> str:
     """What a client reads once: how to use what is here, and what is not here at the moment."""
     hub = view.hub
     if view.server is not None:
-        warning = hub.warnings().for_model if hub.server_health(view.server).state in STATUS else ""
-        return "\n\n".join(filter(None, (_said_by(hub, view.server), _only(warning, view.server, hub))))
+        warning = warnings_of([hub.server_health(view.server)]).for_model
+        return "\n\n".join(filter(None, (_said_by(hub, view.server), warning)))
+    names = ", ".join(view.servers) or "none"
     parts = [
-        f"{len(view.servers)} MCP servers behind one endpoint, kept by Holdfast: {', '.join(view.servers) or 'none'}. "
-        "A tool's name begins with its server's.",
+        f"MCP servers behind one endpoint, kept by Holdfast: {names}. A tool's name begins with its server's.",
         hub.warnings().for_model,
         f"The tool `{status_tool}` tells at any time which servers are unavailable, why, and when to try again.",
         IDENTITY,
     ]
-    for server in view.servers:
-        if said := _said_by(hub, server):
-            parts.append(f"## {server}\n{said[:LONGEST_INSTRUCTIONS]}")
+    said = {server: _said_by(hub, server) for server in view.servers}
+    parts += [f"## {server}\n{words[:LONGEST_INSTRUCTIONS]}" for server, words in said.items() if words]
     return "\n\n".join(filter(None, parts))
-
-
-def _only(warning: str, server: str, hub: Hub) -> str:
-    """The one server's own line among the warnings."""
-    if not warning:
-        return ""
-    mine = [failure for failure in hub.warnings().failures if failure.server_id == server]
-    return type(hub.warnings())(failures=tuple(mine)).for_model
 
 
 def _said_by(hub: Hub, server: str) -> str:

@@ -1,0 +1,47 @@
+"""Serve an ASGI application on a loopback port, for the length of a block."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import uvicorn
+
+
+class _Server(uvicorn.Server):
+    """Says when it has started; streams that are still open when it ends are cut."""
+
+    def __init__(self, app: Callable[..., Any]) -> None:
+        super().__init__(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=0, ws="none"))
+        self.up = anyio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+
+@asynccontextmanager
+async def serving(app: Callable[..., Any], *, port: int = 0) -> AsyncIterator[str]:
+    """The address at which the application answers."""
+    listener = socket.create_server(("127.0.0.1", port))
+    server = _Server(app)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server.serve, [listener])
+        with anyio.fail_after(10):
+            await server.up.wait()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+    _end_watchers()
+
+
+def _end_watchers() -> None:
+    """The SSE library leaves a task behind on every event loop that had a stream."""
+    for task in asyncio.all_tasks():
+        if getattr(task.get_coro(), "__qualname__", "") == "_shutdown_watcher":
+            task.cancel()
