@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
+import anyio.abc
 import httpx2
 import mcp_types as types
 from mcp import Client
@@ -36,14 +37,8 @@ class Companion:
         self.logged: list[Any] = []
         self.told: set[str] = set()
         self._heard = asyncio.Event()
-        self._client: Client | None = None
-        self._stack = AsyncExitStack()
-
-    @property
-    def client(self) -> Client:
-        """The SDK's client, connected."""
-        assert self._client is not None
-        return self._client
+        self.client: Client
+        self.tasks: anyio.abc.TaskGroup
 
     async def call(self, name: str, /, **arguments: Any) -> str:
         """Call a tool; gives the text of its result."""
@@ -74,12 +69,12 @@ class Companion:
         if self.era == "legacy":
             await self.client.subscribe_resource(uri)
         else:
-            await self._listen(self.client.listen(resource_subscriptions=[uri]))
+            await self.tasks.start(self._listen, self.client.listen(resource_subscriptions=[uri]))
 
     async def watch_tools(self) -> None:
         """Ask to be told when the tools change; in the handshake era everyone is."""
         if self.era == "modern":
-            await self._listen(self.client.listen(tools_list_changed=True))
+            await self.tasks.start(self._listen, self.client.listen(tools_list_changed=True))
 
     async def told_of(self, notice: str, *, cause: Callable[[], Awaitable[object]]) -> None:
         """Cause a notice and wait for it; again, if none came: a client's own stream may not stand yet."""
@@ -95,15 +90,16 @@ class Companion:
             self._heard.clear()
             await self._heard.wait()
 
-    async def _listen(self, listening: Any) -> None:
-        subscription: Subscription = await self._stack.enter_async_context(listening)
-        tasks = await self._stack.enter_async_context(anyio.create_task_group())
-        self._stack.callback(tasks.cancel_scope.cancel)
-        tasks.start_soon(self._read, subscription)
-
-    async def _read(self, subscription: Subscription) -> None:
-        async for event in subscription:
-            self._hear(type(event).__name__)
+    async def _listen(
+        self,
+        listening: AbstractAsyncContextManager[Subscription],
+        *,
+        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        async with listening as subscription:
+            task_status.started()
+            async for event in subscription:
+                self._hear(type(event).__name__)
 
     def _hear(self, notice: str) -> None:
         self.told.add(notice)
@@ -139,7 +135,7 @@ async def companion(
     made = Companion(user, era)
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=30))
-        made._client = await stack.enter_async_context(
+        made.client = await stack.enter_async_context(
             Client(
                 streamable_http_client(url, http_client=http),
                 mode=_MODES[era],
@@ -152,8 +148,9 @@ async def companion(
                 cache=None,
             )
         )
-        await stack.enter_async_context(made._stack)
+        made.tasks = await stack.enter_async_context(anyio.create_task_group())
         yield made
+        made.tasks.cancel_scope.cancel()
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
