@@ -178,15 +178,23 @@ async def test_a_saved_file_that_says_the_same_changes_nothing(file: Path) -> No
             assert len(one.pids) == 1
 
 
-async def test_it_watches_by_itself_and_a_nudge_looks_at_once(file: Path) -> None:
+async def test_it_watches_by_itself(file: Path) -> None:
     file.write_text("{}")
     told = anyio.Event()
     async with Hub(load_config(file)) as hub, anyio.create_task_group() as tasks:
         reloader = Reloader(hub, file, on_reload=lambda _: told.set())
         tasks.start_soon(reloader.run)
         file.write_text(text(late={"command": "no-such-command-here"}))
-        reloader.nudge()
         with anyio.fail_after(20):
             await told.wait()
         assert list(hub.servers) == ["late"]
         tasks.cancel_scope.cancel()
+
+
+async def test_it_can_be_told_to_read_at_once(file: Path) -> None:
+    file.write_text("{}")
+    async with running(file) as (hub, reloader):
+        file.write_text(text(late={"command": "no-such-command-here"}))
+        assert isinstance(await reloader.reload(), Reloaded)
+        assert list(hub.servers) == ["late"]
+        assert await reloader.reload() is None

@@ -13,8 +13,10 @@ from importlib import import_module
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
+    "serve": ("holdfast.cli.serve", "Serve all servers behind one MCP endpoint, over HTTP or stdio"),
     "tools": ("holdfast.cli.tools", "List every server's tools, and why the others have none"),
     "call": ("holdfast.cli.call", "Call one tool of one server"),
+    "demo": ("holdfast.cli.demo", "Break and heal the demo fleet that `serve` runs, and see what a client sees"),
     "import": ("holdfast.cli.import_", "Copy other clients' servers, and point the clients at the hub"),
     "config": ("holdfast.cli.config", "Show the configuration that is in force, and where each value came from"),
 }

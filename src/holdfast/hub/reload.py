@@ -90,19 +90,17 @@ class Reloader:
         self._environ = os.environ if environ is None else environ
         self._watched: tuple[Path, ...] = (file, *_env_files(file, self._environ))
         self._applied = self._seen = _stamp(self._watched)
-        self._nudged = anyio.Event()
-
-    def nudge(self) -> None:
-        """Look now, and read the file whether it seems to have changed or not."""
-        self._applied = ()
-        self._nudged.set()
 
     async def run(self) -> None:
         """Look, wait, and look again."""
         while True:
             await self.look()
-            await self._clock.wait(self._nudged, self._clock.now() + PERIOD)
-            self._nudged = anyio.Event()
+            await self._clock.wait(anyio.Event(), self._clock.now() + PERIOD)
+
+    async def reload(self) -> Reloaded | Kept | None:
+        """Read the file now, whether it seems to have changed or not."""
+        self._applied = self._seen = await anyio.to_thread.run_sync(_stamp, self._watched)
+        return await self._take()
 
     async def look(self) -> Reloaded | Kept | None:
         """Look once. A change is taken when two looks in a row see the same, so that no half-written file is read."""
@@ -111,6 +109,9 @@ class Reloader:
         if stamp == self._applied or not settled:
             return None
         self._applied = stamp
+        return await self._take()
+
+    async def _take(self) -> Reloaded | Kept | None:
         result = await self._read()
         if result is not None:
             self._on_reload(result)

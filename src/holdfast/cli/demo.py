@@ -1,0 +1,166 @@
+"""``holdfast demo``: a second terminal for the demo fleet. It looks, calls, breaks and heals.
+
+Everything that it shows it got through the hub, as any client would; only breaking and healing go past it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import anyio
+import typer
+from rich.text import Text
+
+from holdfast.cli.arguments import parse_arguments
+from holdfast.cli.output import data_console, print_error, side_console, working
+from holdfast.core.redact import plain
+from holdfast.demo.control import WAYS, Control, running_demo
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.hub.loader import Loader
+    from holdfast.wire.connection import CallResult
+
+__all__ = ["app"]
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+HUB = "hub"
+STATUS_TOOL = "holdfast_status"
+PAUSE = 0.5
+PATIENCE = 30.0
+"""Seconds that the tour waits for a server to be back; the hub is quicker, a loaded machine may not be."""
+
+_FAULTS = "\n\n".join(f"{name}: {', '.join(ways)}" for name, ways in WAYS.items())
+
+
+@app.callback(invoke_without_command=True)
+def demo(context: typer.Context) -> None:
+    """Look at the demo fleet that `holdfast serve` runs in another terminal, and break and heal its servers."""
+    if context.invoked_subcommand is None:
+        control, url = running_demo()
+        _show_servers(control, anyio.run(_call, url, STATUS_TOOL, {}))
+        side = side_console()
+        side.print("\nTry: holdfast demo tour")
+        side.print("     holdfast demo call notes__list_notes")
+        side.print("     holdfast demo break notes; holdfast demo heal vault")
+
+
+@app.command()
+def tools() -> None:
+    """List the tools that a client sees."""
+    _, url = running_demo()
+    out = data_console()
+    for name, description in anyio.run(_tools, url):
+        out.print(Text.assemble((name, "bold"), f"  {description}"), soft_wrap=True)
+
+
+@app.command()
+def call(
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="A tool, as `holdfast demo tools` names it")],
+    pairs: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its arguments")] = None,
+) -> None:
+    """Call a tool through the hub, and show what a client gets: a result, or the truth about its server.
+
+    Exit code 0: a result. 1: an error.
+    """
+    _, url = running_demo()
+    raise typer.Exit(_show_result(anyio.run(_call, url, tool, parse_arguments(pairs or [], None, {}))))
+
+
+@app.command(name="break", epilog=_FAULTS)
+def break_(
+    server: Annotated[str, typer.Argument(metavar="SERVER", help=f"One of {', '.join(WAYS)}")],
+    how: Annotated[str | None, typer.Option("--how", metavar="WAY", help="In which way; see below")] = None,
+) -> None:
+    """Break a server."""
+    control, _ = running_demo()
+    way = control.break_server(server, how)
+    data_console().print(f"{server} is {way} now: {WAYS[server][way]}")
+
+
+@app.command()
+def heal(server: Annotated[str, typer.Argument(metavar="SERVER", help=f"One of {', '.join(WAYS)}")]) -> None:
+    """Mend a server; the hub finds out by itself."""
+    control, _ = running_demo()
+    control.heal(server)
+    data_console().print(f"{server} is healthy now; the hub finds out by itself")
+
+
+@app.command()
+def tour() -> None:
+    """Break a server and heal it, and show at each step what a client sees."""
+    control, url = running_demo()
+    anyio.run(_tour, control, url)
+
+
+# Through the hub, as any client
+
+
+def _loader(url: str) -> Loader:
+    from holdfast.config.load import config_from_mapping  # noqa: PLC0415 - with the next, most of a second
+    from holdfast.hub.loader import Loader  # noqa: PLC0415 - `demo break` need not wait for it
+
+    return Loader(config_from_mapping({"mcpServers": {HUB: {"type": "http", "url": url}}}))
+
+
+async def _tools(url: str) -> list[tuple[str, str]]:
+    result = await _loader(url).load()
+    for outcome in result.outcomes:
+        if outcome.message:
+            raise HoldfastError(f"the hub did not answer: {outcome.error}", hint=outcome.hint)
+    return [(tool.name, plain(tool.description)) for tool in result.tools]
+
+
+async def _call(url: str, tool: str, arguments: Mapping[str, Any]) -> CallResult:
+    with working(f"calling {tool}"):
+        return await _loader(url).call(HUB, tool, arguments)
+
+
+def _show_servers(control: Control, status: CallResult) -> None:
+    out = data_console()
+    servers: Mapping[str, Any] = (status.structured or {}).get("servers", {})
+    conditions = control.conditions
+    for name, server in servers.items():
+        colour = "green" if server["available"] else "yellow" if server["retryIn"] is not None else "red"
+        counted = "1 tool" if server["tools"] == 1 else f"{server['tools']} tools"
+        out.print(Text.assemble((f"{name:<10}", "bold"), (f"{server['state']:<20}", colour), (counted, "dim")))
+        because = "" if server["available"] else f"  {plain(server['reason'])}"
+        out.print(Text(f"{'':10}it is {conditions.get(name, 'unknown')}.{because}", style="dim"), soft_wrap=True)
+
+
+def _show_result(result: CallResult) -> int:
+    if result.is_error:
+        print_error(plain(result.text))
+        return 1
+    data_console().print(Text(plain(result.text)), soft_wrap=True)
+    return 0
+
+
+# The tour
+
+
+async def _tour(control: Control, url: str) -> None:
+    say = data_console().print
+    say(Text("1. A client calls a tool of `notes`.", style="bold"))
+    control.heal("notes")
+    await _until(url, lambda result: not result.is_error)
+    say(Text("\n2. `notes` dies, and cannot start again.", style="bold"))
+    control.break_server("notes", "down")
+    await _until(url, lambda result: result.is_error)
+    say(Text("\n3. Its tools are still listed: a list does not shrink because a server is down.", style="bold"))
+    say(", ".join(name for name, _ in await _tools(url)))
+    say(Text("\n4. `notes` is mended, and nobody restarts anything.", style="bold"))
+    control.heal("notes")
+    await _until(url, lambda result: not result.is_error)
+
+
+async def _until(url: str, wanted: Callable[[CallResult], bool]) -> None:
+    """Call until the answer is as wanted, and show it."""
+    with anyio.move_on_after(PATIENCE):
+        while not wanted(result := await _call(url, "notes__list_notes", {})):  # noqa: ASYNC110 - only a call tells
+            await anyio.sleep(PAUSE)
+        data_console().print(Text(plain(result.text), style="red" if result.is_error else "green"), soft_wrap=True)
+        return
+    raise HoldfastError("that took longer than it should", hint="what does the first terminal say?")

@@ -1,0 +1,118 @@
+"""``holdfast serve``: every server of an mcp.json behind one MCP endpoint."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.address import DEFAULT_HOST, DEFAULT_PORT
+from holdfast.cli.output import side_console
+from holdfast.config.find import find_config
+from holdfast.config.load import load_config
+from holdfast.errors import ConfigNotFound, HoldfastError, UsageError
+
+__all__ = ["app"]
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+TOKEN_VARIABLE = "HOLDFAST_TOKEN"  # noqa: S105 - the name of a variable
+SHORTEST_TOKEN = 16
+"""Characters: whoever can reach the port can guess at a shorter one."""
+
+
+@app.command()
+def serve(
+    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
+    host: Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen on")] = DEFAULT_HOST,
+    port: Annotated[
+        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="The port; 0 for a free one")
+    ] = DEFAULT_PORT,
+    stdio: Annotated[bool, typer.Option("--stdio", help="Serve the client that started this, on stdin")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch/--no-watch", help="Whether to apply changes of the mcp.json as they are made")
+    ] = True,
+    token: Annotated[
+        str | None, typer.Option("--token", metavar="TOKEN", help="Demand this bearer token of every caller")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="The same, from a file that nobody else sees")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option("--allow-host", metavar="NAME", help="Another name that callers may use for it")
+    ] = None,
+    drain: Annotated[
+        float, typer.Option("--drain", metavar="SECONDS", min=0, help="How long calls may still run at the end")
+    ] = 10.0,
+    demo: Annotated[bool, typer.Option("--demo", help="Serve the built-in demo fleet")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more about what happens")] = False,
+) -> None:
+    """Serve every server of an mcp.json behind one MCP endpoint, over HTTP or stdio.
+
+    Without a configuration it serves a demo fleet, whose servers fail each in its own way.
+    SIGTERM and Ctrl-C end it: calls under way are finished first. SIGHUP reads the mcp.json again.
+    Beyond this machine it listens only with a token (--token-file, --token or $HOLDFAST_TOKEN).
+    """
+    if demo and config is not None:
+        raise UsageError("--demo and --config contradict each other", hint="give one of them")
+    _log_to_stderr(verbose=verbose)
+    secret = _token(token, token_file)
+    file = None if demo else _find(config)
+    loaded = load_config(file) if file is not None else None
+    from holdfast.cli.serving import Serving, run  # noqa: PLC0415 - costs a second, which a bad config need not wait for
+
+    serving = Serving(
+        config=loaded,
+        host=host,
+        port=port,
+        stdio=stdio,
+        watch=watch,
+        token=secret,
+        allowed_hosts=tuple(allow_host or ()),
+        drain=drain,
+    )
+    run(serving)
+
+
+def _find(config: Path | None) -> Path | None:
+    """The file to serve; None for the demo fleet, if there is no file and none was named."""
+    try:
+        return find_config(config, environ=os.environ, cwd=Path.cwd())
+    except ConfigNotFound as exc:
+        side = side_console()
+        side.print("No mcp.json was found: this is the demo fleet. For your own servers:", soft_wrap=True)
+        side.print("  holdfast import      copies them from your other MCP clients")
+        side.print(f"  or put an mcp.json at one of: {', '.join(map(str, exc.searched))}", soft_wrap=True)
+        return None
+
+
+def _token(given: str | None, file: Path | None) -> str | None:
+    if given is not None and file is not None:
+        raise UsageError("--token and --token-file contradict each other", hint="give one of them")
+    token = _read_token(file) if file is not None else given or os.environ.get(TOKEN_VARIABLE) or None
+    if token is not None and len(token) < SHORTEST_TOKEN:
+        raise UsageError(
+            f"the token has fewer than {SHORTEST_TOKEN} characters",
+            hint="make one: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'",
+        )
+    return token
+
+
+def _read_token(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        why = getattr(exc, "strerror", None) or type(exc).__name__
+        raise HoldfastError(f"the token file {file} cannot be read: {why}", hint="is the path right?") from exc
+
+
+def _log_to_stderr(*, verbose: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+    log = logging.getLogger("holdfast")
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG if verbose else logging.INFO)
