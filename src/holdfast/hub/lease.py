@@ -29,7 +29,16 @@ from holdfast.wire.listing import Offer, OfferKind
 from holdfast.wire.relay import Relay
 from holdfast.wire.wishes import Wishes, grant
 
-__all__ = ["FailedDial", "FindRelay", "Lease", "Workshop", "bad_definition", "evidence_in", "is_shown", "session_expired"]
+__all__ = [
+    "FailedDial",
+    "FindRelay",
+    "Lease",
+    "Workshop",
+    "bad_definition",
+    "evidence_in",
+    "is_shown",
+    "session_expired",
+]
 
 
 FindRelay: TypeAlias = Callable[[], Relay | None]
