@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.conformance.serving import fixture_over_http, fixture_over_stdio, hub_over_http
+from tests.conformance.serving import ServedHub, fixture_over_http, fixture_over_stdio, hub_over_http
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +22,8 @@ async def fixture_url(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
 
 
 @pytest.fixture(scope="module")
-async def hub_url(fixture_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+async def hub(fixture_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServedHub]:
     """A hub, with the server over HTTP as ``web`` and one that it spawns as ``child``."""
     servers = {"web": {"type": "http", "url": fixture_url}, "child": fixture_over_stdio()}
-    async with hub_over_http(servers, folder=tmp_path_factory.mktemp("hub")) as url:
-        yield url
+    async with hub_over_http(servers, folder=tmp_path_factory.mktemp("hub")) as hub:
+        yield hub

@@ -6,6 +6,7 @@ import pytest
 
 from tests.clients.errand import difference
 from tests.clients.programs import CLIENTS, ClientEra, Program, inspect
+from tests.conformance.serving import ServedHub
 
 pytestmark = pytest.mark.anyio
 
@@ -25,9 +26,9 @@ async def test_client_does_its_errand_directly(client: Program, fixture_url: str
 @pytest.mark.requirement("HUB-1", "HUB-2")
 @pytest.mark.parametrize("server", ["web", "child"])
 async def test_client_does_its_errand_through_the_hub(
-    client: Program, server: str, hub_url: str, tmp_path: Path
+    client: Program, server: str, hub: ServedHub, tmp_path: Path
 ) -> None:
-    assert difference(await client.run(f"{hub_url}/servers/{server}/mcp", folder=tmp_path)) == {}
+    assert difference(await client.run(hub.one(server), folder=tmp_path)) == {}
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -37,8 +38,8 @@ async def test_inspector_lists_and_uses_directly(era: ClientEra, fixture_url: st
 
 @pytest.mark.requirement("HUB-1")
 @pytest.mark.parametrize("era", ERAS)
-async def test_inspector_lists_and_uses_through_the_hub(era: ClientEra, hub_url: str, tmp_path: Path) -> None:
-    await _inspects(f"{hub_url}/servers/web/mcp", era, folder=tmp_path)
+async def test_inspector_lists_and_uses_through_the_hub(era: ClientEra, hub: ServedHub, tmp_path: Path) -> None:
+    await _inspects(hub.one("web"), era, folder=tmp_path)
 
 
 async def _inspects(url: str, era: ClientEra, *, folder: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.clients.companion import Companion, companion, eventually
 from tests.clients.programs import ClientEra
 from tests.conformance.inventory import WATCHED
-from tests.conformance.serving import fixture_over_http, fixture_over_stdio, hub_over_http
+from tests.conformance.serving import ServedHub, fixture_over_http, fixture_over_stdio, hub_over_http
 
 pytestmark = [
     pytest.mark.anyio,
@@ -96,12 +96,12 @@ async def server(
 
 
 @pytest.fixture(scope="module")
-async def hub(server: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+async def hub(server: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServedHub]:
     """A hub in front of that server, and of one of the same era that it spawns."""
     era, url = server
     servers = {"web": {"type": "http", "url": url}, "child": fixture_over_stdio(era=era)}  # type: ignore[arg-type] # pytest has no types for parameters
-    async with hub_over_http(servers, folder=tmp_path_factory.mktemp("hub")) as address:
-        yield address
+    async with hub_over_http(servers, folder=tmp_path_factory.mktemp("hub")) as served:
+        yield served
 
 
 @pytest.mark.parametrize("matter", MATTERS)
@@ -117,8 +117,8 @@ async def test_client_and_server_of_one_era_agree_directly(matter: str, server: 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("behind", ["web", "child"])
 async def test_client_of_any_era_agrees_with_a_server_of_any_era_through_the_hub(
-    matter: str, era: ClientEra, behind: str, hub: str
+    matter: str, era: ClientEra, behind: str, hub: ServedHub
 ) -> None:
-    async with companion(f"{hub}/servers/{behind}/mcp", era) as client:
+    async with companion(hub.one(behind), era) as client:
         with anyio.fail_after(_MATTER):
             await MATTERS[matter](client)

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.eras import Era
-from tests.peers.process import foreign_process
+import anyio
+import httpx2
 
-__all__ = ["PYTHON_ENV", "fixture_over_http", "fixture_over_stdio", "hub_over_http"]
+from tests.conformance.eras import Era
+from tests.peers.process import ForeignProcess, foreign_process
+
+__all__ = ["PYTHON_ENV", "ServedHub", "fixture_over_http", "fixture_over_stdio", "hub_command", "hub_over_http"]
 
 _ROOT = Path(__file__).parents[2]
 PYTHON_ENV = {"PYTHONPATH": f"{_ROOT}:{_ROOT / 'src'}"}
 """What a child needs to import the tests and the package that stand beside each other here."""
 
+_ENDPOINT = re.compile(r"MCP endpoint: (http://\S+)/mcp")
+# A cold start of the hub and of every server behind it, on a loaded machine.
+_STARTING = 30.0
 _FIXTURE = ("-m", "tests.conformance.fixture_server")
 
 
@@ -35,12 +43,49 @@ def fixture_over_stdio(*, era: Era = "both") -> dict[str, Any]:
     return {"command": sys.executable, "args": [*_FIXTURE, "stdio", "--era", era], "env": PYTHON_ENV}
 
 
+@dataclass(frozen=True)
+class ServedHub:
+    """``holdfast serve``, running."""
+
+    base: str
+    process: ForeignProcess
+
+    @property
+    def all(self) -> str:
+        """Where all servers are."""
+        return f"{self.base}/mcp"
+
+    def one(self, server: str) -> str:
+        """Where one server is, alone."""
+        return f"{self.base}/servers/{server}/mcp"
+
+
 @asynccontextmanager
-async def hub_over_http(servers: Mapping[str, Mapping[str, Any]], *, folder: Path) -> AsyncIterator[str]:
-    """Run the hub in front of the servers; gives the address under which ``/mcp`` and ``/servers`` stand."""
-    config, announced = folder / "mcp.json", folder / "hub.url"
-    config.write_text(json.dumps({"mcpServers": servers}))
-    command = (sys.executable, "-m", "tests.conformance.hub_process", "--config", config, "--announce", announced)
-    env = PYTHON_ENV | {"HOME": str(folder), "XDG_STATE_HOME": str(folder / "state")}
-    async with foreign_process(command, log=folder / "hub.log", env=env) as process:
-        yield (await process.appears(announced, containing="\n")).strip()
+async def hub_over_http(
+    servers: Mapping[str, Mapping[str, Any]], *options: str, folder: Path, **settings: Any
+) -> AsyncIterator[ServedHub]:
+    """Serve the servers, and wait until each has an outcome; ``settings`` are Holdfast's own."""
+    command = (*hub_command(servers, folder=folder, **settings), "--port", "0", *options)
+    async with foreign_process(command, log=folder / "hub.log", env=_hub_env(folder)) as process:
+        said = await process.appears(process.log, containing="ready when:")
+        base = _ENDPOINT.findall(said)[0]
+        await _ready(base)
+        yield ServedHub(base, process)
+
+
+def hub_command(servers: Mapping[str, Mapping[str, Any]], *, folder: Path, **settings: Any) -> tuple[str, ...]:
+    """The command that serves the servers; it keeps its state in the folder."""
+    config = folder / "mcp.json"
+    config.write_text(json.dumps({"mcpServers": servers, "holdfast": settings}))
+    return (sys.executable, "-m", "holdfast", "serve", "--no-watch", "--config", str(config))
+
+
+def _hub_env(folder: Path) -> dict[str, str]:
+    return PYTHON_ENV | {"HOME": str(folder), "XDG_STATE_HOME": str(folder / "state")}
+
+
+async def _ready(base: str) -> None:
+    async with httpx2.AsyncClient() as http:
+        with anyio.fail_after(_STARTING):
+            while (await http.get(f"{base}/readyz")).status_code != 200:  # noqa: ASYNC110 - another process's matter
+                await anyio.sleep(0.05)

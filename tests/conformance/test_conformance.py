@@ -26,7 +26,7 @@ async def test_suite_finds_through_the_hub_what_it_finds_directly(requirements: 
     async with fixture_over_http(folder=tmp_path) as url:
         direct = await run_suite(url, requirements, folder=tmp_path / "direct")
         async with hub_over_http({"fixture": {"type": "http", "url": url}}, folder=tmp_path) as hub:
-            through = await run_suite(f"{hub}/servers/fixture/mcp", requirements, folder=tmp_path / "hub")
+            through = await run_suite(hub.one("fixture"), requirements, folder=tmp_path / "hub")
     assert through.fulfilled == direct.fulfilled, str(through)
     assert len(through.fulfilled) == REQUIRED[requirements]
 
@@ -37,6 +37,6 @@ async def test_suite_is_content_with_a_spawned_server_behind_the_hub(
     requirements: Requirements, tmp_path: Path
 ) -> None:
     async with hub_over_http({"fixture": fixture_over_stdio()}, folder=tmp_path) as hub:
-        score = await run_suite(f"{hub}/servers/fixture/mcp", requirements, folder=tmp_path)
+        score = await run_suite(hub.one("fixture"), requirements, folder=tmp_path)
     assert score.fulfilled == score.required, str(score)
     assert len(score.fulfilled) == REQUIRED[requirements]
