@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from holdfast.cli.address import DEFAULT_HOST, DEFAULT_PORT
+from holdfast.cli.listening import bind, refuse_strangers
 from holdfast.cli.output import side_console
 from holdfast.config.find import find_config
 from holdfast.config.load import load_config
+from holdfast.config.spec import Config
 from holdfast.errors import ConfigNotFound, HoldfastError, UsageError
 
 __all__ = ["app"]
@@ -63,19 +67,29 @@ def serve(
     secret = _token(token, token_file)
     file = None if demo else _find(config)
     loaded = load_config(file) if file is not None else None
+    if stdio:
+        _serve(loaded, None, watch=watch, drain=drain)
+        return
+    refuse_strangers(host, has_token=secret is not None)
+    with closing(bind(host, port)) as listener:
+        _serve(loaded, listener, watch=watch, drain=drain, host=host, token=secret, hosts=tuple(allow_host or ()))
+
+
+def _serve(
+    config: Config | None,
+    listener: socket.socket | None,
+    *,
+    watch: bool,
+    drain: float,
+    host: str = "",
+    token: str | None = None,
+    hosts: tuple[str, ...] = (),
+) -> None:
     from holdfast.cli.serving import Serving, run  # noqa: PLC0415 - costs a second, which a bad config need not wait for
 
-    serving = Serving(
-        config=loaded,
-        host=host,
-        port=port,
-        stdio=stdio,
-        watch=watch,
-        token=secret,
-        allowed_hosts=tuple(allow_host or ()),
-        drain=drain,
+    run(
+        Serving(config=config, listener=listener, host=host, watch=watch, token=token, allowed_hosts=hosts, drain=drain)
     )
-    run(serving)
 
 
 def _find(config: Path | None) -> Path | None:

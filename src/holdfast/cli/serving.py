@@ -7,7 +7,6 @@ close. A second signal does not wait for the calls.
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib.util
 import logging
 import signal
@@ -17,7 +16,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
 
 import anyio
 import anyio.abc
@@ -29,16 +27,15 @@ from holdfast.config.load import load_config
 from holdfast.config.spec import Config
 from holdfast.demo.control import forget_running, note_running
 from holdfast.demo.fleet import demo_fleet
-from holdfast.errors import HoldfastError, UsageError
 from holdfast.front.app import create_app
 from holdfast.front.desk import Desk
-from holdfast.front.guard import LOOPBACK_HOSTS, TokenPolicy, is_loopback
+from holdfast.front.guard import LOOPBACK_HOSTS, TokenPolicy
 from holdfast.front.stdio import serve_stdio
 from holdfast.hub.hub import Hub
 from holdfast.hub.reload import Reloader
 from holdfast.hub.store import default_state_file
 
-__all__ = ["Serving", "bind", "run"]
+__all__ = ["Serving", "run"]
 
 log = logging.getLogger("holdfast.serve")
 
@@ -56,21 +53,13 @@ class Serving:
 
     config: Config | None
     """None for the demo fleet."""
-    host: str
-    port: int
-    stdio: bool = False
+    listener: socket.socket | None
+    """What to listen on; None for stdin and stdout."""
+    host: str = ""
     watch: bool = True
     token: str | None = field(default=None, repr=False)
     allowed_hosts: tuple[str, ...] = ()
     drain: float = 10.0
-
-    def check(self) -> None:
-        """Refuse what would let strangers in (SEC-2)."""
-        if not self.stdio and not is_loopback(self.host) and self.token is None:
-            raise UsageError(
-                f"{self.host} can be reached from other machines, and there is no token to tell callers apart",
-                hint="give --token-file FILE, or listen on 127.0.0.1",
-            )
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -81,54 +70,16 @@ class Serving:
 
 def run(serving: Serving) -> None:
     """Serve until a signal, or the client on stdin, ends it."""
-    serving.check()
     fast = importlib.util.find_spec("uvloop") is not None
-    if serving.stdio:
-        anyio.run(_run_stdio, serving, backend_options={"use_uvloop": fast})
-        return
-    with contextlib.closing(bind(serving.host, serving.port)) as listener:
-        anyio.run(_run_http, serving, listener, backend_options={"use_uvloop": fast})
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A socket that is bound and listens; whatever goes wrong is said with what to do."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
-    except (socket.gaierror, UnicodeError) as exc:
-        raise HoldfastError(
-            f"the host `{host}` cannot be resolved", hint="write an address of this machine, as in --host 127.0.0.1"
-        ) from exc
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(1024)
-    except OSError as exc:
-        listener.close()
-        _cannot_bind(host, port, exc)
-    return listener
-
-
-def _cannot_bind(host: str, port: int, exc: OSError) -> NoReturn:
-    match exc.errno:
-        case errno.EADDRINUSE:
-            what = f"port {port} of {host} is in use"
-            hint = "is a hub running there already? Choose another port, or --port 0 for any that is free"
-        case errno.EACCES:
-            what, hint = f"port {port} may not be used", "choose one above 1023"
-        case errno.EADDRNOTAVAIL:
-            what, hint = f"{host} is no address of this machine", "use 127.0.0.1, or 0.0.0.0 for all of its addresses"
-        case _:
-            what, hint = f"cannot listen on {host}, port {port}: {exc.strerror}", "choose another --host or --port"
-    raise HoldfastError(what, hint=hint) from exc
+    anyio.run(_run_stdio if serving.listener is None else _run_http, serving, backend_options={"use_uvloop": fast})
 
 
 # Over HTTP
 
 
-async def _run_http(serving: Serving, listener: socket.socket) -> None:
-    port = listener.getsockname()[1]
+async def _run_http(serving: Serving) -> None:
+    assert serving.listener is not None  # noqa: S101 - see run()
+    port = serving.listener.getsockname()[1]
     url = endpoint(serving.host, port)
     async with _fleet(serving, url) as (config, state_file):
         hub = Hub(config, state_file=state_file)
@@ -144,7 +95,7 @@ async def _run_http(serving: Serving, listener: socket.socket) -> None:
         async with hub, anyio.create_task_group() as tasks:
             _watch(tasks, serving, hub)
             tasks.start_soon(_end_on_signal, web.state.front.drain, serving.drain, server.end)
-            await server.serve([listener])
+            await server.serve([serving.listener])
             tasks.cancel_scope.cancel()
 
 
@@ -189,8 +140,15 @@ async def _run_stdio(serving: Serving) -> None:
             async with hub, anyio.create_task_group() as tasks:
                 _watch(tasks, serving, hub)
                 tasks.start_soon(_end_on_signal, desk.drain, serving.drain, stdin.end)
+                await _something_to_list(hub)
                 await serve_stdio(hub, desk=desk)
                 tasks.cancel_scope.cancel()
+
+
+async def _something_to_list(hub: Hub) -> None:
+    """On the first run, wait a moment for tools to be there: a client that starts its servers lists them once."""
+    if any(source.listing is None for source in hub.catalog.servers.values()):
+        await hub.ready(hub.config.settings.call.ready_timeout)
 
 
 # For both

@@ -1,0 +1,273 @@
+"""``holdfast serve``, run as its users run it: as a process, with clients, edits and signals."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import anyio
+import httpx2
+import pytest
+from tests.cli.served import COMMAND, Served, config, environment, run, served
+
+from holdfast.config.load import config_from_mapping
+from holdfast.errors import CallFailed
+from holdfast.hub.loader import Loader
+from holdfast.testing import Fault, HttpServer, StdioServer
+
+pytestmark = pytest.mark.anyio
+
+TOKEN = "a-token-that-is-long-enough"
+
+
+async def status(url: str, **headers: str) -> int:
+    async with httpx2.AsyncClient(trust_env=False) as client:
+        return (await client.get(url, headers=headers)).status_code
+
+
+async def ready(hub: Served) -> None:
+    with anyio.fail_after(30):
+        while await status(hub.url.replace("/mcp", "/readyz")) != 200:  # noqa: ASYNC110 - as a probe does it
+            await anyio.sleep(0.05)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.mark.requirement("HUB-1")
+async def test_every_server_of_a_file_is_behind_one_endpoint(tmp_path: Path, home: Path) -> None:
+    with StdioServer({"a": "one"}) as one:
+        async with HttpServer({"b": "two"}) as two:
+            file = config(tmp_path / "mcp.json", one=one.definition, two=two.definition)
+            async with served(home, "--config", str(file)) as hub:
+                assert await status(hub.url.replace("/mcp", "/healthz")) == 200
+                await ready(hub)
+                names = [tool.name for tool in (await hub.tools()).tools]
+                assert {"one__a", "two__b"} <= set(names)
+                assert (await hub.call("one__a")).text == "one"
+                assert (await hub.call("two__b")).text == "two"
+                alone = await hub.loader("/servers/two/mcp").call("hub", "b", {})
+                assert alone.text == "two"
+                hub.send(signal.SIGTERM)
+                assert await hub.ended() == 0
+
+
+@pytest.mark.requirement("LIFE-21")
+async def test_it_lists_the_last_good_catalog_at_once(tmp_path: Path, home: Path) -> None:
+    with StdioServer({"a": "one"}) as one:
+        file = config(tmp_path / "mcp.json", one=one.definition)
+        async with served(home, "--config", str(file)) as hub:
+            await ready(hub)
+            hub.send(signal.SIGTERM)
+            assert await hub.ended() == 0
+        one.fail(Fault.HANG)
+        async with served(home, "--config", str(file)) as hub:
+            assert "one__a" in [tool.name for tool in (await hub.tools()).tools]
+
+
+async def test_a_call_under_way_at_sigterm_is_finished_and_no_new_one_is_taken(tmp_path: Path, home: Path) -> None:
+    asked, may_answer = anyio.Event(), anyio.Event()
+
+    async def slow(_: object) -> str:
+        asked.set()
+        await may_answer.wait()
+        return "done all the same"
+
+    async with HttpServer({"slow": slow}) as server:
+        file = config(tmp_path / "mcp.json", it=server.definition)
+        async with served(home, "--config", str(file)) as hub, anyio.create_task_group() as tasks:
+            await ready(hub)
+            answers: list[str] = []
+
+            async def call() -> None:
+                answers.append((await hub.call("it__slow")).text)
+
+            tasks.start_soon(call)
+            with anyio.fail_after(30):
+                await asked.wait()
+            hub.send(signal.SIGTERM)
+            await hub.said("closing: no new calls")
+            with pytest.raises(CallFailed, match="shutting down"):
+                await hub.call("it__slow")
+            may_answer.set()
+            assert await hub.ended() == 0
+        assert answers == ["done all the same"]
+
+
+@pytest.mark.parametrize("how", ["a bound", "a second signal"])
+async def test_a_call_that_does_not_end_does_not_keep_the_hub(tmp_path: Path, home: Path, how: str) -> None:
+    asked = anyio.Event()
+
+    async def never(_: object) -> str:
+        asked.set()
+        await anyio.sleep_forever()
+        return ""
+
+    async with HttpServer({"never": never}) as server:
+        file = config(tmp_path / "mcp.json", it=server.definition)
+        bound = "0.2" if how == "a bound" else "600"
+        async with served(home, "--config", str(file), "--drain", bound) as hub, anyio.create_task_group() as tasks:
+            await ready(hub)
+
+            async def call() -> None:
+                with pytest.raises(CallFailed):
+                    await hub.call("it__never")
+
+            tasks.start_soon(call)
+            with anyio.fail_after(30):
+                await asked.wait()
+            hub.send(signal.SIGINT)
+            await hub.said("closing: no new calls")
+            if how == "a second signal":
+                hub.send(signal.SIGINT)
+            assert await hub.ended() == 0
+            assert "some calls did not finish" in hub.err or "not waiting" in hub.err
+
+
+async def test_an_edit_of_the_file_is_in_force_without_a_restart(tmp_path: Path, home: Path) -> None:
+    with StdioServer({"a": "1"}) as one, StdioServer({"b": "2"}) as two:
+        file = config(tmp_path / "mcp.json", one=one.definition)
+        async with served(home, "--config", str(file)) as hub:
+            await ready(hub)
+            file.write_text('{"mcpServers": {')
+            await hub.said("the running configuration stays in force")
+            config(file, one=one.definition, two=two.definition)
+            await hub.said("added: two")
+            await ready(hub)
+            assert (await hub.call("two__b")).text == "2"
+            assert len(one.pids) == 1
+
+
+async def test_without_watching_sighup_reads_the_file_again(tmp_path: Path, home: Path) -> None:
+    with StdioServer({"a": "1"}) as one, StdioServer({"b": "2"}) as two:
+        file = config(tmp_path / "mcp.json", one=one.definition)
+        async with served(home, "--config", str(file), "--no-watch") as hub:
+            await ready(hub)
+            config(file, one=one.definition, two=two.definition)
+            hub.send(signal.SIGHUP)
+            await hub.said("added: two")
+
+
+async def test_over_stdio_the_first_call_of_the_first_run_finds_its_tool(tmp_path: Path, home: Path) -> None:
+    with StdioServer({"a": "one"}) as one:
+        file = config(tmp_path / "mcp.json", one=one.definition)
+        command, *args = [*COMMAND, "serve", "--stdio", "--config", str(file)]
+        client = {"command": command, "cwd": str(tmp_path), "args": args, "env": environment(home)}
+        with anyio.fail_after(60):
+            loader = Loader(config_from_mapping({"mcpServers": {"hub": client}}))
+            assert (await loader.call("hub", "one__a", {})).text == "one"
+
+
+async def test_over_stdio_sigterm_ends_it_though_the_client_keeps_the_pipe(tmp_path: Path, home: Path) -> None:
+    with StdioServer({"a": "one"}) as one:
+        file = config(tmp_path / "mcp.json", one=one.definition)
+        command = [*COMMAND, "serve", "--stdio", "--config", str(file)]
+        async with await anyio.open_process(command, cwd=tmp_path, env=environment(home)) as process:
+            hub = Served(process, home)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(hub.follow, process.stderr, "err")
+                await hub.said("one: connecting -> connected")
+                process.send_signal(signal.SIGTERM)
+                assert await hub.ended() == 0
+                assert process.stdout is not None
+                with pytest.raises(anyio.EndOfStream):
+                    await process.stdout.receive()
+
+
+async def test_without_a_file_it_serves_the_demo_fleet_and_leaves_nothing_when_killed(home: Path) -> None:
+    async with served(home) as hub:
+        assert "this is the demo fleet" in hub.err
+        await ready(hub)
+        assert "rope" in (await hub.call("notes__list_notes")).text
+        told = (await hub.call("holdfast_status")).text
+        assert "calender-mcp" in told
+        hub.send(signal.SIGKILL)
+        await hub.ended()
+
+
+# Who may call
+
+
+@pytest.mark.requirement("SEC-2")
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.com"])
+def test_beyond_this_machine_it_does_not_listen_without_a_token(home: Path, host: str) -> None:
+    ran = run("serve", "--demo", "--host", host, "--port", "0", home=home)
+    assert ran.returncode == 2
+    assert "--token-file" in ran.stderr
+    assert ran.stdout == ""
+
+
+@pytest.mark.requirement("SEC-2")
+@pytest.mark.parametrize("how", ["option", "file", "variable"])
+async def test_with_a_token_only_its_holder_is_served(tmp_path: Path, home: Path, how: str) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN + "\n")
+    given = {"option": ["--token", TOKEN], "file": ["--token-file", str(file)], "variable": []}[how]
+    environ = {"HOLDFAST_TOKEN": TOKEN} if how == "variable" else {}
+    empty = config(tmp_path / "mcp.json")
+    async with served(home, "--config", str(empty), *given, **environ) as hub:
+        assert await status(hub.url) == 401
+        assert (await hub.tools(Authorization="Bearer wrong")).denied == ("hub",)
+        assert (await hub.tools(Authorization=f"Bearer {TOKEN}")).available == ("hub",)
+        assert TOKEN not in hub.out + hub.err
+
+
+@pytest.mark.requirement("SEC-2")
+async def test_only_callers_who_name_it_rightly_are_served(tmp_path: Path, home: Path) -> None:
+    empty = config(tmp_path / "mcp.json")
+    async with served(home, "--config", str(empty), "--allow-host", "hub.internal") as hub:
+        assert await status(hub.url.replace("/mcp", "/healthz"), Host="evil.example") == 421
+        assert await status(hub.url.replace("/mcp", "/healthz"), Host="hub.internal") == 200
+        assert await status(hub.url.replace("/mcp", "/healthz"), Origin="https://evil.example") == 403
+
+
+# What goes wrong before it starts
+
+
+async def test_a_port_that_is_in_use_is_told(home: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        ran = await anyio.to_thread.run_sync(lambda: run("serve", "--demo", "--port", port, home=home))
+    assert_told(ran, f"port {port} of 127.0.0.1 is in use", "--port 0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["--host", "no.such.host.invalid", "--token", TOKEN], "cannot be resolved", "--host 127.0.0.1"),
+        (["--host", "192.0.2.1", "--token", TOKEN], "192.0.2.1 is no address of this machine", "127.0.0.1"),
+        (["--token-file", "/no/such/file"], "the token file /no/such/file cannot be read", "path"),
+        (["--config", "/no/such/file"], "there is no such file", "--config"),
+    ],
+)
+def test_what_cannot_be_served_is_told(home: Path, arguments: list[str], message: str, hint: str) -> None:
+    assert_told(run("serve", "--port", "0", *arguments, home=home), message, hint)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--token", "short"], "fewer than 16 characters"),
+        (["--token", TOKEN, "--token-file", "x"], "contradict"),
+        (["--demo", "--config", "x"], "contradict"),
+        (["--port", "70000"], "65535"),
+    ],
+)
+def test_wrong_usage_is_told(home: Path, arguments: list[str], message: str) -> None:
+    ran = run("serve", *arguments, home=home)
+    assert ran.returncode == 2
+    assert message in ran.stderr
+
+
+def assert_told(ran: subprocess.CompletedProcess[str], message: str, hint: str) -> None:
+    assert ran.returncode == 1
+    assert message in ran.stderr
+    assert hint in ran.stderr.partition("hint:")[2]
+    assert "Traceback" not in ran.stderr
+    assert ran.stdout == ""
