@@ -168,14 +168,18 @@ async def test_over_stdio_sigterm_ends_it_though_the_client_keeps_the_pipe(tmp_p
         command = [*COMMAND, "serve", "--stdio", "--config", str(file)]
         async with await anyio.open_process(command, cwd=tmp_path, env=environment(home)) as process:
             hub = Served(process, home)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(hub.follow, process.stderr, "err")
-                await hub.said("one: connecting -> connected")
-                process.send_signal(signal.SIGTERM)
-                assert await hub.ended() == 0
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(hub.follow, process.stderr, "err")
+                    await hub.said("one: connecting -> connected")
+                    process.send_signal(signal.SIGTERM)
+                    assert await hub.ended() == 0
                 assert process.stdout is not None
                 with pytest.raises(anyio.EndOfStream):
                     await process.stdout.receive()
+            finally:
+                if process.returncode is None:
+                    process.kill()
 
 
 async def test_without_a_file_it_serves_the_demo_fleet_and_leaves_nothing_when_killed(home: Path) -> None:
