@@ -5,6 +5,7 @@ In a test it runs over HTTP in the same process; run as a program, it speaks ove
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -32,7 +33,7 @@ Era = Literal["modern", "legacy"]
 Context = ServerRequestContext[Any, Any]
 
 OBJECT: dict[str, Any] = {"type": "object"}
-TOOLS = ("echo", "count", "ask", "log", "hang", "touch", "grow", "fail", "die")
+TOOLS = ("echo", "count", "ask", "log", "hang", "touch", "grow", "fail", "pid")
 FORM = {"type": "object", "properties": {"colour": {"type": "string"}}}
 
 
@@ -106,8 +107,8 @@ class Origin(Server[Any]):
                 await self._grow(ctx)
             case "fail":
                 raise MCPError(-32123, "it failed", {"why": "asked to"})
-            case "die":
-                sys.exit(3)
+            case "pid":
+                return _text(str(os.getpid()))
             case _ if params.name not in self.extra_tools:
                 raise MCPError(types.INVALID_PARAMS, f"no tool {params.name}")
         return _text("done")

@@ -30,7 +30,7 @@ async def serving(app: Callable[..., Any], *, port: int = 0) -> AsyncIterator[st
     listener = socket.create_server(("127.0.0.1", port))
     server = _Server(app)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(server.serve, [listener])
+        tasks.start_soon(_serve, server, listener)
         with anyio.fail_after(10):
             await server.up.wait()
         try:
@@ -38,6 +38,11 @@ async def serving(app: Callable[..., Any], *, port: int = 0) -> AsyncIterator[st
         finally:
             server.should_exit = True
     _end_watchers()
+
+
+async def _serve(server: _Server, listener: socket.socket) -> None:
+    with anyio.CancelScope(shield=True):  # it ends in good order, also under a test that fails
+        await server.serve([listener])
 
 
 def _end_watchers() -> None:

@@ -66,6 +66,8 @@ class Client:
     modern: bool
     owner: Hashable
     """Whose the connections are that it does not share."""
+    lasting: bool = False
+    """Whether the owner outlives what is known here as the client: a pipe carries many modern requests."""
     log_level: str | None = None
     watched: set[tuple[str, str]] = field(default_factory=set)
     """The server and the URI, as the server knows it, of each resource that it watches."""

@@ -118,12 +118,13 @@ class Desk:
         self._clients.discard(client)
         for server, uri in list(client.watched):
             self._unwatch(client, server, uri)
-        if not client.modern:
+        if not any(call.client is client for call in self._calls):
             self.release(client)
 
     def release(self, client: Client) -> None:
         """End the connections that were the client's own."""
-        self.hub.private.release(client.owner)
+        if not client.lasting:
+            self.hub.private.release(client.owner)
 
     @contextmanager
     def under_way(self, call: Call) -> Iterator[None]:

@@ -167,16 +167,18 @@ class Face(Server[Any]):
             return client
         declared = ctx.session.client_capabilities
         modern = is_modern(ctx.protocol_version)
+        alone = self._owner is not None
         client = connection.state[_CLIENT] = Client(
             view=self.view,
             channel=Channel(ctx.session),
             capabilities=declared.model_dump(by_alias=True, mode="json", exclude_none=True) if declared else {},
             modern=modern,
-            owner=self._owner if self._owner is not None else object(),
+            owner=self._owner if alone else object(),
+            lasting=alone,
         )
         if modern:
             client.log_level = _log_level(ctx)
-        if not modern or self._owner is not None:
+        if not modern or alone:
             self._desk.attach(client)
         connection.exit_stack.callback(self._desk.detach, client)
         return client

@@ -30,6 +30,8 @@ __all__ = ["Passing"]
 MOST_ROUNDS = 10
 """How often a modern server may ask for more, before a call on behalf of a legacy client is given up."""
 
+DEFAULT_LOG_LEVEL = "info"
+
 ROUND_PAUSE_SECONDS = 0.2
 """Before a call is repeated whose server asked for nothing but another round."""
 
@@ -64,17 +66,15 @@ class Passing:
         repeatable: bool,
     ) -> Mapping[str, Any]:
         """Any request's result."""
+        identity = identity_of(ctx.method, ctx.params or {}, _principal(ctx))
+        if client.modern and self._desk.parking.is_ours(params.get("requestState")):
+            return await self._go_on(ctx, identity, params)
         if client.log_level is not None:
             self._desk.wants_log(client, server, client.log_level)
-        wanted = forwarded(params, log_level=client.log_level)
-        if client.modern and ctx.method in INPUT_REQUIRED_METHODS:
-            identity = identity_of(ctx.method, ctx.params or {}, _principal(ctx))
-            state = wanted.get("requestState")
-            if self._desk.parking.is_ours(state):
-                return await self._go_on(ctx, str(state), identity, wanted)
-            slot = self._desk.slot(client, server)
-            if not _speaks_modern(slot):
-                return await self._open(ctx, client, server, wanted, identity, repeatable=repeatable)
+        modern_server = _speaks_modern(self._desk.slot(client, server))
+        wanted = forwarded(params, log_level=_told_up_from(client) if modern_server else None)
+        if client.modern and not modern_server and ctx.method in INPUT_REQUIRED_METHODS:
+            return await self._open(ctx, client, server, wanted, identity, repeatable=repeatable)
         call = self._call(Call, ctx, client, server)
         return await self._answered(call, ctx.method, wanted, repeatable=repeatable)
 
@@ -107,9 +107,9 @@ class Passing:
         return await self._advanced(ctx, call)
 
     async def _go_on(
-        self, ctx: ServerRequestContext[Any, Any], state: str, identity: str, params: Mapping[str, Any]
+        self, ctx: ServerRequestContext[Any, Any], identity: str, params: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        call = self._desk.parking.take(state, identity)
+        call = self._desk.parking.take(params["requestState"], identity)
         answers = params.get("inputResponses")
         call.answer(answers if isinstance(answers, Mapping) else {})
         return await self._advanced(ctx, call)
@@ -144,7 +144,7 @@ class Passing:
                     params = await _next_round(call, params, result)
             finally:
                 if client.modern:
-                    self._desk.release(client)
+                    self._desk.release(client)  # where there are no sessions, a call is all that there is of a client
         raise MCPError(INTERNAL_ERROR, f"MCP server '{server}' asked for more input than {MOST_ROUNDS} times")
 
     def _call(self, kind: type[Any], ctx: ServerRequestContext[Any, Any], client: Client, server: str) -> Any:
@@ -188,6 +188,11 @@ async def _next_round(call: Call, params: Mapping[str, Any], result: Mapping[str
     if result.get("requestState") is not None:
         following["requestState"] = result["requestState"]
     return following
+
+
+def _told_up_from(client: Client) -> str | None:
+    """A modern server logs only what a request asks for; a legacy client that never asked expects to be told."""
+    return client.log_level or (None if client.modern else DEFAULT_LOG_LEVEL)
 
 
 def _speaks_modern(slot: Slot) -> bool:

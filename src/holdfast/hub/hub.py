@@ -32,7 +32,7 @@ from holdfast.hub.lease import Workshop
 from holdfast.hub.loader import read
 from holdfast.hub.memory import Memory
 from holdfast.hub.outcome import Tool
-from holdfast.hub.private import PrivateSlots
+from holdfast.hub.private import PrivateSlots, ready_within
 from holdfast.hub.showing import shown
 from holdfast.hub.slot import Slot, Surroundings
 from holdfast.hub.store import Store, default_state_file
@@ -376,8 +376,9 @@ class Hub:
                 method, params, idle=policy.timeout, within=policy.hard_timeout, on_progress=on_progress, caller=caller
             )
 
-        ready_at = self._clock.now() + policy.ready_timeout
-        return await send(slot or self.slot(server), ask, repeatable=repeatable, ready_at=ready_at)
+        used = slot or self.slot(server)
+        ready_at = self._clock.now() + ready_within(used, self.config.settings, own=slot is not None)
+        return await send(used, ask, repeatable=repeatable, ready_at=ready_at)
 
     async def _handle(self, name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
         return await self.call_tool(name, args, on_progress=on_progress)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 
-from holdfast.config.spec import ServerSpec
+from holdfast.config.spec import ServerSpec, Settings
 from holdfast.core.catalog import Listing
 from holdfast.core.lifecycle import effects as do
 from holdfast.core.lifecycle import events as on
 from holdfast.hub.lease import FindRelay
 from holdfast.hub.slot import Slot, Surroundings
 
-__all__ = ["PrivateSlots"]
+__all__ = ["PrivateSlots", "ready_within"]
 
 
 class PrivateSlots:
@@ -46,6 +46,12 @@ class PrivateSlots:
     def all(self) -> list[Slot]:
         """Every slot that somebody has."""
         return list(self._slots.values())
+
+
+def ready_within(slot: Slot, settings: Settings, *, own: bool) -> float:
+    """How long a call waits for its server; one that starts a connection of its own waits for its first dial."""
+    first = own and not slot.machine.life.ever_connected
+    return settings.load.attempt_timeout if first else settings.call.ready_timeout
 
 
 class _NoShelf:

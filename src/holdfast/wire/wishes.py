@@ -97,9 +97,17 @@ async def _listen_for_each(connection: Connection, wishes: Wishes) -> None:
 
 
 async def _listen(connection: Connection, uri: str, scope: anyio.CancelScope) -> None:
+    """Hold one subscription open; one that was cut is opened again, for as long as the connection stands."""
     pause = PAUSE_SECONDS
-    with scope, suppress(ServerFailure):
-        while await subscribe(connection.session, {"resourceSubscriptions": [uri]}):
+    with scope:
+        while await _held(connection, uri):
             await anyio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             connection.missed(uri)
+
+
+async def _held(connection: Connection, uri: str) -> bool:
+    try:
+        return await subscribe(connection.session, {"resourceSubscriptions": [uri]})
+    except ServerFailure:
+        return True

@@ -1,0 +1,179 @@
+"""What belongs to one client reaches that client alone; what cannot be attributed is refused, never guessed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import mcp_types as types
+import pytest
+
+from tests.front.conftest import Era, Person, front, over_stdio, text_of
+from tests.front.origin import running
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.requirement("HUB-10")
+async def test_two_clients_with_questions_in_flight_each_get_their_own(
+    client_era: Era, server_era: Era, ada: Person, bob: Person
+) -> None:
+    both_asked = _Barrier(2)
+    ada.before_answering = bob.before_answering = both_asked.wait
+    answers: dict[str, str] = {}
+
+    async def ask(client: Any, name: str) -> None:
+        answers[name] = text_of(await client.call_tool("o__ask", {"kind": "elicit"}))
+
+    async with (
+        running(server_era) as origin,
+        front({"o": {"url": origin.url}}) as served,
+        ada.client(served.all, client_era) as one,
+        bob.client(served.all, client_era) as other,
+    ):
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask, one, "ada")
+                tasks.start_soon(ask, other, "bob")
+    assert answers["ada"].startswith("ada's blue")
+    assert answers["bob"].startswith("bob's blue")
+    assert (ada.asked, bob.asked) == (["elicit"], ["elicit"])
+
+
+@pytest.mark.requirement("HUB-10")
+async def test_two_clients_never_see_each_others_progress_or_logs(
+    client_era: Era, server_era: Era, ada: Person, bob: Person
+) -> None:
+    seen: dict[str, list[float]] = {"ada": [], "bob": []}
+    level: Any = {"log_level": "debug"} if client_era == "modern" else {}
+
+    async def work(client: Any, name: str, n: int) -> None:
+        async def progressed(progress: float, total: float | None, message: str | None) -> None:
+            seen[name].append(total or 0)
+
+        for _ in range(5):
+            await client.call_tool("o__count", {"n": n}, progress_callback=progressed)
+            await client.call_tool("o__log", {"level": "error", "text": name})
+
+    async with (
+        running(server_era) as origin,
+        front({"o": {"url": origin.url}}) as served,
+        ada.client(served.all, client_era, **level) as one,
+        bob.client(served.all, client_era, **level) as other,
+    ):
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(work, one, "ada", 3)
+                tasks.start_soon(work, other, "bob", 4)
+        await ada.until(lambda: len(ada.logs) == 5)
+        await bob.until(lambda: len(bob.logs) == 5)
+    assert set(seen["ada"]) == {3}
+    assert set(seen["bob"]) == {4}
+    assert {text for _, text in ada.logs} == {"ada"}
+    assert {text for _, text in bob.logs} == {"bob"}
+
+
+@pytest.mark.requirement("HUB-10")
+@pytest.mark.parametrize("kind", ["elicit", "sample", "roots"])
+async def test_a_spawned_servers_question_reaches_the_only_client_there_is(
+    client_era: Era, kind: str, ada: Person
+) -> None:
+    async with front({"o": over_stdio("legacy")}) as served, ada.client(served.all, client_era) as client:
+        with anyio.fail_after(20):
+            result = await client.call_tool("o__ask", {"kind": kind})
+    assert ada.asked == [kind]
+    assert "ada" in text_of(result)
+
+
+@pytest.mark.requirement("HUB-10")
+async def test_a_shared_servers_question_is_refused_where_two_clients_could_be_meant(ada: Person, bob: Person) -> None:
+    async with (
+        front({"o": over_stdio("legacy")}) as served,
+        ada.client(served.all, "legacy") as client,
+        bob.client(served.all, "legacy") as other,
+    ):
+        with anyio.fail_after(20):
+            await other.list_tools()
+            result = await client.call_tool("o__ask", {"kind": "elicit"})
+            status = await client.call_tool("holdfast_status", {})
+    assert text_of(result) == "refused: elicitation/create cannot be attributed to one of several clients"
+    assert (ada.asked, bob.asked) == ([], [])
+    assert "per-client" in status.structured_content["servers"]["o"]["finding"]
+
+
+@pytest.mark.requirement("HUB-10")
+async def test_clients_of_a_per_client_server_each_have_a_connection_and_their_questions(
+    ada: Person, bob: Person
+) -> None:
+    async with (
+        front({"o": over_stdio("legacy", sharing="per-client")}) as served,
+        ada.client(served.all, "legacy") as one,
+        bob.client(served.all, "legacy") as other,
+    ):
+        with anyio.fail_after(30):
+            pids = [text_of(await client.call_tool("o__pid", {})) for client in (one, other, one, other)]
+            answers = [text_of(await client.call_tool("o__ask", {"kind": "elicit"})) for client in (one, other)]
+    assert answers == ["ada's blue", "bob's blue"]
+    assert pids[:2] == pids[2:]
+    assert pids[0] != pids[1]
+
+
+@pytest.mark.requirement("HUB-10")
+async def test_a_client_that_leaves_takes_its_own_connection_with_it(ada: Person) -> None:
+    async with front({"o": over_stdio("legacy", sharing="per-client")}) as served:
+        with anyio.fail_after(30):
+            async with ada.client(served.all, "legacy") as client:
+                await client.call_tool("o__echo", {"text": "hi"})
+                (slot,) = served.hub.private.all()
+            await slot.closed.wait()
+        assert served.hub.private.all() == []
+
+
+@pytest.mark.requirement("HUB-10")
+async def test_a_modern_call_to_a_per_client_server_has_a_connection_for_itself(ada: Person) -> None:
+    async with (
+        front({"o": over_stdio("legacy", sharing="per-client")}) as served,
+        ada.client(served.all, "modern") as client,
+    ):
+        with anyio.fail_after(30):
+            result = await client.call_tool("o__ask", {"kind": "elicit"})
+        assert served.hub.private.all() == []
+    assert text_of(result) == "ada's blue"
+
+
+@pytest.mark.requirement("HUB-10")
+async def test_a_question_that_a_client_cannot_answer_is_refused(server_era: Era, ada: Person) -> None:
+    async with (
+        running("legacy") as origin,
+        front({"o": {"url": origin.url}}) as served,
+        ada.client(served.all, "legacy", answers=False) as client,
+    ):
+        result = await client.call_tool("o__ask", {"kind": "sample"})
+    assert text_of(result) == "refused: the client does not support sampling"
+
+
+@pytest.mark.requirement("HUB-2")
+async def test_changed_roots_are_told_to_legacy_servers(ada: Person) -> None:
+    async with (
+        running("legacy") as origin,
+        front({"o": {"url": origin.url}}) as served,
+        ada.client(served.all, "legacy") as client,
+    ):
+        await client.session.send_notification(types.RootsListChangedNotification())
+        with anyio.fail_after(10):
+            await origin.roots_changed.wait()
+
+
+class _Barrier:
+    """Everyone waits until all are there."""
+
+    def __init__(self, parties: int) -> None:
+        self._missing = parties
+        self._full = anyio.Event()
+
+    async def wait(self) -> None:
+        self._missing -= 1
+        if not self._missing:
+            self._full.set()
+        with anyio.fail_after(10):
+            await self._full.wait()
