@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -100,6 +102,8 @@ class Guard:
         if principal is None:
             return _refused(401, "a valid bearer token is needed", headers={"www-authenticate": "Bearer"})
         scope["holdfast.principal"] = principal
+        # The SDK lets a session be used only by the user who opened it.
+        scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal, scopes=[]))
         return None
 
     def _is_ours(self, host: str) -> bool:

@@ -1,0 +1,173 @@
+"""Who may come in: Host, Origin, tokens; and a session is its opener's alone."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from holdfast.errors import UsageError
+from holdfast.front.app import create_app
+from holdfast.front.guard import TokenPolicy, is_loopback
+from holdfast.front.jwt import jwt_verifier
+from holdfast.hub.hub import Hub
+from tests.front.web import serving
+
+pytestmark = pytest.mark.anyio
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+}
+HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+
+
+@asynccontextmanager
+async def endpoint(tokens: TokenPolicy | None = None, **options: Any) -> AsyncIterator[httpx2.AsyncClient]:
+    hub = Hub.from_config({"mcpServers": {}})
+    async with (
+        hub,
+        serving(create_app(hub, tokens=tokens, **options)) as base,
+        httpx2.AsyncClient(base_url=base) as http,
+    ):
+        yield http
+
+
+async def post(http: httpx2.AsyncClient, path: str = "/mcp", body: Any = INITIALIZE, **headers: str) -> httpx2.Response:
+    return await http.post(path, json=body, headers={**HEADERS, **headers})
+
+
+@pytest.mark.requirement("SEC-2")
+@pytest.mark.parametrize("path", ["/mcp", "/servers/x/mcp", "/healthz", "/readyz", "/nowhere"])
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil", ""])
+async def test_a_foreign_host_is_refused_on_every_path(path: str, host: str) -> None:
+    async with endpoint() as http:
+        response = await post(http, path, host=host)
+    assert response.status_code in (400, 421)
+
+
+@pytest.mark.requirement("SEC-2")
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "http://localhost.evil", "null", "http://127.0.0.1.evil:80"]
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "OPTIONS"])
+async def test_a_page_of_another_origin_is_refused_whatever_it_asks(origin: str, method: str) -> None:
+    async with endpoint() as http:
+        response = await http.request(method, "/mcp", headers={**HEADERS, "origin": origin}, content=b"{}")
+    assert response.status_code == 403
+    assert "access-control-allow-origin" not in response.headers
+
+
+@pytest.mark.requirement("SEC-2")
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8080", "127.0.0.1:1", "[::1]:99", "localhost."])
+async def test_our_own_names_are_served_with_any_port(host: str) -> None:
+    async with endpoint() as http:
+        response = await post(http, host=host, origin=f"http://{host}")
+    assert response.status_code == 200
+
+
+@pytest.mark.requirement("SEC-2")
+@pytest.mark.parametrize(
+    "authorization",
+    [None, "", "Bearer", "Bearer ", "Bearer wrong", "Basic c2VjcmV0", "secret", "Bearer secre", "Bearer secret2"],
+)
+async def test_nobody_comes_in_without_the_right_token(authorization: str | None) -> None:
+    async with endpoint(TokenPolicy(tokens={"ada": "secret"})) as http:
+        headers = {"authorization": authorization} if authorization is not None else {}
+        refused = await post(http, **headers)
+        alive = await http.get("/healthz")
+    assert refused.status_code == 401
+    assert refused.headers["www-authenticate"] == "Bearer"
+    assert "secret" not in refused.text
+    assert alive.status_code == 200
+
+
+@pytest.mark.requirement("SEC-2")
+async def test_a_session_serves_only_the_one_who_opened_it() -> None:
+    async with endpoint(TokenPolicy(tokens={"ada": "a-secret", "bob": "b-secret"})) as http:
+        opened = await post(http, authorization="Bearer a-secret")
+        session = opened.headers["mcp-session-id"]
+        ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+        own = await post(http, body=ping, authorization="Bearer a-secret", **{"mcp-session-id": session})
+        other = await post(http, body=ping, authorization="Bearer b-secret", **{"mcp-session-id": session})
+    assert (opened.status_code, own.status_code, other.status_code) == (200, 200, 404)
+
+
+@pytest.mark.requirement("SEC-2")
+async def test_a_jwt_is_believed_only_if_all_of_it_holds(tmp_path: Path) -> None:
+    key, stranger = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    pem = tmp_path / "issuer.pem"
+    pem.write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    verify = jwt_verifier(issuer="https://id.example", audience="hub", keys=str(pem))
+    good = {"iss": "https://id.example", "aud": "hub", "sub": "ada", "exp": time.time() + 600}
+
+    def signed(claims: dict[str, Any], by: Any = key, algorithm: str = "ES256") -> str:
+        return jwt.encode(claims, by, algorithm=algorithm)
+
+    assert await verify(signed(good)) == "https://id.example#ada"
+    for change in ({"iss": "https://other.example"}, {"aud": "other"}, {"exp": time.time() - 600}, {"sub": ""}):
+        assert await verify(signed({**good, **change})) is None
+    for missing in good:
+        assert await verify(signed({name: value for name, value in good.items() if name != missing})) is None
+    assert await verify(signed(good, stranger)) is None
+    assert await verify(jwt.encode(good, "", algorithm="none")) is None
+    assert await verify(jwt.encode(good, "x" * 64, algorithm="HS256")) is None
+    assert await verify("not a token") is None
+
+
+@pytest.mark.requirement("SEC-2")
+async def test_a_policy_that_would_let_everybody_or_nobody_in_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nobody"):
+        TokenPolicy()
+    with pytest.raises(UsageError, match="everybody"):
+        TokenPolicy(tokens={"ada": ""})
+    with pytest.raises(UsageError, match="cannot be read"):
+        jwt_verifier(issuer="i", audience="a", keys=str(tmp_path / "none.pem"))
+    (tmp_path / "wrong.pem").write_text("hello")
+    with pytest.raises(UsageError, match="no public key"):
+        jwt_verifier(issuer="i", audience="a", keys=str(tmp_path / "wrong.pem"))
+    assert "secret" not in repr(TokenPolicy(tokens={"ada": "secret"}))
+
+
+@pytest.mark.requirement("SEC-2")
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("localhost", True),
+        ("::1", True),
+        ("127.9.9.9", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("example.org", False),
+    ],
+)
+async def test_what_can_be_reached_from_elsewhere_is_no_loopback(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback
+
+
+@pytest.mark.requirement("SEC-4")
+async def test_a_request_that_is_too_large_or_no_json_is_refused_and_the_next_is_served() -> None:
+    async with endpoint() as http:
+        large = await http.post("/mcp", content=b'{"x":"' + b"a" * (17 * 1024 * 1024) + b'"}', headers=HEADERS)
+        broken = await http.post("/mcp", content=b'{"jsonrpc', headers=HEADERS)
+        good = await post(http)
+    assert large.status_code == 413
+    assert broken.status_code == 400
+    assert good.status_code == 200
+    assert (
+        json.loads(good.text.partition("data: ")[2].splitlines()[0] if "data:" in good.text else good.text)["id"] == 1
+    )
