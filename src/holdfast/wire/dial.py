@@ -74,12 +74,12 @@ class Dialer:
             wire = await self._open(closers, spec, redactor)
             me = types.Implementation(name="holdfast", version=__version__)
             session = ClientSession(dispatcher=wire, client_info=me, message_handler=_noticed)
+            connection = Connection(session, wire, self._limits, closers)
             await session.__aenter__()
         except BaseException:
             with anyio.move_on_after(CLOSE_SECONDS, shield=True):
                 await closers.aclose()
             raise
-        connection = Connection(session, wire, self._limits, closers)
         try:
             # That transport ended with the legacy era: there is nothing to probe for.
             connection.era = await self._greet(connection, deadline, "legacy" if spec.transport == "sse" else era)
