@@ -66,7 +66,7 @@ class Hub:
         self._chance = chance
         self._keeper = Keeper(Store(state_file) if state_file is not None else None)
         self._journal = Journal()
-        self._journal.add_sink(Watcher(self, on_warning))
+        self._journal.add_sink(Watcher(on_warning))
         self._slots: dict[str, Slot] = {}
         self._memory = Memory()
         self._warden = Warden()
