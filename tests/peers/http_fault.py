@@ -75,6 +75,7 @@ class FaultServer:
         self._steps = 0
         self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._listener: asyncio.Server | None = None
+        self._stir = asyncio.Event()
 
     @property
     def origin(self) -> str:
@@ -86,6 +87,16 @@ class FaultServer:
         """Connections that neither side has closed yet."""
         return len(self._open)
 
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait until something is true that comes true with a connection or a request."""
+        while not condition():
+            self._stir = asyncio.Event()
+            await self._stir.wait()
+
+    def stirred(self) -> None:
+        """Have those who wait look again."""
+        self._stir.set()
+
     async def all_closed(self) -> None:
         """Wait until every client has closed its connections; raise TimeoutError if one stays."""
         with anyio.fail_after(_SETTLE):
@@ -93,9 +104,13 @@ class FaultServer:
                 await asyncio.wait(set(self._open))
 
     async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def start(self) -> None:
+        """Listen; again on the same port after a stop."""
         self._listener = await asyncio.start_server(self._accepted, "127.0.0.1", self.port, ssl=self._ssl, backlog=1024)
         self.port = self._listener.sockets[0].getsockname()[1]
-        return self
 
     async def __aexit__(
         self,
@@ -118,6 +133,7 @@ class FaultServer:
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.stirred()
         behaviour = self._upcoming()
         if behaviour is not None and not behaviour.reads:
             self._steps += 1
@@ -147,6 +163,7 @@ class FaultServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while (request := await read_request(reader)) is not None:
             self.requests.append(request)
+            self.stirred()
             exchange = Exchange(request, reader, writer, server=self)
             await self._choose(request).act(exchange)
             if request.headers.get("connection", "").lower() == "close" or writer.is_closing():
