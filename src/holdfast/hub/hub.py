@@ -83,16 +83,17 @@ class Hub:
         *,
         state_file: Path | None = None,
         on_warning: OnWarning | None = None,
+        clock: Clock | None = None,
     ) -> Hub:
         """A hub for an ``mcp.json``, a mapping of the same form, or the file found in the usual places.
 
         The last good catalog of a file survives a restart in the user's state folder, or in ``state_file``;
-        that of a mapping only if ``state_file`` says where.
+        that of a mapping only if ``state_file`` says where. ``clock`` is for tests (``holdfast.testing.FakeClock``).
         """
         config = read(source)
         if state_file is None and config.source is not None:
             state_file = default_state_file(config.source)
-        return cls(config, state_file=state_file, on_warning=on_warning)
+        return cls(config, state_file=state_file, on_warning=on_warning, clock=clock)
 
     async def __aenter__(self) -> Self:
         """Start, and return at once: servers come up in the background."""
