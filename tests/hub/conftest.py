@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from holdfast.wire import process
+
 
 @pytest.fixture(autouse=True)
 def no_illegal_transition() -> Iterator[None]:
@@ -23,3 +25,9 @@ def no_illegal_transition() -> Iterator[None]:
     yield
     hub.removeHandler(listener)
     assert told == []
+
+
+@pytest.fixture
+def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stubborn children are given less time to end by themselves, so that the test ends sooner."""
+    monkeypatch.setattr(process, "POLITE_SECONDS", 0.3)

@@ -19,7 +19,7 @@ from tests.peers.mcp_http import McpPeer
 from tests.peers.mcp_sse import SsePeer
 from tests.peers.stdio import StdioPeer
 
-__all__ = ["config", "defined", "reaches", "records", "retries", "running", "states", "trips", "until"]
+__all__ = ["config", "defined", "reaches", "records", "retries", "running", "settled", "states", "trips", "until"]
 
 PATIENCE = 15.0
 """For things that take a fraction of a second on an idle machine."""
@@ -49,12 +49,20 @@ async def running(
     *,
     clock: Clock | None = None,
     hub: Mapping[str, Any] | None = None,
-    **settings: object,
+    **settings: Any,
 ) -> AsyncIterator[Hub]:
     """A hub of these peers, open and without jitter; ``hub`` is what else its constructor is to be told."""
     options: dict[str, Any] = {"chance": lambda: 0.0, **(hub or {})}
     async with Hub(config(servers, **settings), clock=clock, **options) as opened:
         yield opened
+
+
+async def settled(hub: Hub, *peers: McpPeer) -> None:
+    """Wait until every server has an outcome, and each of these peers was asked for its stream of notices."""
+    with anyio.fail_after(PATIENCE):
+        await hub.ready()
+        for peer in peers:
+            await peer.until(lambda peer=peer: {"GET", "subscriptions/listen"} & {*peer.methods})  # type: ignore[misc]
 
 
 async def until(hub: Hub, name: str, condition: Callable[[], object]) -> None:

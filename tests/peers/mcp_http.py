@@ -78,7 +78,8 @@ class McpPeer(FaultServer):
         port: int = 0,
         **mind: Unpack[MindOptions],
     ) -> None:
-        super().__init__([*faults, Behaviour("mcp", self._answer)], ssl=ssl, port=port)
+        self.healthy = Behaviour("mcp", self._answer)
+        super().__init__([*faults, self.healthy], ssl=ssl, port=port)
         self.mind = Mind(**mind)
         self.path = path
         self.sessions: set[str] = set()
