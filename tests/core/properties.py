@@ -9,6 +9,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from tests.core.world import Asked, Happening, Property, Settled, World, listing
+
 from holdfast.core.breaker import Breaker, Outcome, Permit, Tripped
 from holdfast.core.lifecycle.effects import (
     BreakerChanged,
@@ -45,7 +47,6 @@ from holdfast.core.lifecycle.table import State
 from holdfast.core.lifecycle.timers import Timers
 from holdfast.core.lifecycle.watch import Lookout
 from holdfast.core.machine import Machine
-from tests.core.world import Asked, Happening, Property, Settled, World, listing
 
 EPSILON = 1e-6
 """Simulated times are sums of floats."""
@@ -183,9 +184,7 @@ class BudgetIsFive(Watcher):
         self.charges = min(5, self.charges + (self.cause is Cause.RECONNECT))
 
     def _expect(self, world: World, *, parked: bool) -> None:
-        self.holds(
-            world.machine.state is (State.PERMANENTLY_FAILED if parked else State.RECONNECTING)
-        )
+        self.holds(world.machine.state is (State.PERMANENTLY_FAILED if parked else State.RECONNECTING))
 
     def _learn(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
         if isinstance(happening, LoginSucceeded) and self.dialing:
@@ -196,9 +195,9 @@ class BudgetIsFive(Watcher):
             self.ever_connected, self.firm, self.connected_at = True, False, world.now
         if isinstance(happening, Settled) and happening.outcome is Outcome.COMPLETED and self.current:
             self._proved()
-        if isinstance(happening, Tick) and self.standing is not None:
-            if world.now - self.connected_at >= 30.0 - EPSILON and not self.firm:
-                self._proved()
+        stood = self.standing is not None and world.now - self.connected_at >= 30.0 - EPSILON
+        if isinstance(happening, Tick) and stood and not self.firm:
+            self._proved()
         if isinstance(happening, ConfigChanged) and not any(isinstance(e, Reject) for e in effects):
             self.ever_connected = False
             if self.state not in {State.DISCONNECTED, State.DISABLING, State.DISABLED}:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.core.world import World, connected, listing, started
 
 from holdfast.core.lifecycle.effects import (
     Cause,
@@ -37,7 +38,6 @@ from holdfast.core.lifecycle.events import (
 )
 from holdfast.core.lifecycle.policy import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
-from tests.core.world import World, connected, listing, started
 
 
 def states(world: World) -> list[str]:
@@ -63,11 +63,11 @@ def test_three_failures_in_a_row_of_a_connection_that_stands_start_a_reconnect()
     world = connected()
     world.send(RefreshFailed(world.lease))
     world.send(CallFailed(world.lease))
-    assert world.machine.state is State.CONNECTED
+    assert world.state() is State.CONNECTED
 
     effects = world.send(RefreshFailed(world.lease, reason="no answer"))
 
-    assert world.machine.state is State.RECONNECTING
+    assert world.state() is State.RECONNECTING
     assert Close(1) in effects
     assert world.dial is None
     assert planned(world) == [(1, 1.0)]
@@ -79,7 +79,7 @@ def test_failures_far_apart_still_count_in_a_row() -> None:
     for _ in range(3):
         world.advance(3600.0)
         world.send(CallFailed(world.lease))
-    assert world.machine.state is State.RECONNECTING
+    assert world.state() is State.RECONNECTING
 
 
 @pytest.mark.requirement("LIFE-5")
@@ -89,7 +89,7 @@ def test_a_listing_that_succeeds_ends_the_row_of_failures() -> None:
         world.send(RefreshFailed(world.lease))
         world.send(CallFailed(world.lease))
         world.send(RefreshSucceeded(world.lease))
-    assert world.machine.state is State.CONNECTED
+    assert world.state() is State.CONNECTED
 
 
 @pytest.mark.requirement("LIFE-5")
@@ -126,10 +126,10 @@ def test_the_wait_that_a_server_asks_for_is_honoured_within_reason() -> None:
 def test_the_budget_goes_on_across_reconnects_until_a_connection_has_stood() -> None:
     world = connected()
     deaths = 0
-    while world.machine.state is not State.PERMANENTLY_FAILED:
+    while world.state() is not State.PERMANENTLY_FAILED:
         world.send(TransportLost(world.lease))
         deaths += 1
-        if world.machine.state is State.RECONNECTING:
+        if world.state() is State.RECONNECTING:
             world.sleep()
             world.connect("read")
     assert deaths == 6
@@ -165,7 +165,7 @@ def test_a_completed_call_makes_the_budget_whole_at_once() -> None:
 def test_a_cold_start_that_fails_transiently_is_retried_within_the_budget() -> None:
     world = started()
     world.fail()
-    assert world.machine.state is State.RECONNECTING
+    assert world.state() is State.RECONNECTING
     assert world.fail_until_parked() == 5
 
 
@@ -177,7 +177,7 @@ def test_a_close_that_fails_charges_no_budget_and_is_reported() -> None:
 
     assert Emit(CloseFailed(server="files", generation=1, error="the process would not die", at=0.0)) in effects
     assert world.machine.health(world.now).attempts == 0
-    assert world.machine.state is State.RECONNECTING
+    assert world.state() is State.RECONNECTING
 
 
 # A dead transport.
@@ -193,7 +193,7 @@ def test_a_dead_transport_is_detached_closed_and_dialed_again_in_one_turn() -> N
         Dial(2, Cause.RECONNECT),
     ]
     assert world.machine.connection is None
-    assert world.machine.state is State.RECONNECTING
+    assert world.state() is State.RECONNECTING
 
 
 @pytest.mark.requirement("LIFE-6", "BRK-10")
@@ -248,7 +248,7 @@ def test_a_dial_that_succeeds_too_late_is_closed_and_used_by_nobody() -> None:
 def test_a_permanent_failure_of_a_server_that_never_connected_parks_it_at_once() -> None:
     world = started()
     world.fail("permanent", "there is no such command")
-    assert world.machine.state is State.PERMANENTLY_FAILED
+    assert world.state() is State.PERMANENTLY_FAILED
     assert world.machine.health(0.0).reason == "there is no such command"
     assert world.machine.health(0.0).attempts == 0
 
@@ -258,7 +258,7 @@ def test_a_permanent_failure_of_a_server_that_had_connected_uses_the_budget() ->
     world = connected()
     world.send(TransportLost(world.lease))
     world.fail("permanent", "404")
-    assert world.machine.state is State.RECONNECTING
+    assert world.state() is State.RECONNECTING
 
 
 @pytest.mark.requirement("LIFE-19")
@@ -269,7 +269,7 @@ def test_a_parked_server_is_tried_by_itself_every_five_minutes() -> None:
         world.sleep()
         assert world.dials[-1].cause is Cause.SELF_PROBE
         world.fail()
-        assert world.machine.state is State.PERMANENTLY_FAILED
+        assert world.state() is State.PERMANENTLY_FAILED
     assert world.now - since == 900.0
 
 
@@ -278,7 +278,7 @@ def test_the_self_probe_brings_a_parked_server_back() -> None:
     world = parked()
     world.sleep()
     world.connect("read")
-    assert world.machine.state is State.CONNECTED
+    assert world.state() is State.CONNECTED
 
 
 @pytest.mark.requirement("LIFE-19")
@@ -295,9 +295,9 @@ def test_a_parked_server_is_brought_back_by_a_person(
 ) -> None:
     world = parked()
     world.send(event)
-    assert world.machine.state is State.CONNECTING
+    assert world.state() is State.CONNECTING
     world.connect("read")
-    assert world.machine.state is State.CONNECTED
+    assert world.state() is State.CONNECTED
 
 
 @pytest.mark.requirement("LIFE-5", "BRK-10")
@@ -306,14 +306,14 @@ def test_a_parked_server_that_comes_back_and_dies_at_once_is_parked_again() -> N
     world.send(ReconnectRequested())
     world.connect("read")
     world.send(TransportLost(world.lease))
-    assert world.machine.state is State.PERMANENTLY_FAILED
+    assert world.state() is State.PERMANENTLY_FAILED
 
 
 @pytest.mark.requirement("LIFE-2", "LIFE-23")
 def test_a_denied_load_makes_the_server_denied_and_nothing_is_planned() -> None:
     world = started()
     world.fail("denied", "401")
-    assert world.machine.state is State.DENIED
+    assert world.state() is State.DENIED
     assert world.wake_at is None
 
 
@@ -322,7 +322,7 @@ def test_a_reconnect_that_is_denied_uses_no_budget() -> None:
     world = connected()
     world.send(TransportLost(world.lease))
     world.fail("denied")
-    assert world.machine.state is State.DENIED
+    assert world.state() is State.DENIED
     assert world.machine.health(0.0).attempts == 0
 
 
@@ -330,7 +330,7 @@ def test_a_reconnect_that_is_denied_uses_no_budget() -> None:
 def test_a_refresh_that_is_denied_makes_the_server_denied_and_keeps_its_tools() -> None:
     world = connected()
     effects = world.send(RefreshFailed(world.lease, "denied", "403"))
-    assert world.machine.state is State.DENIED
+    assert world.state() is State.DENIED
     assert Close(1) in effects
     assert world.tools == {"read", "write"}
 
@@ -341,7 +341,7 @@ def test_a_login_brings_a_denied_server_back() -> None:
     world.fail("denied")
     world.send(LoginSucceeded())
     world.connect("read")
-    assert world.machine.state is State.CONNECTED
+    assert world.state() is State.CONNECTED
 
 
 def test_a_login_during_a_dial_is_followed_by_a_second_dial_if_the_first_is_denied() -> None:
@@ -351,7 +351,7 @@ def test_a_login_during_a_dial_is_followed_by_a_second_dial_if_the_first_is_deni
     world.fail("denied", "the old token")
     assert world.dials[-1] == Dial(2, Cause.LOGIN)
     world.fail("denied", "the new one is no better")
-    assert world.machine.state is State.DENIED
+    assert world.state() is State.DENIED
 
 
 # Commands.
@@ -428,7 +428,7 @@ def test_enabling_resets_health_and_shows_the_last_tools_at_once() -> None:
 
     world.send(EnableRequested())
 
-    assert world.machine.state is State.CONNECTING
+    assert world.state() is State.CONNECTING
     assert world.machine.health(world.now).attempts == 0
     assert world.machine.health(world.now).reason == ""
     assert world.tools == {"read", "write"}
@@ -440,9 +440,9 @@ def test_disabling_ends_disabled_whether_the_close_succeeds_or_fails(error: str)
     world = connected()
     world.send(DisableRequested())
     assert world.machine.connection is None
-    assert world.machine.state is State.DISABLING
+    assert world.state() is State.DISABLING
     world.send(Closed(1, error))
-    assert world.machine.state is State.DISABLED
+    assert world.state() is State.DISABLED
 
 
 @pytest.mark.requirement("LIFE-7")
@@ -450,9 +450,9 @@ def test_disabling_ends_disabled_when_the_close_hangs() -> None:
     world = connected()
     world.send(DisableRequested())
     world.advance(10.0)
-    assert world.machine.state is State.DISABLED
+    assert world.state() is State.DISABLED
     world.send(Closed(1))
-    assert world.machine.state is State.DISABLED
+    assert world.state() is State.DISABLED
 
 
 @pytest.mark.requirement("LIFE-7")
@@ -462,9 +462,9 @@ def test_disabling_waits_for_every_connection_that_is_still_being_closed() -> No
     world.connect("read")
     world.send(DisableRequested())
     world.send(Closed(2))
-    assert world.machine.state is State.DISABLING
+    assert world.state() is State.DISABLING
     world.send(Closed(1))
-    assert world.machine.state is State.DISABLED
+    assert world.state() is State.DISABLED
 
 
 @pytest.mark.requirement("LIFE-7")
@@ -489,7 +489,7 @@ def test_the_last_of_several_toggles_wins() -> None:
     for event in (DisableRequested(), EnableRequested(), DisableRequested()):
         world.send(event)
     world.send(Closed(1))
-    assert world.machine.state is State.DISABLED
+    assert world.state() is State.DISABLED
 
 
 @pytest.mark.requirement("LIFE-13")
@@ -498,7 +498,7 @@ def test_disabling_during_a_dial_gives_the_dial_up() -> None:
     assert Close(1) in world.send(DisableRequested())
     world.send(Closed(1))
     assert world.send(DialSucceeded(1, listing(1))) == (Close(1),)
-    assert world.machine.state is State.DISABLED
+    assert world.state() is State.DISABLED
 
 
 @pytest.mark.requirement("LIFE-13")
@@ -511,7 +511,7 @@ def test_nothing_revives_a_server_after_the_hub_has_closed() -> None:
     assert world.send(Tick()) == ()
     for command in (ReconnectRequested(), EnableRequested(), StartRequested(), LoginSucceeded()):
         assert world.send(command) == (Reject(command, RejectReason.STOPPED),)
-    assert world.machine.state is State.DISCONNECTED
+    assert world.state() is State.DISCONNECTED
 
 
 @pytest.mark.requirement("LIFE-13")
@@ -538,7 +538,7 @@ def test_a_changed_definition_is_dialed_anew_and_keeps_the_tools_until_it_has_li
     assert world.machine.health(world.now).attempts == 0
     assert world.tools == {"read", "write"}
     world.fail("permanent", refused=True)
-    assert world.machine.state is State.PERMANENTLY_FAILED
+    assert world.state() is State.PERMANENTLY_FAILED
 
 
 @pytest.mark.requirement("LIFE-20")
@@ -546,7 +546,7 @@ def test_a_changed_definition_does_not_enable_a_disabled_server() -> None:
     world = World()
     world.send(DisableRequested())
     assert world.send(ConfigChanged()) == ()
-    assert world.machine.state is State.DISABLED
+    assert world.state() is State.DISABLED
 
 
 # Sessions and liveness.
@@ -593,7 +593,7 @@ def test_many_slow_calls_are_one_liveness_check_and_no_failure_if_it_is_answered
     assert len(effects) == 1
     world.send(LivenessConfirmed(world.lease))
     assert world.machine.health(0.0).failures == 0
-    assert world.machine.state is State.CONNECTED
+    assert world.state() is State.CONNECTED
 
 
 @pytest.mark.requirement("LIFE-10")
@@ -602,7 +602,7 @@ def test_liveness_checks_that_fail_count_like_any_failure() -> None:
     for _ in range(3):
         world.send(CallTimedOut(world.lease))
         world.send(LivenessFailed(world.lease, "no answer"))
-    assert world.machine.state is State.RECONNECTING
+    assert world.state() is State.RECONNECTING
 
 
 def test_its_repr_says_how_it_stands() -> None:

@@ -11,9 +11,7 @@ from holdfast.core.lifecycle.table import MOVES, STAYS, TRANSITIONS, IllegalTran
 
 ROOTS = {events.Event, events.Command, events.OfDial, events.OfLease, events.Tick}
 EVENTS = [
-    kind
-    for kind in vars(events).values()
-    if isinstance(kind, type) and issubclass(kind, Event) and kind not in ROOTS
+    kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event) and kind not in ROOTS
 ]
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.core.world import World, connected, started
 
 from holdfast.core.lifecycle.effects import Cause, StopWatch, Watch
 from holdfast.core.lifecycle.events import (
@@ -11,7 +12,6 @@ from holdfast.core.lifecycle.events import (
 )
 from holdfast.core.lifecycle.policy import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
-from tests.core.world import World, connected, started
 
 WATCHABLE = LifecyclePolicy(watchable=True)
 
@@ -37,7 +37,7 @@ def stay_dead(world: World, seconds: float) -> None:
 @pytest.mark.requirement("LIFE-22")
 def test_a_server_refused_at_cold_start_is_parked_and_looked_at() -> None:
     world = refused_at_start()
-    assert world.machine.state is State.PERMANENTLY_FAILED
+    assert world.state() is State.PERMANENTLY_FAILED
     assert world.advance(1.0)[0] == Watch(1)
     assert len(world.dials) == 1
 
@@ -49,7 +49,7 @@ def test_a_server_that_listens_again_is_dialed_at_once_and_charges_nothing() -> 
     world.send(Looked(1, listening=True))
     assert world.dials[-1].cause is Cause.WATCH
     world.connect("read")
-    assert world.machine.state is State.CONNECTED
+    assert world.state() is State.CONNECTED
     assert world.wake_at is not None
     world.send(TransportLost(world.lease))
     assert world.machine.health(world.now).attempts == 0
@@ -83,7 +83,7 @@ def test_a_server_that_was_connected_is_looked_at_between_reconnects() -> None:
     world = connected(WATCHABLE)
     world.send(TransportLost(world.lease))
     world.fail(refused=True)
-    assert world.machine.state is State.RECONNECTING
+    assert world.state() is State.RECONNECTING
     world.advance(1.0)
     assert world.look is not None
     world.send(Looked(world.look, listening=True))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.core.world import World, connected, started
 
 from holdfast.core.breaker import BreakerState, ClosedAgain, Outcome, Permit, RefusalReason, Tripped
 from holdfast.core.lifecycle.effects import (
@@ -29,7 +30,6 @@ from holdfast.core.lifecycle.events import (
 )
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
-from tests.core.world import World, connected, started
 
 FAILED = Outcome.TRANSPORT_FAILURE
 
@@ -69,7 +69,7 @@ def test_failing_calls_trip_the_breaker_and_start_the_reconnect() -> None:
     world = connected()
     failing_calls(world, 3)
     assert world.machine.breaker.state is BreakerState.OPEN
-    assert world.machine.state is State.RECONNECTING
+    assert world.state() is State.RECONNECTING
     assert changes(world) == [Tripped]
 
 
@@ -92,7 +92,7 @@ def test_refreshes_that_fail_start_the_reconnect_and_are_nothing_to_the_breaker(
     world = connected()
     for _ in range(3):
         world.send(RefreshFailed(world.lease))
-    assert world.machine.state is State.RECONNECTING
+    assert world.state() is State.RECONNECTING
     assert world.machine.breaker.failures == 0
 
 
@@ -125,7 +125,7 @@ def test_a_denied_call_is_that_calls_denial_and_no_more() -> None:
     world = connected()
     for _ in range(10):
         assert world.settle(world.permit(), Outcome.NEUTRAL) == ()
-    assert world.machine.state is State.CONNECTED
+    assert world.state() is State.CONNECTED
     assert world.machine.breaker.failures == 0
 
 
@@ -198,7 +198,7 @@ def test_a_probe_joins_the_dial_that_is_under_way() -> None:
     world.connect("read")
     assert world.machine.breaker.state is BreakerState.CLOSED
     world.settle(ready(world, probe), Outcome.COMPLETED)
-    assert world.machine.state is State.CONNECTED
+    assert world.state() is State.CONNECTED
 
 
 @pytest.mark.requirement("BRK-6", "LIFE-5")
@@ -286,7 +286,7 @@ def test_a_call_brings_a_parked_server_back_once_the_breaker_allows_a_probe() ->
     world.connect("read")
     world.settle(ready(world, probe), Outcome.COMPLETED)
 
-    assert world.machine.state is State.CONNECTED
+    assert world.state() is State.CONNECTED
     assert world.machine.health(world.now).attempts == 0
 
 
@@ -353,9 +353,9 @@ def test_a_reconnect_that_is_refused_closes_nothing_and_enabling_resets_everythi
 @pytest.mark.requirement("BRK-10")
 def test_a_server_that_connects_lists_and_dies_in_a_loop_trips_and_is_parked() -> None:
     world = connected()
-    while world.machine.state is not State.PERMANENTLY_FAILED:
+    while world.state() is not State.PERMANENTLY_FAILED:
         world.send(TransportLost(world.lease))
-        if world.machine.state is State.RECONNECTING:
+        if world.state() is State.RECONNECTING:
             world.sleep()
             world.connect("read")
     assert Tripped in changes(world)
@@ -374,14 +374,14 @@ def test_a_listing_begun_before_a_trip_does_not_close_the_breaker() -> None:
     world.advance(1.0)
     failing_calls(world, 1)
     assert world.machine.breaker.state is BreakerState.OPEN
-    assert world.machine.state is State.CONNECTED
+    assert world.state() is State.CONNECTED
 
     world.send(RefreshSucceeded(world.lease))
     assert world.machine.breaker.state is BreakerState.OPEN
 
     world.advance(60.0)
     world.send(RefreshSucceeded(world.lease))
-    assert world.machine.breaker.state is BreakerState.CLOSED
+    assert world.machine.health(world.now).breaker is BreakerState.CLOSED
 
 
 # What is told.

@@ -15,10 +15,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.core import properties
+from tests.core.properties import PROPERTIES, Watcher
+from tests.core.world import World, listing
 
 from holdfast.core.breaker import Breaker, BreakerState, Outcome, Permit
-from holdfast.core.lifecycle import life as lives
-from holdfast.core.lifecycle.effects import Close, Effect, Withdraw
+from holdfast.core.lifecycle.effects import Cause, Close, Effect, Withdraw
 from holdfast.core.lifecycle.events import (
     CallWaiting,
     Closed,
@@ -48,9 +50,6 @@ from holdfast.core.lifecycle.policy import LifecyclePolicy
 from holdfast.core.lifecycle.watch import Lookout
 from holdfast.core.machine import Machine
 from holdfast.core.messages import FailureStatus
-from tests.core import properties
-from tests.core.properties import PROPERTIES, Watcher
-from tests.core.world import World, listing
 
 SETTINGS = settings(
     derandomize=True,
@@ -290,7 +289,7 @@ class DialsForEveryProbe(Lifecycle):
         effects = super().apply(event, now, chance=chance)
         if isinstance(event, CallWaiting) and event.probe and self.dial is not None and not effects:
             turn = Turn(now, chance)
-            self.begin_dial(lives.Cause.PROBE, turn)
+            self.begin_dial(Cause.PROBE, turn)
             effects += turn.effects
         return effects
 
@@ -331,7 +330,7 @@ class HasABudgetOfSix(Lifecycle):
 
 class ChargesManualReconnects(Lifecycle):
     def owed(self) -> int:
-        manual = self.dial is not None and self.dial.cause is lives.Cause.MANUAL
+        manual = self.dial is not None and self.dial.cause is Cause.MANUAL
         return int(manual or super().owed())
 
 
