@@ -58,9 +58,9 @@ def program(source: str) -> ServerSpec:
     return ServerSpec(id="a", transport="stdio", command=sys.executable, args=("-I", "-S", "-c", source))
 
 
-def rpc_error(code: int, *, status: int = 400, **data: object) -> Behaviour:
+def rpc_error(code: int, **data: object) -> Behaviour:
     error = {"code": code, "message": "no", "data": data}
-    return respond(status, json.dumps({"jsonrpc": "2.0", "id": 1, "error": error}), content_type="application/json")
+    return respond(400, json.dumps({"jsonrpc": "2.0", "id": 1, "error": error}), content_type="application/json")
 
 
 # Over HTTP
@@ -189,11 +189,9 @@ async def test_a_handshake_that_fails_is_that_kind_of_failure(era: Any, fault: A
         assert found == RpcError(method="initialize", code=-32022, message="Unsupported protocol version")
 
 
-@pytest.mark.parametrize(("fault", "deadline"), [("never", 0.05)])
-async def test_a_server_that_takes_no_answer_for_a_greeting_meets_the_deadline(fault: str, deadline: float) -> None:
+async def test_an_event_stream_that_names_no_endpoint_meets_the_deadline() -> None:
     async with SsePeer(endpoint=None) as peer:
-        spec = ServerSpec(id="a", transport="sse", url=peer.url)
-        seen = await failure_of(spec, within=deadline)
+        seen = await failure_of(ServerSpec(id="a", transport="sse", url=peer.url), within=SOON)
     assert isinstance(seen, TimedOut)
 
 
@@ -258,7 +256,8 @@ import json, sys
 probe = json.loads(sys.stdin.readline())
 greeting = json.loads(sys.stdin.readline())
 assert (probe["method"], greeting["method"]) == ("server/discover", "initialize")
-result = {"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {}, "ttlMs": 0, "cacheScope": "private"}
+result = {"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {}}
+result |= {"ttlMs": 0, "cacheScope": "private"}
 print(json.dumps({"jsonrpc": "2.0", "id": probe["id"], "result": result}), flush=True)
 sys.stdin.read()
 """
@@ -288,13 +287,13 @@ async def test_a_process_that_stays_silent_meets_the_deadline(
     monkeypatch.setattr(room, "PROBE_SECONDS", SOON)
     peer = stdio_peer("--never-answer")
     with anyio.fail_after(10):
-        seen = await failure_of(pipe(peer), within=0.5)
+        seen = await failure_of(pipe(peer), within=1.5)
     assert isinstance(seen, TimedOut)
     assert peer.methods == [PROBE, "initialize"]
 
 
 async def test_a_process_that_prints_something_else_is_no_mcp_server(stdio_peer: Callable[..., StdioPeer]) -> None:
-    seen = await failure_of(pipe(stdio_peer("--garbage")), within=0.5)
+    seen = await failure_of(pipe(stdio_peer("--garbage")), within=1.5)
     assert isinstance(seen, NotMcp)
     assert seen.fault is NotMcpFault.NOT_JSON
     assert "this is no protocol" in seen.detail

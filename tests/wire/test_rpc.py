@@ -396,7 +396,5 @@ def test_whatever_a_server_sends_is_routed_or_refused_as_evidence(some: list[obj
 def test_a_progress_token_is_asked_for_only_where_somebody_listens() -> None:
     params = {"name": "x", "_meta": {"trace": "1"}}
     assert with_progress_token(params, 7, {}) is params
-    assert with_progress_token(params, 7, {"on_progress": Steps()}) == {
-        "name": "x",
-        "_meta": {"trace": "1", "progressToken": 7},
-    }
+    asked = with_progress_token(params, 7, {"on_progress": Steps()})
+    assert asked == {"name": "x", "_meta": {"trace": "1", "progressToken": 7}}
