@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 NODE_READY := .tools/node/.ready
 
-.PHONY: help test lint format types bench lock schema clean
+.PHONY: help test lint format bench docs schema lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
@@ -28,6 +28,9 @@ bench: $(READY)  ## Measure, side by side in one run
 
 schema: $(READY)  ## Write the published JSON Schema anew from the models
 	$(BIN)/python -m holdfast.config.schema schema/holdfast.schema.json
+
+docs: $(READY)  ## Write the parts of the documentation that are made from the program
+	$(BIN)/python docs/generate.py
 
 lock: $(READY)  ## Pin the development dependencies anew
 	$(BIN)/uv pip compile --quiet --universal --no-header --no-emit-index-url --python-version 3.11 \

@@ -25,9 +25,9 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 @app.command()
 def call(
-    server: Annotated[str, typer.Argument(help="The server")],
-    tool: Annotated[str, typer.Argument(help="The tool, by the name that the server gives it")],
-    pairs: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Its arguments")] = None,
+    server: Annotated[str, typer.Argument(metavar="SERVER", help="Its name in the configuration")],
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool, by the name that the server gives it")],
+    pairs: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its arguments")] = None,
     args: Annotated[str | None, typer.Option("--args", metavar="JSON", help="Its arguments, as one object")] = None,
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON")] = False,

@@ -7,9 +7,13 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.config_view import as_data, print_report
+from holdfast.cli.output import print_json
+from holdfast.config.provenance import report_config
+
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False, no_args_is_help=True)
 
 
 @app.callback()
@@ -19,16 +23,16 @@ def config() -> None:
 
 @app.command()
 def show(
-    config: Annotated[
-        Path | None, typer.Option("--config", help="The file to read, instead of searching for one.", metavar="FILE")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
 ) -> None:
-    """Show what was found, where each value came from, and what is wrong; secrets are masked."""
-    # Reading a configuration takes a while to import, and --help should not wait for it.
-    from holdfast.cli.config_view import print_json, print_report  # noqa: PLC0415
-    from holdfast.config.provenance import report_config  # noqa: PLC0415
+    """Show what was found, where each value came from, and what is wrong; secrets are masked.
 
+    Exit code 0: everything can be used. 1: something is wrong, or there is no configuration.
+    """
     report = report_config(config)
-    (print_json if as_json else print_report)(report)
+    if as_json:
+        print_json(as_data(report))
+    else:
+        print_report(report)
     raise typer.Exit(0 if report.usable else 1)

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.cli.output import data_console, print_error
 from holdfast.config.provenance import IgnoredKey, Origin, Report, ServerReport, Value
 from holdfast.core.redact import MASK, Redactor, mask_url, plain
 from holdfast.errors import Problem
 
-__all__ = ["print_json", "print_report"]
+__all__ = ["as_data", "print_report"]
 
 JSON_VERSION = 1
 
 
 def print_report(report: Report) -> None:
     """The report for people: what was found on stdout, what stops everything on stderr."""
-    out, err = Console(highlight=False), Console(highlight=False, stderr=True)
+    out = data_console()
     _print_file(out, report)
     for server in report.servers:
         _print_server(out, server)
@@ -31,22 +31,23 @@ def print_report(report: Report) -> None:
         _print_values(out, report.settings, Redactor())
         _print_ignored(out, report.ignored)
     for problem in report.problems:
-        _print_problem(err, problem, "error: ")
-    _print_verdict(err, report)
+        print_error(_safe(str(problem)), _safe(problem.hint))
+    bad = [server.id for server in report.servers if server.status == "bad"]
+    if bad:
+        print_error(_safe(f"cannot be used: {', '.join(bad)}"))
 
 
-def print_json(report: Report) -> None:
-    """The report for programs, in ASCII, so that no terminal or pipe can choke on it."""
-    data = {
+def as_data(report: Report) -> dict[str, object]:
+    """The report for programs."""
+    return {
         "version": JSON_VERSION,
-        "file": str(report.file) if report.file else None,
-        "searched": [str(path) for path in report.searched],
+        "file": _safe(str(report.file)) if report.file else None,
+        "searched": [_safe(str(path)) for path in report.searched],
         "servers": [_server_json(server) for server in report.servers],
         "settings": [_value_json(value, Redactor()) for value in report.settings],
         "ignored": [_ignored_json(key) for key in report.ignored],
         "problems": [_problem_json(problem) for problem in report.problems],
     }
-    sys.stdout.write(json.dumps(data, indent=2) + "\n")
 
 
 # For people
@@ -67,7 +68,7 @@ def _print_server(out: Console, server: ServerReport) -> None:
     _print_values(out, server.values, Redactor(server.secrets))
     _print_ignored(out, server.ignored)
     for problem in server.problems:
-        _print_problem(out, problem, "  ")
+        _print_problem(out, problem)
 
 
 def _print_heading(out: Console, name: str, note: str) -> None:
@@ -91,17 +92,10 @@ def _print_ignored(out: Console, ignored: Iterable[IgnoredKey]) -> None:
         out.print(_line(f"  ignored: {key.key} ", f"({key.why}), {key.place}"), soft_wrap=True)
 
 
-def _print_problem(console: Console, problem: Problem, lead: str) -> None:
-    console.print(_line(lead, str(problem)), soft_wrap=True)
+def _print_problem(out: Console, problem: Problem) -> None:
+    out.print(_line("  ", str(problem)), soft_wrap=True)
     if problem.hint:
-        indent = "    " if lead.isspace() else ""
-        console.print(_line(f"{indent}hint: ", problem.hint), soft_wrap=True)
-
-
-def _print_verdict(err: Console, report: Report) -> None:
-    bad = [server.id for server in report.servers if server.status == "bad"]
-    if bad:
-        err.print(_line("error: ", f"cannot be used: {', '.join(bad)}"), soft_wrap=True)
+        out.print(_line("    hint: ", problem.hint), soft_wrap=True)
 
 
 def _line(lead: str, text: str) -> Text:
@@ -151,7 +145,7 @@ def _problem_json(problem: Problem) -> dict[str, object]:
     return {
         "message": problem.message,
         "hint": problem.hint,
-        "file": str(problem.file) if problem.file else None,
+        "file": _safe(str(problem.file)) if problem.file else None,
         "line": problem.line,
         "column": problem.column,
         "path": problem.path,
@@ -168,13 +162,9 @@ def _masked(value: Value, redactor: Redactor) -> str | bool | int | list[str]:
         case bool() | int():
             return value.value
         case str() as text:
-            return redactor.mask(mask_url(text) if value.key == "url" else text)
-        case items:
-            return list(_masked_words(items, redactor))
-
-
-def _masked_words(words: Iterable[str], redactor: Redactor) -> Iterator[str]:
-    yield from (redactor.mask(word) for word in words)
+            return _safe(redactor.mask(mask_url(text) if value.key == "url" else text))
+        case words:
+            return [_safe(redactor.mask(word)) for word in words]
 
 
 def _safe(text: str) -> str:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from holdfast.cli.output import data_console, print_json, side_console, working
 from holdfast.config.load import load_config
-from holdfast.config.spec import BadServer, Config
+from holdfast.config.spec import Config
 from holdfast.core.redact import plain
 from holdfast.hub.outcome import LoadResult, MCPServerLoadOutcome, Tool
 
@@ -23,7 +23,7 @@ COLOURS = {"available": "green", "transient": "yellow", "permanent": "red", "den
 
 @app.command()
 def tools(
-    servers: Annotated[list[str] | None, typer.Argument(metavar="[SERVER]...", help="Only these servers")] = None,
+    servers: Annotated[list[str] | None, typer.Argument(metavar="SERVER", help="Only these servers")] = None,
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
 ) -> None:
@@ -43,10 +43,8 @@ def tools(
 async def _load(config: Config, servers: list[str]) -> LoadResult:
     from holdfast.hub.loader import load  # noqa: PLC0415 - costs most of a second, which a bad config need not wait for
 
-    waiting = servers or [
-        name for name, server in config.servers.items() if isinstance(server, BadServer) or server.enabled
-    ]
-    waiting = list(dict.fromkeys(waiting))
+    enabled = (name for name, server in config.servers.items() if server.enabled)
+    waiting = list(dict.fromkeys(servers or enabled))
     total = len(waiting)
 
     def told(outcome: MCPServerLoadOutcome) -> None:

@@ -49,10 +49,10 @@ class Unfit(ValueError):
 def parse_duration(value: object) -> float:
     """Seconds; ``Unfit`` says what to write instead."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        raise Unfit("needs a unit", hint=f'write "{value:g}s" for seconds or "{value:g}ms" for milliseconds')
+        raise _without_unit(value)
     amount, unit = _split(value, 'must be a duration such as "10s"', "the units are ms, s, m and h")
     if not unit:
-        raise Unfit("needs a unit", hint=f'write "{amount:g}s" for seconds or "{amount:g}ms" for milliseconds')
+        raise _without_unit(amount)
     if unit not in _SECONDS:
         raise Unfit("has a unit that is not known", hint='the units are ms, s, m and h, as in "250ms" or "5m"')
     if amount * _SECONDS[unit] > LONGEST:
@@ -61,11 +61,11 @@ def parse_duration(value: object) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest spelling that ``parse_duration`` reads back as the same time."""
-    for unit in ("h", "m", "s"):
-        if seconds and seconds % _SECONDS[unit] == 0:
-            return f"{seconds / _SECONDS[unit]:g}{unit}"
-    return f"{seconds:g}s" if seconds >= 1 or not seconds else f"{round(seconds * 1000, 6):g}ms"
+    """A short spelling that ``parse_duration`` reads back as the same time."""
+    if seconds < 1:
+        return f"{_decimal(seconds * 1000)}ms" if seconds else "0s"
+    unit = next((unit for unit in ("h", "m") if seconds % _SECONDS[unit] == 0), "s")
+    return f"{_decimal(seconds / _SECONDS[unit])}{unit}"
 
 
 def parse_size(value: object) -> int:
@@ -88,6 +88,15 @@ def format_size(size: int) -> str:
         if size and size % _BYTES[unit.lower()] == 0:
             return f"{size // _BYTES[unit.lower()]}{unit}"
     return f"{size}B"
+
+
+def _without_unit(amount: float) -> Unfit:
+    number = _decimal(amount)
+    return Unfit("needs a unit", hint=f'write "{number}s" for seconds or "{number}ms" for milliseconds')
+
+
+def _decimal(amount: float) -> str:
+    return f"{amount:.6f}".rstrip("0").rstrip(".")
 
 
 def _split(value: object, message: str, hint: str) -> tuple[float, str]:

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 __all__ = ["gather_secrets", "looks_secret"]
 
 _SECRET_NAME = re.compile(
-    r"token|secret|passw|pwd|passphrase|api[-_.]?key|access[-_.]?key|private[-_.]?key|auth(?!or)|credential"
+    r"token|secret|passw|pwd|passphrase|api[-_.]?key|access[-_.]?key|private[-_.]?key|auth(?!ors?(?![a-z]))|credential"
     r"|signature|cookie|jwt|^key$|^sig$|^pass$",
     re.IGNORECASE,
 )

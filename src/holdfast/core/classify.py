@@ -81,7 +81,8 @@ STOPPED_FROM_OUTSIDE = frozenset({1, 2, 9, 15})
 """SIGHUP, SIGINT, SIGKILL, SIGTERM: somebody, or the memory killer, ended it; it did not fail."""
 
 INTERNAL_ERROR = -32603
-SHOWN_BODY = 200
+SHOWN = 200
+"""How much of a server's own words is passed on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +110,7 @@ def classify(  # noqa: PLR0912 - one arm for each kind of evidence
             return Verdict(
                 status="transient",
                 reason=f"no answer within {evidence.after:g} s (waiting for {evidence.doing})",
-                hint="if it is always this slow, raise `holdfast.load.attemptTimeout`",
+                hint=f"if it is always this slow, raise `{evidence.setting}`",
             )
         case Redirected():
             return _permanent(
@@ -165,7 +166,7 @@ def is_outage_body(body: str) -> bool:
 
 
 def _http(seen: HttpStatus) -> Verdict:
-    said = f": {body}" if (body := " ".join(seen.body.split())[:SHOWN_BODY]) and "<" not in body else ""
+    said = f": {body}" if (body := _short(seen.body)) and "<" not in body else ""
     code = f"HTTP {seen.status}"
     match status_class(seen.status, seen.body), seen.status:
         case "denied", 401:
@@ -255,7 +256,7 @@ def _network(seen: NetworkFailure, *, connected_before: bool) -> Verdict:
 
 
 def _rpc(seen: RpcError) -> Verdict:
-    reason = f"it answered {seen.method} with an error ({seen.code}: {' '.join(seen.message.split())[:SHOWN_BODY]})"
+    reason = f"it answered {seen.method} with an error ({seen.code}: {_short(seen.message)})"
     if seen.code == INTERNAL_ERROR:
         return Verdict(status="transient", reason=reason)
     return _permanent(reason, "the server's own log says more")
@@ -278,12 +279,18 @@ def _exit(seen: ProcessExit) -> Verdict:
 
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:SHOWN_BODY] if lines else ""
+    return _short(lines[-1]) if lines else ""
 
 
 def _permanent(reason: str, hint: str, *, detail: str = "") -> Verdict:
-    detail = " ".join(detail.split())[:SHOWN_BODY]
+    detail = _short(detail)
     return Verdict(status="permanent", reason=f"{reason}: {detail}" if detail else reason, hint=hint)
+
+
+def _short(text: str) -> str:
+    """One line of a stranger's text, cut where it gets long."""
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN else line[: SHOWN - 1].rstrip() + "…"
 
 
 _NETWORK = {

@@ -14,22 +14,31 @@ from holdfast.core.messages import FailureStatus
 
 __all__ = ["classify_load_error"]
 
+LONGEST = 8192
+"""How much of a text is looked at: what an error is stands at its beginning, and patterns over names cost time."""
+
+_NAME_STOOD_HERE = " … "
+
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|«[^»]*»")
-_JOINED = re.compile(r"(?<![\w])[\w@]+(?:[./\\@_-]+[\w@]+)+")
+_QUOTED = re.compile(r"(?<!\w)'(?:[^']|'(?=\w))*'(?!\w)|\"[^\"]*\"|`[^`]*`|«[^»]*»")
+_JOINED = re.compile(r"(?<!\w)[\w@]+(?:[./\\@_-]+[\w@]+)+(?::\d+)?")
+_LIBRARY = re.compile(r"(?:Client|Server) error '([45]\d\d)[^'\n]*' for url '|\A([45]\d\d), message=")
+"""What HTTP clients write: there the status stands in quotes, or first, and nothing of the user's does."""
 _STATUS = re.compile(
     r"(?i)\b(?:HTTP(?:/\d(?:\.\d)?)?|status(?:[ _]code)?|error(?: code)?|response|returned)\s*[:=]?\s*([1-5]\d\d)\b"
     r"|\b([45]\d\d)\s+(?:Bad Request|Unauthorized|Forbidden|Not Found|Request Timeout|Too Many Requests"
-    r"|Internal Server Error|Bad Gateway|Service Unavailable|Gateway Timeout)\b"
+    r"|Internal Server Error|Bad Gateway|Service Unavailable|Gateway Timeout|(?:Client|Server) Error)\b"
 )
-_DENIED = re.compile(r"(?i)\b(?:unauthori[sz]ed|forbidden|permission denied|access denied)\b")
+_DENIED = re.compile(r"(?i)\b(?:unauthori[sz]ed|forbidden|access denied)\b|(?<!\] )\bpermission denied\b")
+"""An errno stands before a permission that the file system denied: that is no matter of access to the server."""
 _PERMANENT = re.compile(
     r"(?i)\b(?:name or service not known|nodename nor servname|temporary failure in name resolution"
     r"|getaddrinfo failed|no address associated|connection refused|connect call failed|not found"
     r"|no such file or directory|certificate verify failed|invalid (?:url|config(?:uration)?)|method not found)\b"
 )
 _TRANSIENT = re.compile(
-    r"(?i)\b(?:timed? ?out|timeout|deadline exceeded|connection reset|reset by peer|broken pipe"
+    r"(?i)\b(?:timed? ?out|(?:read|connect|write|pool)?timeout(?:error|exception)?|deadline exceeded"
+    r"|connection ?reset(?:error)?|reset by peer|broken ?pipe(?:error)?"
     r"|connection (?:was )?closed"
     r"|closed connection|server disconnected|disconnected without|incomplete (?:chunked )?read|end of (?:file|stream)"
     r"|peer closed|connection lost|connection aborted|too many requests|service unavailable|bad gateway"
@@ -45,8 +54,8 @@ def classify_load_error(error_msg: str, status_code: int | None = None) -> Failu
     is transient, because the exceptions that have no text are those of a transport; any other
     text that is not recognised is permanent.
     """
-    text = _without_names(error_msg)
-    status = status_code if status_code is not None else _status_in(text)
+    text = _without_names(error_msg[:LONGEST])
+    status = status_code if status_code is not None else _status_in(error_msg[:LONGEST], text)
     if status is not None and status >= 400:
         return status_class(status, _outage_in(error_msg) if status == 403 else "")
     if not error_msg.strip():
@@ -61,12 +70,13 @@ def classify_load_error(error_msg: str, status_code: int | None = None) -> Failu
 def _without_names(text: str) -> str:
     """``text`` without anything that could hold a URL, an id or an argument."""
     for pattern in (_URL, _QUOTED, _JOINED):
-        text = pattern.sub(" ", text)
+        text = pattern.sub(_NAME_STOOD_HERE, text)
     return text
 
 
-def _status_in(text: str) -> int | None:
-    found = _STATUS.search(text)
+def _status_in(whole: str, text: str) -> int | None:
+    """The status that a text tells; ``text`` is the ``whole`` without names."""
+    found = _LIBRARY.search(whole) or _STATUS.search(text)
     return int(found[1] or found[2]) if found else None
 
 

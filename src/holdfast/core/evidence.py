@@ -88,6 +88,8 @@ class TimedOut:
     doing: str
     """What was waited for, in words: ``the answer to initialize``."""
     after: float
+    setting: str = "holdfast.load.attemptTimeout"
+    """The key that gives it longer, as written in the config."""
 
 
 class TlsFault(Enum):

@@ -25,11 +25,11 @@ class Failure(NamedTuple):
 def for_user(failure: Failure) -> str:
     """One sentence or two about one server."""
     name = f"MCP server '{failure.server_id}'"
-    reason = failure.error.rstrip(".") or "no reason was given"
+    reason = _reason(failure).rstrip(".")
     if failure.status == "transient":
         return f"{name} is starting up and not ready yet — it will be retried."
     if failure.status == "denied":
-        return f"{name} denied access: {reason}. It will not be retried until that changes."
+        return f"{name} denied access: {reason}. It will not be retried: log in or ask for access to change that."
     return f"{name} is unavailable: {reason}. Tools from this server will not work."
 
 
@@ -55,4 +55,9 @@ def for_model(failures: Iterable[Failure]) -> str:
 
 
 def _with_reasons(failures: Iterable[Failure]) -> str:
-    return "; ".join(f"{failure.server_id}: {' '.join(failure.error.split())}" for failure in failures)
+    return "; ".join(f"{failure.server_id}: {_reason(failure)}" for failure in failures)
+
+
+def _reason(failure: Failure) -> str:
+    """The reason in one line: whatever a server said, a message keeps its form."""
+    return " ".join(failure.error.split()) or "no reason was given"

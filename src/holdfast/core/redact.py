@@ -10,9 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import fields, replace
+from typing import Any
 from urllib.parse import quote, quote_plus
 
-__all__ = ["MASK", "Redactor", "mask_url", "plain"]
+from holdfast.core.evidence import Evidence, HttpStatus
+
+__all__ = ["MASK", "Redactor", "mask_url", "masked", "plain"]
 
 MASK = "***"
 
@@ -21,30 +25,43 @@ SHORTEST_SECRET = 4
 
 _NOT_SECRET = frozenset({"true", "false", "none", "null", "debug", "info", "warn", "warning", "error"})
 
-_TELLING_NAME = (
-    r"[\w.-]*(?:token|secret|passw(?:or)?d|passphrase|api[_-]?key|apikey|access[_-]?key|auth|credential|signature"
-    r"|session|cookie)[\w.-]*|(?:key|sig|code|pwd|jwt)"
+_TELLING = re.compile(
+    r"(?i)token|secret|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|auth(?!or(?!i[sz]))|credential"
+    r"|signature|session|cookie|\A(?:key|sig|pwd|jwt)\Z"
 )
+"""The names that credentials go by."""
+
+_TELLING_IN_QUERY = frozenset({"code"})
+"""And those that they go by in a URL alone: an exit code is no secret."""
+
+# Each pattern begins only where a word does, and never gives back what it took: whatever a hostile
+# server writes, masking it takes time in proportion to its length.
+_USER_INFO = re.compile(r"(?<=://)[^/?#\s'\"]+(?=@)")
+_ASSIGNED = re.compile(r"(?<![\w.-])(?P<name>[\w.-]++)(?P<sign>\\*+[\"']?+\s*+[:=]\s*+)")
+_QUOTED = re.compile(r"(\")(?:\\.|[^\"\\\r\n])++|(')(?:\\.|[^'\\\r\n])++|(\\++[\"'])[^\"'\\\r\n]++")
+_BARE = re.compile(r"()[^\s\"'&=][^\s\"'&]*+")
 _SHAPES: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"(?<=://)[^/\s@'\"]+(?=@)"), MASK),
-    (re.compile(rf"(?i)([?&;](?:{_TELLING_NAME})=)[^&#\s'\"]+"), rf"\1{MASK}"),
-    (re.compile(r"(?i)\b(bearer|basic|digest|negotiate)\s+[A-Za-z0-9._~+/=-]{6,}"), rf"\1 {MASK}"),
+    (re.compile(r"(?i)\b(bearer)\s++[A-Za-z0-9._~+/=-]{6,}+"), rf"\1 {MASK}"),
+    # Ordinary words follow these three too ("negotiate versions"): only what is no word is taken for a credential.
     (
-        re.compile(r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie|x-api-key)(\s*[:=]\s*)[^\r\n]+"),
+        re.compile(r"\b((?i:basic|digest|negotiate))\s++(?=[a-z]*+[A-Z0-9+/=])[A-Za-z0-9._~+/=-]{6,}+"),
+        rf"\1 {MASK}",
+    ),
+    (
+        re.compile(r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie|x-api-key)(\s*+[:=]\s*+)[^\r\n]++"),
         rf"\1\2{MASK}",
     ),
-    (
-        re.compile(rf"(?i)(?<![\w?&;])([\"']?(?:{_TELLING_NAME})[\"']?\s*[:=]\s*[\"'])[^\"'\r\n]+"),
-        rf"\1{MASK}",
-    ),
-    (re.compile(rf"(?i)(?<![\w?&;])((?:{_TELLING_NAME})=)[^\s\"'&]+"), rf"\1{MASK}"),
-    (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*"), MASK),
-    (re.compile(r"\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}"), MASK),
-    (re.compile(r"\b(?:gh[opsur]_|github_pat_|glpat-|xox[abeoprs]-|npm_|hf_)[A-Za-z0-9_-]{10,}"), MASK),
+    (re.compile(r"(?<![\w-])eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{4,}+\.[A-Za-z0-9_-]*+"), MASK),
+    (re.compile(r"\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}+"), MASK),
+    (re.compile(r"\b(?:gh[opsur]_|github_pat_|glpat-|xox[abeoprs]-|npm_|hf_)[A-Za-z0-9_-]{10,}+"), MASK),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), MASK),
 )
 
-_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(
+    r"\x1b\[[0-?]*+[ -/]*+[@-~]|\x1b\][^\x07\x1b]*+(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+    r"|[\u202a-\u202e\u2066-\u2069]"
+)
+"""Terminal sequences, control characters, and those that turn the direction of writing."""
 
 
 class Redactor:
@@ -68,12 +85,27 @@ class Redactor:
         text = plain(text)
         if self._known is not None:
             text = self._known.sub(MASK, text)
+        text = _hide_named(_USER_INFO.sub(MASK, text))
         for shape, replacement in _SHAPES:
             text = shape.sub(replacement, text)
         return text
 
     def __repr__(self) -> str:
         return f"<Redactor of {len(self._secrets)} spellings>"
+
+
+def masked(evidence: Evidence, redactor: Redactor) -> Evidence:
+    """The same evidence, fit to be shown: each of its texts masked.
+
+    The body of a refusal is left alone: it is judged by, and was masked where it was taken.
+    """
+    judged_by = {"body"} if isinstance(evidence, HttpStatus) else set()
+    texts: dict[str, Any] = {
+        field.name: redactor.mask(text)
+        for field in fields(evidence)
+        if field.name not in judged_by and isinstance(text := getattr(evidence, field.name), str)
+    }
+    return replace(evidence, **texts)
 
 
 def plain(text: str) -> str:
@@ -83,13 +115,37 @@ def plain(text: str) -> str:
 
 def mask_url(url: str) -> str:
     """A URL fit to be shown: no user info, no secret query values."""
-    for shape, replacement in _SHAPES[:2]:
-        url = shape.sub(replacement, url)
-    return plain(url)
+    return plain(_hide_named(_USER_INFO.sub(MASK, url)))
+
+
+def _hide_named(text: str) -> str:
+    """``text`` with the values masked of whatever has a credential's name: ``token=…``, ``"secret": "…"``."""
+    shown: list[str] = []
+    at = 0
+    for found in _ASSIGNED.finditer(text):
+        if found.start() >= at and _is_telling(found) and (value := _value_after(found)):
+            shown += text[at : found.end()], value[value.lastindex or 0], MASK
+            at = value.end()
+    return "".join(shown) + text[at:]
+
+
+def _is_telling(found: re.Match[str]) -> bool:
+    name = found["name"]
+    in_query = found.start() > 0 and found.string[found.start() - 1] in "?&;"
+    return bool(_TELLING.search(name)) or (in_query and name.lower() in _TELLING_IN_QUERY)
+
+
+def _value_after(found: re.Match[str]) -> re.Match[str] | None:
+    """A quoted value, or one that follows a bare ``=``; its only group is what it opens with."""
+    quoted = _QUOTED.match(found.string, found.end())
+    return quoted or (_BARE.match(found.string, found.end()) if found["sign"].strip(" \t") == "=" else None)
 
 
 def _spellings(value: str) -> Iterable[str]:
     """A secret, its parts (``Bearer abc`` hides ``abc``), and how each is written elsewhere."""
     for part in {value, value.strip(), *value.split()}:
         if len(part) >= SHORTEST_SECRET and part.lower() not in _NOT_SECRET:
-            yield from {part, quote(part, safe=""), quote_plus(part), json.dumps(part)[1:-1]}
+            encoded = {quote(part), quote(part, safe=""), quote_plus(part)}
+            lower = {re.sub("%[0-9A-F]{2}", lambda code: code[0].lower(), spelling) for spelling in encoded}
+            written = {part, plain(part), json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1]}
+            yield from (spelling for spelling in encoded | lower | written if len(spelling) >= SHORTEST_SECRET)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -22,8 +22,8 @@ from holdfast.config.spec import BadServer, Config, LoadPolicy, ServerSpec, Sett
 from holdfast.core.backoff import delay
 from holdfast.core.classify import Verdict, classify
 from holdfast.core.evidence import BadConfig, Evidence, TimedOut, Unexpected
-from holdfast.core.redact import Redactor
-from holdfast.errors import CallFailed, ServerFailure, UnknownServer, UnknownTool
+from holdfast.core.redact import Redactor, masked
+from holdfast.errors import CallFailed, ServerFailure, UnknownServer, UnknownTool, UsageError
 from holdfast.hub.memory import Memory
 from holdfast.hub.outcome import LoadResult, MCPServerLoadOutcome, Tool
 from holdfast.hub.turnstile import Turnstile
@@ -90,7 +90,7 @@ def read(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
 
 
 class Loader:
-    """Loads from one configuration. Time, sleep and chance can be given, for tests."""
+    """Loads from one configuration. Chance and sleep can be given, for tests."""
 
     def __init__(
         self,
@@ -98,15 +98,21 @@ class Loader:
         *,
         memory: Memory = _MEMORY,
         chance: Callable[[], float] = random.random,
+        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
         self._config = config
         self._memory = memory
         self._chance = chance
+        self._sleep = sleep
 
     async def load(self, servers: Sequence[str] = (), *, on_outcome: OnOutcome | None = None) -> LoadResult:
-        """Load all servers that are enabled, or those named; every one of them gets an outcome."""
+        """Load all servers that are enabled, or those named; every one of them gets an outcome.
+
+        If ``on_outcome`` raises, the load ends and its exception reaches the caller as it is.
+        """
         chosen = self._chosen(servers)
         outcomes: dict[str, MCPServerLoadOutcome] = {}
+        broken: list[Exception] = []
         settings = self._config.settings
 
         async with Warden() as warden, anyio.create_task_group() as tasks:
@@ -115,11 +121,17 @@ class Loader:
 
             async def load_one(server: ServerSpec | BadServer) -> None:
                 outcome = outcomes[server.id] = await self._outcome(server, dialer, turnstile)
-                if on_outcome is not None:
-                    on_outcome(outcome)
+                try:
+                    if on_outcome is not None:
+                        on_outcome(outcome)
+                except Exception as exc:  # noqa: BLE001 - a task group would wrap it; it is raised below
+                    broken.append(exc)
+                    tasks.cancel_scope.cancel()
 
             for server in chosen:
                 tasks.start_soon(load_one, server, name=f"load {server.id}")
+        if broken:
+            raise broken[0]
         return LoadResult(outcomes[server.id] for server in chosen)
 
     async def call(
@@ -138,14 +150,14 @@ class Loader:
             raise UnknownServer(f"no server named `{missing[0]}` is configured", hint=f"configured: {names_known}")
         if names:
             return [known[name] for name in dict.fromkeys(names)]
-        return [server for server in known.values() if isinstance(server, BadServer) or server.enabled]
+        return [server for server in known.values() if server.enabled]
 
     async def _outcome(
         self, server: ServerSpec | BadServer, dialer: Dialer, turnstile: Turnstile
     ) -> MCPServerLoadOutcome:
         began = anyio.current_time()
         if isinstance(server, BadServer):
-            return _failed(server.id, classify(_bad(server)), attempts=1, elapsed=0.0, redactor=Redactor())
+            return _failed(server.id, classify(_bad(server)), attempts=1, elapsed=0.0)
         redactor = Redactor(server.secrets)
         deadline = began + self._config.settings.load.total_timeout
         for attempt in itertools.count(1):
@@ -155,8 +167,8 @@ class Loader:
                 return self._available(server, found, attempts=attempt, elapsed=elapsed)
             pause = self._pause(attempt, found)
             if pause is None or anyio.current_time() + pause >= deadline:
-                return _failed(server.id, found, attempts=attempt, elapsed=elapsed, redactor=redactor)
-            await anyio.sleep(pause)
+                return _failed(server.id, found, attempts=attempt, elapsed=elapsed)
+            await self._sleep(pause)
         raise AssertionError("the loop ends by returning")
 
     def _pause(self, attempt: int, verdict: Verdict) -> float | None:
@@ -174,15 +186,19 @@ class Loader:
         try:
             async with turnstile.place():
                 return await self._list(spec, dialer, redactor, deadline)
-        except ServerFailure as failure:
-            return classify(failure.evidence, connected_before=known.connected)
         except Exception as exc:  # noqa: BLE001 - a fault of ours, or a library's, is that server's and no other's
-            return classify(_unexpected(exc, redactor))
+            verdict = classify(masked(_evidence_in(exc), redactor), connected_before=known.connected)
+        if verdict.status == "permanent":
+            known.era = None  # it may have come to speak another: the next load asks again
+        return verdict
 
     async def _list(
         self, spec: ServerSpec, dialer: Dialer, redactor: Redactor, deadline: float
     ) -> tuple[ToolInfo, ...]:
         left = min(self._config.settings.load.attempt_timeout, deadline - anyio.current_time())
+        if left <= 0:
+            total = self._config.settings.load.total_timeout
+            raise ServerFailure(TimedOut(doing="its turn", after=total, setting="holdfast.load.totalTimeout"))
         until = anyio.current_time() + left
         async with self._connection(spec, dialer, redactor, within=left) as connection:
             return await connection.list_tools(within=max(until - anyio.current_time(), 0.0))
@@ -217,10 +233,20 @@ class Loader:
                 async with self._connection(spec, dialer, redactor, within=settings.load.attempt_timeout) as connection:
                     if callable(args):
                         args = args(await self._input_schema(spec, connection, tool))
-                    return await connection.call_tool(tool, args, within=settings.call.timeout, on_progress=on_progress)
-        except ServerFailure as failure:
-            verdict = classify(failure.evidence, connected_before=self._memory.of(spec).connected)
-            raise _call_failed(spec.id, verdict, failure.evidence, redactor) from failure
+                    return await connection.call_tool(
+                        tool,
+                        args,
+                        idle=settings.call.timeout,
+                        within=settings.call.hard_timeout,
+                        on_progress=on_progress,
+                    )
+        except (UnknownTool, UsageError):
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever it was, the caller is told of a failed call
+            seen = masked(_evidence_in(exc), redactor)
+            verdict = classify(seen, connected_before=self._memory.of(spec).connected)
+        # Not chained: what a library raised may quote what the server said, secrets and all.
+        raise _call_failed(spec.id, verdict, seen) from None
 
     async def _input_schema(self, spec: ServerSpec, connection: Connection, tool: str) -> Mapping[str, Any]:
         infos = {
@@ -243,29 +269,25 @@ def _bad(server: BadServer) -> Evidence:
     return BadConfig(problems=tuple(str(problem) for problem in server.problems), hint="; ".join(hints))
 
 
-def _unexpected(exc: Exception, redactor: Redactor) -> Evidence:
+def _evidence_in(exc: Exception) -> Evidence:
+    """What an exception shows; one that a task group wrapped is looked for inside."""
     while isinstance(exc, ExceptionGroup) and len(exc.exceptions) == 1:
         exc = exc.exceptions[0]
     if isinstance(exc, ServerFailure):
         return exc.evidence
-    if isinstance(exc, TimeoutError):
-        return TimedOut(doing="its answer", after=0.0)
-    return Unexpected(type=type(exc).__name__, detail=redactor.mask(str(exc)))
+    return Unexpected(type=type(exc).__name__, detail=str(exc))
 
 
-def _failed(
-    server_id: str, verdict: Verdict, *, attempts: int, elapsed: float, redactor: Redactor
-) -> MCPServerLoadOutcome:
+def _failed(server_id: str, verdict: Verdict, *, attempts: int, elapsed: float) -> MCPServerLoadOutcome:
     return MCPServerLoadOutcome(
         server_id=server_id,
         status=verdict.status,
-        error=redactor.mask(verdict.reason),
+        error=verdict.reason,
         hint=verdict.hint,
         attempts=attempts,
         elapsed_s=elapsed,
     )
 
 
-def _call_failed(server_id: str, verdict: Verdict, evidence: Evidence, redactor: Redactor | None = None) -> CallFailed:
-    reason = (redactor or Redactor()).mask(verdict.reason)
-    return CallFailed(evidence, f"the call to `{server_id}` failed: {reason}", hint=verdict.hint)
+def _call_failed(server_id: str, verdict: Verdict, evidence: Evidence) -> CallFailed:
+    return CallFailed(evidence, f"the call to `{server_id}` failed: {verdict.reason}", hint=verdict.hint)

@@ -85,13 +85,36 @@ class Connection:
 
     async def list_tools(self, *, within: float) -> tuple[ToolInfo, ...]:
         """Every tool of the server, over all pages, within so many seconds."""
-        return await self._bounded(list_tools(self.session, self._limits), within, "its list of tools")
+        return await self._bounded(self._list(), within, "its list of tools")
 
     async def call_tool(
-        self, name: str, arguments: Mapping[str, Any], *, within: float, on_progress: ProgressFn | None = None
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        idle: float,
+        within: float,
+        on_progress: ProgressFn | None = None,
     ) -> CallResult:
-        """Call a tool once. Raises ``ServerFailure`` unless the server gave a result."""
-        return await self._bounded(self._call(name, arguments, on_progress), within, f"the result of {name}")
+        """Call a tool once. Raises ``ServerFailure`` unless the server gave a result.
+
+        ``idle`` is how long the server may be silent: progress extends it, up to ``within`` in all.
+        """
+        latest = anyio.current_time() + within
+
+        async def tell(progress: float, total: float | None, message: str | None) -> None:
+            quiet.deadline = min(anyio.current_time() + idle, latest)
+            if on_progress is not None:
+                await on_progress(progress, total, message)
+
+        with anyio.move_on_after(min(idle, within)) as quiet:
+            return await self._call(name, arguments, tell)
+        waited, key = (idle, "timeout") if quiet.deadline < latest else (within, "hardTimeout")
+        seen = TimedOut(doing=f"the result of {name}", after=waited, setting=f"holdfast.call.{key}")
+        raise ServerFailure(self.wire.unanswered() or seen)
+
+    async def _list(self) -> tuple[ToolInfo, ...]:
+        return await list_tools(self.session, self._limits, lambda: self.wire.received)
 
     async def _call(self, name: str, arguments: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
         try:
@@ -101,7 +124,7 @@ class Connection:
                 raise _rpc_failure(exc) from exc
         # Refused before anything was done: the server wants arguments mirrored into headers, and the
         # session learns which from a listing.
-        await list_tools(self.session, self._limits)
+        await self._list()
         try:
             return await self._call_once(name, arguments, on_progress)
         except MCPError as exc:

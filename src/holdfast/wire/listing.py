@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -32,8 +32,12 @@ class ToolInfo:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
-async def list_tools(session: ClientSession, limits: Limits) -> tuple[ToolInfo, ...]:
-    """Every tool, over all pages. A server that does not know the question has none."""
+async def list_tools(session: ClientSession, limits: Limits, received: Callable[[], int]) -> tuple[ToolInfo, ...]:
+    """Every tool, over all pages. A server that does not know the question has none.
+
+    ``received`` tells how many bytes the server has sent so far.
+    """
+    before = received()
     tools: list[ToolInfo] = []
     seen: set[str] = set()
     cursor: str | None = None
@@ -41,18 +45,20 @@ async def list_tools(session: ClientSession, limits: Limits) -> tuple[ToolInfo, 
         page = await _page(session, cursor)
         tools += map(_info, page.tools)
         if len(tools) > limits.catalog_items:
-            raise ServerFailure(
-                OverBound(
-                    bound="the number of tools", limit=limits.catalog_items, setting="holdfast.limits.catalogItems"
-                )
-            )
+            raise _over("the number of tools", limits.catalog_items, "catalogItems")
+        if received() - before > limits.catalog_bytes:
+            raise _over("the size of a list", limits.catalog_bytes, "catalogBytes")
         cursor = page.next_cursor
         if not cursor:
             return tuple(tools)
         if cursor in seen:
             raise ServerFailure(NotMcp(fault=NotMcpFault.CURSOR_REPEATS))
         seen.add(cursor)
-    raise ServerFailure(OverBound(bound="the pages of a list", limit=limits.pages, setting="holdfast.limits.pages"))
+    raise _over("the pages of a list", limits.pages, "pages")
+
+
+def _over(bound: str, limit: int, key: str) -> ServerFailure:
+    return ServerFailure(OverBound(bound=bound, limit=limit, setting=f"holdfast.limits.{key}"))
 
 
 async def _page(session: ClientSession, cursor: str | None) -> types.ListToolsResult:

@@ -66,6 +66,7 @@ class SseDispatcher(Duplex):
                     self._endpoint = self._same_origin(event.data)
                     self._known.set()
                 elif event.event == "message" and event.data:
+                    self._exchange.received += len(event.data)
                     self._exchange.take(_decode(event.data))
         except httpx2.SSEError as exc:
             raise ServerFailure(over_message_bound(self._limits)) from exc

@@ -1,0 +1,51 @@
+"""``python -m benchmarks [NAME…] [--rounds N] [--json]``: measure side by side and print one table.
+
+The exit code is 1 if a requirement is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+
+from benchmarks import load, startup
+from benchmarks.report import Report, as_json, as_table
+
+__all__ = ["BENCHMARKS", "main"]
+
+BENCHMARKS: dict[str, Callable[..., Report]] = {"load": load.measure, "startup": startup.measure}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the benchmarks that were named, or all; returns the exit code."""
+    options = _options(argv)
+    settings = {} if options.rounds is None else {"rounds": options.rounds}
+    reports = [BENCHMARKS[name](**settings) for name in options.names or BENCHMARKS]
+    print(json.dumps(as_json(reports), indent=2) if options.json else as_table(reports))
+    return 0 if all(report.met for report in reports) else 1
+
+
+def _options(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure Holdfast, side by side.")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"which: {', '.join(BENCHMARKS)}; all if none is named"
+    )
+    parser.add_argument("--rounds", type=_rounds, help="how many rounds instead of each benchmark's own number")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    options = parser.parse_args(argv)
+    if unknown := [name for name in options.names if name not in BENCHMARKS]:
+        parser.error(f"there is no benchmark `{unknown[0]}`; there are {', '.join(BENCHMARKS)}")
+    return options
+
+
+def _rounds(text: str) -> int:
+    rounds = int(text)
+    if rounds < 1:
+        raise argparse.ArgumentTypeError("at least one round")
+    return rounds
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,48 @@
+"""The reference page cannot rot: its examples are read, and it tells of every key with its default."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from holdfast.config.fields import TRANSPORTS
+from holdfast.config.load import parse_config
+from holdfast.config.models import ConfigFile, HoldfastSettings, ServerFile, ToolsFile
+from holdfast.config.problems import keys_of
+from holdfast.config.provenance import report_config
+from holdfast.config.spec import ServerSpec
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```jsonc?\n(.*?)```", TEXT, re.DOTALL)
+ROWS = dict(re.findall(r"^\| `([\w.]+)` \| `([^`]+)` \|", TEXT, re.MULTILINE))
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_example_is_a_good_configuration(example: str) -> None:
+    config = parse_config(example, environ={})
+    assert all(isinstance(server, ServerSpec) for server in config.servers.values()), config
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 5
+
+
+@pytest.mark.parametrize("model", [ConfigFile, ServerFile, ToolsFile, HoldfastSettings])
+def test_every_key_is_mentioned(model: type[BaseModel]) -> None:
+    missing = [key for key in keys_of(model) if not re.search(rf"[`.\"]{re.escape(key)}[`.\"]", TEXT)]
+    assert not missing
+
+
+def test_every_spelling_of_a_transport_is_mentioned() -> None:
+    assert not [spelling for spelling in TRANSPORTS if f"`{spelling}`" not in TEXT]
+
+
+def test_every_setting_is_there_with_its_default(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text("{}")
+    defaults = {value.key: value.value for value in report_config(file, environ={}).settings}
+    assert {key: ROWS.get(key) for key in defaults} == defaults

@@ -1,0 +1,96 @@
+"""The published schema is the one that the models give, and says what the reader says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from holdfast.config.foreign import SERVER_KEYS, TOP_KEYS
+from holdfast.config.load import parse_config
+from holdfast.config.schema import config_schema, schema_text
+from holdfast.config.spec import ServerSpec
+from holdfast.errors import ConfigError
+
+PUBLISHED = Path(__file__).parents[2] / "schema" / "holdfast.schema.json"
+
+GOOD: list[object] = [
+    {},
+    {"mcpServers": {}},
+    {"$schema": "holdfast.schema.json", "servers": {"a": {"command": "x"}}, "inputs": []},
+    {"mcpServers": {"a": {"command": "x", "args": ["1", 2], "env": {"A": 1, "B": None}, "autoApprove": []}}},
+    {"mcpServers": {"a": {"type": "streamable-http", "url": "https://x/mcp", "headers": {"A": "1"}}}},
+    {"mcpServers": {"a": {"url": "${BASE}/mcp", "enabled": "${ON:-true}"}, "b": {"serverUrl": "http://x"}}},
+    {"mcpServers": {"a": {"command": "x", "tools": ["a"]}, "b": {"command": "x", "tools": {"include": ["a"]}}}},
+    {"holdfast": {"load": {"attempts": 3, "backoff": "250ms"}, "limits": {"messageBytes": "1MiB", "pages": 3}}},
+    {"mcpServers": {"a": dict.fromkeys(SERVER_KEYS) | {"command": "x"}}, **dict.fromkeys(TOP_KEYS)},
+]
+BAD: list[object] = [
+    [],
+    {"mcpServer": {}},
+    {"mcpServers": {"": {"command": "x"}}},
+    {"mcpServers": {"a": {}}},
+    {"mcpServers": {"a": {"command": "x", "url": "http://x"}}},
+    {"mcpServers": {"a": {"command": "x", "args": "y"}}},
+    {"mcpServers": {"a": {"command": "x", "comand": "y"}}},
+    {"mcpServers": {"a": {"url": "example.com"}}},
+    {"mcpServers": {"a": {"url": "http://x", "type": "ws"}}},
+    {"mcpServers": {"a": {"command": "x", "tools": {"includes": []}}}},
+    {"mcpServers": {"a": {"command": "x", "prefix": "a b"}}},
+    {"holdfast": {"load": {"backoff": 250}}},
+    {"holdfast": {"load": {"backoff": "250"}}},
+    {"holdfast": {"load": {"attempts": 0}}},
+    {"holdfast": {"limits": {"messageBytes": "16 megabytes"}}},
+    {"holdfast": {"breaker": {}}},
+]
+
+
+@pytest.fixture(scope="module")
+def validator() -> jsonschema.Draft202012Validator:
+    jsonschema.Draft202012Validator.check_schema(config_schema())
+    return jsonschema.Draft202012Validator(config_schema())
+
+
+def test_the_published_schema_is_not_stale() -> None:
+    assert PUBLISHED.read_text(encoding="utf-8") == schema_text(), "run `make schema`"
+
+
+def test_the_module_writes_the_schema(tmp_path: Path) -> None:
+    target = tmp_path / "schema.json"
+    command = [sys.executable, "-m", "holdfast.config.schema"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == schema_text()
+    subprocess.run([*command, str(target)], check=True)
+    assert target.read_text(encoding="utf-8") == schema_text()
+
+
+@pytest.mark.parametrize(
+    ("config", "good"), [*((config, True) for config in GOOD), *((config, False) for config in BAD)]
+)
+def test_the_schema_and_the_reader_agree(
+    validator: jsonschema.Draft202012Validator, config: object, good: bool
+) -> None:
+    assert validator.is_valid(config) is good
+    assert reads(json.dumps(config)) is good
+
+
+def reads(text: str) -> bool:
+    try:
+        config = parse_config(text, environ={"BASE": "http://x"})
+    except ConfigError:
+        return False
+    return all(isinstance(server, ServerSpec) for server in config.servers.values())
+
+
+def test_every_key_is_described_and_defaults_are_written_as_people_write_them() -> None:
+    schema = config_schema()
+    for definition in [schema, *schema["$defs"].values()]:
+        for key, described in definition["properties"].items():
+            assert described.get("description") or "$ref" in described, key
+    load = schema["$defs"]["load"]["properties"]
+    assert (load["backoff"]["default"], load["attempts"]["default"]) == ("250ms", 3)
+    assert schema["$defs"]["limits"]["properties"]["messageBytes"]["default"] == "16MiB"
+    assert "default" not in schema["$defs"]["server"]["properties"]["command"]

@@ -1,0 +1,70 @@
+"""The documentation cannot rot: what it shows is run, what is made from the program is fresh, names are complete."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+ROOT = Path(__file__).parents[2]
+HOLDFAST = Path(sys.executable).with_name("holdfast")
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def shown(page: str) -> list[tuple[str, str]]:
+    """Every ``$ holdfast …`` of a page with the output that it shows under it."""
+    blocks = re.findall(r"```console\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+    examples = re.findall(r"^\$ (holdfast .*)\n((?:(?!\$ ).*\n)*)", "".join(blocks), flags=re.MULTILINE)
+    return [(command, output) for command, output in examples if "--config" in command]
+
+
+def steady(text: str) -> str:
+    """Without what differs from run to run: times, and how far columns are apart."""
+    return re.sub(r"\d+\.\d+ s", "N s", re.sub(r" +", " ", text)).strip()
+
+
+@pytest.mark.parametrize(("command", "output"), shown("README.md") + shown("docs/tutorial.md"))
+def test_what_the_docs_show_is_what_the_program_prints(command: str, output: str) -> None:
+    ran = run(str(HOLDFAST), *shlex.split(command)[1:])
+    if output:
+        assert steady(ran.stdout + ran.stderr) == steady(output)
+    assert "Traceback" not in ran.stderr
+
+
+def test_the_readme_shows_something() -> None:
+    assert len(shown("README.md")) == 2
+
+
+def test_the_python_of_the_tutorial_runs(tmp_path: Path) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/tutorial.md").read_text(), flags=re.DOTALL)
+    script = tmp_path / "tutorial.py"
+    script.write_text(program)
+    ran = run(sys.executable, str(script))
+    assert ran.stderr == ""
+    assert ran.stdout.splitlines()[-1] == "6"
+
+
+def test_the_pages_made_from_the_program_are_fresh() -> None:
+    assert run(sys.executable, "docs/generate.py", "--check").returncode == 0, "run `make docs`"
+
+
+def test_every_public_name_is_documented_and_there_are_few() -> None:
+    page = (ROOT / "docs/reference/python.md").read_text()
+    missing = [name for name in holdfast.__all__ if f"`{name}" not in page]
+    assert missing == []
+    assert len(holdfast.__all__) <= 20
+
+
+@pytest.mark.parametrize("page", sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]), ids=lambda p: p.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []

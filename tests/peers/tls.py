@@ -1,0 +1,58 @@
+"""Certificates for the tests: one that verifies, and one for each way not to.
+
+Everything is made anew for a test run; no file is written but on request.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ssl
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import trustme
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["CertificateKind", "Certificates"]
+
+CertificateKind: TypeAlias = Literal["good", "expired", "not_yet_valid", "wrong_name", "other_ca"]
+
+_DAY = dt.timedelta(days=1)
+_NAMES = ("localhost", "127.0.0.1")
+
+
+class Certificates:
+    """A certificate authority that a test may trust, and servers' certificates, good and bad."""
+
+    def __init__(self) -> None:
+        self._ca = trustme.CA()
+
+    def server_context(self, kind: CertificateKind = "good") -> ssl.SSLContext:
+        """What a server for ``https://localhost`` presents."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._issue(kind).configure_cert(context)
+        return context
+
+    def client_context(self) -> ssl.SSLContext:
+        """A client that trusts this authority and no other."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._ca.configure_trust(context)
+        return context
+
+    def write_ca(self, folder: Path) -> Path:
+        """Write the authority's certificate, for ``SSL_CERT_FILE``; return where it lies."""
+        path = folder / "ca.pem"
+        self._ca.cert_pem.write_to_path(str(path))
+        return path
+
+    def _issue(self, kind: CertificateKind) -> trustme.LeafCert:
+        now = dt.datetime.now(dt.UTC)
+        if kind == "expired":
+            return self._ca.issue_cert(*_NAMES, not_before=now - 2 * _DAY, not_after=now - _DAY)
+        if kind == "not_yet_valid":
+            return self._ca.issue_cert(*_NAMES, not_before=now + _DAY, not_after=now + 2 * _DAY)
+        if kind == "wrong_name":
+            return self._ca.issue_cert("elsewhere.example")
+        authority = trustme.CA() if kind == "other_ca" else self._ca
+        return authority.issue_cert(*_NAMES)

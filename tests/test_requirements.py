@@ -1,0 +1,130 @@
+"""The register of requirements and the proofs in the tests agree, both ways.
+
+The sources are read, not run: the answer is the same whichever tests were selected.
+"""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A place in the sources that says which requirement it proves."""
+
+    id: str
+    place: str
+
+
+def in_force(register: Path) -> dict[str, str]:
+    """The ids of the register, with what each asks for."""
+    groups = tomllib.loads(register.read_text())
+    return {id_: words for group in groups.values() for id_, words in group.items()}
+
+
+def proofs(root: Path) -> list[Proof]:
+    """What the marks in ``tests/**/test_*.py`` and ``REQUIREMENTS`` in ``benchmarks/`` claim to prove."""
+    tests = sorted((root / "tests").rglob("test_*.py"))
+    benchmarks = sorted((root / "benchmarks").rglob("*.py"))
+    found = [(path, node) for path in tests for node in _marks(_parsed(path))]
+    found += [(path, node) for path in benchmarks for node in _constants(_parsed(path))]
+    return [Proof(_literal(node, path), f"{path.relative_to(root)}:{node.lineno}") for path, node in found]
+
+
+def unproven(register: dict[str, str], claims: list[Proof]) -> list[str]:
+    """The ids in force that nothing proves."""
+    return sorted(register.keys() - {claim.id for claim in claims})
+
+
+def unknown(register: dict[str, str], claims: list[Proof]) -> list[str]:
+    """The claims that name an id which is not in force."""
+    return [f"{claim.id} at {claim.place}" for claim in claims if claim.id not in register]
+
+
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), filename=str(path))
+
+
+def _marks(tree: ast.Module) -> Iterator[ast.expr]:
+    """The arguments of every ``pytest.mark.requirement(…)``, wherever it stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.requirement":
+            yield from node.args
+
+
+def _constants(tree: ast.Module) -> Iterator[ast.expr]:
+    """The members of a module's ``REQUIREMENTS``."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "REQUIREMENTS":
+            assert isinstance(node.value, ast.Tuple), f"line {node.lineno}: REQUIREMENTS is a tuple of ids"
+            yield from node.value.elts
+
+
+def _literal(node: ast.expr, path: Path) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    raise AssertionError(f"{path.name}:{node.lineno}: a requirement is named by a literal string")
+
+
+def test_every_requirement_in_force_has_a_proof() -> None:
+    missing = unproven(in_force(ROOT / "tests/requirements.toml"), proofs(ROOT))
+    assert not missing, f"no test or benchmark names: {', '.join(missing)}"
+
+
+def test_every_proof_names_a_requirement_in_force() -> None:
+    strangers = unknown(in_force(ROOT / "tests/requirements.toml"), proofs(ROOT))
+    assert not strangers, f"not in tests/requirements.toml: {', '.join(strangers)}"
+
+
+def test_every_requirement_says_something_and_stands_in_its_group() -> None:
+    groups = tomllib.loads((ROOT / "tests/requirements.toml").read_text())
+    for group, requirements in groups.items():
+        for id_, words in requirements.items():
+            assert id_.startswith(f"{group}-")
+            assert words.endswith(".")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for folder in ("tests/deep", "benchmarks"):
+        (tmp_path / folder).mkdir(parents=True)
+    return tmp_path
+
+
+def test_marks_are_found_on_functions_modules_and_parameters(project: Path) -> None:
+    (project / "tests/deep/test_it.py").write_text(
+        "import pytest\n"
+        'pytestmark = [pytest.mark.anyio, pytest.mark.requirement("A-1")]\n'
+        '@pytest.mark.requirement("A-2", "A-3")\n'
+        "def test(): ...\n"
+        'ROWS = [pytest.param(1, marks=pytest.mark.requirement("A-4"))]\n'
+    )
+    (project / "benchmarks/speed.py").write_text('REQUIREMENTS = ("P-1", "P-2")\n')
+    (project / "tests/helper.py").write_text('import pytest\npytest.mark.requirement("H-1")\n')
+    assert {proof.id for proof in proofs(project)} == {"A-1", "A-2", "A-3", "A-4", "P-1", "P-2"}
+
+
+def test_a_gap_is_seen_from_both_sides(project: Path) -> None:
+    register = {"A-1": "Is proven.", "A-2": "Is not."}
+    (project / "tests/test_it.py").write_text(
+        'import pytest\n@pytest.mark.requirement("A-1", "A-9")\ndef test(): ...\n'
+    )
+    claims = proofs(project)
+    assert unproven(register, claims) == ["A-2"]
+    assert unknown(register, claims) == ["A-9 at tests/test_it.py:2"]
+
+
+def test_an_id_that_is_not_written_out_is_refused(project: Path) -> None:
+    (project / "tests/test_it.py").write_text(
+        "import pytest\nID = 'A-1'\n@pytest.mark.requirement(ID)\ndef test(): ...\n"
+    )
+    with pytest.raises(AssertionError, match=r"test_it\.py:3: .*literal"):
+        proofs(project)
