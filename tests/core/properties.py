@@ -9,8 +9,6 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from tests.core.world import Asked, Happening, Property, Settled, World, listing
-
 from holdfast.core.breaker import Breaker, Outcome, Permit, Tripped
 from holdfast.core.lifecycle.effects import (
     BreakerChanged,
@@ -47,6 +45,7 @@ from holdfast.core.lifecycle.table import State
 from holdfast.core.lifecycle.timers import Timers
 from holdfast.core.lifecycle.watch import Lookout
 from holdfast.core.machine import Machine
+from tests.core.world import Asked, Happening, Property, Settled, World, listing
 
 EPSILON = 1e-6
 """Simulated times are sums of floats."""

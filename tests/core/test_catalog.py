@@ -28,18 +28,15 @@ def shown(made: Catalog, kind: Kind = Kind.TOOL) -> list[str]:
 # Names.
 
 
-@pytest.mark.requirement("HUB-3")
 def test_a_tool_is_named_after_its_server() -> None:
     assert shown(catalog(tools("github", "search"))) == ["github__search"]
 
 
-@pytest.mark.requirement("HUB-3")
 def test_a_prefix_takes_the_place_of_the_servers_id_and_an_empty_one_leaves_the_name_alone() -> None:
     made = catalog(tools("files", "read"), tools("git", "log"), files="fs", git="")
     assert shown(made) == ["fs__read", "log"]
 
 
-@pytest.mark.requirement("HUB-3")
 @pytest.mark.parametrize(
     ("server", "tool"),
     [
@@ -58,19 +55,16 @@ def test_a_long_or_odd_name_is_shortened_within_what_clients_accept(server: str,
     assert catalog(tools(server, tool)).resolve(name) == NameKey(Kind.TOOL, server, tool)
 
 
-@pytest.mark.requirement("HUB-3")
 def test_a_shortened_name_is_the_same_in_every_run() -> None:
     assert base_name(Kind.TOOL, "git hub", "search", None) == "git_hub__search_d7556186"
 
 
-@pytest.mark.requirement("HUB-3")
 def test_names_that_differ_only_in_what_was_cut_off_stay_apart() -> None:
     made = catalog(tools("s", "a" * 80 + "1", "a" * 80 + "2", "a.b", "a b"))
     assert len(set(shown(made))) == 4
     assert made.collisions == ()
 
 
-@pytest.mark.requirement("HUB-3")
 def test_a_collision_concerns_one_tool_and_is_reported() -> None:
     made = catalog(tools("a", "b__c", "other"), tools("a__b", "c", "fine"))
 
@@ -84,7 +78,6 @@ def test_a_collision_concerns_one_tool_and_is_reported() -> None:
     assert (collision.wanted, collision.given) == (first, second)
 
 
-@pytest.mark.requirement("HUB-3")
 def test_a_name_never_comes_to_mean_another_servers_tool() -> None:
     both = catalog(tools("one", "search"), tools("two", "search"), one="", two="")
     first, second = shown(both)
@@ -96,7 +89,6 @@ def test_a_name_never_comes_to_mean_another_servers_tool() -> None:
     assert shown(again) == [first, second, "more"]
 
 
-@pytest.mark.requirement("HUB-3")
 def test_names_kept_over_a_restart_stay_with_their_owners() -> None:
     before = catalog(tools("two", "search"), tools("one", "search"), one="", two="")
     after = Catalog(names=before.names)
@@ -195,7 +187,6 @@ def test_a_server_that_has_listed_nothing_is_still_there() -> None:
 # Resolving.
 
 
-@pytest.mark.requirement("HUB-9")
 def test_a_tool_that_was_ever_listed_is_never_unknown_while_its_server_is_configured() -> None:
     made = catalog(tools("a", "x", "y"))
     shorter = made.publish(tools("a", "y", generation=2))
@@ -204,7 +195,6 @@ def test_a_tool_that_was_ever_listed_is_never_unknown_while_its_server_is_config
     assert isinstance(made.remove("a").resolve("a__x"), Unknown)
 
 
-@pytest.mark.requirement("HUB-9")
 def test_a_server_that_lists_other_names_each_time_cannot_fill_the_memory() -> None:
     made = Catalog()
     for generation in range(1, 30):

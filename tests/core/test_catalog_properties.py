@@ -109,7 +109,7 @@ class AnythingToACatalog(RuleBasedStateMachine):
         return {(e.name, e.key, e.generation) for e in self.catalog.tools if server in {None, e.server}}
 
 
-@pytest.mark.requirement("LIFE-3", "LIFE-4", "HUB-3", "HUB-9")
+@pytest.mark.requirement("LIFE-3", "LIFE-4")
 def test_every_property_holds_whatever_is_published() -> None:
     run_state_machine_as_test(AnythingToACatalog, settings=SETTINGS)
 

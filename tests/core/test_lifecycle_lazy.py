@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.core.world import World, started
 
 from holdfast.core.breaker import Outcome
 from holdfast.core.lifecycle.effects import Cause, Close
 from holdfast.core.lifecycle.events import StartRequested
 from holdfast.core.lifecycle.policy import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
+from tests.core.world import World, started
 
 LAZY = LifecyclePolicy(lazy=True, refresh=None)
 

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.core.world import World, connected, listing, started
 
 from holdfast.core.lifecycle.effects import Publish, RefreshNow
 from holdfast.core.lifecycle.events import ListChanged, RefreshFailed, RefreshSucceeded, TransportLost
 from holdfast.core.lifecycle.policy import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
+from tests.core.world import World, connected, listing, started
 
 NO_PERIOD = LifecyclePolicy(refresh=None)
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.core.world import World, connected, started
 
 from holdfast.core.lifecycle.effects import Cause, StopWatch, Watch
 from holdfast.core.lifecycle.events import (
@@ -12,6 +11,7 @@ from holdfast.core.lifecycle.events import (
 )
 from holdfast.core.lifecycle.policy import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
+from tests.core.world import World, connected, started
 
 WATCHABLE = LifecyclePolicy(watchable=True)
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.core.world import World, connected, started
 
 from holdfast.core.breaker import BreakerState, ClosedAgain, Outcome, Permit, RefusalReason, Tripped
 from holdfast.core.lifecycle.effects import (
@@ -30,6 +29,7 @@ from holdfast.core.lifecycle.events import (
 )
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
+from tests.core.world import World, connected, started
 
 FAILED = Outcome.TRANSPORT_FAILURE
 

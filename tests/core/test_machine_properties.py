@@ -15,11 +15,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.core import properties
-from tests.core.properties import PROPERTIES, Watcher
-from tests.core.world import World, listing
 
-from holdfast.core.breaker import Breaker, BreakerState, Outcome, Permit
+from holdfast.core.breaker import Breaker, BreakerPolicy, BreakerState, Outcome, Permit
 from holdfast.core.lifecycle.effects import Cause, Close, Effect, Withdraw
 from holdfast.core.lifecycle.events import (
     CallWaiting,
@@ -50,6 +47,9 @@ from holdfast.core.lifecycle.policy import LifecyclePolicy
 from holdfast.core.lifecycle.watch import Lookout
 from holdfast.core.machine import Machine
 from holdfast.core.messages import FailureStatus
+from tests.core import properties
+from tests.core.properties import PROPERTIES, Watcher
+from tests.core.world import World, listing
 
 SETTINGS = settings(
     derandomize=True,
@@ -201,9 +201,9 @@ class Anything(RuleBasedStateMachine):
     def another_definition(self, lazy: bool, watchable: bool) -> None:
         self.world.send(ConfigChanged(lazy, watchable))
 
-    @rule(command=st.sampled_from([ShutdownRequested(), RemoveRequested()]), really=st.integers(0, 20))
+    @rule(command=st.sampled_from([ShutdownRequested(), RemoveRequested()]), really=st.integers(0, 12))
     def the_end(self, command: Event, really: int) -> None:
-        if really == 20:
+        if really == 12:
             self.world.send(command)
 
     # Calls.
@@ -246,6 +246,19 @@ class Anything(RuleBasedStateMachine):
 )  # fmt: skip
 def test_every_property_holds_whatever_happens() -> None:
     run_state_machine_as_test(Anything, settings=SETTINGS)
+
+
+class LifecycleAlone(Machine):
+    """The breaker never trips: whatever keeps the lifecycle in bounds is its own doing."""
+
+    def __init__(self, server: str, **options: Any) -> None:
+        super().__init__(server, **{**options, "breaker": BreakerPolicy(threshold=1_000_000)})
+
+
+@pytest.mark.requirement("LIFE-2", "LIFE-3", "LIFE-4", "LIFE-5", "LIFE-6", "LIFE-13", "LIFE-22")
+def test_every_property_holds_of_the_lifecycle_alone() -> None:
+    alone = type("Alone", (Anything,), {"machine_type": LifecycleAlone})
+    run_state_machine_as_test(alone, settings=settings(SETTINGS, max_examples=50))
 
 
 def test_every_property_has_a_mutant() -> None:
