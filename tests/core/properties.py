@@ -1,7 +1,7 @@
 """What must hold of a machine whatever happens to it, each as a watcher of its own.
 
 A watcher knows only what was sent and what came back (``World``), and raises AssertionError with
-its own name. Each has a mutant in ``test_machine_properties.py`` that it alone catches.
+its own name. Each has a mutant in ``mutants.py`` that it alone catches.
 """
 
 from __future__ import annotations
