@@ -99,24 +99,25 @@ class Hub:
         """Start, and return at once: servers come up in the background."""
         self.catalog = await anyio.to_thread.run_sync(self._keeper.restore, self.config)
         self._house = await anyio.create_task_group().__aenter__()
-        self._tasks = await self._house.start(self._keep_house)
-        settings = self.config.settings
+        with anyio.CancelScope(shield=True):  # over in a moment; half an entered group could not be left again
+            tasks: anyio.abc.TaskGroup = await self._house.start(self._keep_house)
+        self._tasks, settings = tasks, self.config.settings
         self._around = Surroundings(
             settings=settings,
             clock=self._clock,
             chance=self._chance,
             workshop=Workshop(
                 Dialer(warden=self._warden, limits=settings.limits),
-                Turnstile(settings.load.concurrency, self._tasks),
+                Turnstile(settings.load.concurrency, tasks),
                 self._memory,
                 settings.load,
             ),
-            tasks=self._tasks,
+            tasks=tasks,
             shelf=self,
         )
         for slot in [self._placed(server) for server in self.config.servers.values()]:
             self._begin(slot)
-        self._tasks.start_soon(self._keeper.run, name="state keeper")
+        tasks.start_soon(self._keeper.run, name="state keeper")
         return self
 
     async def __aexit__(
@@ -127,9 +128,10 @@ class Hub:
         with anyio.CancelScope(shield=True):
             await self.close()
         self._tasks.cancel_scope.cancel()
-        # No exception is passed in: a task group would wrap it, and the body's own is what the caller expects.
-        await self._house.__aexit__(None, None, None)
-        with anyio.CancelScope(shield=True):
+        try:
+            # No exception is passed in: a task group would wrap it, and the body's own is what the caller expects.
+            await self._house.__aexit__(None, None, None)
+        finally:
             await self._warden.__aexit__(None, None, None)
 
     async def close(self) -> None:
