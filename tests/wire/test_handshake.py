@@ -16,7 +16,8 @@ from holdfast.config.spec import Limits, ServerSpec
 from holdfast.core.evidence import HttpStatus, NotMcp, NotMcpFault, ProcessExit, RpcError, TimedOut
 from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
-from holdfast.wire.dial import Connection, Dialer
+from holdfast.wire.connection import Connection
+from holdfast.wire.dial import Dialer
 from holdfast.wire.handshake import Era
 from holdfast.wire.warden import Warden
 from tests.peers.http_fault import Behaviour, FaultServer, respond

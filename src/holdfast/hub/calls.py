@@ -131,6 +131,8 @@ class _Attempt:
                 return Outcome.NEUTRAL
             case NetworkFailure() | ProcessExit() | OverBound() | NotMcp() if self._is_pipe():
                 return Outcome.CONNECTION_LOST
+            case NetworkFailure(fault=NetworkFault.REFUSED):
+                return Outcome.CONNECTION_LOST  # nobody listens: there is no connection that still stands
             case NetworkFailure() if self._lease is not None:
                 return self._counted(self._lease)
             case _:
