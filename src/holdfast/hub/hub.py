@@ -245,6 +245,12 @@ class Hub:
             raise LoadFailed(failure.evidence, f"MCP server '{name}' could not be connected: {failure.reason}")
         return slot.health()
 
+    def logged_in(self, name: str) -> Health:
+        """New credentials are there: a server that was denied or parked is tried again now."""
+        slot = self._slot(name)
+        slot.tell(on.LoginSucceeded())
+        return slot.health()
+
     async def toggle(self, name: str, enabled: bool) -> Health:
         """Switch a server on or off. Idempotent; switching on resets its health."""
         slot = self._slot(name)
