@@ -83,6 +83,11 @@ class FaultServer:
         return f"https://localhost:{self.port}" if self._ssl else f"http://127.0.0.1:{self.port}"
 
     @property
+    def is_listening(self) -> bool:
+        """Whether a connection would be accepted."""
+        return self._listener is not None
+
+    @property
     def open_connections(self) -> int:
         """Connections that neither side has closed yet."""
         return len(self._open)
@@ -145,7 +150,15 @@ class FaultServer:
             serving = self._serve(reader, writer)
         task = asyncio.ensure_future(self._guarded(serving, writer))
         self._open[task] = writer
-        task.add_done_callback(self._open.pop)
+
+        def let_go(ended: asyncio.Task[None]) -> None:
+            # Not in the task itself: one that is cancelled before its first step does not come to any `finally`.
+            del self._open[ended]
+            if asyncio.iscoroutine(serving):
+                serving.close()
+            writer.transport.abort()
+
+        task.add_done_callback(let_go)
 
     async def _guarded(self, serving: Awaitable[None], writer: asyncio.StreamWriter) -> None:
         """Serve one connection, whatever the client does, and let go of the socket at the end."""
