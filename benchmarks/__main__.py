@@ -10,12 +10,18 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from benchmarks import load, startup
+from benchmarks import dead_server, drill, hub_calls, load, startup
 from benchmarks.report import Report, as_json, as_table
 
 __all__ = ["BENCHMARKS", "main"]
 
-BENCHMARKS: dict[str, Callable[..., Report]] = {"load": load.measure, "startup": startup.measure}
+BENCHMARKS: dict[str, Callable[..., Report]] = {
+    "load": load.measure,
+    "startup": startup.measure,
+    "hub_calls": hub_calls.measure,
+    "dead_server": dead_server.measure,
+    "drill": drill.measure,
+}
 
 
 def main(argv: Sequence[str]) -> int:

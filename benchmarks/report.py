@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 
 __all__ = ["Check", "Report", "Row", "Spread", "as_json", "as_table", "interleaved", "median", "ratio"]
 
+SHORT = 1e-4
+"""Below this, in seconds, times are told in microseconds."""
+
 RESAMPLES = 2000
 COVERED = 0.95
 
@@ -135,7 +138,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.1f} ms"
+    return f"{seconds * 1000:.1f} ms" if seconds >= SHORT or not seconds else f"{seconds * 1e6:.1f} µs"
 
 
 def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:

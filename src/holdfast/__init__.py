@@ -1,10 +1,13 @@
 """Holdfast keeps a fleet of MCP servers available to agents, and tells the truth about those that are not.
 
-    from holdfast import load
+    from holdfast import Hub
 
-    result = await load("mcp.json")
-    for tool in result.tools: ...
-    print(result.model_message)
+    async with Hub.from_config("mcp.json") as hub:
+        await hub.ready(timeout=10)
+        print(hub.catalog.tools, hub.warnings().for_model)
+        await hub.call_tool("files__read_file", {"path": "README.md"})
+
+``load`` is for one look at everything, without keeping connections.
 
 Names are imported when they are first used: ``import holdfast`` itself costs next to nothing.
 """
@@ -23,10 +26,13 @@ if TYPE_CHECKING:
         CallFailed,
         ConfigError,
         ConfigNotFound,
+        ConnectionClosed,
         HoldfastError,
         ServerFailure,
+        ServerUnavailable,
         UnknownServer,
     )
+    from holdfast.hub.hub import Hub
     from holdfast.hub.loader import call_tool, get_tools_with_resilience, load
     from holdfast.hub.outcome import LoadResult, MCPServerLoadOutcome, Tool
     from holdfast.wire.connection import CallResult
@@ -37,10 +43,13 @@ __all__ = [
     "Config",
     "ConfigError",
     "ConfigNotFound",
+    "ConnectionClosed",
     "HoldfastError",
+    "Hub",
     "LoadResult",
     "MCPServerLoadOutcome",
     "ServerFailure",
+    "ServerUnavailable",
     "Tool",
     "UnknownServer",
     "__version__",
@@ -57,10 +66,13 @@ _HOMES = {
     "Config": "holdfast.config.spec",
     "ConfigError": "holdfast.errors",
     "ConfigNotFound": "holdfast.errors",
+    "ConnectionClosed": "holdfast.errors",
     "HoldfastError": "holdfast.errors",
+    "Hub": "holdfast.hub.hub",
     "LoadResult": "holdfast.hub.outcome",
     "MCPServerLoadOutcome": "holdfast.hub.outcome",
     "ServerFailure": "holdfast.errors",
+    "ServerUnavailable": "holdfast.errors",
     "Tool": "holdfast.hub.outcome",
     "UnknownServer": "holdfast.errors",
     "call_tool": "holdfast.hub.loader",

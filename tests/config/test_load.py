@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.config.helpers import read, top_problems
 
 from holdfast.config.foreign import TOP_KEYS
 from holdfast.config.load import config_from_mapping, load_config, parse_config
@@ -28,6 +27,7 @@ from holdfast.config.spec import (
 from holdfast.core.breaker import BreakerPolicy
 from holdfast.core.lifecycle.policy import LifecyclePolicy
 from holdfast.errors import ConfigError
+from tests.config.helpers import read, top_problems
 
 NESTED: dict[str, object] = {}
 NESTED["mcpServers"] = NESTED

@@ -11,7 +11,7 @@ import os
 import random
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +36,7 @@ from holdfast.errors import HoldfastError
 from holdfast.hub.hub import Hub
 from holdfast.testing import Fault, HttpServer, StdioServer
 from tests.peers.leaks import alive
+from tests.peers.rpc import BUILT_IN
 from tests.peers.stdio import StdioPeer
 
 __all__ = ["HEALTHY", "Fleet", "Interleaving", "fleet"]
@@ -80,9 +81,9 @@ class Fleet:
             "flapper": StdioPeer("--die-after-list", folder=folder),
         }
         self.names = (*self.children, *self.https, *self.peers)
-        scripted = dict.fromkeys((*self.children, *self.https), {frozenset({"tool_0"})})
-        built_in = {frozenset({"echo", "add", "fail", "slow", "progress"})}
-        self.offered: dict[str, set[Names]] = {name: set(scripted.get(name, built_in)) for name in self.names}
+        self.offered: dict[str, set[Names]] = {
+            name: {frozenset(BUILT_IN if name in self.peers else ("tool_0",))} for name in self.names
+        }
 
     def config(self) -> Config:
         """All servers, with the short times."""
@@ -151,16 +152,16 @@ class Interleaving:
         self._seen: Catalog = hub.catalog
         self._history: deque[str] = deque(maxlen=40)
         self._operations: tuple[tuple[int, Callable[[], Awaitable[None] | None]], ...] = (
-            (40, self._call),
+            (50, self._call),
             (10, self._cancelled_call),
             (12, self._change_list),
             (6, self._reconnect),
             (6, self._toggle),
             (6, self._kill),
-            (6, self._break),
-            (8, self._heal),
+            (4, self._break),
+            (12, self._heal),
             (3, self._reconfigure),
-            (3, self._remove_or_add),
+            (4, self._remove_or_add),
             (4, self._read),
         )
         hub._journal.add_sink(lambda _: self.look())
@@ -187,6 +188,8 @@ class Interleaving:
         for name in self.servers.names:
             await self.hub.toggle(name, True)
         for name in HEALTHY:
+            if self.hub.server_health(name).state is State.DENIED:  # a denial is not tried again by itself
+                await self._tolerated(lambda name=name: self.hub.reconnect(name))  # type: ignore[misc]  # a default
             await self._answers(name)
 
     def story(self) -> str:
@@ -245,7 +248,7 @@ class Interleaving:
         self._start(self._tolerated, lambda: self.hub.reconnect(name))
 
     def _toggle(self) -> None:
-        name, enabled = self._chance.choice(self.servers.names), self._chance.random() < 0.6
+        name, enabled = self._chance.choice(self.servers.names), self._chance.random() < 0.75
         self._did(f"toggle {name} {enabled}")
         self._start(self._tolerated, lambda: self.hub.toggle(name, enabled))
 
@@ -276,12 +279,10 @@ class Interleaving:
         await self.hub.apply(replace(self._full, servers=servers))
 
     async def _remove_or_add(self) -> None:
-        name = self._chance.choice(self.servers.names)
-        self._did(f"{name} is removed, or added again")
-        servers = dict(self.hub.config.servers)
-        if servers.pop(name, None) is None:
-            servers[name] = self._full.servers[name]
-        await self.hub.apply(replace(self._full, servers=servers))
+        name, remove = self._chance.choice(self.servers.names), self._chance.random() < 0.4
+        self._did(f"{name} is removed" if remove else "all are defined as at first")
+        left = {other: spec for other, spec in self.hub.config.servers.items() if other != name}
+        await self.hub.apply(replace(self._full, servers=left) if remove else self._full)
 
     def _read(self) -> None:
         self._did("read")
@@ -293,7 +294,7 @@ class Interleaving:
 
     # What they need.
 
-    def _start(self, work: Callable[..., Awaitable[None]], *args: object) -> None:
+    def _start(self, work: Callable[..., Coroutine[object, object, None]], *args: object) -> None:
         assert self._under_way is not None
         self._under_way.start_soon(work, *args)
 
@@ -303,7 +304,9 @@ class Interleaving:
     def _some_tool(self) -> tuple[str, str]:
         name = self._chance.choice(self.servers.names)
         scripted = name not in self.servers.peers
-        return name, f"tool_{self._chance.randint(0, 4)}" if scripted else self._chance.choice(("echo", "fail"))
+        return name, f"tool_{self._chance.choice((0, 0, 0, 1, 4))}" if scripted else self._chance.choice(
+            ("echo", "fail")
+        )
 
     async def _one_call(self, name: str, tool: str) -> None:
         self.calls["begun"] += 1

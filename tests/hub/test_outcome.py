@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import LoadResult, MCPServerLoadOutcome, Tool
 from holdfast.hub.outcome import LoadStatus
-from holdfast.wire.dial import CallResult, ProgressFn
+from holdfast.wire.connection import CallResult, ProgressFn
 from holdfast.wire.listing import ToolInfo
 
 pytestmark = pytest.mark.anyio

@@ -75,6 +75,7 @@ class FaultServer:
         self._steps = 0
         self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._listener: asyncio.Server | None = None
+        self._stir = asyncio.Event()
 
     @property
     def origin(self) -> str:
@@ -82,9 +83,24 @@ class FaultServer:
         return f"https://localhost:{self.port}" if self._ssl else f"http://127.0.0.1:{self.port}"
 
     @property
+    def is_listening(self) -> bool:
+        """Whether a connection would be accepted."""
+        return self._listener is not None
+
+    @property
     def open_connections(self) -> int:
         """Connections that neither side has closed yet."""
         return len(self._open)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait until something is true that comes true with a connection or a request."""
+        while not condition():
+            self._stir = asyncio.Event()
+            await self._stir.wait()
+
+    def stirred(self) -> None:
+        """Have those who wait look again."""
+        self._stir.set()
 
     async def all_closed(self) -> None:
         """Wait until every client has closed its connections; raise TimeoutError if one stays."""
@@ -93,9 +109,13 @@ class FaultServer:
                 await asyncio.wait(set(self._open))
 
     async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def start(self) -> None:
+        """Listen; again on the same port after a stop."""
         self._listener = await asyncio.start_server(self._accepted, "127.0.0.1", self.port, ssl=self._ssl, backlog=1024)
         self.port = self._listener.sockets[0].getsockname()[1]
-        return self
 
     async def __aexit__(
         self,
@@ -118,6 +138,7 @@ class FaultServer:
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.stirred()
         behaviour = self._upcoming()
         if behaviour is not None and not behaviour.reads:
             self._steps += 1
@@ -129,7 +150,15 @@ class FaultServer:
             serving = self._serve(reader, writer)
         task = asyncio.ensure_future(self._guarded(serving, writer))
         self._open[task] = writer
-        task.add_done_callback(self._open.pop)
+
+        def let_go(ended: asyncio.Task[None]) -> None:
+            # Not in the task itself: one that is cancelled before its first step does not come to any `finally`.
+            del self._open[ended]
+            if asyncio.iscoroutine(serving):
+                serving.close()
+            writer.transport.abort()
+
+        task.add_done_callback(let_go)
 
     async def _guarded(self, serving: Awaitable[None], writer: asyncio.StreamWriter) -> None:
         """Serve one connection, whatever the client does, and let go of the socket at the end."""
@@ -147,6 +176,7 @@ class FaultServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while (request := await read_request(reader)) is not None:
             self.requests.append(request)
+            self.stirred()
             exchange = Exchange(request, reader, writer, server=self)
             await self._choose(request).act(exchange)
             if request.headers.get("connection", "").lower() == "close" or writer.is_closing():

@@ -10,7 +10,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
 
 from tests.peers.http_fault import Behaviour, Exchange, FaultServer, Request, respond
 from tests.peers.rpc import HANDSHAKE_VERSIONS, MODERN_VERSION, Mind, encode, failure
@@ -52,6 +52,8 @@ class MindOptions(TypedDict, total=False):
     list_fault: ListFault | None
     handshake_fault: HandshakeFault | None
     oversized: int
+    offers: bool
+    hints: dict[str, Any] | None
 
 
 class McpPeer(FaultServer):
@@ -76,7 +78,8 @@ class McpPeer(FaultServer):
         port: int = 0,
         **mind: Unpack[MindOptions],
     ) -> None:
-        super().__init__([*faults, Behaviour("mcp", self._answer)], ssl=ssl, port=port)
+        self.healthy = Behaviour("mcp", self._answer)
+        super().__init__([*faults, self.healthy], ssl=ssl, port=port)
         self.mind = Mind(**mind)
         self.path = path
         self.sessions: set[str] = set()
@@ -89,7 +92,8 @@ class McpPeer(FaultServer):
         self._with_get_stream = get_stream
         self._auth = auth
         self._refuse_discover = refuse_discover
-        self._streams: list[Exchange] = []
+        self._streams: dict[Exchange, asyncio.Event] = {}
+        self.streams_opened = 0
 
     @property
     def url(self) -> str:
@@ -102,9 +106,18 @@ class McpPeer(FaultServer):
         return rpc_methods(self.requests)
 
     async def push(self, message: Message) -> None:
-        """Send a message of the server's own to every open GET stream."""
-        for stream in self._streams:
+        """Send a message of the server's own on every open stream of notices."""
+        for stream in list(self._streams):
             await stream.chunk(_event(message))
+
+    def end_streams(self) -> None:
+        """Bring every open stream of notices to an orderly end."""
+        for ended in self._streams.values():
+            ended.set()
+
+    async def streaming(self, times: int = 1) -> None:
+        """Wait until streams of notices have been opened so many times."""
+        await self.until(lambda: self.streams_opened >= times)
 
     async def _answer(self, exchange: Exchange) -> None:
         request = exchange.request
@@ -124,12 +137,25 @@ class McpPeer(FaultServer):
             return await exchange.respond(405, headers={"allow": "POST, DELETE"})
         if self._with_sessions and exchange.request.headers.get("mcp-session-id") not in self.sessions:
             return await exchange.respond(404)
+        return await self._hold_stream(exchange)
+
+    async def _listen(self, exchange: Exchange, message: Message) -> None:
+        params = {"notifications": message["params"]["notifications"]}
+        acknowledged = {"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": params}
+        await self._hold_stream(exchange, first=acknowledged)
+
+    async def _hold_stream(self, exchange: Exchange, *, first: Message | None = None) -> None:
         await exchange.start(content_type=EVENT_STREAM)
-        self._streams.append(exchange)
+        if first is not None:
+            await exchange.chunk(_event(first))
+        ended = self._streams[exchange] = asyncio.Event()
+        self.streams_opened += 1
+        self.stirred()
         try:
-            await exchange.gone()
+            if await exchange.unless_gone(ended.wait()):
+                await exchange.end()
         finally:
-            self._streams.remove(exchange)
+            del self._streams[exchange]
 
     async def _end_session(self, exchange: Exchange) -> None:
         session = exchange.request.headers.get("mcp-session-id", "")
@@ -155,6 +181,8 @@ class McpPeer(FaultServer):
             answer = self.mind.answer(message)
         elif (mismatch := _header_fault(message, exchange.request.headers)) is not None:
             answer = failure(message, _HEADER_MISMATCH, mismatch)
+        elif message.get("method") == "subscriptions/listen" and self._with_get_stream:
+            return await self._listen(exchange, message)
         else:
             answer = self.mind.answer(message)
         if answer is not None and "error" in answer:

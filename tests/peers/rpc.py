@@ -10,11 +10,13 @@ import json
 
 TYPE_CHECKING = False  # typing's own would import typing: a quarter of the stdio peer's starting time
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, Literal, TypeAlias
 
     Message: TypeAlias = dict[str, Any]
     Era: TypeAlias = Literal["legacy", "modern", "both"]
     ListFault: TypeAlias = Literal["error", "misfit", "repeating_cursor", "endless_cursors"]
+    Offered: TypeAlias = "dict[str, Callable[[Mind, Message], Message]]"
     HandshakeFault: TypeAlias = Literal["error", "misfit", "version"]
 
 __all__ = [
@@ -54,6 +56,8 @@ class Mind:
         list_fault: ListFault | None = None,
         handshake_fault: HandshakeFault | None = None,
         oversized: int = 0,
+        offers: bool = False,
+        hints: Message | None = None,
     ) -> None:
         self.era = era
         self.names = [*BUILT_IN[:tools], *(f"tool_{n:05}" for n in range(len(BUILT_IN), tools)), *extra_tools]
@@ -64,6 +68,11 @@ class Mind:
         self.list_fault = list_fault
         self.handshake_fault = handshake_fault
         self.oversized = oversized
+        self.offers = offers
+        self.hints = hints or {}
+        self.prompts = ["greet"]
+        self.resources = ["note://1"]
+        self.templates = ["note://{id}"]
 
     def answer(self, message: Message) -> Message | None:
         """The answer to a request; None for a notification, or for a tool call that takes its time.
@@ -86,6 +95,8 @@ class Mind:
             return self._list(message)
         if method == "tools/call":
             return None if _tool(message) in ("slow", "progress") else self.called(message)
+        if self.offers and method in _OFFERED:
+            return self._complete(message, _OFFERED[method](self, message), cacheable=True)
         return failure(message, _METHOD_NOT_FOUND, "Method not found")
 
     def called(self, message: Message) -> Message:
@@ -131,7 +142,7 @@ class Mind:
         older = asked in HANDSHAKE_VERSIONS and asked < self.version
         result = {
             "protocolVersion": asked if older else self.version,
-            "capabilities": {"tools": {"listChanged": True}},
+            "capabilities": self._capabilities(),
             "serverInfo": {"name": "peer", "version": "1"},
         }
         if self.handshake_fault == "version":
@@ -150,10 +161,14 @@ class Mind:
         versions = [MODERN_VERSION] if self.era == "modern" else [*HANDSHAKE_VERSIONS, MODERN_VERSION]
         result = {
             "supportedVersions": versions,
-            "capabilities": {"tools": {"listChanged": True}},
+            "capabilities": self._capabilities(),
             "_meta": {_META + "serverInfo": {"name": "peer", "version": "1"}},
         }
         return self._complete(message, self._instructed(result), cacheable=True)
+
+    def _capabilities(self) -> Message:
+        kinds = ("tools", "prompts", "resources") if self.offers else ("tools",)
+        return {kind: {"listChanged": True} for kind in kinds} | ({"completions": {}} if self.offers else {})
 
     def _envelope_fault(self, message: Message) -> Message | None:
         """The refusal of a modern request that does not say what each of them has to say."""
@@ -193,10 +208,14 @@ class Mind:
         return self._page(message, self.names[start:end], next_cursor=following)
 
     def _page(self, message: Message, names: list[str], *, next_cursor: str | None) -> Message:
-        result: Message = {"tools": [_described(name, padding=self.oversized) for name in names]}
+        result: Message = {"tools": [self._described(name) for name in names]}
         if next_cursor is not None:
             result["nextCursor"] = next_cursor
         return self._complete(message, result, cacheable=True)
+
+    def _described(self, name: str) -> Message:
+        tool = _described(name, padding=self.oversized)
+        return {**tool, "annotations": self.hints[name]} if name in self.hints else tool
 
     def _instructed(self, result: Message) -> Message:
         return result if self.instructions is None else {**result, "instructions": self.instructions}
@@ -226,6 +245,29 @@ def failure(message: Message, code: int, text: str, data: object = None) -> Mess
 def encode(message: Message) -> bytes:
     """A message as it goes over the wire, in one line."""
     return json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _argument(message: Message, name: str) -> str:
+    return str((message["params"].get("arguments") or {}).get(name, ""))
+
+
+_OFFERED: Offered = {
+    "prompts/list": lambda mind, _: {"prompts": [{"name": name} for name in mind.prompts]},
+    "prompts/get": lambda _, message: {
+        "messages": [{"role": "user", "content": {"type": "text", "text": f"Greet {_argument(message, 'who')}!"}}]
+    },
+    "resources/list": lambda mind, _: {"resources": [{"uri": uri, "name": uri} for uri in mind.resources]},
+    "resources/templates/list": lambda mind, _: {
+        "resourceTemplates": [{"uriTemplate": template, "name": template} for template in mind.templates]
+    },
+    "resources/read": lambda _, message: {
+        "contents": [{"uri": message["params"]["uri"], "text": f"the text of {message['params']['uri']}"}]
+    },
+    "completion/complete": lambda _, message: {
+        "completion": {"values": [message["params"]["argument"]["value"] + "ice"]}
+    },
+}
+"""What a server with offers answers beside its tools: prompts, resources, templates and completions."""
 
 
 def _notice(method: str, params: Message) -> Message:

@@ -7,12 +7,16 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+import anyio
 
 from tests.peers.leaks import RUN_MARK, alive
 
 __all__ = ["StdioPeer"]
 
+_PAUSE = 0.01
 _SCRIPT = Path(__file__).with_name("stdio_server.py")
 
 
@@ -55,6 +59,11 @@ class StdioPeer:
     def living(self) -> list[int]:
         """Those of all its processes that still live."""
         return [pid for pid in (*self.pids, *self.grandchildren) if alive(pid)]
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait until something is true that comes true with a line of the log."""
+        while not condition():  # noqa: ASYNC110 - the log is a file: no event tells that it grew
+            await anyio.sleep(_PAUSE)
 
     def kill(self) -> None:
         """Kill whatever of it still lives, for tests of things that escape on purpose."""

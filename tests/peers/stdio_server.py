@@ -15,7 +15,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100, PTH120 - pathlib doubles the starting time
 
-from tests.peers.rpc import Mind, encode
+from tests.peers.rpc import BUILT_IN, Mind, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,10 +53,12 @@ class _Server:
         self._flags = flags
         self._log = log
         self._slow: list[Message] = []
+        self._listening = flags.era != "modern"
         self._mind = Mind(
             era=flags.era,
             tools=flags.tools,
-            extra_tools=("env",) if flags.print_env else (),
+            extra_tools=(*(("env",) if flags.print_env else ()), *(("grow",) if flags.grow else ())),
+            hints={name: {"readOnlyHint": True} for name in BUILT_IN} if flags.read_only else None,
             page_size=flags.page_size,
             instructions=flags.instructions,
             list_fault=flags.list_fault,
@@ -76,6 +78,8 @@ class _Server:
                 self._die_if_told(method, before=False)
             if self._flags.stop_reading and method == "tools/list":
                 _sleep_for_ever()
+            if self._flags.flood and method == "tools/list":
+                _flood()
 
     def _is_ignored(self, method: str) -> bool:
         flags = self._flags
@@ -88,12 +92,17 @@ class _Server:
             sys.exit(1)
         if before and flags.die_in_call and method == "tools/call":
             sys.exit(9)
+        if before and flags.die_in_first_call and method == "tools/call" and self._log.count("start") == 1:
+            sys.exit(9)
         if not before and flags.die_after_handshake and method == last:
             sys.exit(1)
         if not before and flags.die_after_list and method == "tools/list":
             sys.exit(1)
 
     def _answer(self, message: Message) -> None:
+        if message.get("method") == "subscriptions/listen" and self._flags.era == "modern":
+            self._listen(message)
+            return
         answer = self._mind.answer(message)
         if answer is not None:
             _send(self._own_answer(message) or answer)
@@ -103,11 +112,26 @@ class _Server:
             gone = message["params"]["requestId"]
             self._slow = [call for call in self._slow if call["id"] != gone]
 
+    def _listen(self, message: Message) -> None:
+        """A subscription stays open, and is answered when it ends: never."""
+        self._listening = True
+        params = {"notifications": message["params"]["notifications"]}
+        _send({"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": params})
+
+    def _grow(self) -> None:
+        """Offer one tool more, and say so as often as the flag asks."""
+        self._mind.names.append(f"grown_{len(self._mind.names)}")
+        for _ in range(self._flags.grow if self._listening else 0):
+            _send({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+
     def _own_answer(self, message: Message) -> Message | None:
         """The answers that only a process can give: its environment, and letting slow calls go."""
         tool = message["params"].get("name") if message["method"] == "tools/call" else None
         if tool == "env" and self._flags.print_env:
             return self._mind.text_result(message, json.dumps(dict(os.environ)))
+        if tool == "grow":
+            self._grow()
+            return self._mind.text_result(message, self._mind.names[-1])
         if tool == "release":
             while self._slow:
                 _send(self._mind.called(self._slow.pop(0)))
@@ -136,6 +160,13 @@ class _Log:
         os.write(target, f"{line}\n".encode())
         os.close(target)
 
+    def count(self, kind: str) -> int:
+        """How many lines of that kind there are, over all processes."""
+        if self._path is None:
+            return 0
+        with open(self._path, encoding="utf-8") as log:  # noqa: PTH123 - pathlib doubles the starting time
+            return sum(line.startswith(f"{kind} ") for line in log)
+
 
 def _flags() -> argparse.Namespace:
     parser = argparse.ArgumentParser(allow_abbrev=False)
@@ -150,6 +181,7 @@ def _flags() -> argparse.Namespace:
     parser.add_argument("--oversized", type=int, default=0, help="pad each tool's description by N bytes")
     parser.add_argument("--exit-at-once", type=int, help="exit with this code before reading anything")
     parser.add_argument("--stderr", help="write this line there at the start")
+    parser.add_argument("--grow", type=int, default=0, help="have a tool `grow` that adds one, and say so N times")
     for name, meaning in _SWITCHES.items():
         parser.add_argument(f"--{name}", action="store_true", help=meaning)
     return parser.parse_args()
@@ -166,6 +198,9 @@ _SWITCHES = {
     "die-on-discover": "exit 1 on server/discover",
     "die-after-handshake": "exit 1 once the handshake is over",
     "die-after-list": "exit 1 once the tools were listed",
+    "die-in-first-call": "the same, but only in the first process that writes to the log",
+    "read-only": "declare every tool read-only",
+    "flood": "write to stderr, and notices to stdout, without end, once the tools were listed",
     "die-in-call": "exit 9 in the middle of a tool call",
     "stop-reading": "read no more of stdin once the tools were listed",
     "ignore-stdin-close": "live on when stdin ends",
@@ -208,6 +243,13 @@ def _make_noise(flags: argparse.Namespace) -> None:
         _write(b"Traceback (most recent call last):\n  this is no protocol\n")
     while flags.garbage_flood:
         _write(b"this is no protocol either\n" * 1000)
+
+
+def _flood() -> NoReturn:
+    notice = encode({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}})
+    while True:
+        os.write(2, b"x" * 1023 + b"\n")
+        _write((notice + b"\n") * 10)
 
 
 def _send(message: Message) -> None:

@@ -17,14 +17,15 @@ class Full(Exception):
 class Bulkhead:
     """The places of one server."""
 
-    def __init__(self, places: int, queue: int) -> None:
+    def __init__(self, places: int, queue: int, *, patience: float) -> None:
         self._free = anyio.Semaphore(places, max_value=places)
         self._queue = queue
+        self._patience = patience
         self.waiting = 0
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """A place for the length of the block; raises ``Full`` if even the queue is."""
+        """A place for the length of the block; raises ``Full`` if even the queue is, or its turn never comes."""
         try:
             self._free.acquire_nowait()
         except anyio.WouldBlock:
@@ -39,6 +40,9 @@ class Bulkhead:
             raise Full
         self.waiting += 1
         try:
-            await self._free.acquire()
+            with anyio.fail_after(self._patience):
+                await self._free.acquire()
+        except TimeoutError:
+            raise Full from None
         finally:
             self.waiting -= 1

@@ -23,8 +23,8 @@ from holdfast.core.evidence import (
     ProcessExit,
     RpcError,
     TimedOut,
+    Unexpected,
 )
-from holdfast.core.lifecycle import events as on
 from holdfast.core.lifecycle.table import State
 from holdfast.core.redact import masked
 from holdfast.errors import (
@@ -53,41 +53,103 @@ _T = TypeVar("_T")
 
 async def send(slot: Slot, ask: Callable[[Connection], Awaitable[_T]], *, repeatable: bool, ready_at: float) -> _T:
     """Make one call; ``ready_at`` is how long it waits for a server that is coming up."""
-    used = slot.machine.connection
+    attempt = _Attempt(slot)
     try:
-        return await _send_once(slot, ask, ready_at)
+        return await attempt.make(ask, ready_at)
     except ServerFailure as failure:
-        # Where the connection still stands, the same request would only meet the same failure again.
-        stands = used is not None and slot.machine.connection == used
-        if stands or not _may_repeat(failure.evidence, repeatable=repeatable):
-            raise _told(slot, failure, repeatable=repeatable) from None
+        if not attempt.may_be_repeated(failure.evidence, repeatable=repeatable):
+            raise attempt.told(failure, repeatable=repeatable) from None
+    again = _Attempt(slot)
     try:
-        return await _send_once(slot, ask, ready_at)
+        return await again.make(ask, ready_at)
     except ServerFailure as failure:
-        raise _told(slot, failure, repeatable=repeatable) from None
+        raise again.told(failure, repeatable=repeatable) from None
 
 
-async def _send_once(slot: Slot, ask: Callable[[Connection], Awaitable[_T]], ready_at: float) -> _T:
-    permit = _admitted(slot)
-    outcome, reason = Outcome.NEUTRAL, ""
-    try:
-        async with slot.bulkhead.place():
-            lease = await _ready(slot, ready_at)
-            permit.connection = lease.generation
-            assert lease.connection is not None  # noqa: S101 - a lease that stands has one
-            result = await ask(lease.connection)
-            outcome = Outcome.COMPLETED
-            return result
-    except Full:
-        raise _unavailable(slot, ServerBusy, "has as many calls under way as it may", retry_in=1.0) from None
-    except ServerFailure as failure:
-        outcome = _outcome(failure.evidence, pipe=_is_pipe(slot))
-        reason = classify(masked(failure.evidence, slot.redactor), connected_before=True).reason
-        if session_expired(failure.evidence) and permit.connection is not None:
-            slot.tell(on.SessionExpired(permit.connection))
-        raise
-    finally:
-        slot.settle(permit, outcome, reason)
+class _Attempt:
+    """One time that a call is sent, on one connection."""
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
+        self._lease: Lease | None = None
+        self._faults = 0
+
+    async def make(self, ask: Callable[[Connection], Awaitable[_T]], ready_at: float) -> _T:
+        slot = self._slot
+        permit = _admitted(slot)
+        outcome, reason = Outcome.NEUTRAL, ""
+        try:
+            async with slot.bulkhead.place():
+                lease = self._lease = await _ready(slot, ready_at)
+                permit.connection, self._faults = lease.generation, lease.faults
+                assert lease.connection is not None  # noqa: S101 - a lease that stands has one
+                result = await ask(lease.connection)
+                outcome = Outcome.COMPLETED
+                return result
+        except Full:
+            raise _unavailable(slot, ServerBusy, "has as many calls under way as it may", retry_in=1.0) from None
+        except ServerFailure as failure:
+            outcome = self._outcome(failure.evidence)
+            reason = classify(self._masked(failure.evidence), connected_before=True).reason
+            if session_expired(failure.evidence) and permit.connection is not None:
+                slot.session_expired(permit.connection)
+            raise
+        finally:
+            slot.settle(permit, outcome, reason)
+
+    def may_be_repeated(self, seen: Evidence, *, repeatable: bool) -> bool:
+        if isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED:
+            # Where the connection still stands, nobody has noticed yet: it would only be refused again.
+            stands = self._lease is not None and self._lease is self._slot.lease
+            return not stands
+        return session_expired(seen) or (repeatable and isinstance(seen, NetworkFailure | ProcessExit))
+
+    def told(self, failure: ServerFailure, *, repeatable: bool) -> CallFailed:
+        """The failure as the caller gets it: what happened, to whom, and whether it may have acted.
+
+        Never chained to what it was made of: that may quote what the server said, secrets and all.
+        """
+        seen = self._masked(failure.evidence)
+        verdict = classify(seen, connected_before=True)
+        words = f"the call to `{self._slot.id}` failed: {verdict.reason}"
+        uncertain = not repeatable and _may_have_acted(seen)
+        if uncertain:
+            words += ". Its outcome is uncertain: the server may have acted on it, or still act"
+        if isinstance(seen, NetworkFailure | ProcessExit) or (self._is_pipe() and isinstance(seen, OverBound | NotMcp)):
+            return ConnectionClosed(seen, words, hint=verdict.hint, uncertain=uncertain)
+        kind = CallDenied if verdict.status == "denied" else CallFailed
+        return kind(seen, words, hint=verdict.hint)
+
+    def _outcome(self, seen: Evidence) -> Outcome:
+        """What a failure says of the connection."""
+        match seen:
+            case RpcError() | NotMcp(fault=NotMcpFault.BAD_RESULT):
+                return Outcome.COMPLETED
+            case TimedOut():
+                return Outcome.TIMED_OUT
+            case HttpStatus() if session_expired(seen) or classify(seen).status == "denied":
+                return Outcome.NEUTRAL
+            case NetworkFailure() | ProcessExit() | OverBound() | NotMcp() if self._is_pipe():
+                return Outcome.CONNECTION_LOST
+            case NetworkFailure(fault=NetworkFault.REFUSED):
+                return Outcome.CONNECTION_LOST  # nobody listens: there is no connection that still stands
+            case NetworkFailure() if self._lease is not None:
+                return self._counted(self._lease)
+            case _:
+                return Outcome.TRANSPORT_FAILURE
+
+    def _counted(self, lease: Lease) -> Outcome:
+        """Over HTTP a server that dies fails each call by itself: those under way together are one failure."""
+        if lease.faults != self._faults:
+            return Outcome.NEUTRAL
+        lease.faults += 1
+        return Outcome.TRANSPORT_FAILURE
+
+    def _is_pipe(self) -> bool:
+        return getattr(self._slot.spec, "transport", "") in ("stdio", "sse")
+
+    def _masked(self, seen: Evidence) -> Evidence:
+        return masked(seen, (self._lease or self._slot).redactor)
 
 
 def _admitted(slot: Slot) -> Permit:
@@ -116,51 +178,15 @@ async def _ready(slot: Slot, ready_at: float) -> Lease:
             raise _unavailable(slot, ServerNotReady, "is not ready yet", retry_in=slot.health().retry_in)
 
 
-def _outcome(seen: Evidence, *, pipe: bool) -> Outcome:
-    """What a failure says of the connection."""
+def _may_have_acted(seen: Evidence) -> bool:
+    """Whether the request may have reached whoever acts on it; a refusal, or an answer, says that it has not."""
     match seen:
-        case RpcError() | NotMcp(fault=NotMcpFault.BAD_RESULT):
-            return Outcome.COMPLETED
-        case TimedOut():
-            return Outcome.TIMED_OUT
-        case HttpStatus() if session_expired(seen) or classify(seen).status == "denied":
-            return Outcome.NEUTRAL
-        case NetworkFailure() | ProcessExit() | OverBound() | NotMcp() if pipe:
-            return Outcome.CONNECTION_LOST
+        case HttpStatus():
+            return seen.status >= 500 or seen.status == 408
+        case NetworkFailure():
+            return seen.stood
         case _:
-            return Outcome.TRANSPORT_FAILURE
-
-
-def _may_repeat(seen: Evidence, *, repeatable: bool) -> bool:
-    refused_before_acting = session_expired(seen) or (
-        isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED
-    )
-    return refused_before_acting or (repeatable and isinstance(seen, NetworkFailure | ProcessExit))
-
-
-def _is_pipe(slot: Slot) -> bool:
-    return getattr(slot.spec, "transport", "") in ("stdio", "sse")
-
-
-def _told(slot: Slot, failure: ServerFailure, *, repeatable: bool) -> CallFailed:
-    """The failure as the caller gets it: what happened, to whom, and whether it may have acted.
-
-    Never chained to what it was made of: that may quote what the server said, secrets and all.
-    """
-    seen = masked(failure.evidence, slot.redactor)
-    verdict = classify(seen, connected_before=True)
-    reason = verdict.reason
-    if isinstance(seen, NetworkFailure | ProcessExit):
-        certain = repeatable or (isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED)
-        words = f"the call to `{slot.id}` failed: {reason}"
-        if not certain:
-            words += ". Its outcome is uncertain: the server may have acted on it"
-        return ConnectionClosed(seen, words, hint=verdict.hint, uncertain=not certain)
-    kind = CallDenied if verdict.status == "denied" else CallFailed
-    words = f"the call to `{slot.id}` failed: {reason}"
-    if isinstance(seen, TimedOut) and not repeatable:
-        words += ". Its outcome is uncertain: the server may still act on it"
-    return kind(seen, words, hint=verdict.hint)
+            return isinstance(seen, ProcessExit | TimedOut | OverBound | NotMcp | Unexpected)
 
 
 def _unavailable(

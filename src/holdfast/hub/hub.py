@@ -68,7 +68,7 @@ class Hub:
         self._chance = chance
         self._keeper = Keeper(Store(state_file) if state_file is not None else None)
         self._journal = Journal()
-        self._journal.add_sink(Watcher(self, on_warning))
+        self._journal.add_sink(Watcher(on_warning))
         self._slots: dict[str, Slot] = {}
         self._memory = Memory()
         self._warden = Warden()
@@ -87,41 +87,43 @@ class Hub:
         *,
         state_file: Path | None = None,
         on_warning: OnWarning | None = None,
+        clock: Clock | None = None,
     ) -> Hub:
         """A hub for an ``mcp.json``, a mapping of the same form, or the file found in the usual places.
 
         The last good catalog of a file survives a restart in the user's state folder, or in ``state_file``;
-        that of a mapping only if ``state_file`` says where.
+        that of a mapping only if ``state_file`` says where. ``clock`` is for tests (``holdfast.testing.FakeClock``).
         """
         config = read(source)
         if state_file is None and config.source is not None:
             state_file = default_state_file(config.source)
-        return cls(config, state_file=state_file, on_warning=on_warning)
+        return cls(config, state_file=state_file, on_warning=on_warning, clock=clock)
 
     async def __aenter__(self) -> Self:
         """Start, and return at once: servers come up in the background."""
         self.catalog = await anyio.to_thread.run_sync(self._keeper.restore, self.config)
         self._house = await anyio.create_task_group().__aenter__()
-        self._tasks = await self._house.start(self._keep_house)
-        settings = self.config.settings
+        with anyio.CancelScope(shield=True):  # over in a moment; half an entered group could not be left again
+            tasks: anyio.abc.TaskGroup = await self._house.start(self._keep_house)
+        self._tasks, settings = tasks, self.config.settings
         self._around = Surroundings(
             settings=settings,
             clock=self._clock,
             chance=self._chance,
             workshop=Workshop(
                 Dialer(warden=self._warden, limits=settings.limits),
-                Turnstile(settings.load.concurrency, self._tasks),
+                Turnstile(settings.load.concurrency, tasks),
                 self._memory,
                 settings.load,
             ),
-            tasks=self._tasks,
+            tasks=tasks,
             shelf=self,
             relay=lambda: self._relay,
         )
         self._private = PrivateSlots(self._around)
         for slot in [self._placed(server) for server in self.config.servers.values()]:
             self._begin(slot)
-        self._tasks.start_soon(self._keeper.run, name="state keeper")
+        tasks.start_soon(self._keeper.run, name="state keeper")
         return self
 
     async def __aexit__(
@@ -132,9 +134,10 @@ class Hub:
         with anyio.CancelScope(shield=True):
             await self.close()
         self._tasks.cancel_scope.cancel()
-        # No exception is passed in: a task group would wrap it, and the body's own is what the caller expects.
-        await self._house.__aexit__(None, None, None)
-        with anyio.CancelScope(shield=True):
+        try:
+            # No exception is passed in: a task group would wrap it, and the body's own is what the caller expects.
+            await self._house.__aexit__(None, None, None)
+        finally:
             await self._warden.__aexit__(None, None, None)
 
     async def close(self) -> None:
@@ -256,6 +259,12 @@ class Hub:
         failure = slot.failed_dials.get(generation) if generation is not None else None
         if failure is not None:
             raise LoadFailed(failure.evidence, f"MCP server '{name}' could not be connected: {failure.reason}")
+        return slot.health()
+
+    def logged_in(self, name: str) -> Health:
+        """New credentials are there: a server that was denied or parked is tried again now."""
+        slot = self.slot(name)
+        slot.tell(on.LoginSucceeded())
         return slot.health()
 
     async def toggle(self, name: str, enabled: bool) -> Health:

@@ -63,6 +63,8 @@ class Lease:
         self.listing: Listing | None = None
         self.redactor = Redactor()
         self.close_error = ""
+        self.faults = 0
+        """How often the way to the server failed under it; calls under way together count as one."""
         self.drains = False
         """Its session expired: requests under way are waited for before it is closed, a moment at the most."""
 

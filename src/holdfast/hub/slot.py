@@ -81,7 +81,8 @@ class Slot:
             listed=listed,
         )
         self.wishes = Wishes()
-        self.bulkhead = Bulkhead(around.settings.call.concurrency, around.settings.call.queue)
+        call = around.settings.call
+        self.bulkhead = Bulkhead(call.concurrency, call.queue, patience=call.timeout)
         self._leases: dict[int, Lease] = {}
         self._latest: Lease | None = None
         self._looks: dict[int, anyio.CancelScope] = {}

@@ -64,11 +64,13 @@ class Store:
                 return {}
             with closing(self._open()) as database:
                 return _read(database)
-        except (OSError, sqlite3.OperationalError, _Newer) as exc:
-            # Nothing is wrong with the file: another process holds it, or it is not ours to read.
+        except (OSError, _Newer) as exc:
             log.warning("the state file %s cannot be read: %s", self._file, exc)
         except (sqlite3.Error, ValueError, KeyError, TypeError, AttributeError) as exc:
-            self._set_aside(exc)
+            if _out_of_reach(exc):
+                log.warning("the state file %s cannot be read: %s", self._file, exc)
+            else:
+                self._set_aside(exc)
         return {}
 
     def save(self, servers: Mapping[str, Kept]) -> None:
@@ -116,6 +118,24 @@ class Store:
 
 class _Newer(Exception):
     """The file is a newer version's: that one still wants it."""
+
+
+def _out_of_reach(exc: Exception) -> bool:
+    """Whether nothing is wrong with the file: another process holds it, or the disk does not give it."""
+    return getattr(exc, "sqlite_errorcode", 0) & 0xFF in _OUT_OF_REACH
+
+
+_OUT_OF_REACH = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+    }
+)
 
 
 def default_state_file(config: Path) -> Path:

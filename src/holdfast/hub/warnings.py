@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from holdfast.core.lifecycle.effects import Transition
+from holdfast.core.lifecycle.effects import RetryPlanned, Transition
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.core.messages import Failure, FailureStatus, for_model, for_user
 
 if TYPE_CHECKING:
-    from holdfast.hub.hub import Hub
     from holdfast.hub.journal import HubRecord
 
 __all__ = ["OnWarning", "Warnings", "Watcher", "warnings_of"]
@@ -57,22 +56,28 @@ def warnings_of(servers: Iterable[Health]) -> Warnings:
 class Watcher:
     """A sink of the journal that tells of each change of a classification, once."""
 
-    def __init__(self, hub: Hub, on_warning: OnWarning | None) -> None:
-        self._hub = hub
+    def __init__(self, on_warning: OnWarning | None) -> None:
         self._on_warning = on_warning
         self._told: dict[str, FailureStatus | None] = {}
 
     def __call__(self, record: HubRecord) -> None:
         """Take a record."""
-        if self._on_warning is None or not isinstance(record, Transition):
-            return
-        if record.new is State.CONNECTING:
-            return  # what it is will be known in a moment; until then it is what it was
-        status = STATUS.get(record.new)
-        if status != self._told.get(record.server):
-            self._told[record.server] = status
-            if status is not None:
-                self._on_warning(record.server, status, for_user(Failure(record.server, status, record.reason)))
+        if isinstance(record, RetryPlanned):
+            self._learn(Failure(record.server, "transient"), "transient")
+        elif isinstance(record, Transition) and record.new is not State.CONNECTING and not _housekeeping(record):
+            status = STATUS.get(record.new)
+            self._learn(Failure(record.server, status or "transient", record.reason), status)
+
+    def _learn(self, failure: Failure, status: FailureStatus | None) -> None:
+        server = failure.server_id
+        changed, self._told[server] = status != self._told.get(server), status
+        if changed and status is not None and self._on_warning is not None:
+            self._on_warning(server, status, for_user(failure))
+
+
+def _housekeeping(record: Transition) -> bool:
+    """A new connection in place of one that nothing was wrong with; if it fails, that is told."""
+    return record.new is State.RECONNECTING and record.cause in ("SessionExpired", "ReconnectRequested")
 
 
 def _failure(health: Health) -> Failure | None:

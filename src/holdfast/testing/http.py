@@ -116,19 +116,25 @@ class HttpServer:
     # One connection, request after request.
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._listener is None:
+            return writer.transport.abort()  # accepted in the moment in which the server was stopped
         self.connections += 1
         task = asyncio.ensure_future(self._serve(reader, writer))
         self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            with suppress(ConnectionError, asyncio.IncompleteReadError):
-                while not writer.is_closing():
-                    await self._answer(await _read_request(reader), reader, writer)
-        finally:
+        def let_go(ended: asyncio.Task[None]) -> None:
+            # Not in the task itself: one that is cancelled before its first step does not come to any `finally`.
+            self._serving.discard(ended)
             self._streams.discard(writer)
             writer.transport.abort()
+
+        task.add_done_callback(let_go)
+        return None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            while not writer.is_closing():
+                await self._answer(await _read_request(reader), reader, writer)
 
     async def _answer(self, request: _Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         message: Message = json.loads(request.body) if request.body else {}

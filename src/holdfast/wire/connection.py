@@ -87,13 +87,13 @@ class Connection:
         self._limits = limits
         self._closers = closers
         self.era: Era = "legacy"
-        self.acknowledged = anyio.Event()
-        """Set once the stream that brings the server's notices is open; made anew for each stream."""
+        self.on_stream: Callable[[], None] = _nobody
+        """Told each time that a subscription to the server's notices has begun."""
 
     def noticed(self, method: str, pass_on: Callable[[str], None] | None) -> None:
         """A notice came that belongs to no request of ours."""
         if method == "notifications/subscriptions/acknowledged":
-            self.acknowledged.set()
+            self.on_stream()
         elif pass_on is not None:
             pass_on(method)
 
@@ -235,6 +235,10 @@ class Connection:
 
     def _silence(self, doing: str, after: float) -> Evidence:
         return self.wire.unanswered() or TimedOut(doing=doing, after=after)
+
+
+def _nobody() -> None:
+    """Whoever is told of what nobody asked for."""
 
 
 def _rpc_failure(method: str, exc: MCPError) -> ServerFailure:

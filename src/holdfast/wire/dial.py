@@ -75,7 +75,7 @@ class Dialer:
         closers = AsyncExitStack()
 
         async def _noticed(message: IncomingMessage) -> None:
-            if not isinstance(message, Exception):
+            if not isinstance(message, Exception) and not _of_one_resource(message):
                 connection.noticed(message.method, on_notice)
 
         try:
@@ -83,12 +83,12 @@ class Dialer:
             me = types.Implementation(name="holdfast", version=__version__)
             relayed = Relayed(wire, spec.id, relay)
             session = ClientSession(dispatcher=relayed, client_info=me, message_handler=_noticed)
+            connection = Connection(session, wire, relayed, self._limits, closers)
             await session.__aenter__()
         except BaseException:
             with anyio.move_on_after(CLOSE_SECONDS, shield=True):
                 await closers.aclose()
             raise
-        connection = Connection(session, wire, relayed, self._limits, closers)
         try:
             # That transport ended with the legacy era: there is nothing to probe for.
             connection.era = await self._greet(connection, deadline, "legacy" if spec.transport == "sse" else era)
@@ -122,6 +122,13 @@ class Dialer:
         posts = HttpDispatcher(peer)
         stack.push_async_callback(posts.end_session)
         return posts
+
+
+def _of_one_resource(message: types.ServerNotification) -> bool:
+    """Whether a stream was opened that brings one resource's changes, and not those of the lists."""
+    if not isinstance(message, types.SubscriptionsAcknowledgedNotification):
+        return False
+    return bool(message.params.notifications.resource_subscriptions)
 
 
 def _probe_ended_it(seen: Evidence, era: Era | None) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio
 from mcp import ClientSession, MCPError
-from mcp_types import ServerCapabilities
+from mcp_types import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, ServerCapabilities
 from pydantic import ValidationError
 
 from holdfast.core.evidence import Evidence, HttpStatus, NetworkFailure, TimedOut
@@ -42,36 +42,43 @@ PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
 
 async def stay(connection: Connection, changed: Callable[[], object]) -> Evidence:
     """Wait until the connection is seen to be gone; ``changed`` is told when notices may have been missed."""
+    stream = _Stream(connection, changed)
     if isinstance(connection.wire, HttpDispatcher):
-        return await _Stream(connection, changed).hold()
+        return await stream.hold()
     async with anyio.create_task_group() as tasks:
         if connection.era == "modern":
-            tasks.start_soon(_subscribe_for_ever, connection, changed)
+            tasks.start_soon(stream.hold)
         gone = await connection.wire.gone()
         tasks.cancel_scope.cancel()
     return gone
 
 
 class _Stream:
-    """The stream of one HTTP connection, opened again and again."""
+    """The stream of one connection, opened again and again."""
 
     def __init__(self, connection: Connection, changed: Callable[[], object]) -> None:
         self._connection = connection
         self._changed = changed
         self._short_ones = 0
+        self._open = False
+        self._ever_open = False
 
     async def hold(self) -> Evidence:
+        """Keep a stream open; what was seen when none could be opened any more."""
+        self._connection.on_stream = self._opened
         while True:
-            began = anyio.current_time()
-            self._connection.acknowledged = anyio.Event()
+            began, self._open = anyio.current_time(), False
             try:
                 if not await self._read():
                     await anyio.sleep_forever()
             except ServerFailure as failure:
                 if self._tells_the_end(failure.evidence):
                     return failure.evidence
+                if _not_found(failure.evidence):
+                    await anyio.sleep_forever()
             await self._pause(anyio.current_time() - began)
-            self._changed()
+            if not self._open:
+                self._changed()
 
     async def _read(self) -> bool:
         """Read one stream to its end; False if the server has none to offer."""
@@ -79,30 +86,30 @@ class _Stream:
         if connection.era == "modern":
             return await subscribe(connection.session, _offered(connection.session.server_capabilities))
         assert isinstance(connection.wire, HttpDispatcher)  # noqa: S101 - the only kind that comes here
-        return await connection.wire.read_stream(opened=connection.acknowledged.set)
+        return await connection.wire.read_stream(opened=self._opened)
+
+    def _opened(self) -> None:
+        """From now on notices come; one that came after the last listing and before now was told to nobody."""
+        self._open = self._ever_open = True
+        self._changed()
 
     def _tells_the_end(self, seen: Evidence) -> bool:
-        """Nobody answers, or the session is forgotten; a stream that was open and broke is no such sign."""
+        """Nobody answers, or the session is forgotten; a stream that was open and broke is no such sign.
+
+        A 404 to the very first is a server's way to say that it has no streams.
+        """
         if isinstance(seen, HttpStatus):
-            return seen.status == 404
-        return isinstance(seen, NetworkFailure | TimedOut) and not self._connection.acknowledged.is_set()
+            return _not_found(seen) and self._ever_open
+        return isinstance(seen, NetworkFailure | TimedOut) and not self._open
 
     async def _pause(self, lasted: float) -> None:
         self._short_ones = 0 if lasted >= SOUND_SECONDS else self._short_ones + 1
         if self._short_ones > 1:
-            await anyio.sleep(min(PAUSE_SECONDS * 2.0 ** (self._short_ones - 2), LONGEST_PAUSE_SECONDS))
+            await anyio.sleep(min(PAUSE_SECONDS * 2.0 ** min(self._short_ones - 2, 10), LONGEST_PAUSE_SECONDS))
 
 
-async def _subscribe_for_ever(connection: Connection, changed: Callable[[], object]) -> None:
-    """The same subscription over a pipe: the end of the pipe is seen elsewhere."""
-    pause = PAUSE_SECONDS
-    try:
-        while await subscribe(connection.session, _offered(connection.session.server_capabilities)):
-            await anyio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-            changed()
-    except ServerFailure:
-        return
+def _not_found(seen: Evidence) -> bool:
+    return isinstance(seen, HttpStatus) and seen.status == 404
 
 
 async def subscribe(session: ClientSession, wanted: Mapping[str, Any]) -> bool:
@@ -113,11 +120,14 @@ async def subscribe(session: ClientSession, wanted: Mapping[str, Any]) -> bool:
         await session.send_request(
             RawRequest(method="subscriptions/listen", params={"notifications": dict(wanted)}), RawResult
         )
-    except MCPError:
-        return False
+    except MCPError as exc:
+        return exc.code not in _NO_SUCH_THING
     except ValidationError:
         return True
     return True
+
+
+_NO_SUCH_THING = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS, INVALID_REQUEST})
 
 
 def _offered(can: ServerCapabilities | None) -> dict[str, Any]:

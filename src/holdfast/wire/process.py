@@ -108,10 +108,10 @@ class Child:
             except BlockingIOError:
                 await anyio.wait_writable(self._stdin)
 
-    async def receive(self) -> bytes:
+    async def receive(self, at_most: int = 64 * 1024) -> bytes:
         """Some bytes from its stdout; ``anyio.EndOfStream`` when there are no more."""
         assert self._process.stdout is not None  # noqa: S101 - open_process made the pipe
-        return await self._process.stdout.receive()
+        return await self._process.stdout.receive(at_most)
 
     async def drain_stderr(self) -> None:
         """Keep the last of what it writes to stderr, for as long as it writes."""

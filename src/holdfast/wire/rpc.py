@@ -12,11 +12,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from math import isfinite
 from typing import Any, TypeAlias
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 from mcp import MCPError
 from mcp.shared.dispatcher import (
     CallOptions,
@@ -55,6 +57,9 @@ so much and does not read what we answer must not fill our memory."""
 
 NOTICES_WAITING = 1024
 """How many notices may wait for their handler; the oldest gives way, so that a slow handler holds up nobody."""
+
+NOTICES_IN_A_ROW = 8
+"""Then everybody else gets a turn: a handler that never waits would hold up all other servers."""
 
 BURST_SECONDS = 5
 """Notices may come this many seconds' worth at once; only a lasting flood is over the bound."""
@@ -340,7 +345,11 @@ class Exchange:
         while True:
             await self._notice_came.wait()
             self._notice_came = anyio.Event()
-            while self._notices:
+            for turn in count():
+                if not self._notices:
+                    break
+                if turn % NOTICES_IN_A_ROW == 0:
+                    await anyio.lowlevel.checkpoint()
                 method, params = self._notices.popleft()
                 try:
                     await on_notify(_Inbound(transport=self._context), method, params)

@@ -10,6 +10,7 @@ import json
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 from pydantic_core import from_json
 
 from holdfast.config.spec import Limits
@@ -34,6 +35,9 @@ NOISE_BEFORE_SPEECH = 64 * 1024
 
 NOISE_BOUND = 4 * 1024 * 1024
 """And one that speaks it may not print more noise than this."""
+
+FAIR_BYTES = 8 * 1024
+"""How much of one server's output is taken before everybody else gets a turn."""
 
 EXIT_SECONDS = 1.0
 """A process that closed its stdout is about to exit; its exit code is worth this wait."""
@@ -108,8 +112,11 @@ class StdioDispatcher(Duplex):
         try:
             while True:
                 searched = len(buffer)
-                buffer += await self._child.receive()
+                chunk = await self._child.receive(FAIR_BYTES)
+                buffer += chunk
                 self._take_whole_lines(buffer, searched)
+                if len(chunk) == FAIR_BYTES:
+                    await anyio.lowlevel.checkpoint()
         except ServerFailure as failure:
             return failure.evidence
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):

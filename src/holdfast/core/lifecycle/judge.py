@@ -93,7 +93,8 @@ def _failed_on_lease(life: Lifecycle, event: RefreshFailed | CallFailed | Livene
 
 
 def _unused(life: Lifecycle, now: float) -> bool:
-    return life.calls == 0 and now - life.last_used >= life.policy.idle_after
+    # The same sum as the timer's, so that rounding cannot make one say yes and the other no for ever.
+    return life.calls == 0 and life.last_used + life.policy.idle_after <= now
 
 
 def _closed(life: Lifecycle, event: Closed) -> Event:

@@ -37,7 +37,7 @@ class LifecyclePolicy:
     look_every: float = 1.0
     """The least time between two looks at a server that refused the connection."""
     look_briskly_for: float = 60.0
-    """How long looks stay that frequent; from then on each wait is twice the one before."""
+    """How long looks stay that frequent; from then on each wait is about twice the one before."""
     look_at_least_every: float = 30.0
     """The longest wait between two looks."""
     close_patience: float = 10.0

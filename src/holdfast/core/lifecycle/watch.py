@@ -21,15 +21,13 @@ class Lookout:
         self.pending: int | None = None
         self._number = 0
         self._begun: float | None = None
-        self._wait = 0.0
         self._looked_at = 0.0
 
     def refused(self, now: float, policy: LifecyclePolicy) -> float:
         """When to look next, after a dial was refused; an outage that goes on keeps its pace."""
         if self._begun is None:
             self._begun = now
-            self._wait = policy.look_every
-        return now + self._wait
+        return now + self._wait(now, policy)
 
     def look(self, now: float) -> int:
         """The number of the look that is taken now."""
@@ -41,9 +39,7 @@ class Lookout:
     def not_listening(self, now: float, policy: LifecyclePolicy) -> float:
         """When to look next, after a look that found nothing."""
         self.pending = None
-        if self._begun is not None and self._looked_at - self._begun >= policy.look_briskly_for:
-            self._wait = min(self._wait * 2, policy.look_at_least_every)
-        return max(now, self._looked_at + self._wait)
+        return max(now, self._looked_at + self._wait(now, policy))
 
     def interrupt(self) -> int | None:
         """Give up the look that is under way, if there is one; the outage goes on."""
@@ -54,3 +50,8 @@ class Lookout:
         """The outage is over, or something else is wrong now."""
         self._begun = None
         return self.interrupt()
+
+    def _wait(self, now: float, policy: LifecyclePolicy) -> float:
+        """As long as the brisk time has been over: that doubles each wait, whatever came between."""
+        over = now - (now if self._begun is None else self._begun) - policy.look_briskly_for
+        return min(max(over, policy.look_every), policy.look_at_least_every)

@@ -1,0 +1,244 @@
+"""The outage drill: servers are killed under load and come back, again and again, beside one that nobody touches.
+
+Three are tormented: an HTTP server with a stream of notices, one without, and a child that is killed with
+``kill -9``. All policies are the shipped ones. What the hub adds to a recovery is the time from the moment when
+the server can be reached again to the moment when it is connected, less what a bare dial and listing takes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import anyio
+
+from benchmarks.report import Check, Report, Row, median
+from holdfast.config.load import config_from_mapping
+from holdfast.config.spec import Config, Limits, ServerSpec
+from holdfast.core.lifecycle.effects import Transition
+from holdfast.core.lifecycle.table import State
+from holdfast.core.redact import Redactor
+from holdfast.errors import HoldfastError
+from holdfast.hub.hub import Hub
+from holdfast.hub.journal import HubRecord
+from holdfast.testing import HttpServer, StdioServer
+from holdfast.wire.dial import Dialer
+from holdfast.wire.warden import Warden
+
+__all__ = ["BYSTANDER", "REQUIREMENTS", "TORMENTED", "Drilled", "drill", "measure"]
+
+REQUIREMENTS = ("LIFE-4", "LIFE-11", "LIFE-14", "LIFE-22")
+
+ROUNDS = 100
+TORMENTED = ("stream", "quiet", "child")
+BYSTANDER = "bystander"
+CALLERS = 4
+"""How many callers each server has, one call after the other."""
+
+AT_MOST = 1.0
+"""What the hub may add to a recovery, in seconds."""
+
+PRECISION = 0.1
+"""How exactly that can be told here, in seconds: servers, callers and hub share one event loop under load."""
+
+PAUSE = 0.02
+"""Between two calls of one caller, in seconds: load enough, and the event loop still tells the time."""
+
+LONGEST_OUTAGE = 1.5
+CALL_SECONDS = 5.0
+"""The idle timeout of a call here: what hangs is to be seen within a round."""
+
+DEADLINE = 5.0 + 2 * CALL_SECONDS
+"""No call takes longer: it waits for a server that is coming up, and is sent at most twice."""
+
+BACK_SECONDS = 60.0
+
+Servers: TypeAlias = Mapping[str, HttpServer | StdioServer]
+
+
+@dataclass
+class Drilled:
+    """What came out."""
+
+    recoveries: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in TORMENTED})
+    """From "can be reached again" to "connected", in seconds."""
+    bare: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in TORMENTED})
+    """A bare dial and listing of the same server, in seconds."""
+    answered: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    """Whatever no caller and no reader should have seen."""
+
+    def added(self, name: str) -> list[float]:
+        """What the hub added to each recovery."""
+        return [back - bare for back, bare in zip(self.recoveries[name], self.bare[name], strict=True)]
+
+
+def measure(*, rounds: int = ROUNDS) -> Report:
+    """Play the drill and say what was found."""
+    found = anyio.run(drill, rounds)
+    return Report(
+        name="drill",
+        title=f"Kill and restart under load, {rounds} rounds",
+        requirements=REQUIREMENTS,
+        rows=tuple(row for name in TORMENTED for row in _rows(name, found)),
+        checks=(*(_quick(name, found.added(name)) for name in TORMENTED), _true(found), _undisturbed(found)),
+    )
+
+
+async def drill(rounds: int, *, seed: int = 0) -> Drilled:
+    """Torment the servers so many times."""
+    found = Drilled()
+    async with _fleet() as fleet, Warden() as warden:
+        config = _config(fleet)
+        async with Hub(config) as hub:
+            await hub.ready(10)
+            drilling = _Drilling(hub, fleet, found, Dialer(warden=warden, limits=Limits()), random.Random(seed))
+            await drilling.run(rounds)
+    return found
+
+
+class _Drilling:
+    """One run of the drill."""
+
+    def __init__(self, hub: Hub, fleet: Servers, found: Drilled, dialer: Dialer, chance: random.Random) -> None:
+        self._hub = hub
+        self._fleet = fleet
+        self._found = found
+        self._dialer = dialer
+        self._chance = chance
+        self._listed = {entry.name for entry in hub.catalog.tools}
+        self._connected: dict[str, anyio.Event] = {}
+        self._back_at: dict[str, float] = {}
+        self._answered = {name: anyio.Event() for name in fleet}
+        hub._journal.add_sink(self._see)  # noqa: SLF001 - told at once, not at the next turn
+
+    async def run(self, rounds: int) -> None:
+        async with anyio.create_task_group() as load:
+            for name in self._fleet:
+                for _ in range(CALLERS):
+                    load.start_soon(self._keep_calling, name)
+            for _ in range(rounds):
+                async with anyio.create_task_group() as outages:
+                    for name in TORMENTED:
+                        outages.start_soon(self._outage, name)
+            load.cancel_scope.cancel()
+
+    async def _outage(self, name: str) -> None:
+        """One outage of one server, up to the moment when calls are answered again."""
+        self._connected[name] = anyio.Event()
+        up_again = await self._down_and_up(name)
+        try:
+            with anyio.fail_after(BACK_SECONDS):
+                await self._connected[name].wait()
+                self._answered[name] = anyio.Event()
+                await self._answered[name].wait()
+        except TimeoutError:
+            self._found.wrong.append(f"{name} was not back after {BACK_SECONDS:.0f} s: {self._hub.server_health(name)}")
+            return
+        self._found.recoveries[name].append(self._back_at[name] - up_again)
+        self._found.bare[name].append(await self._bare_dial(name))
+
+    async def _down_and_up(self, name: str) -> float:
+        """Kill it, and the moment when it can be reached again: a child at once, since it is started by need."""
+        server = self._fleet[name]
+        outage = self._chance.uniform(0.0, LONGEST_OUTAGE)
+        if isinstance(server, StdioServer):
+            server.kill()
+            return anyio.current_time()
+        await server.stop()
+        await anyio.sleep(outage)
+        await server.start()
+        return anyio.current_time()
+
+    async def _bare_dial(self, name: str) -> float:
+        spec = self._hub.config.servers[name]
+        assert isinstance(spec, ServerSpec)
+        began = anyio.current_time()
+        async with self._dialer.connect(spec, within=10, redactor=Redactor(), era="legacy") as connection:
+            await connection.list_everything(within=10)
+            return anyio.current_time() - began
+
+    async def _keep_calling(self, name: str) -> None:
+        while True:
+            try:
+                with anyio.fail_after(DEADLINE):
+                    await self._hub.call_tool(f"{name}__tool")
+            except HoldfastError as exc:
+                self._found.refused[name] += 1
+                self._found.reasons[f"{type(exc).__name__}: {exc.message.partition(';')[0]}"] += 1
+            except TimeoutError:
+                self._found.wrong.append(f"a call of {name} had no answer within {DEADLINE:.0f} s")
+            else:
+                self._found.answered[name] += 1
+                self._answered[name].set()
+            await anyio.sleep(PAUSE)
+
+    def _see(self, record: HubRecord) -> None:
+        missing = self._listed - {entry.name for entry in self._hub.catalog.tools}
+        if missing or set(self._hub.servers) != set(self._fleet):
+            self._found.wrong.append(f"a reader missed {sorted(missing) or 'a server'} after {record}")
+        if isinstance(record, Transition) and record.new is State.CONNECTED and record.server in self._connected:
+            self._back_at[record.server] = anyio.current_time()
+            self._connected[record.server].set()
+
+
+@asynccontextmanager
+async def _fleet() -> AsyncIterator[Servers]:
+    tools = {"tool": "done"}
+    async with AsyncExitStack() as stack:
+        yield {
+            "stream": await stack.enter_async_context(HttpServer(tools)),
+            "quiet": await stack.enter_async_context(HttpServer(tools, stream=False)),
+            "child": stack.enter_context(StdioServer(tools)),
+            BYSTANDER: await stack.enter_async_context(HttpServer(tools, era="modern")),
+        }
+
+
+def _config(fleet: Servers) -> Config:
+    return config_from_mapping(
+        {
+            "mcpServers": {name: server.definition for name, server in fleet.items()},
+            "holdfast": {"call": {"timeout": f"{CALL_SECONDS:.0f}s"}},
+        }
+    )
+
+
+def _rows(name: str, found: Drilled) -> Sequence[Row]:
+    recoveries = found.recoveries[name]
+    return (
+        Row(label=f"{name}: up again to connected", time=median(recoveries), requests=len(recoveries)),
+        Row(label=f"{name}: a bare dial and listing", time=median(found.bare[name])),
+    )
+
+
+def _quick(name: str, added: Sequence[float]) -> Check:
+    middle, most = median(added).median, max(added)
+    return Check(
+        demand=f"LIFE-22 the hub adds at most {AT_MOST:.0f} s to a recovery of `{name}`",
+        found=f"median {middle:.2f} s, most {most:.3f} s, {len(added)} times",
+        met=most <= AT_MOST + PRECISION,
+    )
+
+
+def _true(found: Drilled) -> Check:
+    return Check(
+        demand="LIFE-4, LIFE-11 no catalog is lost and no call goes without an answer in time",
+        found="; ".join(found.wrong[:3])
+        or f"{found.answered.total()} results, {found.refused.total()} refusals of {len(found.reasons)} kinds",
+        met=not found.wrong,
+    )
+
+
+def _undisturbed(found: Drilled) -> Check:
+    refused, answered = found.refused[BYSTANDER], found.answered[BYSTANDER]
+    return Check(
+        demand="LIFE-14 calls of the server beside them never fail",
+        found=f"{refused} of {answered + refused} failed",
+        met=refused == 0,
+    )

@@ -1,0 +1,46 @@
+"""The hub's benchmarks run and count what they claim to count. No time is judged; time that is counted is the hub's."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import dead_server, hub_calls
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.requirement("LIFE-22")
+async def test_a_server_that_refuses_from_the_start_is_looked_at_briskly_then_rarely() -> None:
+    seen = await dead_server.bothered("refuses from the start")
+    assert min(seen.gaps[:60]) >= 0.99
+    assert seen.within(0, 60) == 60
+    assert max(seen.gaps) <= 30.0
+    assert seen.within(60, 300) <= 12
+
+
+@pytest.mark.requirement("LIFE-22")
+async def test_a_server_that_went_away_is_not_hammered() -> None:
+    seen = await dead_server.bothered("refuses after it was up")
+    assert seen.within(0, 60) <= 60 + dead_server.DIALS
+    assert seen.within(60, 300) <= 12
+
+
+@pytest.mark.requirement("LIFE-23")
+async def test_a_server_that_denies_is_asked_once_in_five_minutes() -> None:
+    assert (await dead_server.bothered("denies")).at == (0.0,)
+
+
+@pytest.mark.requirement("BRK-10", "LIFE-5")
+async def test_a_server_that_dies_after_each_listing_is_parked_after_its_budget() -> None:
+    seen = await dead_server.bothered("dies after each listing")
+    # The first start, one reconnect at once, and the rest of the budget; then at most a self-probe.
+    assert seen.within(0, 60) == 6
+    assert len(seen.at) <= 7
+
+
+def test_the_hub_is_measured_beside_a_bare_connection() -> None:
+    report = hub_calls.measure(rounds=2, calls=3)
+    assert [row.label for row in report.rows if row.ratio is not None] == [
+        f"{path}, {hub_calls.HUB}" for path in hub_calls.PATHS
+    ]
+    assert all(row.time.median > 0 for row in report.rows)

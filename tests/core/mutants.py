@@ -1,0 +1,191 @@
+"""Machines with one guard less than the real thing, each beside the property that catches it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from holdfast.core.breaker import Breaker, BreakerState, Permit
+from holdfast.core.lifecycle.effects import Cause, Close, Effect, Withdraw
+from holdfast.core.lifecycle.events import (
+    CallWaiting,
+    Closed,
+    DialSucceeded,
+    Event,
+    ReconnectRequested,
+    RefreshFailed,
+    RetryDue,
+    TransportLost,
+)
+from holdfast.core.lifecycle.life import Lifecycle, Turn
+from holdfast.core.lifecycle.policy import LifecyclePolicy
+from holdfast.core.lifecycle.watch import Lookout
+from holdfast.core.machine import Machine
+from tests.core import properties
+from tests.core.properties import Watcher
+
+
+class _Life(Machine):
+    """A machine with another lifecycle."""
+
+    life_type: ClassVar[type[Lifecycle]] = Lifecycle
+
+    def __init__(self, server: str, **options: Any) -> None:
+        super().__init__(server, **options)
+        self.life = self.life_type(server, options["lifecycle"], listed=options["listed"])
+
+
+class _Breaker(Machine):
+    """A machine with another breaker."""
+
+    breaker_type: ClassVar[type[Breaker]] = Breaker
+
+    def __init__(self, server: str, **options: Any) -> None:
+        super().__init__(server, **options)
+        self.breaker = self.breaker_type(options["breaker"])
+
+
+def with_life(kind: type[Lifecycle]) -> type[Machine]:
+    return type(kind.__name__, (_Life,), {"life_type": kind})
+
+
+def with_breaker(kind: type[Breaker]) -> type[Machine]:
+    return type(kind.__name__, (_Breaker,), {"breaker_type": kind})
+
+
+class DialsForEveryProbe(Lifecycle):
+    def apply(self, event: Event, now: float, *, chance: float = 0.0) -> list[Effect]:
+        effects = super().apply(event, now, chance=chance)
+        if isinstance(event, CallWaiting) and event.probe and self.dial is not None and not effects:
+            turn = Turn(now, chance)
+            self.begin_dial(Cause.PROBE, turn)
+            effects += turn.effects
+        return effects
+
+
+class ForgetsLateConnections(Lifecycle):
+    def _discard(self, event: Event) -> list[Effect]:
+        return [effect for effect in super()._discard(event) if not isinstance(effect, Close)]
+
+
+class WithdrawsWhatIsDown(Lifecycle):
+    def apply(self, event: Event, now: float, *, chance: float = 0.0) -> list[Effect]:
+        stale = self.is_stale(event)
+        effects = super().apply(event, now, chance=chance)
+        return [*effects, Withdraw()] if isinstance(event, TransportLost) and not stale else effects
+
+
+class TrustsOldConnections(Lifecycle):
+    def is_stale(self, event: Event) -> bool:
+        if isinstance(event, TransportLost | RefreshFailed) and self.lease is not None and not self.stopped:
+            return False
+        return super().is_stale(event)
+
+
+class TrustsLateResults(Breaker):
+    def _is_late(self, permit: Permit) -> bool:
+        return False
+
+
+class HasABudgetOfSix(Lifecycle):
+    def spent(self) -> bool:
+        return self.attempts + self.owed() > len(self.policy.backoff)
+
+    def plan_retry(self, turn: Turn, **options: Any) -> None:
+        attempts, self.attempts = self.attempts, min(self.attempts, 4)
+        super().plan_retry(turn, **options)
+        self.attempts = attempts
+
+
+class ChargesManualReconnects(Lifecycle):
+    def owed(self) -> int:
+        manual = self.dial is not None and self.dial.cause is Cause.MANUAL
+        return int(manual or super().owed())
+
+
+class ForgivesEveryHandshake(Lifecycle):
+    def apply(self, event: Event, now: float, *, chance: float = 0.0) -> list[Effect]:
+        stale = self.is_stale(event)
+        effects = super().apply(event, now, chance=chance)
+        if isinstance(event, DialSucceeded) and not stale:
+            self.attempts = 0
+        return effects
+
+
+class _Hasty(Lookout):
+    def not_listening(self, now: float, policy: LifecyclePolicy) -> float:
+        super().not_listening(now, policy)
+        return now + 0.2
+
+
+class LooksHastily(Lifecycle):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.lookout = _Hasty()
+
+
+class _Untiring(Lookout):
+    def _wait(self, now: float, policy: LifecyclePolicy) -> float:
+        return policy.look_every
+
+
+class LooksTirelessly(Lifecycle):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.lookout = _Untiring()
+
+
+class AlwaysHurries(Lifecycle):
+    def apply(self, event: Event, now: float, *, chance: float = 0.0) -> list[Effect]:
+        self.hurried_at = None
+        return super().apply(event, now, chance=chance)
+
+
+class ForgetsToRetry(Lifecycle):
+    def plan_retry(self, turn: Turn, **options: Any) -> None:
+        super().plan_retry(turn, **options)
+        self.timers.drop(RetryDue)
+
+
+class DropsTheEnableThatCameTooSoon(Lifecycle):
+    def apply(self, event: Event, now: float, *, chance: float = 0.0) -> list[Effect]:
+        if isinstance(event, Closed):
+            self.enable_next = False
+        return super().apply(event, now, chance=chance)
+
+
+class RevivesAfterTheEnd(Lifecycle):
+    def is_stale(self, event: Event) -> bool:
+        return not isinstance(event, ReconnectRequested) and super().is_stale(event)
+
+
+class HasNoCooldown(Breaker):
+    def admit(self, now: float, connection: int | None = None) -> Any:
+        if self.state is BreakerState.OPEN:
+            self._until = now
+        return super().admit(now, connection)
+
+
+class LetsEveryCallerProbe(Breaker):
+    def admit(self, now: float, connection: int | None = None) -> Any:
+        self._probe = None
+        return super().admit(now, connection)
+
+
+MUTANTS: list[tuple[type[Watcher], type[Machine]]] = [
+    (properties.OneDialAtATime, with_life(DialsForEveryProbe)),
+    (properties.NoConnectionIsLeaked, with_life(ForgetsLateConnections)),
+    (properties.CatalogNeverShrinks, with_life(WithdrawsWhatIsDown)),
+    (properties.StaleChangesNothing, with_life(TrustsOldConnections)),
+    (properties.LateResultsChangeNoBreaker, with_breaker(TrustsLateResults)),
+    (properties.BudgetIsFive, with_life(HasABudgetOfSix)),
+    (properties.BudgetIsFive, with_life(ChargesManualReconnects)),
+    (properties.BudgetIsFive, with_life(ForgivesEveryHandshake)),
+    (properties.LooksKeepTheirRate, with_life(LooksHastily)),
+    (properties.LooksKeepTheirRate, with_life(LooksTirelessly)),
+    (properties.HurriesOnceInThirtySeconds, with_life(AlwaysHurries)),
+    (properties.NeverStuck, with_life(ForgetsToRetry)),
+    (properties.EveryStateCanBeLeft, with_life(DropsTheEnableThatCameTooSoon)),
+    (properties.StoppedForGood, with_life(RevivesAfterTheEnd)),
+    (properties.OpenAdmitsNobody, with_breaker(HasNoCooldown)),
+    (properties.OneProbeAtATime, with_breaker(LetsEveryCallerProbe)),
+]

@@ -1,0 +1,350 @@
+"""What must hold of a machine whatever happens to it, each as a watcher of its own.
+
+A watcher knows only what was sent and what came back (``World``), and raises AssertionError with
+its own name. Each has a mutant in ``mutants.py`` that it alone catches.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from holdfast.core.breaker import Breaker, Outcome, Permit, Tripped
+from holdfast.core.lifecycle.effects import (
+    BreakerChanged,
+    Cause,
+    Close,
+    Dial,
+    Effect,
+    Emit,
+    Publish,
+    Reinstate,
+    Reject,
+    Watch,
+)
+from holdfast.core.lifecycle.events import (
+    Closed,
+    ConfigChanged,
+    DialFailed,
+    DialSucceeded,
+    DisableRequested,
+    EnableRequested,
+    LivenessFailed,
+    LoginSucceeded,
+    Looked,
+    ReconnectRequested,
+    RefreshFailed,
+    RemoveRequested,
+    SessionExpired,
+    ShutdownRequested,
+    Tick,
+    TransportLost,
+)
+from holdfast.core.lifecycle.life import Lifecycle
+from holdfast.core.lifecycle.table import State
+from holdfast.core.lifecycle.timers import Timers
+from holdfast.core.lifecycle.watch import Lookout
+from holdfast.core.machine import Machine
+from tests.core.world import Asked, Happening, Property, Settled, World, listing
+
+EPSILON = 1e-6
+"""Simulated times are sums of floats."""
+
+
+class Watcher:
+    """A property that looks at nothing beforehand."""
+
+    def before(self, world: World, happening: Happening) -> None:
+        """Nothing to remember."""
+
+    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        """Nothing to check."""
+
+    def holds(self, condition: object) -> None:
+        assert condition, type(self).__name__
+
+
+class OneDialAtATime(Watcher):
+    def before(self, world: World, happening: Happening) -> None:
+        self.dialing = world.dial
+
+    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        under_way = {self.dialing.generation} if self.dialing is not None else set()
+        if isinstance(happening, DialSucceeded | DialFailed):
+            under_way.discard(happening.generation)
+        for effect in effects:
+            if isinstance(effect, Close):
+                under_way.discard(effect.generation)
+            elif isinstance(effect, Dial):
+                self.holds(not under_way)
+                under_way.add(effect.generation)
+
+
+class NoConnectionIsLeaked(Watcher):
+    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        self.holds(world.open <= {world.machine.connection})
+        self.holds(world.connection == world.machine.connection)
+
+
+class CatalogNeverShrinks(Watcher):
+    """Except by disabling, removal, or a newer complete listing."""
+
+    def before(self, world: World, happening: Happening) -> None:
+        self.tools = world.tools
+
+    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        if self.tools <= world.tools or isinstance(happening, DisableRequested | RemoveRequested):
+            return
+        published = [effect for effect in effects if isinstance(effect, Publish)]
+        self.holds([effect.generation for effect in published] == [world.machine.connection])
+
+
+class StaleChangesNothing(Watcher):
+    """A result of an older dial, connection or look leaves no trace but a connection that is closed."""
+
+    def before(self, world: World, happening: Happening) -> None:
+        self.snapshot = None if world.is_current(happening) else fingerprint(world)
+
+    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        if self.snapshot is None or self._was_never_sent(happening):
+            return
+        self.holds(fingerprint(world) == self.snapshot)
+        self.holds(set(effects) <= {Close(getattr(happening, "generation", 0))})
+
+    def _was_never_sent(self, happening: Happening) -> bool:
+        return isinstance(happening, Settled) and happening.permit.connection is None
+
+
+class LateResultsChangeNoBreaker(Watcher):
+    """A result from before a trip, or of a call that was never sent."""
+
+    def before(self, world: World, happening: Happening) -> None:
+        self.snapshot = self._of_breaker(world) if self._is_late(world, happening) else None
+
+    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        self.holds(self.snapshot is None or self._of_breaker(world) == self.snapshot)
+
+    def _is_late(self, world: World, happening: Happening) -> bool:
+        if not isinstance(happening, Settled) or happening.outcome is Outcome.CONNECTION_LOST:
+            return False
+        before_a_trip = happening.permit.generation != world.machine.breaker.generation
+        return before_a_trip or happening.permit.connection is None
+
+    def _of_breaker(self, world: World) -> Any:
+        breaker = world.machine.breaker
+        return breaker.state, breaker.generation, breaker.trips, breaker.failures, breaker.retry_in(0.0)
+
+
+class BudgetIsFive(Watcher):
+    """Parked after exactly five failed reconnects since the last fresh start, or without hope at all."""
+
+    def __init__(self) -> None:
+        self.charges = 0
+        self.cause: Cause | None = None
+        self.again = False
+        self.ever_connected = False
+        self.firm = False
+        self.connected_at = 0.0
+
+    def before(self, world: World, happening: Happening) -> None:
+        self.current = world.is_current(happening)
+        self.dialing = world.dial is not None
+        self.standing = world.connection
+        self.state = world.machine.state
+
+    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        match happening:
+            case DialFailed() if self.current and not self.again:
+                self._dial_failed(world, happening)
+            case RefreshFailed(status="denied"):
+                pass
+            case TransportLost() | RefreshFailed() | LivenessFailed() | SessionExpired() | Settled():
+                self._maybe_died(world, effects)
+        self._learn(world, happening, effects)
+        self.holds(world.machine.health(world.now).attempts == self.charges)
+
+    def _dial_failed(self, world: World, event: DialFailed) -> None:
+        if event.status == "denied":
+            self.holds(world.machine.state is State.DENIED)
+            return
+        self._charge()
+        hopeless = event.status == "permanent" and not self.ever_connected
+        self._expect(world, parked=hopeless or self.charges == 5)
+
+    def _maybe_died(self, world: World, effects: tuple[Effect, ...]) -> None:
+        died = self.standing is not None and Close(self.standing) in effects
+        renewed = any(isinstance(effect, Dial) and effect.cause is Cause.SESSION for effect in effects)
+        if died and not renewed:
+            if not self.firm:
+                self._charge()
+            self._expect(world, parked=self.charges == 5)
+
+    def _charge(self) -> None:
+        self.charges = min(5, self.charges + (self.cause is Cause.RECONNECT))
+
+    def _expect(self, world: World, *, parked: bool) -> None:
+        self.holds(world.machine.state is (State.PERMANENTLY_FAILED if parked else State.RECONNECTING))
+
+    def _learn(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        if isinstance(happening, LoginSucceeded) and self.dialing:
+            self.again = True
+        if isinstance(happening, ReconnectRequested) and self.dialing:
+            self.cause = Cause.MANUAL
+        if isinstance(happening, DialSucceeded) and self.current:
+            self.ever_connected, self.firm, self.connected_at = True, False, world.now
+        if isinstance(happening, Settled) and happening.outcome is Outcome.COMPLETED and self.current:
+            self._proved()
+        stood = self.standing is not None and world.now - self.connected_at >= 30.0 - EPSILON
+        if isinstance(happening, Tick) and stood and not self.firm:
+            self._proved()
+        if isinstance(happening, ConfigChanged) and not any(isinstance(e, Reject) for e in effects):
+            self.ever_connected = False
+            if self.state not in {State.DISCONNECTED, State.DISABLING, State.DISABLED}:
+                self.charges = 0
+        if Reinstate() in effects:
+            self.charges = 0
+        for effect in effects:
+            if isinstance(effect, Dial):
+                self.cause, self.again = effect.cause, False
+
+    def _proved(self) -> None:
+        self.firm, self.charges = True, 0
+
+
+class LooksKeepTheirRate(Watcher):
+    """A second apart at least; half a minute apart once the outage is old."""
+
+    def __init__(self) -> None:
+        self.outage: float | None = None
+        self.last: float | None = None
+
+    def before(self, world: World, happening: Happening) -> None:
+        self.current = world.is_current(happening)
+
+    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        for effect in effects:
+            if isinstance(effect, Watch):
+                self._looked(world.now)
+        if isinstance(happening, DialSucceeded | DialFailed) and self.current:
+            refused = isinstance(happening, DialFailed) and happening.refused and happening.status != "denied"
+            self.outage = (self.outage or world.now) if refused else None
+        if isinstance(happening, DisableRequested | ConfigChanged):
+            self.outage = None
+
+    def _looked(self, now: float) -> None:
+        self.holds(self.outage is not None)
+        if self.last is not None and self.outage is not None:
+            old = self.last - self.outage > 100.0
+            self.holds(now - self.last >= (30.0 if old else 1.0) - EPSILON)
+        self.last = now
+
+
+class HurriesOnceInThirtySeconds(Watcher):
+    def __init__(self) -> None:
+        self.last: float | None = None
+
+    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        if not isinstance(happening, TransportLost | Settled | SessionExpired):
+            return
+        if any(isinstance(effect, Dial) and effect.cause is Cause.RECONNECT for effect in effects):
+            self.holds(self.last is None or world.now - self.last >= 30.0 - EPSILON)
+            self.last = world.now
+
+
+class NeverStuck(Watcher):
+    """Whoever is told that the hub is working on it is told the truth."""
+
+    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        state = world.machine.state
+        if state is State.CONNECTING:
+            self.holds(world.dial is not None)
+        elif state is State.RECONNECTING:
+            self.holds(world.dial is not None or world.wake_at is not None)
+        elif state is State.DISABLING:
+            self.holds(world.wake_at is not None)
+
+
+class EveryStateCanBeLeft(Watcher):
+    """Whatever has happened, a person can bring the server back, unless it was stopped for good."""
+
+    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        if world.machine.life.stopped or isinstance(happening, Tick | Looked):
+            return
+        machine = copy.deepcopy(world.machine)
+        machine.handle(EnableRequested(), world.now)
+        for generation in sorted(machine.life.closing):
+            machine.handle(Closed(generation, "never mind"), world.now)
+        machine.handle(ReconnectRequested(), world.now)
+        self.holds(machine.dialing is not None)
+        machine.handle(DialSucceeded(machine.dialing or 0, listing(machine.dialing or 0)), world.now)
+        self.holds(machine.state is State.CONNECTED)
+
+
+class StoppedForGood(Watcher):
+    def __init__(self) -> None:
+        self.stopped = False
+
+    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        if self.stopped:
+            self.holds(all(isinstance(effect, Close | Reject | Emit) for effect in effects))
+            self.holds(world.machine.state is State.DISCONNECTED)
+            self.holds(world.wake_at is None)
+        self.stopped = self.stopped or isinstance(happening, ShutdownRequested | RemoveRequested)
+
+
+class OpenAdmitsNobody(Watcher):
+    def __init__(self) -> None:
+        self.until: float | None = None
+
+    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        if isinstance(happening, Asked) and self.until is not None and world.now < self.until - EPSILON:
+            self.holds(not isinstance(world.decision, Permit))
+        for effect in effects:
+            if isinstance(effect, Emit) and isinstance(effect.record, BreakerChanged):
+                change = effect.record.change
+                self.until = change.at + change.retry_in if isinstance(change, Tripped) else None
+
+
+class OneProbeAtATime(Watcher):
+    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        probes = [permit for permit in world.permits if permit.probe]
+        current = [p for p in probes if p.generation == world.machine.breaker.generation]
+        self.holds(len(current) <= 1)
+
+
+PROPERTIES: tuple[type[Watcher], ...] = (
+    OneDialAtATime,
+    NoConnectionIsLeaked,
+    CatalogNeverShrinks,
+    StaleChangesNothing,
+    LateResultsChangeNoBreaker,
+    BudgetIsFive,
+    LooksKeepTheirRate,
+    HurriesOnceInThirtySeconds,
+    NeverStuck,
+    EveryStateCanBeLeft,
+    StoppedForGood,
+    OpenAdmitsNobody,
+    OneProbeAtATime,
+)
+
+
+def all_properties() -> list[Property]:
+    """One fresh watcher of each kind."""
+    return [kind() for kind in PROPERTIES]
+
+
+def fingerprint(world: World) -> Any:
+    """All that a machine remembers, but for counts that only the log sees and when it was last used."""
+    return _dump(world.machine)
+
+
+_COUNTS = {"_late", "_refused", "calls", "last_used", "_armed", "closing", "_probe"}
+
+
+def _dump(thing: Any) -> Any:
+    if isinstance(thing, dict):
+        return {str(key): _dump(value) for key, value in thing.items()}
+    if isinstance(thing, Machine | Lifecycle | Breaker | Timers | Lookout):
+        return {key: _dump(value) for key, value in vars(thing).items() if key not in _COUNTS}
+    return repr(thing)

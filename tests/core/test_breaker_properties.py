@@ -1,0 +1,275 @@
+"""The breaker alone, under everything that can happen in any order, beside a plain model of it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from holdfast.core.breaker import Breaker, BreakerEvent, BreakerState, Outcome, Permit, Refusal, Tripped
+
+SETTINGS = settings(
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=300,
+    stateful_step_count=40,
+    report_multiple_bugs=False,
+    phases=(Phase.generate,),
+    suppress_health_check=list(HealthCheck),
+)
+
+
+class AnythingToABreaker(RuleBasedStateMachine):
+    """The model is a list of failures, a time until which it is open, and who is probing."""
+
+    breaker_type: ClassVar[type[Breaker]] = Breaker
+
+    @initialize()
+    def begin(self) -> None:
+        self.breaker = self.breaker_type()
+        self.now = 0.0
+        self.failures: list[float] = []
+        self.open_until: float | None = None
+        self.epoch = 0
+        self.connection = 0
+        self.connected_at = 0.0
+        self.firm = False
+        self.permits: list[tuple[Permit, int]] = []
+
+    # The model.
+
+    def tell(self, event: BreakerEvent | None, *, trips: bool, closes: bool = False) -> None:
+        assert isinstance(event, Tripped) == trips, "trips exactly at its threshold"
+        if trips:
+            self.epoch += 1
+            self.open_until = self.now + 60.0
+        elif closes:
+            self.open_until = None
+
+    def failure_trips(self) -> bool:
+        if self.breaker.state is BreakerState.OPEN:
+            return False
+        self.failures.append(self.now)
+        recent = [at for at in self.failures if self.now - at <= 30.0]
+        return self.breaker.state is BreakerState.HALF_OPEN or len(recent) >= 3
+
+    def is_late(self, permit: Permit, epoch: int) -> bool:
+        return epoch != self.epoch or (permit.connection or 0) < self.connection
+
+    # What happens.
+
+    @rule(seconds=st.sampled_from([0.0, 1.0, 9.0, 15.0, 16.0, 31.0, 59.0, 60.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule()
+    def a_call_asks(self) -> None:
+        cooling = self.open_until is not None and self.now < self.open_until
+        decision = self.breaker.admit(self.now, self.connection)
+        if isinstance(decision, Refusal):
+            assert self.open_until is not None, "a closed breaker admits"
+            return
+        assert not cooling, "no admission while open"
+        self.permits.append((decision, self.epoch))
+
+    @rule(which=st.integers(0, 4), outcome=st.sampled_from(Outcome))
+    def a_call_ends(self, which: int, outcome: Outcome) -> None:
+        for permit, epoch in self.permits[which : which + 1]:
+            self.permits.remove((permit, epoch))
+            before = self.snapshot()
+            late = self.is_late(permit, epoch)
+            if outcome in {Outcome.NEUTRAL, Outcome.TIMED_OUT}:
+                self.breaker.settle(permit, outcome, self.now)
+                assert self.snapshot() == before, "a neutral outcome changes nothing"
+                self.its_place_is_free(permit)
+            elif late:
+                self.breaker.settle(permit, outcome, self.now)
+                assert self.snapshot() == before, "a late result changes nothing"
+            else:
+                self.settle_current(permit, outcome)
+
+    def settle_current(self, permit: Permit, outcome: Outcome) -> None:
+        if outcome is Outcome.COMPLETED:
+            event = self.breaker.settle(permit, outcome, self.now)
+            self.failures.clear()
+            self.firm = True
+            self.tell(event, trips=False, closes=True)
+            return
+        trips = self.failure_trips()
+        self.tell(self.breaker.settle(permit, outcome, self.now), trips=trips)
+        if outcome is Outcome.CONNECTION_LOST:
+            self.connection += 1
+            self.firm = False
+
+    def its_place_is_free(self, permit: Permit) -> None:
+        if permit.probe and self.breaker.state is BreakerState.HALF_OPEN and not self.probes():
+            decision = self.breaker.admit(self.now, self.connection)
+            assert isinstance(decision, Permit), "an abandoned probe's place is given back"
+            self.permits.append((decision, self.epoch))
+
+    @rule()
+    def the_connection_dies_under_all_its_calls(self) -> None:
+        before = self.breaker.failures
+        victims = [p for p, epoch in self.permits if not self.is_late(p, epoch)]
+        trips = self.failure_trips()
+        self.tell(self.breaker.lost(self.connection, self.now), trips=trips)
+        for permit in victims:
+            self.breaker.settle(permit, Outcome.CONNECTION_LOST, self.now)
+        self.permits = [(p, epoch) for p, epoch in self.permits if p not in victims]
+        self.connection += 1
+        self.firm = False
+        assert self.breaker.failures <= min(3, before + 1), "a connection that dies is one failure"
+
+    @rule()
+    def a_dial_succeeds(self) -> None:
+        self.connection += 1
+        self.connected_at = self.now
+        self.firm = False
+        self.tell(self.breaker.connected(self.connection, self.now), trips=False, closes=True)
+
+    @rule()
+    def a_dial_fails(self) -> None:
+        trips = self.failure_trips()
+        self.tell(self.breaker.connect_failed(self.now), trips=trips)
+
+    @rule(outcome=st.sampled_from(Outcome))
+    def it_trips_cools_down_and_is_probed(self, outcome: Outcome) -> None:
+        while self.open_until is None:
+            self.a_dial_fails()
+        self.now = max(self.now, self.open_until)
+        self.a_call_asks()
+        self.a_call_asks()
+        self.a_call_ends(len(self.permits) - 1, outcome)
+
+    @rule()
+    def the_connection_has_stood(self) -> None:
+        self.breaker.stood()
+        self.firm = True
+        self.failures = [at for at in self.failures if at > self.connected_at]
+
+    @rule(late=st.booleans())
+    def a_listing_ends(self, late: bool) -> None:
+        event = self.breaker.answered(self.breaker.generation - late, self.now)
+        if not late:
+            if self.firm:
+                self.failures.clear()
+            self.tell(event, trips=False, closes=True)
+
+    @precondition(lambda self: self.open_until is not None)
+    @rule()
+    def somebody_asks_for_a_new_try(self) -> None:
+        event = self.breaker.close(self.now)
+        self.failures.clear()
+        self.epoch += 1
+        self.tell(event, trips=False, closes=True)
+
+    # What must hold.
+
+    def probes(self) -> list[Permit]:
+        return [permit for permit, epoch in self.permits if permit.probe and epoch == self.epoch]
+
+    def snapshot(self) -> Any:
+        breaker = self.breaker
+        return breaker.state, breaker.generation, breaker.trips, breaker.failures, breaker.retry_in(self.now)
+
+    @invariant()
+    def at_most_one_probe(self) -> None:
+        if self.breaker.state is BreakerState.HALF_OPEN:
+            assert len(self.probes()) <= 1, "at most one probe"
+
+    @invariant()
+    def it_is_open_when_the_model_says_so(self) -> None:
+        assert (self.breaker.state is BreakerState.CLOSED) == (self.open_until is None)
+
+
+@pytest.mark.requirement("BRK-1", "BRK-2", "BRK-4", "BRK-5", "BRK-6", "BRK-7", "BRK-10")
+def test_the_breaker_does_what_its_model_does() -> None:
+    run_state_machine_as_test(AnythingToABreaker, settings=SETTINGS)
+
+
+class LetsEveryCallerProbe(Breaker):
+    def admit(self, now: float, connection: int | None = None) -> Permit | Refusal:
+        self._probe = None
+        return super().admit(now, connection)
+
+
+class HasNoCooldown(Breaker):
+    def admit(self, now: float, connection: int | None = None) -> Permit | Refusal:
+        self._until = now
+        return super().admit(now, connection)
+
+
+class TrustsLateResults(Breaker):
+    def _is_late(self, permit: Permit) -> bool:
+        return False
+
+
+class CountsEveryVictim(Breaker):
+    def _is_late(self, permit: Permit) -> bool:
+        return permit.generation != self.generation
+
+    def lost(self, connection: int, now: float) -> BreakerEvent | None:
+        self.detached(connection)
+        return self._failed(now)
+
+
+class CountsCancellations(Breaker):
+    def settle(self, permit: Permit, outcome: Outcome, now: float) -> BreakerEvent | None:
+        failed = Outcome.TRANSPORT_FAILURE
+        return super().settle(permit, failed if outcome is Outcome.NEUTRAL else outcome, now)
+
+
+class KeepsTheProbesPlace(Breaker):
+    def settle(self, permit: Permit, outcome: Outcome, now: float) -> BreakerEvent | None:
+        probe = self._probe
+        event = super().settle(permit, outcome, now)
+        if outcome is Outcome.NEUTRAL:
+            self._probe = probe
+        return event
+
+
+class ForgetsAtEveryHandshake(Breaker):
+    def connected(self, connection: int, now: float) -> BreakerEvent | None:
+        self._failures.clear()
+        return super().connected(connection, now)
+
+
+class NeedsFourFailures(Breaker):
+    def _over_threshold(self, now: float) -> bool:
+        return super()._over_threshold(now) and self.trips > 0
+
+
+class NeverForgets(Breaker):
+    def stood(self) -> None:
+        self._firm = True
+
+
+@pytest.mark.parametrize(
+    ("mutant", "broken"),
+    [
+        (LetsEveryCallerProbe, "at most one probe"),
+        (HasNoCooldown, "no admission while open"),
+        (TrustsLateResults, "a late result changes nothing"),
+        (CountsEveryVictim, "a connection that dies is one failure"),
+        (CountsCancellations, "a neutral outcome changes nothing"),
+        (KeepsTheProbesPlace, "an abandoned probe's place is given back"),
+        (ForgetsAtEveryHandshake, "trips exactly at its threshold"),
+        (NeedsFourFailures, "trips exactly at its threshold"),
+        (NeverForgets, "trips exactly at its threshold"),
+    ],
+)
+def test_a_mutant_is_caught(mutant: type[Breaker], broken: str) -> None:
+    mutated = type("Mutated", (AnythingToABreaker,), {"breaker_type": mutant})
+    with pytest.raises(AssertionError, match=broken):
+        run_state_machine_as_test(mutated, settings=settings(SETTINGS, max_examples=2_000))

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from holdfast.core.catalog import REMEMBERED, Catalog, Item, Listing, NameKey, Unknown
+from holdfast.core.names import Kind, base_name
+
+ALLOWED = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def tools(server: str, *names: str, generation: int = 1, **raw: object) -> Listing:
+    return Listing(server=server, generation=generation, tools=tuple(Item(name, raw) for name in names))
+
+
+def catalog(*listings: Listing, **prefixes: str) -> Catalog:
+    made = Catalog()
+    for listing in listings:
+        made = made.configure(listing.server, prefix=prefixes.get(listing.server)).publish(listing)
+    return made
+
+
+def shown(made: Catalog, kind: Kind = Kind.TOOL) -> list[str]:
+    return [entry.name for entry in made.of(kind)]
+
+
+# Names.
+
+
+def test_a_tool_is_named_after_its_server() -> None:
+    assert shown(catalog(tools("github", "search"))) == ["github__search"]
+
+
+def test_a_prefix_takes_the_place_of_the_servers_id_and_an_empty_one_leaves_the_name_alone() -> None:
+    made = catalog(tools("files", "read"), tools("git", "log"), files="fs", git="")
+    assert shown(made) == ["fs__read", "log"]
+
+
+@pytest.mark.parametrize(
+    ("server", "tool"),
+    [
+        ("github", "x" * 100),
+        ("s" * 70, "read"),
+        ("my server", "read/file"),
+        ("日本", "検索"),
+        ("a.b", "c.d"),
+        ("x", ""),
+        ("x", "\ud800"),
+    ],
+)
+def test_a_long_or_odd_name_is_shortened_within_what_clients_accept(server: str, tool: str) -> None:
+    (name,) = shown(catalog(tools(server, tool)))
+    assert ALLOWED.fullmatch(name)
+    assert catalog(tools(server, tool)).resolve(name) == NameKey(Kind.TOOL, server, tool)
+
+
+def test_a_shortened_name_is_the_same_in_every_run() -> None:
+    assert base_name(Kind.TOOL, "git hub", "search", None) == "git_hub__search_d7556186"
+
+
+def test_names_that_differ_only_in_what_was_cut_off_stay_apart() -> None:
+    made = catalog(tools("s", "a" * 80 + "1", "a" * 80 + "2", "a.b", "a b"))
+    assert len(set(shown(made))) == 4
+    assert made.collisions == ()
+
+
+def test_a_collision_concerns_one_tool_and_is_reported() -> None:
+    made = catalog(tools("a", "b__c", "other"), tools("a__b", "c", "fine"))
+
+    first, other, second, fine = shown(made)
+    assert (first, other, fine) == ("a__b__c", "a__other", "a__b__fine")
+    assert second != first
+    assert ALLOWED.fullmatch(second)
+    (collision,) = made.collisions
+    assert collision.key == NameKey(Kind.TOOL, "a__b", "c")
+    assert collision.holder == NameKey(Kind.TOOL, "a", "b__c")
+    assert (collision.wanted, collision.given) == (first, second)
+
+
+def test_a_name_never_comes_to_mean_another_servers_tool() -> None:
+    both = catalog(tools("one", "search"), tools("two", "search"), one="", two="")
+    first, second = shown(both)
+
+    without = both.withdraw("one").publish(tools("two", "search", "more", generation=2))
+    again = without.publish(tools("one", "search", generation=2))
+
+    assert shown(without) == [second, "more"]
+    assert shown(again) == [first, second, "more"]
+
+
+def test_names_kept_over_a_restart_stay_with_their_owners() -> None:
+    before = catalog(tools("two", "search"), tools("one", "search"), one="", two="")
+    after = Catalog(names=before.names)
+    for server in ("one", "two"):
+        after = after.configure(server, prefix="").publish(tools(server, "search", generation=0))
+    assert {e.server: e.name for e in after.tools} == {e.server: e.name for e in before.tools}
+
+
+def test_a_tool_listed_twice_is_shown_once() -> None:
+    assert shown(catalog(tools("a", "x", "x"))) == ["a__x"]
+
+
+def test_prompts_are_named_like_tools_and_do_not_collide_with_them() -> None:
+    made = catalog(Listing(server="a", generation=1, tools=(Item("x"),), prompts=(Item("x"),)))
+    assert [entry.name for entry in made.prompts] == ["a__x"]
+    assert made.collisions == ()
+
+
+def test_resources_and_templates_keep_their_uri_unless_two_servers_share_it() -> None:
+    one = Listing(server="one", generation=1, resources=(Item("file:///a"),), templates=(Item("db://{x}"),))
+    two = Listing(server="2 nd", generation=1, resources=(Item("file:///a"),))
+    made = catalog(one, two)
+
+    assert [entry.name for entry in made.resources] == ["file:///a", "from-2-nd+file:///a"]
+    assert [entry.name for entry in made.templates] == ["db://{x}"]
+    assert made.resolve("from-2-nd+file:///a", Kind.RESOURCE) == NameKey(Kind.RESOURCE, "2 nd", "file:///a")
+
+
+def test_a_new_prefix_renames_a_servers_tools_and_keeps_it_withdrawn() -> None:
+    made = catalog(tools("a", "x"))
+    assert made.configure("a") is made
+    assert shown(made.configure("a", prefix="b")) == ["b__x"]
+    hidden = made.withdraw("a").configure("a", prefix="b")
+    assert shown(hidden) == []
+    assert shown(hidden.reinstate("a")) == ["b__x"]
+
+
+# Last good.
+
+
+@pytest.mark.requirement("LIFE-4")
+def test_a_snapshot_that_a_reader_holds_never_changes() -> None:
+    held = catalog(tools("a", "x"))
+    held.publish(tools("a", "y", generation=2)).remove("a")
+    assert shown(held) == ["a__x"]
+
+
+@pytest.mark.requirement("LIFE-4")
+def test_every_change_has_a_higher_version_and_no_change_is_the_same_snapshot() -> None:
+    first = catalog(tools("a", "x"))
+    second = first.publish(tools("a", "x", "y"))
+    assert second.version > first.version
+    assert second.publish(tools("a", "x", "y")) is second
+    assert second.withdraw("nobody") is second
+    assert second.remove("nobody") is second
+    assert second.reinstate("a") is second
+    hidden = second.withdraw("a")
+    assert hidden.withdraw("a") is hidden
+
+
+@pytest.mark.requirement("LIFE-3", "LIFE-4")
+def test_a_listing_of_an_older_connection_changes_nothing() -> None:
+    made = catalog(tools("a", "new", generation=5))
+    assert made.publish(tools("a", "old", generation=4)) is made
+
+
+@pytest.mark.requirement("LIFE-4")
+def test_a_newer_complete_listing_may_be_shorter() -> None:
+    assert shown(catalog(tools("a", "x", "y")).publish(tools("a", "y", generation=2))) == ["a__y"]
+
+
+@pytest.mark.requirement("LIFE-4")
+def test_a_withdrawn_servers_tools_are_not_listed_and_a_newer_listing_brings_them_back() -> None:
+    made = catalog(tools("a", "x"), tools("b", "y")).withdraw("a")
+    assert shown(made) == ["b__y"]
+    assert made.entry("a__x") is None
+    assert shown(made.reinstate("a")) == ["a__x", "b__y"]
+    assert shown(made.publish(tools("a", "x"))) == ["a__x", "b__y"]
+
+
+@pytest.mark.requirement("LIFE-21")
+def test_a_listing_from_before_this_run_is_shown_and_not_verified() -> None:
+    restored = catalog(tools("a", "x", generation=0))
+    assert [entry.verified for entry in restored.tools] == [False]
+
+    verified = restored.publish(tools("a", "x", generation=1))
+    assert [entry.verified for entry in verified.tools] == [True]
+    assert verified.since(restored).changed[Kind.TOOL] == {"a__x"}
+
+
+@pytest.mark.requirement("LIFE-15")
+def test_a_server_that_has_listed_nothing_is_still_there() -> None:
+    assert set(Catalog().configure("quiet").servers) == {"quiet"}
+
+
+# Resolving.
+
+
+def test_a_tool_that_was_ever_listed_is_never_unknown_while_its_server_is_configured() -> None:
+    made = catalog(tools("a", "x", "y"))
+    shorter = made.publish(tools("a", "y", generation=2))
+    for each in (made, shorter, made.withdraw("a")):
+        assert each.resolve("a__x") == NameKey(Kind.TOOL, "a", "x")
+    assert isinstance(made.remove("a").resolve("a__x"), Unknown)
+
+
+def test_a_server_that_lists_other_names_each_time_cannot_fill_the_memory() -> None:
+    made = Catalog()
+    for generation in range(1, 30):
+        names = [f"t{generation}-{n}" for n in range(100)]
+        made = made.publish(tools("a", *names, generation=generation))
+    assert len(made.names) == REMEMBERED + 100
+    assert isinstance(made.resolve("a__t29-0"), NameKey)
+    assert isinstance(made.resolve("a__t1-0"), Unknown)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_ones() -> None:
+    made = catalog(tools("files", "read_file", "write_file"))
+    answer = made.resolve("files__raed_file")
+    assert isinstance(answer, Unknown)
+    assert answer.nearest[0] == "files__read_file"
+
+
+def test_an_entry_says_whose_it_is_and_what_was_said_of_it() -> None:
+    entry = catalog(tools("a", "x", description="does x")).entry("a__x")
+    assert entry is not None
+    assert (entry.server, entry.original, entry.item.raw) == ("a", "x", {"description": "does x"})
+
+
+# Differences.
+
+
+def test_a_difference_names_what_came_went_and_changed() -> None:
+    before = catalog(tools("a", "x", "y"), tools("b", "z"))
+    after = before.publish(
+        Listing(server="a", generation=2, tools=(Item("x", {"new": True}), Item("w")), prompts=(Item("p"),))
+    )
+    diff = after.since(before)
+    assert diff.added == {
+        Kind.TOOL: {"a__w"},
+        Kind.PROMPT: {"a__p"},
+        Kind.RESOURCE: frozenset(),
+        Kind.TEMPLATE: frozenset(),
+    }
+    assert diff.removed[Kind.TOOL] == {"a__y"}
+    assert diff.changed[Kind.TOOL] == {"a__x"}
+    assert diff.kinds == {Kind.TOOL, Kind.PROMPT}
+
+
+def test_the_same_tools_from_a_newer_connection_are_no_difference() -> None:
+    before = catalog(tools("a", "x", generation=1))
+    after = before.publish(tools("a", "x", generation=2))
+    assert not after.since(before)

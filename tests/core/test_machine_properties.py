@@ -1,0 +1,270 @@
+"""Breaker and lifecycle together, under everything that can happen in any order, in simulated time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from holdfast.core.breaker import BreakerPolicy, Outcome
+from holdfast.core.lifecycle.events import (
+    Closed,
+    ConfigChanged,
+    DialFailed,
+    DialSucceeded,
+    DisableRequested,
+    EnableRequested,
+    Event,
+    ListChanged,
+    LivenessConfirmed,
+    LivenessFailed,
+    LoginSucceeded,
+    Looked,
+    ReconnectRequested,
+    RefreshFailed,
+    RefreshSucceeded,
+    RemoveRequested,
+    SessionExpired,
+    ShutdownRequested,
+    StartRequested,
+    TransportLost,
+)
+from holdfast.core.lifecycle.policy import LifecyclePolicy
+from holdfast.core.machine import Machine
+from holdfast.core.messages import FailureStatus
+from tests.core.mutants import MUTANTS
+from tests.core.properties import PROPERTIES, Watcher
+from tests.core.world import World, listing
+
+SETTINGS = settings(
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=150,
+    stateful_step_count=60,
+    report_multiple_bugs=False,
+    # A mutant need only be caught, not explained.
+    phases=(Phase.generate,),
+    suppress_health_check=list(HealthCheck),
+)
+
+TOOLS = st.lists(st.sampled_from(["read", "write", "list", "stat"]), unique=True)
+STATUSES: st.SearchStrategy[FailureStatus] = st.sampled_from(["transient", "transient", "permanent", "denied"])
+CHANCE = st.sampled_from([0.0, 0.5, 0.99])
+OLD_NEWS: st.SearchStrategy[Callable[[int], Event]] = st.sampled_from(
+    [
+        TransportLost,
+        SessionExpired,
+        RefreshFailed,
+        LivenessFailed,
+        ListChanged,
+        lambda generation: RefreshSucceeded(generation, listing(generation)),
+        lambda generation: DialSucceeded(generation, listing(generation)),
+        lambda generation: DialFailed(generation, "transient"),
+    ]
+)
+
+
+class Anything(RuleBasedStateMachine):
+    """All that can happen to a slot. The world checks the properties after each step."""
+
+    machine_type: ClassVar[type[Machine]] = Machine
+    watched: ClassVar[tuple[type[Watcher], ...]] = PROPERTIES
+
+    @initialize(lazy=st.booleans(), watchable=st.booleans(), listed=st.booleans())
+    def begin(self, lazy: bool, watchable: bool, listed: bool) -> None:
+        self.world = World(
+            lifecycle=LifecyclePolicy(lazy=lazy, watchable=watchable, idle_after=90.0),
+            listed=listed,
+            machine_type=self.machine_type,
+            properties=[kind() for kind in self.watched],
+        )
+        self.world.send(StartRequested())
+
+    # Time.
+
+    @rule(seconds=st.sampled_from([0.0, 0.5, 1.0, 5.0, 29.0, 31.0, 61.0, 400.0]), chance=CHANCE)
+    def time_passes(self, seconds: float, chance: float) -> None:
+        self.world.advance(seconds, chance=chance)
+
+    @rule(chance=CHANCE)
+    def the_timer_rings(self, chance: float) -> None:
+        self.world.sleep(chance=chance)
+
+    @rule(times=st.sampled_from([1, 2, 3, 6, 130]), refused=st.booleans())
+    def an_outage(self, times: int, refused: bool) -> None:
+        world = self.world
+        if world.connection is not None:
+            world.send(TransportLost(world.connection))
+        for _ in range(times):
+            if world.dial is not None:
+                world.fail(refused=refused)
+            if world.look is not None:
+                world.send(Looked(world.look, listening=False))
+            world.sleep()
+
+    @rule(tools=TOOLS, deaths=st.integers(0, 2))
+    def it_comes_up_and_perhaps_dies(self, tools: list[str], deaths: int) -> None:
+        for _ in range(deaths + 1):
+            self._bring_up(tools)
+            if deaths and self.world.connection is not None:
+                self.world.send(TransportLost(self.world.lease))
+
+    def _bring_up(self, tools: list[str]) -> None:
+        world = self.world
+        world.send(EnableRequested())
+        for generation in sorted(world.machine.life.closing):
+            world.send(Closed(generation))
+        if world.connection is None and world.dial is None:
+            world.sleep()
+        if world.dial is not None:
+            world.connect(*tools)
+
+    # Dials.
+
+    @precondition(lambda self: self.world.dial is not None)
+    @rule(tools=TOOLS)
+    def a_dial_succeeds(self, tools: list[str]) -> None:
+        self.world.connect(*tools)
+
+    @precondition(lambda self: self.world.dial is not None)
+    @rule(status=STATUSES, refused=st.booleans(), neutral=st.booleans(), chance=CHANCE)
+    def a_dial_fails(self, status: FailureStatus, refused: bool, neutral: bool, chance: float) -> None:
+        assert self.world.dial is not None
+        generation = self.world.dial.generation
+        self.world.send(DialFailed(generation, status, "", refused, neutral), chance=chance)
+
+    @precondition(lambda self: self.world.look is not None)
+    @rule(listening=st.booleans())
+    def a_look_ends(self, listening: bool) -> None:
+        self.world.send(Looked(self.world.look or 0, listening=listening))
+
+    @rule(generation=st.integers(1, 8), error=st.sampled_from(["", "it hung"]))
+    def a_close_ends(self, generation: int, error: str) -> None:
+        if generation in self.world.machine.life.closing:
+            self.world.send(Closed(generation, error))
+
+    # The connection that stands.
+
+    @precondition(lambda self: self.world.connection is not None)
+    @rule(tools=st.none() | TOOLS)
+    def a_refresh_succeeds(self, tools: list[str] | None) -> None:
+        lease = self.world.lease
+        self.world.send(RefreshSucceeded(lease, None if tools is None else listing(lease, *tools)))
+
+    @precondition(lambda self: self.world.connection is not None)
+    @rule(
+        make=st.sampled_from(
+            [TransportLost, SessionExpired, RefreshFailed, LivenessConfirmed, LivenessFailed, ListChanged]
+        ),
+        chance=CHANCE,
+    )
+    def something_of_the_connection(self, make: Callable[[int], Event], chance: float) -> None:
+        self.world.send(make(self.world.lease), chance=chance)
+
+    @rule(make=OLD_NEWS, back=st.integers(1, 3), first=st.booleans())
+    def something_of_an_older_one(self, make: Callable[[int], Event], back: int, first: bool) -> None:
+        world = self.world
+        if first and world.connection is not None:
+            world.send(ReconnectRequested())
+            world.connect("read")
+        older = len(world.dials) - back
+        if older > 0 and older not in {world.connection, world.dial.generation if world.dial else None}:
+            world.send(make(older))
+
+    # Commands.
+
+    @rule(
+        command=st.sampled_from(
+            [ReconnectRequested(), LoginSucceeded(), EnableRequested(), EnableRequested(), DisableRequested()]
+        )
+    )
+    def a_command(self, command: Event) -> None:
+        self.world.send(command)
+
+    @rule(lazy=st.booleans(), watchable=st.booleans())
+    def another_definition(self, lazy: bool, watchable: bool) -> None:
+        self.world.send(ConfigChanged(lazy, watchable))
+
+    @rule(command=st.sampled_from([ShutdownRequested(), RemoveRequested()]), really=st.integers(0, 12))
+    def the_end(self, command: Event, really: int) -> None:
+        if really == 12:
+            self.world.send(command)
+
+    # Calls.
+
+    @rule(count=st.integers(1, 3))
+    def calls_ask(self, count: int) -> None:
+        for _ in range(count):
+            self.world.call()
+
+    @precondition(lambda self: self.world.connection is not None)
+    @rule(slower=st.integers(0, 2), callers=st.integers(1, 3))
+    def calls_trip_the_breaker_and_others_ask_after_the_cooldown(self, slower: int, callers: int) -> None:
+        self.calls_ask(3 + slower)
+        for permit in self.world.permits[-3:]:
+            self.world.settle(permit, Outcome.TRANSPORT_FAILURE)
+        self.world.advance(60.0)
+        self.calls_ask(callers)
+
+    @precondition(lambda self: self.world.connection is not None)
+    @rule(which=st.integers(0, 5))
+    def a_waiting_call_is_sent(self, which: int) -> None:
+        waiting = [permit for permit in self.world.permits if permit.connection is None]
+        for permit in waiting[which : which + 1]:
+            permit.connection = self.world.connection
+
+    @rule(which=st.integers(0, 5), outcome=st.sampled_from(Outcome))
+    def a_call_ends(self, which: int, outcome: Outcome) -> None:
+        for permit in self.world.permits[which : which + 1]:
+            self.world.settle(permit, outcome)
+
+    @rule()
+    def every_call_fails(self) -> None:
+        for permit in list(self.world.permits):
+            self.world.settle(permit, Outcome.TRANSPORT_FAILURE)
+
+
+@pytest.mark.requirement(
+    "BRK-2", "BRK-5", "BRK-6", "BRK-7", "BRK-10", "LIFE-2", "LIFE-3", "LIFE-4", "LIFE-5", "LIFE-6", "LIFE-13",
+    "LIFE-22",
+)  # fmt: skip
+def test_every_property_holds_whatever_happens() -> None:
+    run_state_machine_as_test(Anything, settings=SETTINGS)
+
+
+class LifecycleAlone(Machine):
+    """The breaker never trips: whatever keeps the lifecycle in bounds is its own doing."""
+
+    def __init__(self, server: str, **options: Any) -> None:
+        super().__init__(server, **{**options, "breaker": BreakerPolicy(threshold=1_000_000)})
+
+
+@pytest.mark.requirement("LIFE-2", "LIFE-3", "LIFE-4", "LIFE-5", "LIFE-6", "LIFE-13", "LIFE-22")
+def test_every_property_holds_of_the_lifecycle_alone() -> None:
+    alone = type("Alone", (Anything,), {"machine_type": LifecycleAlone})
+    run_state_machine_as_test(alone, settings=settings(SETTINGS, max_examples=50))
+
+
+def test_every_property_has_a_mutant() -> None:
+    assert {watcher for watcher, _ in MUTANTS} == set(PROPERTIES)
+    assert set(PROPERTIES) == set(Watcher.__subclasses__())
+
+
+@pytest.mark.parametrize(
+    ("watcher", "mutant"), MUTANTS, ids=[f"{watcher.__name__}-{mutant.__name__}" for watcher, mutant in MUTANTS]
+)
+def test_a_property_catches_its_mutant(watcher: type[Watcher], mutant: type[Machine]) -> None:
+    mutated = type("Mutated", (Anything,), {"machine_type": mutant, "watched": (watcher,)})
+    with pytest.raises(AssertionError, match=watcher.__name__):
+        run_state_machine_as_test(mutated, settings=settings(SETTINGS, max_examples=1_000))

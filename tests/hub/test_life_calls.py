@@ -1,0 +1,362 @@
+"""The way of a call: it finds the live connection, is sent once, and is told the truth whatever becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from holdfast.core.lifecycle.table import State
+from holdfast.errors import CallDenied, CallFailed, ConnectionClosed, ServerDenied, ServerFailure
+from holdfast.hub.hub import Hub
+from holdfast.testing import FakeClock
+from tests.hub.running import reaches, records, running, settled, states, until
+from tests.peers.http_fault import Behaviour, Request, reset_before_answer, respond
+from tests.peers.mcp_http import McpPeer
+from tests.peers.mcp_sse import SsePeer
+from tests.peers.stdio import StdioPeer
+
+pytestmark = pytest.mark.anyio
+MakePeer = Callable[..., StdioPeer]
+
+
+async def failing(hub: Hub, tool: str, into: list[ServerFailure]) -> None:
+    """Call a tool, and keep how it failed."""
+    try:
+        await hub.call_tool(tool)
+    except ServerFailure as exc:
+        into.append(exc)
+
+
+@pytest.mark.requirement("LIFE-9")
+async def test_a_handle_taken_before_a_reconnect_works_after_it(stdio_peer: MakePeer) -> None:
+    peer = stdio_peer()
+    async with running({"a": peer}) as hub:
+        await hub.ready()
+        echo = next(tool for tool in hub.tools() if tool.name == "a__echo")
+        peer.kill()
+        await until(hub, "a", lambda: hub.server_health("a").generation == 2)
+        assert (await echo.call({"text": "after"})).text == "after"
+
+
+@pytest.mark.requirement("LIFE-9", "LIFE-5")
+async def test_a_handle_of_a_restored_listing_waits_for_the_first_connection() -> None:
+    async with McpPeer() as peer, running({"a": peer}) as hub:
+        await hub.ready()
+        handle = hub.tools()[0]
+        await hub.toggle("a", False)
+        await hub.toggle("a", True)
+        assert hub.server_health("a").state is State.CONNECTING
+        assert (await handle.call({"text": "came"})).text == "came"
+
+
+@pytest.mark.requirement("LIFE-10")
+async def test_three_slow_calls_do_not_tear_down_a_server_that_still_answers() -> None:
+    async with McpPeer() as peer, running({"a": peer}, call={"timeout": "200ms"}) as hub:
+        await settled(hub, peer)
+        failures: list[ServerFailure] = []
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(failing, hub, "a__slow", failures)
+        with anyio.fail_after(5):
+            await peer.until(lambda: "ping" in peer.methods)
+        await until(hub, "a", lambda: not hub._slots["a"].machine.life.lease.checking)  # type: ignore[union-attr]
+        health = hub.server_health("a")
+        assert (health.state, health.generation, health.failures) == (State.CONNECTED, 1, 0)
+        assert hub._slots["a"].machine.breaker.failures == 0
+        assert len(failures) == 3
+        assert all("holdfast.call.timeout" in failure.hint for failure in failures)
+        assert all("uncertain" in str(failure) for failure in failures)
+        assert peer.methods.count("initialize") == 1
+
+
+@pytest.mark.requirement("LIFE-10")
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_timeout_counts_once_the_server_does_not_answer_a_sign_of_life_either(
+    era: str, stdio_peer: MakePeer, brisk: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.hub.slot.PING_SECONDS", 0.2)
+    peer = stdio_peer("--stop-reading", "--era", era)
+    async with running({"a": peer}, call={"timeout": "200ms"}, reconnect={"failures": 2}) as hub:
+        await hub.ready()
+        failures: list[ServerFailure] = []
+        await failing(hub, "a__echo", failures)
+        await until(hub, "a", lambda: hub.server_health("a").failures == 1)
+        assert hub.server_health("a").state is State.CONNECTED
+        await failing(hub, "a__echo", failures)
+        await until(hub, "a", lambda: hub.server_health("a").generation != 1)
+        assert len(failures) == 2
+
+
+@pytest.mark.requirement("LIFE-11", "BRK-2", "LIFE-14")
+async def test_twenty_calls_on_a_child_that_dies_are_told_at_once_and_are_one_failure(stdio_peer: MakePeer) -> None:
+    peer = stdio_peer()
+    async with running({"a": peer}) as hub:
+        await hub.ready()
+        failures: list[ServerFailure] = []
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(20):
+                    tasks.start_soon(failing, hub, "a__slow", failures)
+                await peer.until(lambda: peer.methods.count("tools/call") == 20)
+                peer.kill()
+        assert [type(failure) for failure in failures] == [ConnectionClosed] * 20
+        assert all(isinstance(failure, ConnectionClosed) and failure.uncertain for failure in failures)
+        assert all("uncertain" in str(failure) for failure in failures)
+        await reaches(hub, "a")
+        assert hub._slots["a"].machine.breaker.failures == 1
+        assert peer.methods.count("tools/call") == 20  # none was sent again
+
+
+@pytest.mark.requirement("LIFE-11", "BRK-2")
+@pytest.mark.parametrize("stream", [True, False])
+async def test_twenty_calls_on_an_http_server_that_dies_are_told_at_once_and_are_one_failure(stream: bool) -> None:
+    async with McpPeer(get_stream=stream) as peer, running({"a": peer}, clock=FakeClock()) as hub:
+        await settled(hub, peer)
+        failures: list[ServerFailure] = []
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(20):
+                    tasks.start_soon(failing, hub, "a__slow", failures)
+                await peer.until(lambda: peer.methods.count("tools/call") == 20)
+                await peer.stop()
+        assert [type(failure) for failure in failures] == [ConnectionClosed] * 20
+        assert peer.methods.count("tools/call") == 20
+        counted = hub._slots["a"].machine.breaker.failures
+        assert counted <= 3 if stream else counted == 1  # with a stream, the loss and a refused dial are seen as well
+
+
+@pytest.mark.requirement("LIFE-11")
+async def test_calls_on_an_event_stream_that_ends_are_told_at_once() -> None:
+    async with SsePeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
+        await hub.ready()
+        failures: list[ServerFailure] = []
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(failing, hub, "a__slow", failures)
+                await peer.slow_started.wait()
+                await peer.stop()
+        assert [type(failure) for failure in failures] == [ConnectionClosed]
+
+
+@pytest.mark.requirement("LIFE-11", "LIFE-16")
+async def test_a_flood_that_ends_the_connection_is_told_to_its_callers_as_its_end(
+    stdio_peer: MakePeer, brisk: None
+) -> None:
+    peer = stdio_peer("--flood")
+    async with running({"a": peer}, clock=FakeClock(), limits={"notificationsPerSecond": 100}) as hub:
+        await until(hub, "a", lambda: hub.catalog.tools)
+        failures: list[ServerFailure] = []
+        await failing(hub, "a__echo", failures)
+        assert [type(failure) for failure in failures] == [ConnectionClosed]
+        assert "notifications per second" in str(failures[0])
+        assert "uncertain" in str(failures[0])
+
+
+@pytest.mark.requirement("LIFE-16")
+async def test_a_call_is_not_sent_again_on_a_new_connection_unless_its_tool_allows_it(stdio_peer: MakePeer) -> None:
+    peer = stdio_peer("--die-in-first-call")
+    async with running({"a": peer}) as hub:
+        await hub.ready()
+        with pytest.raises(ConnectionClosed, match="uncertain") as failure:
+            await hub.call_tool("a__echo", {"text": "once"})
+        assert failure.value.uncertain
+        await until(hub, "a", lambda: hub.server_health("a").generation == 2)
+        assert peer.methods.count("tools/call") == 1
+
+
+@pytest.mark.requirement("LIFE-16")
+async def test_a_read_only_call_is_repeated_once_when_its_connection_dies(stdio_peer: MakePeer) -> None:
+    peer = stdio_peer("--die-in-first-call", "--read-only")
+    async with running({"a": peer}) as hub:
+        await hub.ready()
+        assert (await hub.call_tool("a__echo", {"text": "twice"})).text == "twice"
+        assert peer.methods.count("tools/call") == 2
+        assert peer.starts == 2
+
+
+@pytest.mark.requirement("LIFE-16")
+async def test_a_read_only_call_is_sent_twice_and_no_more(stdio_peer: MakePeer) -> None:
+    peer = stdio_peer("--die-in-call", "--read-only")
+    async with running({"a": peer}) as hub:
+        await hub.ready()
+        with pytest.raises(ConnectionClosed) as failure:
+            await hub.call_tool("a__echo")
+        assert not failure.value.uncertain  # nothing was changed by it, however often it ran
+        assert peer.methods.count("tools/call") == 2
+
+
+@pytest.mark.requirement("LIFE-16")
+@pytest.mark.parametrize(
+    ("hints", "sent"),
+    [({"idempotentHint": True}, 2), ({"readOnlyHint": True}, 2), ({"readOnlyHint": False}, 1), ({}, 1)],
+)
+async def test_a_reset_request_is_repeated_only_if_its_tool_says_that_it_may_be(
+    hints: dict[str, Any], sent: int
+) -> None:
+    async with McpPeer(hints={"echo": hints}) as peer, running({"a": peer}, clock=FakeClock()) as hub:
+        await settled(hub, peer)
+        seen = len(peer.requests)
+        peer.script = _calls_meet(reset_before_answer, peer)
+        with pytest.raises(ConnectionClosed):
+            await hub.call_tool("a__echo")
+        assert peer.methods[seen:].count("tools/call") == sent
+
+
+def _calls_meet(fault: Behaviour, peer: McpPeer) -> Callable[[Request], Behaviour]:
+    return lambda request: fault if b'"tools/call"' in request.body else peer.healthy
+
+
+@pytest.mark.requirement("LIFE-16")
+@pytest.mark.parametrize(("status", "uncertain"), [(502, True), (503, True), (408, True), (429, False), (400, False)])
+async def test_an_error_status_says_whether_the_server_may_have_acted(status: int, uncertain: bool) -> None:
+    async with McpPeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
+        await settled(hub, peer)
+        peer.script = _calls_meet(respond(status, "no"), peer)
+        with pytest.raises(CallFailed) as failure:
+            await hub.call_tool("a__echo")
+        assert ("uncertain" in str(failure.value)) == uncertain
+        assert peer.methods.count("tools/call") == 1
+
+
+@pytest.mark.requirement("LIFE-16")
+async def test_a_refused_call_was_not_acted_upon_and_says_so() -> None:
+    async with McpPeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
+        await settled(hub, peer)
+        await peer.stop()
+        with pytest.raises(ConnectionClosed) as failure:
+            await hub.call_tool("a__echo")
+        assert not failure.value.uncertain
+        assert "uncertain" not in str(failure.value)
+
+
+@pytest.mark.requirement("LIFE-17", "BRK-2")
+async def test_an_expired_session_is_renewed_once_and_the_refused_request_repeated_without_counting() -> None:
+    async with McpPeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
+        await settled(hub, peer)
+        peer.sessions.clear()
+        assert (await hub.call_tool("a__echo", {"text": "again"})).text == "again"
+        health = hub.server_health("a")
+        assert (health.state, health.generation, health.failures, health.attempts) == (State.CONNECTED, 2, 0, 0)
+        assert hub._slots["a"].machine.breaker.failures == 0
+        assert peer.methods.count("initialize") == 2
+        assert peer.methods.count("tools/call") == 2
+
+
+@pytest.mark.requirement("LIFE-17", "LIFE-16")
+async def test_many_calls_that_meet_an_expired_session_renew_it_once_and_are_all_answered() -> None:
+    async with McpPeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
+        await settled(hub, peer)
+        peer.sessions.clear()
+        answers: list[str] = []
+
+        async def call(number: int) -> None:
+            answers.append((await hub.call_tool("a__echo", {"text": str(number)})).text)
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                for number in range(16):
+                    tasks.start_soon(call, number)
+        assert sorted(answers) == sorted(map(str, range(16)))
+        assert peer.methods.count("initialize") == 2
+        assert peer.methods.count("tools/call") <= 32
+        assert hub._slots["a"].machine.breaker.failures == 0
+
+
+@pytest.mark.requirement("LIFE-17")
+async def test_sessions_that_expire_as_soon_as_they_are_made_are_a_loss_and_no_endless_loop() -> None:
+    async with McpPeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
+        await settled(hub, peer)
+        peer.script = _calls_meet(respond(404), peer)
+        with pytest.raises(CallFailed):
+            await hub.call_tool("a__echo")
+        await until(hub, "a", lambda: hub._slots["a"].machine.dialing is None)
+        assert peer.methods.count("tools/call") == 2
+        assert peer.methods.count("initialize") <= 3
+        assert hub._slots["a"].machine.breaker.failures == 1
+
+
+@pytest.mark.requirement("LIFE-23", "BRK-4")
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_denied_call_is_that_calls_denial_and_no_more(status: int) -> None:
+    async with McpPeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
+        await settled(hub, peer)
+        told = records(hub)
+        peer.script = _calls_meet(respond(status, "not you"), peer)
+        for _ in range(5):
+            with pytest.raises(CallDenied):
+                await hub.call_tool("a__echo")
+        health = hub.server_health("a")
+        assert (health.state, health.failures) == (State.CONNECTED, 0)
+        assert hub._slots["a"].machine.breaker.failures == 0
+        assert states(told) == []
+        assert peer.methods.count("tools/call") == 5
+        peer.script = peer.healthy
+        assert (await hub.call_tool("a__echo", {"text": "you"})).text == "you"
+
+
+@pytest.mark.requirement("LIFE-23", "LIFE-4")
+async def test_a_denied_load_makes_the_server_denied_and_nothing_is_sent_until_a_person_acts() -> None:
+    clock = FakeClock()
+    async with McpPeer() as peer, running({"a": peer}, clock=clock) as hub:
+        await settled(hub, peer)
+        peer.script = respond(403, "not you")
+        await clock.advance(60)
+        await reaches(hub, "a", State.DENIED)
+        seen = len([request for request in peer.requests if request.method == "POST"])
+        await clock.advance(3600)
+        for _ in range(5):
+            with pytest.raises(ServerDenied, match="not you"):
+                await hub.call_tool("a__echo")
+        assert len([request for request in peer.requests if request.method == "POST"]) == seen
+        assert len(hub.catalog.tools) == 5
+
+
+@pytest.mark.requirement("BRK-3")
+async def test_a_caller_that_is_cancelled_tells_the_server_and_harms_nobody(stdio_peer: MakePeer) -> None:
+    peer = stdio_peer()
+    async with running({"a": peer}, clock=FakeClock()) as hub:
+        await hub.ready()
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(hub.call_tool, "a__slow")
+                await peer.until(lambda: "tools/call" in peer.methods)
+                tasks.cancel_scope.cancel()
+            await peer.until(lambda: "notifications/cancelled" in peer.methods)
+        assert (await hub.call_tool("a__echo", {"text": "fine"})).text == "fine"
+        assert hub.server_health("a").generation == 1
+
+
+async def test_progress_reaches_the_caller_and_extends_its_patience() -> None:
+    async with McpPeer() as peer, running({"a": peer}) as hub:
+        await hub.ready()
+        steps: list[float] = []
+
+        async def step(progress: float, total: float | None, message: str | None) -> None:
+            steps.append(progress)
+
+        await hub.call_tool("a__progress", {"count": 3}, on_progress=step)
+        assert steps == [1, 2, 3]
+
+
+@pytest.mark.requirement("LIFE-11")
+async def test_a_call_on_a_child_that_stops_reading_ends_by_its_deadline(stdio_peer: MakePeer, brisk: None) -> None:
+    peer = stdio_peer("--stop-reading")
+    async with running({"a": peer}, call={"timeout": "200ms"}) as hub:
+        await hub.ready()
+        failures: list[ServerFailure] = []
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(4):
+                    tasks.start_soon(_large_call, hub, failures)
+        assert len(failures) == 4
+
+
+async def _large_call(hub: Hub, into: list[ServerFailure]) -> None:
+    """More than a pipe holds: the write itself is what hangs."""
+    try:
+        await hub.call_tool("a__echo", {"text": "x" * 500_000})
+    except ServerFailure as exc:
+        into.append(exc)

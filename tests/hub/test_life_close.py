@@ -1,0 +1,223 @@
+"""Nothing outlives the hub, whenever it is closed, cancelled or killed; and nothing revives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import anyio.abc
+import pytest
+
+from holdfast.core.lifecycle.table import State
+from holdfast.errors import HoldfastError, HubClosed
+from holdfast.hub import hub as hubs
+from holdfast.hub.hub import Hub
+from holdfast.testing import FakeClock
+from tests.hub.running import config, reaches, running, settled, until
+from tests.peers.http_fault import closed_port, never_answer, respond
+from tests.peers.leaks import RUN_MARK, no_leaks
+from tests.peers.mcp_http import McpPeer
+from tests.peers.stdio import StdioPeer
+
+pytestmark = pytest.mark.anyio
+MakePeer = Callable[..., StdioPeer]
+
+
+@pytest.mark.requirement("LIFE-12", "LIFE-13")
+async def test_a_closed_hub_has_ended_its_processes_and_its_sessions_and_answers_so(stdio_peer: MakePeer) -> None:
+    child = stdio_peer("--grandchild")
+    async with McpPeer(get_stream=True) as peer, no_leaks():
+        async with running({"a": child, "b": peer}) as hub:
+            await settled(hub, peer)
+            await hub.close()
+            assert child.living == []
+            assert peer.sessions == set()
+            assert peer.methods.count("DELETE") == 1
+            for name in ("a", "b"):
+                assert hub.server_health(name).state is State.DISCONNECTED
+                with pytest.raises(HubClosed):
+                    await hub.call_tool(f"{name}__echo")
+                with pytest.raises(HubClosed):
+                    await hub.reconnect(name)
+            await hub.toggle("a", True)
+            await hub.apply(config({"a": child, "b": peer, "c": stdio_peer()}))
+            await hub.close()
+        await peer.all_closed()
+    assert child.starts == 1
+
+
+@pytest.mark.requirement("LIFE-13")
+async def test_a_hub_whose_servers_are_all_at_rest_closes_at_once(stdio_peer: MakePeer) -> None:
+    """Disabled, denied, parked, waiting to retry: none of them has anything that a close must wait for."""
+    clock = FakeClock()
+    async with McpPeer(auth="Bearer x") as denying, McpPeer(faults=[respond(503)] * 9) as failing:
+        with closed_port() as port:
+            servers = {
+                "disabled": {"command": "true", "enabled": False},
+                "denied": denying,
+                "refused": {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"},
+                "bad": {"url": 7},
+                "retrying": failing,
+            }
+            async with running(servers, clock=clock) as hub:
+                await hub.ready()
+                with anyio.fail_after(hubs.CLOSE_SECONDS / 3):
+                    await hub.close()
+
+
+@pytest.mark.requirement("LIFE-13", "LIFE-12")
+async def test_closing_while_servers_are_dialed_leaves_nothing_and_nothing_revives(stdio_peer: MakePeer) -> None:
+    child = stdio_peer("--never-answer")
+    async with McpPeer(faults=[never_answer] * 9) as peer, no_leaks():
+        async with running({"a": child, "b": peer}) as hub:
+            with anyio.fail_after(5):
+                await child.until(lambda: child.methods)
+                await peer.until(lambda: peer.requests)
+            with anyio.fail_after(hubs.CLOSE_SECONDS / 2):
+                await hub.close()
+            assert child.living == []
+        await peer.all_closed()
+        assert (child.starts, peer.connections) == (1, 1)
+
+
+@pytest.mark.requirement("LIFE-13")
+async def test_closing_while_a_server_waits_to_reconnect_cancels_the_wait(stdio_peer: MakePeer) -> None:
+    clock = FakeClock()
+    async with McpPeer(get_stream=True) as peer, running({"a": peer}, clock=clock) as hub:
+        await settled(hub, peer)
+        await peer.stop()
+        await until(hub, "a", lambda: hub.server_health("a").retry_in == 1)
+        await peer.start()
+        seen = peer.connections
+        await hub.close()
+        await clock.advance(3600)
+        assert peer.connections == seen
+        assert hub.server_health("a").state is State.DISCONNECTED
+
+
+@pytest.mark.requirement("LIFE-13", "LIFE-12")
+async def test_closing_while_a_server_is_being_reconnected_leaves_nothing(stdio_peer: MakePeer) -> None:
+    peer = stdio_peer("--ignore-stdin-close")
+    async with no_leaks(), running({"a": peer}) as hub:
+        await hub.ready()
+        os.kill(peer.pids[0], signal.SIGKILL)
+        await reaches(hub, "a", State.RECONNECTING)
+        with anyio.fail_after(hubs.CLOSE_SECONDS):
+            await hub.close()
+    assert peer.living == []
+
+
+@pytest.mark.requirement("LIFE-13")
+async def test_a_close_whose_caller_is_cancelled_goes_on_and_the_next_one_joins_it(
+    stdio_peer: MakePeer, brisk: None
+) -> None:
+    peer = stdio_peer("--ignore-stdin-close", "--ignore-term")
+    async with running({"a": peer}) as hub:
+        await hub.ready()
+        with anyio.move_on_after(0.05) as impatient:
+            await hub.close()
+        assert impatient.cancelled_caught
+        with anyio.fail_after(5):
+            await hub.close()
+        assert peer.living == []
+
+
+@pytest.mark.requirement("LIFE-12", "LIFE-13")
+async def test_a_cancelled_user_of_a_hub_gets_its_cancellation_after_an_orderly_close(stdio_peer: MakePeer) -> None:
+    child = stdio_peer()
+    async with McpPeer() as peer, no_leaks():
+        with anyio.fail_after(hubs.CLOSE_SECONDS / 3):
+            async with anyio.create_task_group() as tasks, running({"a": child, "b": peer}) as hub:
+                await settled(hub, peer)
+                tasks.cancel_scope.cancel()
+                await anyio.sleep_forever()
+        assert child.living == []
+        assert "eof" in child.log.read_text()  # it was asked to end, not killed
+        assert peer.methods.count("DELETE") == 1
+        await peer.all_closed()
+
+
+@pytest.mark.requirement("LIFE-13")
+async def test_an_error_in_the_users_block_comes_out_as_it_is(stdio_peer: MakePeer) -> None:
+    peer = stdio_peer()
+
+    async def stumble() -> None:
+        async with running({"a": peer}) as hub:
+            await hub.ready()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await stumble()
+    assert peer.living == []
+
+
+@pytest.mark.requirement("LIFE-12", "LIFE-13")
+async def test_calls_under_way_when_the_hub_closes_are_told_at_once(stdio_peer: MakePeer) -> None:
+    child = stdio_peer()
+    async with McpPeer() as peer, running({"a": child, "b": peer}) as hub:
+        await settled(hub, peer)
+        ended: list[HoldfastError] = []
+
+        async def call(name: str) -> None:
+            try:
+                await hub.call_tool(name)
+            except HoldfastError as exc:
+                ended.append(exc)
+
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(call, "a__slow")
+                tasks.start_soon(call, "b__slow")
+                await child.until(lambda: "tools/call" in child.methods)
+                await peer.slow_started.wait()
+                await hub.close()
+        assert len(ended) == 2
+
+
+@pytest.mark.requirement("LIFE-12")
+async def test_a_failed_handshake_leaves_no_process_however_stubborn(stdio_peer: MakePeer) -> None:
+    peer = stdio_peer("--handshake-fault", "misfit", "--ignore-stdin-close", "--ignore-term", "--grandchild")
+    async with running({"a": peer}, clock=FakeClock()) as hub:
+        await reaches(hub, "a", State.PERMANENTLY_FAILED)
+        assert peer.living == []
+
+
+_OWNER = """
+import anyio, sys
+from holdfast.hub.hub import Hub
+
+async def main():
+    async with Hub.from_config({"mcpServers": {"a": {"command": sys.argv[1], "args": sys.argv[2:]}}}) as hub:
+        await hub.ready()
+        print(hub.server_health("a").state.value, flush=True)
+        await anyio.sleep_forever()
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.requirement("LIFE-12")
+async def test_nothing_is_left_after_kill_9_of_the_process_that_runs_the_hub(stdio_peer: MakePeer) -> None:
+    peer = stdio_peer("--grandchild", "--ignore-stdin-close", "--ignore-term")
+    source = str(Path(hubs.__file__).parents[2])
+    command = [sys.executable, "-c", _OWNER, peer.command, *peer.args]
+    env = {**os.environ, "PYTHONPATH": source, "HOLDFAST_TEST_RUN": RUN_MARK}
+    async with await anyio.open_process(command, env=env, stderr=None) as owner:
+        assert owner.stdout is not None
+        with anyio.fail_after(30):
+            assert (await owner.stdout.receive()).strip() == b"connected"
+        assert len(peer.living) == 2
+        owner.send_signal(signal.SIGKILL)
+        await owner.wait()
+        with anyio.fail_after(10):
+            await peer.until(lambda: not peer.living)
+
+
+async def test_a_hub_that_was_never_opened_can_be_closed() -> None:
+    hub = Hub(config({}))
+    await hub.close()
+    await hub.close()
