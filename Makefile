@@ -4,11 +4,16 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 NODE_READY := .tools/node/.ready
+RUN    := .tools/run
+RUN_READY := $(RUN)/.ready
 
-.PHONY: help test lint format bench docs schema lock clean
+.PHONY: help serve test lint format bench docs schema lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
+
+serve: $(RUN_READY)  ## Serve CONFIG=mcp.json behind one MCP endpoint; without one, what is found or a demo fleet
+	@exec $(RUN)/bin/holdfast serve $(if $(CONFIG),--config "$(CONFIG)") $(ARGS)
 
 test: lint $(NODE_READY)  ## Set up, then lint, types, import rules and all tests
 	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered -q
@@ -38,6 +43,13 @@ lock: $(READY)  ## Pin the development dependencies anew
 
 clean:  ## Remove everything that the commands above made
 	rm -rf $(VENV) .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+
+# What it takes to run, and no more: it is there in seconds, where the development dependencies take minutes.
+$(RUN_READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer")'
+	test -x $(RUN)/bin/python || $(PYTHON) -m venv $(RUN)
+	$(RUN)/bin/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
 
 $(READY): pyproject.toml requirements-dev.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer")'

@@ -67,7 +67,7 @@ def import_(
     if as_json:
         print_json(view.as_data(plan, pointed, done=not dry_run))
     else:
-        view.print_plan(plan, pointed, done=not dry_run, applied=apply)
+        view.print_plan(plan, pointed, done=not dry_run)
     raise typer.Exit(0 if plan.rows and all(row.is_ours for row in plan.rows) else 1)
 
 

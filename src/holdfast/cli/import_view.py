@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
+from holdfast.cli.address import typed_command
 from holdfast.cli.output import data_console, print_error, side_console
 from holdfast.config.clients.moving import Plan, Pointing, Row, Undoing
 from holdfast.core.redact import Redactor, plain
@@ -50,7 +51,7 @@ def looked_at(plan: Plan) -> str:
     return "looked at: " + ", ".join(map(str, plan.searched))
 
 
-def print_plan(plan: Plan, pointed: Sequence[tuple[Pointing, Path | None]], *, done: bool, applied: bool) -> None:
+def print_plan(plan: Plan, pointed: Sequence[tuple[Pointing, Path | None]], *, done: bool) -> None:
     """What became of each server, and what is left to do."""
     out = data_console()
     for row in plan.rows:
@@ -63,7 +64,7 @@ def print_plan(plan: Plan, pointed: Sequence[tuple[Pointing, Path | None]], *, d
         if kept:
             back = f"`holdfast import {pointing.client.id} --undo` puts it back"
             out.print(Text(f"  backup: {kept}; {back}", style="dim"), soft_wrap=True)
-    _print_next(plan, done=done, applied=applied)
+    _print_next(plan, done=done, applied=bool(pointed))
 
 
 def print_diff(pointing: Pointing) -> None:
@@ -148,7 +149,7 @@ def _print_next(plan: Plan, *, done: bool, applied: bool) -> None:
     if not done:
         side.print("Nothing was changed: this was a dry run.")
     elif applied:
-        side.print(f"Start the hub: holdfast serve --config {plan.destination}", soft_wrap=True)
+        side.print(f"Start the hub: {typed_command()} serve --config {plan.destination}", soft_wrap=True)
     else:
         side.print(
             f"They are in {plan.destination}. With --apply the client uses the hub in their place.", soft_wrap=True

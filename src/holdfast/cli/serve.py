@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.address import DEFAULT_HOST, DEFAULT_PORT
+from holdfast.cli.address import DEFAULT_HOST, DEFAULT_PORT, typed_command
 from holdfast.cli.listening import bind, refuse_strangers
 from holdfast.cli.output import side_console
 from holdfast.config.find import find_config
@@ -99,7 +99,7 @@ def _find(config: Path | None) -> Path | None:
     except ConfigNotFound as exc:
         side = side_console()
         side.print("No mcp.json was found: this is the demo fleet. For your own servers:", soft_wrap=True)
-        side.print("  holdfast import      copies them from your other MCP clients")
+        side.print(f"  {typed_command()} import   copies them from your other MCP clients", soft_wrap=True)
         side.print(f"  or put an mcp.json at one of: {', '.join(map(str, exc.searched))}", soft_wrap=True)
         return None
 

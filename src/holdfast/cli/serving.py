@@ -21,7 +21,7 @@ import anyio
 import anyio.abc
 import uvicorn
 
-from holdfast.cli.address import endpoint
+from holdfast.cli.address import endpoint, typed_command
 from holdfast.cli.stdin import EndableStdin
 from holdfast.config.load import load_config
 from holdfast.config.spec import Config
@@ -124,7 +124,7 @@ def _announce(serving: Serving, config: Config, url: str, ready: str) -> None:
     sys.stdout.flush()
     log.info("serving %d servers of %s", len(config.servers), config.source)
     if serving.config is None:
-        log.info("see what a client sees, and break things, in a second terminal: holdfast demo")
+        log.info("see what a client sees, and break things, in a second terminal: %s demo", typed_command())
     if serving.token is None:
         log.info("every program of this machine may call it, with the credentials in that file")
 
