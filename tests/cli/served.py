@@ -73,6 +73,12 @@ class Served:
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
+    async def tell(self, method: str, **params: object) -> None:
+        """Ask it something over its stdin."""
+        assert self.process.stdin is not None
+        message = {"jsonrpc": "2.0", "id": method, "method": method, "params": params}
+        await self.process.stdin.send(json.dumps(message).encode() + b"\n")
+
     async def said(self, text: str) -> None:
         """Wait until it has said this, on either stream."""
         with anyio.fail_after(30):
@@ -106,17 +112,26 @@ class Served:
 
 @asynccontextmanager
 async def served(home: Path, *arguments: str, port: str = "0", **environ: str) -> AsyncIterator[Served]:
-    """Run ``holdfast serve`` until the body ends."""
+    """Run ``holdfast serve`` until the body ends; it listens when the body begins."""
     home.mkdir(exist_ok=True)  # noqa: ASYNC240 - nothing else waits for the loop yet
     command = [*COMMAND, "serve", "--port", port, *arguments]
+    async with spawned(command, home, home, stdin=subprocess.DEVNULL, **environ) as hub:
+        await hub.said("ready when:")
+        yield hub
+
+
+@asynccontextmanager
+async def spawned(
+    command: list[str], cwd: Path, home: Path, *, stdin: int = subprocess.PIPE, **environ: str
+) -> AsyncIterator[Served]:
+    """Run a hub until the body ends, with its output followed."""
     env = {**environment(home), **environ}
-    async with await anyio.open_process(command, cwd=home, env=env, stdin=subprocess.DEVNULL) as process:
+    async with await anyio.open_process(command, cwd=cwd, env=env, stdin=stdin) as process:
         hub = Served(process, home)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(hub.follow, process.stdout, "out")
             tasks.start_soon(hub.follow, process.stderr, "err")
             try:
-                await hub.said("ready when:")
                 yield hub
             finally:
                 with anyio.CancelScope(shield=True):

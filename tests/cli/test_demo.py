@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import anyio
 import pytest
+
 from tests.cli.served import Served, run, served
 
 pytestmark = pytest.mark.anyio

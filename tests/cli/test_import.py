@@ -286,6 +286,32 @@ def test_a_broken_file_is_an_error_with_its_place(run: Import, cursor: Path) -> 
     assert f"{cursor}:1:" in run("cursor", code=1).stderr
 
 
+def test_a_file_that_is_no_object_is_an_error(run: Import, cursor: Path) -> None:
+    cursor.write_text("[]")
+    assert "must hold an object" in run("cursor", "--apply", code=1).stderr
+
+
+def test_a_place_that_cannot_be_written_is_told(run: Import, cursor: Path, home: Path) -> None:
+    (home / "a-file").touch()
+    ran = run("cursor", "--apply", "--config", str(home / "a-file" / "mcp.json"), code=1)
+    assert "cannot be written" in ran.stderr
+    assert cursor.read_text() == CURSOR
+
+
+def test_a_client_without_servers_can_be_pointed_at_the_hub(run: Import, cursor: Path) -> None:
+    cursor.write_text("")
+    run("cursor", "--apply")
+    assert servers(cursor) == {"holdfast": {"url": "http://127.0.0.1:4653/mcp"}}
+
+
+def test_a_byte_order_mark_stays(run: Import, cursor: Path) -> None:
+    cursor.write_text('\ufeff{"mcpServers": {}}\r\n', newline="")
+    run("cursor", "--apply")
+    assert cursor.read_bytes().decode() == (
+        '\ufeff{"mcpServers": {"holdfast": {"url": "http://127.0.0.1:4653/mcp"}}}\r\n'
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

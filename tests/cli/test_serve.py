@@ -10,15 +10,16 @@ from pathlib import Path
 import anyio
 import httpx2
 import pytest
-from tests.cli.served import COMMAND, Served, config, environment, run, served
 
 from holdfast.config.load import config_from_mapping
 from holdfast.errors import CallFailed
 from holdfast.hub.loader import Loader
 from holdfast.testing import Fault, HttpServer, StdioServer
+from tests.cli.served import COMMAND, Served, config, environment, run, served, spawned
 
 pytestmark = pytest.mark.anyio
 
+CLIENT = {"name": "test", "version": "1"}
 TOKEN = "a-token-that-is-long-enough"
 
 
@@ -69,33 +70,62 @@ async def test_it_lists_the_last_good_catalog_at_once(tmp_path: Path, home: Path
             assert "one__a" in [tool.name for tool in (await hub.tools()).tools]
 
 
-async def test_a_call_under_way_at_sigterm_is_finished_and_no_new_one_is_taken(tmp_path: Path, home: Path) -> None:
-    asked, may_answer = anyio.Event(), anyio.Event()
+class Gate:
+    """A tool that answers when it may; ``asked`` is set when so many calls wait for it."""
 
-    async def slow(_: object) -> str:
-        asked.set()
-        await may_answer.wait()
+    def __init__(self, calls: int) -> None:
+        self.asked, self.may_answer = anyio.Event(), anyio.Event()
+        self._missing = calls
+
+    async def __call__(self, _: object) -> str:
+        self._missing -= 1
+        if not self._missing:
+            self.asked.set()
+        await self.may_answer.wait()
         return "done all the same"
 
+
+async def test_calls_under_way_at_sigterm_are_finished_and_no_new_one_is_taken(tmp_path: Path, home: Path) -> None:
+    calls = 16
+    slow = Gate(calls)
     async with HttpServer({"slow": slow}) as server:
         file = config(tmp_path / "mcp.json", it=server.definition)
-        async with served(home, "--config", str(file)) as hub, anyio.create_task_group() as tasks:
+        async with served(home, "--config", str(file), "--drain", "60") as hub, anyio.create_task_group() as tasks:
             await ready(hub)
             answers: list[str] = []
 
             async def call() -> None:
                 answers.append((await hub.call("it__slow")).text)
 
-            tasks.start_soon(call)
+            for _ in range(calls):
+                tasks.start_soon(call)
             with anyio.fail_after(30):
-                await asked.wait()
+                await slow.asked.wait()
             hub.send(signal.SIGTERM)
             await hub.said("closing: no new calls")
             with pytest.raises(CallFailed, match="shutting down"):
                 await hub.call("it__slow")
-            may_answer.set()
+            slow.may_answer.set()
             assert await hub.ended() == 0
-        assert answers == ["done all the same"]
+        assert answers == ["done all the same"] * calls
+
+
+async def test_over_stdio_a_call_under_way_at_sigterm_is_finished(tmp_path: Path, home: Path) -> None:
+    slow = Gate(1)
+    async with HttpServer({"slow": slow}) as server:
+        file = config(tmp_path / "mcp.json", it=server.definition)
+        command = [*COMMAND, "serve", "--stdio", "--config", str(file), "--drain", "60"]
+        async with spawned(command, tmp_path, home) as hub:
+            await hub.tell("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo=CLIENT)
+            await hub.said('"serverInfo"')
+            await hub.tell("tools/call", name="it__slow", arguments={})
+            with anyio.fail_after(30):
+                await slow.asked.wait()
+            hub.send(signal.SIGTERM)
+            await hub.said("closing: no new calls")
+            slow.may_answer.set()
+            assert await hub.ended() == 0
+            await hub.said("done all the same")
 
 
 @pytest.mark.parametrize("how", ["a bound", "a second signal"])
@@ -165,21 +195,11 @@ async def test_over_stdio_the_first_call_of_the_first_run_finds_its_tool(tmp_pat
 async def test_over_stdio_sigterm_ends_it_though_the_client_keeps_the_pipe(tmp_path: Path, home: Path) -> None:
     with StdioServer({"a": "one"}) as one:
         file = config(tmp_path / "mcp.json", one=one.definition)
-        command = [*COMMAND, "serve", "--stdio", "--config", str(file)]
-        async with await anyio.open_process(command, cwd=tmp_path, env=environment(home)) as process:
-            hub = Served(process, home)
-            try:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(hub.follow, process.stderr, "err")
-                    await hub.said("one: connecting -> connected")
-                    process.send_signal(signal.SIGTERM)
-                    assert await hub.ended() == 0
-                assert process.stdout is not None
-                with pytest.raises(anyio.EndOfStream):
-                    await process.stdout.receive()
-            finally:
-                if process.returncode is None:
-                    process.kill()
+        async with spawned([*COMMAND, "serve", "--stdio", "--config", str(file)], tmp_path, home) as hub:
+            await hub.said("one: connecting -> connected")
+            hub.send(signal.SIGTERM)
+            assert await hub.ended() == 0
+            assert hub.out == ""
 
 
 async def test_without_a_file_it_serves_the_demo_fleet_and_leaves_nothing_when_killed(home: Path) -> None:

@@ -191,6 +191,18 @@ async def test_it_watches_by_itself(file: Path) -> None:
         tasks.cancel_scope.cancel()
 
 
+async def test_an_edit_between_reading_and_watching_is_not_missed(file: Path) -> None:
+    file.write_text("{}")
+    config, told = load_config(file), anyio.Event()
+    file.write_text(text(late={"command": "no-such-command-here"}))
+    async with Hub(config) as hub, anyio.create_task_group() as tasks:
+        tasks.start_soon(Reloader(hub, file, on_reload=lambda _: told.set()).run)
+        with anyio.fail_after(20):
+            await told.wait()
+        assert list(hub.servers) == ["late"]
+        tasks.cancel_scope.cancel()
+
+
 async def test_it_can_be_told_to_read_at_once(file: Path) -> None:
     file.write_text("{}")
     async with running(file) as (hub, reloader):

@@ -68,7 +68,7 @@ def import_(
         print_json(view.as_data(plan, pointed, done=not dry_run))
     else:
         view.print_plan(plan, pointed, done=not dry_run)
-    raise typer.Exit(0 if plan.rows and all(row.is_ours for row in plan.rows) else 1)
+    raise typer.Exit(0 if (plan.rows or pointed) and all(row.is_ours for row in plan.rows) else 1)
 
 
 def _chosen(names: list[str]) -> list[Client]:

@@ -92,7 +92,8 @@ class Reloader:
         self._applied = self._seen = _stamp(self._watched)
 
     async def run(self) -> None:
-        """Look, wait, and look again."""
+        """Look, wait, and look again. The first time the file is read: it may have changed since the hub's was."""
+        await self.reload()
         while True:
             await self.look()
             await self._clock.wait(anyio.Event(), self._clock.now() + PERIOD)

@@ -104,9 +104,17 @@ class ClientFile:
 def write_whole(file: Path, text: str, *, mode: int = 0o600) -> None:
     """Replace a file in one step. Links are followed, and a file that exists keeps its mode."""
     target = Path(os.path.realpath(file))
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if target.exists():
-        mode = target.stat().st_mode & 0o7777
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _replace(target, text, target.stat().st_mode & 0o7777 if target.exists() else mode)
+    except OSError as exc:
+        why = exc.strerror or type(exc).__name__
+        raise HoldfastError(
+            f"{target} cannot be written: {why}", hint=f"look at {target.parent}: is it yours?"
+        ) from exc
+
+
+def _replace(target: Path, text: str, mode: int) -> None:
     descriptor, fresh = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
@@ -122,11 +130,17 @@ def write_whole(file: Path, text: str, *, mode: int = 0o600) -> None:
 
 def _parsed(file: Path, text: str) -> Any:
     if file.suffix != ".toml":
-        return parse(text, file=file).value
+        return _object(file, parse(text, file=file).value)
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
         raise ConfigError([Problem(message=f"this is not TOML: {_where(exc)}", file=file)]) from exc
+
+
+def _object(file: Path, value: object) -> object:
+    if not isinstance(value, dict):
+        raise ConfigError([Problem(message="the file must hold an object", hint="write { … }", file=file)])
+    return value
 
 
 def _where(exc: tomllib.TOMLDecodeError) -> str:
