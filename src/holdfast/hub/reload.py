@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Kept", "OnReload", "Reloaded", "Reloader", "write_to_log"]
 
-log = logging.getLogger("holdfast.hub")
+log = logging.getLogger("holdfast.reload")
 
 PERIOD = 0.5
 """Seconds between two looks: an edit is in force about a second after it is saved, and a look costs microseconds."""
