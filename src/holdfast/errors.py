@@ -8,6 +8,7 @@
     ├── UsageError                     the command was called with wrong arguments
     ├── UnknownServer                  no server of that name is configured
     ├── UnknownTool                    the server has no tool of that name
+    ├── ToolHeld                       the tool says something else than when it was first seen, and is held
     ├── ServerUnavailable              the hub did not send the call; .server_id .state .reason .retry_in
     │   ├── ServerDisabled             it is switched off
     │   ├── ServerDenied               loading it was refused on policy
@@ -54,6 +55,7 @@ __all__ = [
     "ServerNotReady",
     "ServerPermanentlyFailed",
     "ServerUnavailable",
+    "ToolHeld",
     "UnknownServer",
     "UnknownTool",
     "UsageError",
@@ -127,6 +129,10 @@ class UnknownServer(HoldfastError):
 
 class UnknownTool(HoldfastError):
     """The server answered, and has no tool of that name."""
+
+
+class ToolHeld(HoldfastError):
+    """The tool says something else than when it was first seen, and waits for somebody to approve that."""
 
 
 class ServerUnavailable(HoldfastError):

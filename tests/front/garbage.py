@@ -7,7 +7,7 @@ import json
 import random
 from typing import Any
 
-__all__ = ["Garbage"]
+__all__ = ["Garbage", "headers_of"]
 
 _META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -139,3 +139,20 @@ class Garbage:
         if self._chance.random() < 0.5:
             return body[:place]
         return body[:place] + bytes([self._chance.randrange(256)]) + body[place + 1 :]
+
+
+def headers_of(body: bytes) -> tuple[str, str]:
+    """The method and the name that a client of the modern era repeats in its headers; empty if there is none."""
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return "", ""
+    if not isinstance(message, dict):
+        return "", ""
+    params = message.get("params")
+    given = params if isinstance(params, dict) else {}
+    return _header(message.get("method")), _header(given.get("name") or given.get("uri"))
+
+
+def _header(value: object) -> str:
+    return value if isinstance(value, str) and value.isascii() and value.isprintable() else ""

@@ -73,6 +73,7 @@ class Origin(Server[Any]):
         self.roots_changed = anyio.Event()
         self.connections = 0
         self.url = ""
+        self.words = ""
 
     def create_initialization_options(self, *args: Any, **kwargs: Any) -> InitializationOptions:
         self.connections += 1
@@ -82,7 +83,10 @@ class Origin(Server[Any]):
     async def _list_tools(self, ctx: Context, params: object) -> types.ListToolsResult:
         names = [*TOOLS, *self.extra_tools]
         return types.ListToolsResult(
-            tools=[types.Tool(name=name, description=f"It can {name}.", input_schema=OBJECT) for name in names]
+            tools=[
+                types.Tool(name=name, description=self.words or f"It can {name}.", input_schema=OBJECT)
+                for name in names
+            ]
         )
 
     async def _call_tool(

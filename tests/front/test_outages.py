@@ -17,7 +17,7 @@ from tests.front.origin import running
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.requirement("HUB-4", "HUB-11")
+@pytest.mark.requirement("HUB-4", "HUB-11", "SEC-6")
 async def test_what_is_unavailable_stands_in_the_instructions_the_status_tool_and_the_status_resource(
     client_era: Era, ada: Person
 ) -> None:

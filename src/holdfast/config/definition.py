@@ -273,6 +273,7 @@ class _Reader:
             headers=MappingProxyType(dict(model.headers)),
             allow_plain_http=model.allow_plain_http,
             tools=_tool_filter(model),
+            hold_changed=model.tools.hold_changed,
             prefix=model.prefix,
             enabled=model.enabled is not False and not model.disabled,
             lazy=model.lazy,

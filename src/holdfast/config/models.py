@@ -91,6 +91,11 @@ class ToolsFile(_File):
     exclude: _Names = Field(
         default=(), description="Shell patterns of the tools that are not; they win over `include`."
     )
+    hold_changed: Flag = Field(
+        default=False,
+        description="Hold a tool whose description or schema is not what it was when it was first seen, "
+        "until the change is approved. Otherwise the change is only reported.",
+    )
 
 
 class ServerFile(_File):

@@ -67,6 +67,8 @@ class ServerSpec:
     enabled: bool = True
     lazy: bool = False
     """Started at its first use, and stopped when it was unused for ``Settings.idle``."""
+    hold_changed: bool = False
+    """Whether a tool that says something else than when it was first seen is held until approved."""
     sharing: Sharing = "shared"
     """Whether all clients use one connection to it, or each has one of its own."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)

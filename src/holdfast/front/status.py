@@ -84,6 +84,7 @@ def _servers(hub: Hub, findings: Mapping[str, str]) -> dict[str, dict[str, Any]]
             "tools": tools.get(name, 0),
         }
         | ({"finding": findings[name]} if name in findings else {})
+        | ({"changedTools": sorted(changed)} if (changed := hub.approvals.changed.get(name)) else {})
         for name, health in hub.servers.items()
     }
 
@@ -91,7 +92,9 @@ def _servers(hub: Hub, findings: Mapping[str, str]) -> dict[str, dict[str, Any]]
 def _line(name: str, one: Mapping[str, Any]) -> str:
     because = f": {one['reason']}" if one["reason"] and not one["available"] else ""
     later = f" (next try in {one['retryIn']:.0f} s)" if one["retryIn"] and not one["available"] else ""
-    return f"{name}: {one['state']}{because}{later}; {one['tools']} tools listed"
+    changed = one.get("changedTools")
+    warning = f"; not what they were when first seen: {', '.join(changed)}" if changed else ""
+    return f"{name}: {one['state']}{because}{later}; {one['tools']} tools listed{warning}"
 
 
 def _collisions(hub: Hub) -> list[dict[str, str]]:

@@ -15,6 +15,7 @@ from holdfast.config.spec import ServerSpec
 from holdfast.core.catalog import Catalog, Entry, Kind, NameKey, Unknown
 from holdfast.hub.hub import Hub
 from holdfast.hub.lease import is_shown
+from holdfast.hub.lookup import is_repeatable
 from holdfast.hub.showing import shown
 
 __all__ = ["LIST_METHODS", "View"]
@@ -82,9 +83,7 @@ class View:
 
     def is_repeatable(self, key: NameKey) -> bool:
         """Whether a tool says that calling it twice is as good as once."""
-        entry = self._entry(key)
-        said = entry.item.raw.get("annotations") if entry is not None else None
-        return isinstance(said, Mapping) and (said.get("readOnlyHint") is True or said.get("idempotentHint") is True)
+        return is_repeatable(self.hub.catalog, self.hub.catalog.names.get(key, ""))
 
     def _entry(self, key: NameKey) -> Entry | None:
         name = self.hub.catalog.names.get(key)

@@ -17,19 +17,21 @@ import anyio.abc
 import anyio.to_thread
 
 from holdfast.config.spec import BadServer, Config, ServerSpec
-from holdfast.core.catalog import Catalog, Listing, NameKey, Unknown
+from holdfast.core.catalog import Catalog, Listing, NameKey
 from holdfast.core.lifecycle import effects as do
 from holdfast.core.lifecycle import events as on
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.core.names import Kind
-from holdfast.errors import HubClosed, LoadFailed, ServerDisabled, UnknownServer, UnknownTool
+from holdfast.errors import HubClosed, LoadFailed, ServerDisabled, UnknownServer
+from holdfast.hub.approvals import Approvals
 from holdfast.hub.calls import send
 from holdfast.hub.clock import Clock, RealClock
 from holdfast.hub.journal import HubRecord, Journal, Published
 from holdfast.hub.keeper import Keeper
 from holdfast.hub.lease import Workshop
 from holdfast.hub.loader import read
+from holdfast.hub.lookup import held, is_repeatable, resolved
 from holdfast.hub.memory import Memory
 from holdfast.hub.outcome import Tool
 from holdfast.hub.private import PrivateSlots, ready_within
@@ -66,6 +68,7 @@ class Hub:
         self.catalog = Catalog()
         self._clock = clock or RealClock()
         self._chance = chance
+        self.approvals = Approvals(state_file.with_suffix(".tools.json") if state_file is not None else None)
         self._keeper = Keeper(Store(state_file) if state_file is not None else None)
         self._journal = Journal()
         self._journal.add_sink(Watcher(on_warning))
@@ -73,7 +76,7 @@ class Hub:
         self._memory = Memory()
         self._warden = Warden()
         self._relay: Relay | None = None
-        self._private: PrivateSlots | None = None
+        self.private = PrivateSlots()
         self._house: anyio.abc.TaskGroup | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._around: Surroundings | None = None
@@ -101,6 +104,7 @@ class Hub:
 
     async def __aenter__(self) -> Self:
         """Start, and return at once: servers come up in the background."""
+        await anyio.to_thread.run_sync(self.approvals.load)
         self.catalog = await anyio.to_thread.run_sync(self._keeper.restore, self.config)
         self._house = await anyio.create_task_group().__aenter__()
         with anyio.CancelScope(shield=True):  # over in a moment; half an entered group could not be left again
@@ -120,7 +124,7 @@ class Hub:
             shelf=self,
             relay=lambda: self._relay,
         )
-        self._private = PrivateSlots(self._around)
+        self.private.open(self._around)
         for slot in [self._placed(server) for server in self.config.servers.values()]:
             self._begin(slot)
         tasks.start_soon(self._keeper.run, name="state keeper")
@@ -201,12 +205,6 @@ class Hub:
         """From now on, new connections pass what servers ask of clients on to ``relay``."""
         self._relay = relay
 
-    @property
-    def private(self) -> PrivateSlots:
-        """The connections that clients have of their own."""
-        assert self._private is not None  # noqa: S101 - the hub is open
-        return self._private
-
     def events(self) -> AsyncIterator[HubRecord]:
         """Every transition, trip, retry and publication from now on, until the hub is closed."""
         return self._journal.records()
@@ -217,28 +215,28 @@ class Hub:
         self, name: str, arguments: Mapping[str, Any] | None = None, *, on_progress: ProgressFn | None = None
     ) -> CallResult:
         """Call a tool by its name in the catalog."""
-        key = self._resolve(name, Kind.TOOL)
+        key = resolved(self.catalog, name, Kind.TOOL)
         params = {"name": key.original, "arguments": dict(arguments or {})}
         raw = await self.request(
-            key.server, "tools/call", params, repeatable=self._repeatable(name), on_progress=on_progress
+            key.server, "tools/call", params, repeatable=is_repeatable(self.catalog, name), on_progress=on_progress
         )
         return CallResult.from_raw(raw)
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> Mapping[str, Any]:
         """Get a prompt by its name in the catalog."""
-        key = self._resolve(name, Kind.PROMPT)
+        key = resolved(self.catalog, name, Kind.PROMPT)
         params = {"name": key.original, "arguments": dict(arguments or {})}
         return await self.request(key.server, "prompts/get", params, repeatable=True)
 
     async def read_resource(self, uri: str, *, server: str | None = None) -> Mapping[str, Any]:
         """Read a resource by its URI in the catalog, or any URI of a server that is named."""
-        key = NameKey(Kind.RESOURCE, server, uri) if server is not None else self._resolve(uri, Kind.RESOURCE)
+        key = NameKey(Kind.RESOURCE, server, uri) if server is not None else resolved(self.catalog, uri, Kind.RESOURCE)
         return await self.request(key.server, "resources/read", {"uri": key.original}, repeatable=True)
 
     async def complete(self, ref: Mapping[str, Any], argument: Mapping[str, str]) -> Mapping[str, Any]:
         """Ask for completions of a prompt's or a template's argument; ``ref`` uses the catalog's names."""
         by_uri = "uri" in ref
-        key = self._resolve(str(ref["uri" if by_uri else "name"]), Kind.TEMPLATE if by_uri else Kind.PROMPT)
+        key = resolved(self.catalog, str(ref["uri" if by_uri else "name"]), Kind.TEMPLATE if by_uri else Kind.PROMPT)
         own = {**ref, ("uri" if by_uri else "name"): key.original}
         params = {"ref": own, "argument": dict(argument)}
         return await self.request(key.server, "completion/complete", params, repeatable=True)
@@ -296,11 +294,24 @@ class Hub:
     # What slots tell (the ``Shelf`` of slot.py).
 
     def publish(self, listing: Listing) -> None:
-        """Show a newer complete listing."""
-        self._show(listing.server, self.catalog.publish(listing))
+        """Show a newer complete listing, except for what is held."""
+        spec = self.config.servers.get(listing.server)
+        reviewed = self.approvals.review(listing, hold=isinstance(spec, ServerSpec) and spec.hold_changed)
+        self._show(listing.server, self.catalog.publish(reviewed))
+        if self._tasks is not None:
+            self._tasks.start_soon(anyio.to_thread.run_sync, self.approvals.save)
+
+    def approve(self, server: str, tool: str | None = None) -> None:
+        """Take what a server's tools say now for good, one of them or all: what was held is shown and called."""
+        self.slot(server)
+        listing = self.approvals.approve(server, tool)
+        if listing is not None:
+            self.publish(listing)
 
     def withdraw(self, server: str, *, removed: bool) -> None:
         """Stop showing a server's items."""
+        if removed:
+            self.approvals.forget(server)
         self._show(server, self.catalog.remove(server) if removed else self.catalog.withdraw(server))
 
     def reinstate(self, server: str) -> None:
@@ -340,7 +351,7 @@ class Hub:
             slot.tell(on.EnableRequested() if server.enabled else on.DisableRequested())
 
     def _all_slots(self) -> list[Slot]:
-        return [*self._slots.values(), *(self._private.all() if self._private is not None else ())]
+        return [*self._slots.values(), *self.private.all()]
 
     def slot(self, name: str) -> Slot:
         """The slot of a server, for whoever passes requests on."""
@@ -349,19 +360,6 @@ class Hub:
             known = ", ".join(sorted(self._slots)) or "none at all"
             raise UnknownServer(f"no server named `{name}` is configured", hint=f"configured: {known}")
         return slot
-
-    def _resolve(self, name: str, kind: Kind) -> NameKey:
-        found = self.catalog.resolve(name, kind)
-        if isinstance(found, Unknown):
-            noun = kind.value.removesuffix("s")
-            hint = f"did you mean {' or '.join(found.nearest)}?" if found.nearest else ""
-            raise UnknownTool(f"no server has a {noun} named `{name}`", hint=hint)
-        return found
-
-    def _repeatable(self, name: str) -> bool:
-        entry = self.catalog.entry(name)
-        said = entry.item.raw.get("annotations") if entry is not None else None
-        return isinstance(said, Mapping) and (said.get("readOnlyHint") is True or said.get("idempotentHint") is True)
 
     async def request(
         self,
@@ -379,6 +377,8 @@ class Hub:
         ``slot`` is another connection to the same server, such as one of the caller's own.
         """
         policy = self.config.settings.call
+        if method == "tools/call" and self.approvals.is_held(server, str(params.get("name"))):
+            raise held(server, str(params.get("name")))
 
         async def ask(connection: Connection) -> Mapping[str, Any]:
             return await connection.request(

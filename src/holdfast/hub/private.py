@@ -22,9 +22,13 @@ __all__ = ["PrivateSlots", "ready_within"]
 class PrivateSlots:
     """The connections of all clients that have some of their own."""
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = replace(around, shelf=_NoShelf())
+    def __init__(self) -> None:
+        self._around: Surroundings | None = None
         self._slots: dict[tuple[Hashable, str], Slot] = {}
+
+    def open(self, around: Surroundings) -> None:
+        """The hub is open."""
+        self._around = replace(around, shelf=_NoShelf())
 
     def of(self, owner: Hashable, spec: ServerSpec, relay: FindRelay) -> Slot:
         """The owner's slot for a server; begun now if this is its first use, anew if the definition changed."""
@@ -33,6 +37,7 @@ class PrivateSlots:
             return slot
         if slot is not None:
             slot.tell(on.RemoveRequested())
+        assert self._around is not None  # noqa: S101 - the hub is open
         slot = self._slots[owner, spec.id] = Slot(spec, replace(self._around, relay=relay))
         self._around.tasks.start_soon(slot.run, name=f"{spec.id} of one client")
         slot.tell(on.StartRequested())
