@@ -54,6 +54,8 @@ class Call:
         """Put a notice in line."""
         if method == "notifications/message" and not self.client.wants_log((params or {}).get("level")):
             return
+        if method == "notifications/elicitation/complete" and self.client.modern:
+            return  # the modern era has no such notice: whoever repeats the request learns it
         self._outbox.append((method, params))
         self._wake()
 

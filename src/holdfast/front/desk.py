@@ -30,7 +30,7 @@ from holdfast.front.status import STATUS_URI
 from holdfast.hub.hub import Hub
 from holdfast.hub.journal import HubRecord, Missed, Published
 from holdfast.hub.slot import Slot
-from holdfast.wire.relay import Caller, Relay
+from holdfast.wire.relay import OF_A_CALL, Caller, Relay
 
 __all__ = ["Desk"]
 
@@ -198,7 +198,10 @@ class Desk:
         self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None
     ) -> dict[str, Any]:
         """Ask the client whose call it is, or the only one there is."""
-        return await (caller or self._sole(server, method)).ask(method, params)
+        whose = caller or self._sole(server)
+        if whose is None:
+            raise self._unattributed(server, method)
+        return await whose.ask(method, params)
 
     def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
         """Pass a notice on to whom it concerns."""
@@ -206,30 +209,32 @@ class Desk:
             uri = (params or {}).get("uri")
             if isinstance(uri, str):
                 self._updated(server, uri)
-        elif method in ("notifications/message", "notifications/elicitation/complete"):
-            with suppress(MCPError):
-                self._sole(server, method).tell(method, params)
+        elif method in OF_A_CALL and (whose := self._sole(server)) is not None:
+            whose.tell(method, params)
 
     def tell(self, client: Client, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Tell a client something on its own stream."""
         if client.note(method, params):
             self.start(client.flush)
 
-    def _sole(self, server: str, method: str) -> Caller:
-        """The only one whose it can be."""
-        under_way = [call for call in self._calls if call.server == server]
-        here = [client for client in self._clients if client.view.covers(server)]
+    def _sole(self, server: str) -> Caller | None:
+        """The only one whose it can be; None if there is none, or more than one."""
+        under_way, here = self._candidates(server)
         if len({client.owner for client in (*here, *(call.client for call in under_way))}) != 1:
-            raise self._unattributed(server, method, several=bool(here or under_way))
+            return None
         return under_way[-1] if under_way else _Standing(self, here[0])
+
+    def _candidates(self, server: str) -> tuple[list[Call], list[Client]]:
+        under_way = [call for call in self._calls if call.server == server]
+        return under_way, [client for client in self._clients if client.view.covers(server)]
 
     def standing(self, client: Client, server: str) -> Caller:
         """One client, by a call of its own to this server if one is under way."""
         own = [call for call in self._calls if call.server == server and call.client.owner == client.owner]
         return own[-1] if own else _Standing(self, client)
 
-    def _unattributed(self, server: str, method: str, *, several: bool) -> MCPError:
-        if not several:
+    def _unattributed(self, server: str, method: str) -> MCPError:
+        if not any(self._candidates(server)):
             return MCPError(INVALID_REQUEST, f"there is no client that could answer {method}")
         if server not in self.findings:
             log.warning(
@@ -320,7 +325,7 @@ class _OwnRelay(Relay):
 
     def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
         uri = (params or {}).get("uri")
-        if method in ("notifications/message", "notifications/elicitation/complete"):
+        if method in OF_A_CALL:
             self._desk.standing(self._client, server).tell(method, params)
         elif method == "notifications/resources/updated" and isinstance(uri, str):
             shown = self._client.view.shown_uri(server, uri)

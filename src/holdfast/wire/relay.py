@@ -18,7 +18,7 @@ from mcp.shared.dispatcher import CallOptions, DispatchContext, Dispatcher, OnNo
 from mcp.shared.transport_context import TransportContext
 from mcp_types import CLIENT_CAPABILITIES_META_KEY
 
-__all__ = ["RELAYED", "Caller", "Patience", "Relay", "Relayed", "attributed", "calling"]
+__all__ = ["OF_A_CALL", "RELAYED", "Caller", "Patience", "Relay", "Relayed", "attributed", "calling"]
 
 RELAYED = frozenset({"sampling/createMessage", "elicitation/create", "roots/list"})
 """What a server may ask of a client."""
