@@ -1,0 +1,92 @@
+"""Whatever a server answers, its callers hear of it in time, and no other server's callers notice."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import mcp_types as types
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from tests.clients.companion import Companion, companion
+from tests.conformance.serving import PYTHON_ENV, ServedHub, fixture_over_stdio, hub_over_http
+from tests.front.hostile_server import WAYS
+
+pytestmark = [
+    pytest.mark.anyio,
+    # Sampling and logging as 2025 knew them are discouraged by now, and still about.
+    pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
+]
+
+# The hub's own patience with a call is two seconds here; a server that exits is started again.
+_PATIENCE = 30.0
+# Ways in which the answer itself is as it should be, whatever came with it.
+ANSWERED = frozenset(
+    {
+        "properly",
+        "after-a-broken-line",
+        "after-a-deep-line",
+        "twice",
+        "for-another-call",
+        "asking-for-the-unknown",
+        "asking-without-leave",
+        "asking-wrongly",
+    }
+)
+
+
+@asynccontextmanager
+async def _hub(folder: Path) -> AsyncIterator[ServedHub]:
+    hostile = {"command": sys.executable, "args": ["-m", "tests.front.hostile_server"], "env": PYTHON_ENV}
+    servers = {"hostile": hostile, "child": fixture_over_stdio()}
+    # A breaker that does not trip: each way is tried on a server that is there.
+    settings = {"call": {"timeout": "2s"}, "breaker": {"threshold": 1000}}
+    async with hub_over_http(servers, folder=folder, **settings) as served:
+        yield served
+
+
+@pytest.mark.requirement("SEC-4", "LIFE-14")
+async def test_callers_hear_in_time_whatever_a_server_answers_and_other_servers_go_on(tmp_path: Path) -> None:
+    heard: dict[str, str] = {}
+    async with (
+        _hub(tmp_path) as hub,
+        companion(hub.one("hostile"), "modern") as client,
+        companion(hub.one("child"), "modern") as other,
+    ):
+        for way in WAYS:
+            with anyio.fail_after(_PATIENCE):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(_goes_on, other)
+                    heard[way] = await _poke(client, way)
+                assert await _poke(client, "properly", patiently=True) == "poked"
+    assert [way for way in ANSWERED if heard[way] != "poked"] == [], heard
+    assert [way for way in heard if not heard[way]] == [], heard
+    assert "Traceback" not in await anyio.Path(hub.process.log).read_text()
+
+
+async def _poke(client: Companion, way: str, *, patiently: bool = False) -> str:
+    """What the caller hears: the answer, or an error; again, if the server has to come back first."""
+    while True:
+        try:
+            result = await client.client.call_tool("poke", {"way": way})
+        except MCPError as error:
+            heard, failed = error.message, True
+        else:
+            heard, failed = _words(result), bool(result.is_error)
+        if not (failed and patiently):
+            return heard
+        await anyio.sleep(0.1)
+
+
+def _words(result: types.CallToolResult) -> str:
+    return " ".join(block.text for block in result.content if isinstance(block, types.TextContent)) or "nothing"
+
+
+async def _goes_on(other: Companion) -> None:
+    for _ in range(3):
+        with anyio.fail_after(10):
+            assert await other.call("test_echo", words="hello") == "hello"
