@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -180,6 +181,26 @@ async def test_without_watching_sighup_reads_the_file_again(tmp_path: Path, home
             config(file, one=one.definition, two=two.definition)
             hub.send(signal.SIGHUP)
             await hub.said("added: two")
+
+
+async def test_on_a_terminal_sighup_says_that_it_was_closed(tmp_path: Path, home: Path) -> None:
+    home.mkdir()  # noqa: ASYNC240 - nothing else waits for the loop
+    ours, theirs = os.openpty()
+    command = [*COMMAND, "serve", "--port", "0", "--config", str(config(tmp_path / "mcp.json"))]
+    env = environment(home)
+    async with await anyio.open_process(command, cwd=tmp_path, env=env, stdin=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        hub = Served(process, home)
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(hub.follow, process.stdout, "out")
+                await hub.said("ready when:")
+                hub.send(signal.SIGHUP)
+                assert await hub.ended() == 0
+        finally:
+            os.close(ours)
+            if process.returncode is None:
+                process.kill()
 
 
 async def test_over_stdio_the_first_call_of_the_first_run_finds_its_tool(tmp_path: Path, home: Path) -> None:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def demo() -> AsyncIterator[tuple[Hub, Control, Reloader]]:
-    async with demo_fleet() as control, Hub(load_config(control.config_file)) as hub:
+    async with demo_fleet(pace=5) as control, Hub(load_config(control.config_file)) as hub:
         with anyio.fail_after(60):
             await hub.ready()
             yield hub, control, Reloader(hub, control.config_file)

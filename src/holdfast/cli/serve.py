@@ -58,7 +58,8 @@ def serve(
     """Serve every server of an mcp.json behind one MCP endpoint, over HTTP or stdio.
 
     Without a configuration it serves a demo fleet, whose servers fail each in its own way.
-    SIGTERM and Ctrl-C end it: calls under way are finished first. SIGHUP reads the mcp.json again.
+    SIGTERM and Ctrl-C end it: calls under way are finished first. SIGHUP reads the mcp.json again,
+    but where it runs on a terminal: there it means that the terminal was closed.
     Beyond this machine it listens only with a token (--token-file, --token or $HOLDFAST_TOKEN).
     """
     if demo and config is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
+import os
 import signal
 import socket
 import sys
@@ -42,7 +43,7 @@ log = logging.getLogger("holdfast.serve")
 STREAMS_SECONDS = 1
 """When all calls are done, streams that wait for news are still open; nothing is lost by cutting them."""
 
-_END = (signal.SIGTERM, signal.SIGINT)
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 Drain = Callable[[float], Awaitable[bool]]
 
@@ -173,7 +174,8 @@ def _watch(tasks: anyio.abc.TaskGroup, serving: Serving, hub: Hub) -> None:
     if hub.config.source is None:
         return
     reloader = Reloader(hub, hub.config.source)
-    tasks.start_soon(_reload_on_signal, reloader)
+    if not _on_terminal():
+        tasks.start_soon(_reload_on_signal, reloader)
     if serving.watch:
         tasks.start_soon(reloader.run)
 
@@ -186,7 +188,8 @@ async def _reload_on_signal(reloader: Reloader) -> None:
 
 async def _end_on_signal(drain: Drain, seconds: float, end: Callable[[], None]) -> None:
     """Drain at the first signal and end; at the second, end at once."""
-    with anyio.open_signal_receiver(*_END) as signals:
+    hangup = (signal.SIGHUP,) if _on_terminal() else ()
+    with anyio.open_signal_receiver(*END_SIGNALS, *hangup) as signals:
         await anext(signals)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_drained, drain, seconds, tasks.cancel_scope)
@@ -194,6 +197,11 @@ async def _end_on_signal(drain: Drain, seconds: float, end: Callable[[], None]) 
             log.warning("not waiting for calls any longer")
             tasks.cancel_scope.cancel()
         end()
+
+
+def _on_terminal() -> bool:
+    """There SIGHUP says that the terminal is gone, and whoever stays is an orphan; elsewhere it says: read again."""
+    return os.isatty(2)
 
 
 async def _drained(drain: Drain, seconds: float, done: anyio.CancelScope) -> None:

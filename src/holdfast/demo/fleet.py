@@ -24,12 +24,12 @@ END_SECONDS = 3.0
 
 
 @asynccontextmanager
-async def demo_fleet() -> AsyncIterator[Control]:
+async def demo_fleet(*, pace: float = 1.0) -> AsyncIterator[Control]:
     """The fleet, for as long as the body runs; ``control.config_file`` is its configuration."""
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-demo-"))
         control = Control(Path(folder))
-        control.create()
+        control.create(pace=pace)
         ports = {name: await stack.enter_async_context(_web(control, name)) for name in ("weather", "vault")}
         control.put_on_ports(ports)
         yield control

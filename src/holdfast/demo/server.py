@@ -87,11 +87,15 @@ class Behaviour:
 
     def now(self) -> str:
         """`healthy`, or what is wrong."""
-        with open(self._file, encoding="utf-8") as fleet:  # noqa: PTH123 - pathlib doubles the starting time
-            condition = json.load(fleet)["conditions"][self._name]
-        if condition["is"] == "starting":
-            return "starting" if time.time() < max(self._started, condition["since"]) + WARM_UP else "healthy"
-        return str(condition["is"])
+        with open(self._file, encoding="utf-8") as opened:  # noqa: PTH123 - pathlib doubles the starting time
+            fleet = json.load(opened)
+        condition, is_now = fleet["conditions"][self._name], str(fleet["conditions"][self._name]["is"])
+        since = max(self._started, condition["since"])
+        if is_now == "starting" and time.time() > since + WARM_UP / fleet["pace"]:
+            return "healthy"
+        if is_now == "flapping" and time.time() > self._started + LIFE / fleet["pace"]:
+            return "down"
+        return is_now
 
 
 def answer(name: str, message: Message) -> Message | None:
@@ -137,7 +141,7 @@ def _reply(message: Message, **outcome: Message) -> Message:
 
 
 def run_stdio(name: str, behaviour: Behaviour) -> None:
-    """Answer on stdin and stdout, until the fleet's file says that the process is to die."""
+    """Answer on stdin and stdout, until the process is to die."""
     if behaviour.now() == "down":
         sys.exit(f"{name} was told to be down")
     threading.Thread(target=_watch, args=(name, behaviour), daemon=True).start()
@@ -151,8 +155,7 @@ def run_stdio(name: str, behaviour: Behaviour) -> None:
 
 
 def _watch(name: str, behaviour: Behaviour) -> None:
-    born = time.monotonic()
-    while (now := behaviour.now()) != "down" and not (now == "flapping" and time.monotonic() > born + LIFE):
+    while behaviour.now() != "down":
         time.sleep(GLANCE)
     sys.stderr.write(f"{name} lost its footing\n")
     sys.stderr.flush()
