@@ -219,6 +219,12 @@ class Tools:
             await call.context.session.report_progress(step, steps, f"step {step}")
         return _said(f"Counted to {steps}.")
 
+    async def _test_slow(self, call: Call) -> types.CallToolResult:
+        seconds: int = call.arguments["seconds"]
+        await call.context.session.report_progress(0, seconds)
+        await anyio.sleep(seconds)
+        return _said(f"Slept for {seconds} s.")
+
     async def _test_wait(self, call: Call) -> types.CallToolResult:
         await call.context.session.report_progress(1, 2, "waiting")
         try:
