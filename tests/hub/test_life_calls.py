@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from holdfast.core.lifecycle.table import State
-from holdfast.errors import CallDenied, CallFailed, ConnectionClosed, ServerDenied, ServerFailure
+from holdfast.errors import CallDenied, CallFailed, ConnectionClosed, ServerDenied, ServerFailure, ServerNotReady
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
 from tests.hub.running import reaches, records, running, settled, states, until
@@ -221,14 +221,34 @@ async def test_an_error_status_says_whether_the_server_may_have_acted(status: in
         assert peer.methods.count("tools/call") == 1
 
 
-@pytest.mark.requirement("LIFE-16")
-async def test_a_refused_call_was_not_acted_upon_and_says_so() -> None:
-    async with McpPeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
+@pytest.mark.requirement("LIFE-16", "LIFE-22")
+async def test_a_call_that_is_refused_because_nobody_listens_waits_and_is_sent_when_somebody_does() -> None:
+    clock = FakeClock()
+    async with McpPeer() as peer, running({"a": peer}, clock=clock) as hub:
         await settled(hub, peer)
         await peer.stop()
-        with pytest.raises(ConnectionClosed) as failure:
+        answers: list[str] = []
+
+        async def call() -> None:
+            answers.append((await hub.call_tool("a__echo", {"text": "once"})).text)
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(call)
+                await until(hub, "a", lambda: hub.server_health("a").retry_in == 1)
+                await peer.start()
+                await clock.advance(1)
+        assert answers == ["once"]
+        assert peer.methods.count("tools/call") == 1
+
+
+@pytest.mark.requirement("LIFE-16")
+async def test_a_call_that_stays_refused_was_not_acted_upon_and_says_so() -> None:
+    async with McpPeer() as peer, running({"a": peer}, call={"readyTimeout": "100ms"}) as hub:
+        await settled(hub, peer)
+        await peer.stop()
+        with anyio.fail_after(5), pytest.raises(ServerNotReady, match="refused") as failure:
             await hub.call_tool("a__echo")
-        assert not failure.value.uncertain
         assert "uncertain" not in str(failure.value)
 
 
