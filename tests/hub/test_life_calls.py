@@ -13,7 +13,7 @@ from holdfast.errors import CallDenied, CallFailed, ConnectionClosed, ServerDeni
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
 from tests.hub.running import reaches, records, running, settled, states, until
-from tests.peers.http_fault import Behaviour, Request, reset_before_answer, respond
+from tests.peers.http_fault import Behaviour, Exchange, Request, reset_before_answer, respond
 from tests.peers.mcp_http import McpPeer
 from tests.peers.mcp_sse import SsePeer
 from tests.peers.stdio import StdioPeer
@@ -283,6 +283,41 @@ async def test_many_calls_that_meet_an_expired_session_renew_it_once_and_are_all
         assert peer.methods.count("initialize") == 2
         assert peer.methods.count("tools/call") <= 32
         assert hub._slots["a"].machine.breaker.failures == 0
+
+
+@pytest.mark.requirement("LIFE-17", "LIFE-16")
+async def test_calls_under_way_when_a_session_is_renewed_are_refused_by_the_server_and_not_cut_off() -> None:
+    """The first refusal renews the session; the others come while the old connection is let go."""
+    async with McpPeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
+        await settled(hub, peer)
+        peer.sessions.clear()
+        peer.script = _all_but_the_first_call_wait(peer)
+        answers: list[str] = []
+
+        async def call(number: int) -> None:
+            answers.append((await hub.call_tool("a__echo", {"text": str(number)})).text)
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                for number in range(5):
+                    tasks.start_soon(call, number)
+                await peer.until(lambda: peer.methods.count("initialize") == 2)
+                await until(hub, "a", lambda: hub.server_health("a").generation == 2)
+                peer.release.set()
+        assert sorted(answers) == ["0", "1", "2", "3", "4"]
+        assert peer.methods.count("initialize") == 2
+
+
+def _all_but_the_first_call_wait(peer: McpPeer) -> Callable[[Request], Behaviour]:
+    async def wait(exchange: Exchange) -> None:
+        await peer.release.wait()
+        await peer.healthy.act(exchange)
+
+    def choose(request: Request) -> Behaviour:
+        late = b'"tools/call"' in request.body and 1 < peer.methods.count("tools/call") <= 5
+        return Behaviour("late", wait) if late else peer.healthy
+
+    return choose
 
 
 @pytest.mark.requirement("LIFE-17")
