@@ -16,6 +16,7 @@ COMMANDS = {
     "tools": ("holdfast.cli.tools", "List every server's tools, and why the others have none"),
     "call": ("holdfast.cli.call", "Call one tool of one server"),
     "config": ("holdfast.cli.config", "Show the configuration that is in force, and where each value came from"),
+    "gateway": ("holdfast.cli.gateway", "Render AgentGateway's configuration, or keep it in step with its targets"),
 }
 """Each command: the module whose ``app`` runs it, and what it is for."""
 
