@@ -122,7 +122,7 @@ def bridge(
         return
     worker = _bridge(plan, _source(targets, targets_url, token_file, allow_plain_http=allow_plain_http), admin, watch)
     worker.health.gateway_version = gateway_version
-    address = check_address(listen, option="--listen")
+    address = check_address(listen, option="--listen", lowest=0)
     raise typer.Exit(anyio.run(_once, worker) if once else anyio.run(_serve, worker, address))
 
 

@@ -30,6 +30,7 @@ PLAIN_DENIAL = 403
 LONGEST_BODY = 1 << 30
 
 _TIMEOUT = re.compile(r"[1-9][0-9]{0,5}(ms|s|m)", re.ASCII)
+_PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\]", re.ASCII)
 
 
@@ -102,10 +103,10 @@ def check_timeout(text: str) -> str:
     return text
 
 
-def check_address(text: str, *, option: str) -> str:
-    """``text`` if it is ``host:port``."""
+def check_address(text: str, *, option: str, lowest: int = 1) -> str:
+    """``text`` if it is ``host:port``; port 0, where it is allowed, is whichever is free."""
     host, _, port = text.rpartition(":")
-    if not _HOST.fullmatch(host) or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 65536:
+    if not _HOST.fullmatch(host) or not _PORT.fullmatch(port) or not lowest <= int(port) <= 65535:
         raise UsageError(f"{option} is `{text}`, which is not host:port", hint="write it as in authz.internal:9100")
     return text
 
