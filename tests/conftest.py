@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.peers.leaks import no_leaks, no_processes_left
 from tests.peers.stdio import StdioPeer
 from tests.peers.tls import Certificates
+
+# How long an example takes tells of the machine, not of the code.
+hypothesis.settings.register_profile("holdfast", deadline=None)
+hypothesis.settings.load_profile("holdfast")
 
 
 @pytest.fixture

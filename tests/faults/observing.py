@@ -61,7 +61,7 @@ def words_fit(outcome: MCPServerLoadOutcome, result: LoadResult) -> None:
             start = "**MCP servers that failed to load (tools unavailable — needs attention):** "
             assert model == f"{start}{name}: {outcome.error}"
         case "denied":
-            assert user == f"MCP server '{name}' denied access: {reason}. It will not be retried until that changes."
+            assert user.startswith(f"MCP server '{name}' denied access: {reason}. It will not be retried")
             assert model.endswith(f"{name}: {outcome.error}")
             assert "not retried" in model
     assert ("Tools from this server will not work" in user) == (outcome.status == "permanent")

@@ -23,10 +23,17 @@ COMMANDS = {
 USAGE = 2
 """The exit code for a command that was called wrongly."""
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
+
 
 def main() -> None:
     """Run the command line and exit."""
-    sys.exit(run(sys.argv[1:]))
+    try:
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # before a command could take care of it itself
+        code = INTERRUPTED
+    sys.exit(code)
 
 
 def run(argv: list[str]) -> int:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from rich.console import Console
-from rich.markup import escape
+from rich.status import Status
 from rich.text import Text
 
 __all__ = ["data_console", "print_error", "print_json", "side_console", "working"]
@@ -26,8 +26,9 @@ def side_console() -> Console:
 
 
 def print_json(value: object) -> None:
-    """For programs: one JSON document on stdout."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """For programs: one JSON document on stdout, in whatever encoding that has."""
+    ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=ascii_only) + "\n")
 
 
 def print_error(message: str, hint: str = "") -> None:
@@ -43,11 +44,11 @@ def print_error(message: str, hint: str = "") -> None:
 def working(text: str) -> Iterator[MovingLine]:
     """A moving line on a terminal while something takes time; nothing elsewhere."""
     console = side_console()
-    if not console.is_terminal:
+    if not console.is_terminal or console.is_dumb_terminal:
         yield _Quiet()
         return
-    with console.status(escape(text)) as status:
-        yield status
+    with console.status(Text(text)) as status:
+        yield _Shown(status)
 
 
 class MovingLine(Protocol):
@@ -55,6 +56,17 @@ class MovingLine(Protocol):
 
     def update(self, text: str) -> None:
         """Show another text."""
+
+
+class _Shown:
+    """The moving line of a terminal. Names and a server's words go in as they are: they are no markup."""
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+
+    def update(self, text: str) -> None:
+        """Show another text."""
+        self._status.update(Text(text))
 
 
 class _Quiet:

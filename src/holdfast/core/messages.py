@@ -29,7 +29,7 @@ def for_user(failure: Failure) -> str:
     if failure.status == "transient":
         return f"{name} is starting up and not ready yet — it will be retried."
     if failure.status == "denied":
-        return f"{name} denied access: {reason}. It will not be retried until that changes."
+        return f"{name} denied access: {reason}. It will not be retried: log in or ask for access to change that."
     return f"{name} is unavailable: {reason}. Tools from this server will not work."
 
 

@@ -114,6 +114,9 @@ class LoadResult(  # noqa: SLOT001 - the outcomes stand beside the triple
         result.outcomes = every
         return result
 
+    def __reduce__(self) -> tuple[type[Self], tuple[tuple[MCPServerLoadOutcome, ...]]]:
+        return type(self), (self.outcomes,)
+
     @property
     def tools(self) -> tuple[Tool, ...]:
         """The tools of every available server."""

@@ -14,7 +14,7 @@ from mcp.shared.dispatcher import CallOptions, Dispatcher, OnNotify, OnNotifyInt
 from mcp.shared.transport_context import TransportContext
 
 from holdfast.config.spec import Limits
-from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, TimedOut
+from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, TimedOut, Unexpected
 from holdfast.errors import ServerFailure
 from holdfast.wire.rpc import Exchange, Message, notice_message, request_message, with_progress_token
 
@@ -97,6 +97,8 @@ class Duplex(Dispatcher[TransportContext]):
                     gone = await self._read(tasks)
                 except ServerFailure as failure:
                     gone = failure.evidence
+                except Exception as exc:  # noqa: BLE001 - what a server makes us trip over ends its connection, no more
+                    gone = Unexpected(type=type(exc).__name__)
                 self._exchange.fail(ServerFailure(gone))
                 tasks.cancel_scope.cancel()
         finally:

@@ -124,10 +124,17 @@ async def _discover_again(session: ClientSession, refusal: MCPError, version: st
     supported = _supported(refusal.data)
     shared = [known for known in MODERN_PROTOCOL_VERSIONS if known in supported and known != version]
     if shared:
-        return _adopt(session, await session.send_discover(shared[-1]))
+        return await _discover_at(session, shared[-1])
     if supported and not set(supported) & set(HANDSHAKE_PROTOCOL_VERSIONS):
         raise _no_version(supported) from refusal
     raise _SpeaksNoModern from refusal
+
+
+async def _discover_at(session: ClientSession, version: str) -> Era:
+    try:
+        return _adopt(session, await session.send_discover(version))
+    except MCPError as exc:
+        raise _SpeaksNoModern from exc
 
 
 def _adopt(session: ClientSession, raw: dict[str, Any]) -> Era:

@@ -173,7 +173,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         async def wait() -> None:
             try:
                 result.append(await waiter.result())
-            except (MCPError, ServerFailure) as exc:
+            except Exception as exc:  # noqa: BLE001 - raised below, in the task that asked
                 failure.append(exc)
             tasks.cancel_scope.cancel()
 
@@ -181,7 +181,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             tasks.start_soon(wait)
             try:
                 await self._read_stream(response, message)
-            except (ServerFailure, MCPError) as exc:
+            except Exception as exc:  # noqa: BLE001 - raised again by the waiter; a task group would wrap it
                 waiter.put(exc)
         if failure:
             raise failure[0]
@@ -189,43 +189,44 @@ class HttpDispatcher(Dispatcher[TransportContext]):
 
     async def _read_stream(self, response: httpx2.Response, message: Message) -> None:
         """Give every event to the exchange until the answer was among them; take up a stream that was cut."""
-        doing = f"the answer to {message['method']}"
         cursor = _Cursor()
-        if await self._drain(response, cursor, doing):
+        if await self._drain(response, cursor, message):
             return
         for _ in range(RESUME_ATTEMPTS):
             if not self._resumable(cursor):
                 break
             await anyio.sleep(cursor.delay)
             headers = {**self._headers({}), "accept": "text/event-stream", "last-event-id": cursor.last_id}
-            async with self._peer.request("GET", self._peer.url, headers=headers, doing=doing) as resumed:
+            async with self._peer.request("GET", self._peer.url, headers=headers, doing="the stream again") as resumed:
                 await self._refuse_errors(resumed)
-                if await self._drain(resumed, cursor, doing):
+                if await self._drain(resumed, cursor, message):
                     return
         raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True))
 
     def _resumable(self, cursor: _Cursor) -> bool:
         return bool(cursor.last_id) and self._version not in MODERN_PROTOCOL_VERSIONS
 
-    async def _drain(self, response: httpx2.Response, cursor: _Cursor, doing: str) -> bool:
+    async def _drain(self, response: httpx2.Response, cursor: _Cursor, message: Message) -> bool:
         """Whether the answer came on this stream; a cut that can be mended is an end like any other."""
         try:
-            with translated(doing):
-                return await self._until_answer(response, cursor)
+            with translated(f"the answer to {message['method']}"):
+                return await self._until_answer(response, cursor, message)
         except ServerFailure as failure:
             if isinstance(failure.evidence, NetworkFailure) and self._resumable(cursor):
                 return False
             raise
 
-    async def _until_answer(self, response: httpx2.Response, cursor: _Cursor) -> bool:
+    async def _until_answer(self, response: httpx2.Response, cursor: _Cursor, message: Message) -> bool:
         async for event in _events(response, self._peer):
             cursor.note(event)
             if event.event != "message" or not event.data:
                 continue
             self._exchange.received += len(event.data)
             incoming = _decode(event.data)
+            if isinstance(incoming, dict) and "error" in incoming and incoming.get("id") is None:
+                incoming["id"] = message["id"]  # an error without an id, on the stream of one request, is that one's
             self._exchange.take(incoming)
-            if isinstance(incoming, dict) and "method" not in incoming:
+            if isinstance(incoming, dict) and _answers(incoming, message):
                 return True
         return False
 
@@ -273,6 +274,13 @@ async def _events(response: httpx2.Response, peer: HttpPeer) -> AsyncIterator[ht
             yield event
     except httpx2.SSEError as exc:
         raise ServerFailure(over_message_bound(peer.limits)) from exc
+
+
+def _answers(incoming: Mapping[str, Any], message: Message) -> bool:
+    """Whether this is the answer to our request: another's, or a late one, is not."""
+    given = incoming.get("id")
+    same = isinstance(given, str | int) and coerce_request_id(given) == coerce_request_id(message["id"])
+    return "method" not in incoming and same
 
 
 def _encode(message: Message) -> bytes:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import inspect
 import ipaddress
+import logging
 import os
 import re
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any
@@ -22,6 +24,7 @@ import anyio
 import httpx2
 
 from holdfast.config.spec import Limits, ServerSpec
+from holdfast.core.classify import is_outage_body
 from holdfast.core.evidence import (
     BadConfig,
     CredentialsUnavailable,
@@ -42,7 +45,10 @@ CONNECT_SECONDS = 10.0
 ERROR_BODY_BYTES = 64 * 1024
 """Enough of an error's body to hold a JSON-RPC error."""
 
-SHOWN_BODY_BYTES = 2048
+ERROR_BODY_SECONDS = 2.0
+"""The status has come: a body that does not end takes nothing away from it."""
+
+SHOWN_BODY = 2048
 """How much of an error's body is kept as evidence."""
 
 MAX_REDIRECTS = 5
@@ -89,7 +95,8 @@ class HttpPeer:
         with translated(doing):
             extensions = {"trace": _close_cut_handshakes()} if url.scheme == "https" else None
             request = self._client.build_request(method, url, headers=merged, content=content, extensions=extensions)
-            response = await self._send(request)
+            with _unlogged():
+                response = await self._send(request)
             try:
                 yield response
             finally:
@@ -99,11 +106,13 @@ class HttpPeer:
     async def refusal(self, response: httpx2.Response) -> tuple[HttpStatus, bytes]:
         """An error response as evidence, and as much of its body as may hold a JSON-RPC error."""
         body = await _head(response, ERROR_BODY_BYTES)
+        text = body.decode("utf-8", "replace")
         headers = {name: response.headers[name] for name in TELLING_HEADERS if name in response.headers}
         seen = HttpStatus(
             status=response.status_code,
             headers=headers,
-            body=self._redactor.mask(body[:SHOWN_BODY_BYTES].decode("utf-8", "replace")),
+            # An outage is told by its exact words: no secret that happens to be one of them may blot it out.
+            body=text if is_outage_body(text) else self._redactor.mask(text)[:SHOWN_BODY],
             retry_after=_retry_after(headers.get("retry-after"), time.time()),
             credentials_sent=self.credentials,
         )
@@ -141,6 +150,26 @@ class HttpPeer:
         checked = _checked(headers)
         self._redactor.learn(*checked.values())
         return checked
+
+
+_OURS: ContextVar[bool] = ContextVar("a request of Holdfast", default=False)
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:  # noqa: ARG001 - the signature of a filter
+    return not _OURS.get()
+
+
+# The HTTP client logs the address of each request, and an address may hold a secret.
+logging.getLogger("httpx2").addFilter(_is_of_others)
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    token = _OURS.set(True)
+    try:
+        yield
+    finally:
+        _OURS.reset(token)
 
 
 class translated:  # noqa: N801 - reads as a word where it is used: `with translated("…"):`
@@ -197,13 +226,11 @@ def _close_cut_handshakes() -> Callable[[str, Mapping[str, Any]], Awaitable[None
 async def _head(response: httpx2.Response, size: int) -> bytes:
     """The beginning of a body; whatever cuts it short, what came is kept."""
     body = bytearray()
-    try:
+    with anyio.move_on_after(ERROR_BODY_SECONDS), suppress(httpx2.TransportError, httpx2.DecodingError):
         async for chunk in response.aiter_bytes():
             body += chunk
             if len(body) >= size:
                 break
-    except httpx2.TransportError:
-        pass
     return bytes(body[:size])
 
 

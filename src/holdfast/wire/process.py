@@ -40,10 +40,16 @@ BRISK_SECONDS = 0.5
 LAST_WORDS_SECONDS = 0.25
 """After an exit, its pipes are still read for this long: a grandchild may hold them open for ever."""
 
-POLL_SECONDS = 0.02
-"""How often a group is looked at while it ends; the system tells nobody when a group is empty."""
+FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.01, 0.2
+"""How soon a group is looked at while it ends, then less and less often: the system tells nobody when it is empty."""
 
-LINE_CHUNK = 64 * 1024
+KILLED_SECONDS = 2.0
+"""What was sent SIGKILL is gone at once, unless the kernel holds it, or it belongs to another user by now."""
+
+WRITE_BYTES = 64 * 1024
+
+LONGEST_SECRET = 1024
+"""So much is passed over where stderr was cut in the middle of a line: half a secret would not be known for one."""
 
 
 class Child:
@@ -56,6 +62,7 @@ class Child:
         self._redactor = redactor
         self._keep = keep
         self._stderr = bytearray()
+        self._stderr_cut = False
         self._unsent = bytearray()
         self._turn = anyio.Lock()
         self._stderr_ended = anyio.Event()
@@ -75,9 +82,11 @@ class Child:
                 process = await anyio.open_process(
                     [program, *spec.args], stdin=theirs, cwd=spec.cwd, env=environment, start_new_session=True
                 )
-        except (OSError, ValueError) as exc:
+        except BaseException as exc:
             os.close(ours)
-            raise ServerFailure(_unusable(spec, exc)) from exc
+            if isinstance(exc, OSError | ValueError):
+                raise ServerFailure(_unusable(spec, exc)) from exc
+            raise
         finally:
             os.close(theirs)
         warden.watch(process.pid)
@@ -86,14 +95,18 @@ class Child:
     async def send(self, data: bytes) -> None:
         """Write to its stdin. A sender that is cancelled midway leaves the rest to the next: no line is ever cut."""
         async with self._turn:
+            await self._send_rest()
             self._unsent += data
-            while self._unsent:
-                if self._stdin is None:
-                    raise BrokenPipeError(errno.EPIPE, "its stdin is closed")
-                try:
-                    del self._unsent[: os.write(self._stdin, self._unsent[:LINE_CHUNK])]
-                except BlockingIOError:
-                    await anyio.wait_writable(self._stdin)
+            await self._send_rest()
+
+    async def _send_rest(self) -> None:
+        while self._unsent:
+            if self._stdin is None:
+                raise BrokenPipeError(errno.EPIPE, "its stdin is closed")
+            try:
+                del self._unsent[: os.write(self._stdin, self._unsent[:WRITE_BYTES])]
+            except BlockingIOError:
+                await anyio.wait_writable(self._stdin)
 
     async def receive(self) -> bytes:
         """Some bytes from its stdout; ``anyio.EndOfStream`` when there are no more."""
@@ -106,7 +119,9 @@ class Child:
         try:
             async for chunk in self._process.stderr:
                 self._stderr += chunk
-                del self._stderr[: -self._keep]
+                if (over := len(self._stderr) - self._keep) > 0:
+                    self._stderr_cut = True
+                    del self._stderr[:over]
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             pass
         finally:
@@ -125,13 +140,19 @@ class Child:
         """The end of its stderr, masked; waits a moment for what is still in the pipe."""
         with anyio.move_on_after(LAST_WORDS_SECONDS):
             await self._stderr_ended.wait()
-        return self._redactor.mask(self._stderr.decode("utf-8", "replace")).strip()
+        text = self._stderr.decode("utf-8", "replace")
+        if self._stderr_cut:
+            text = text.partition("\n")[2] or text[LONGEST_SECRET:]
+        return self._redactor.mask(text).strip()
 
     def heard_us(self) -> bool:
         """Whether it read everything that we wrote to it."""
         if self._stdin is None:
             return False
-        unread = fcntl.ioctl(self._stdin, termios.FIONREAD, bytes(4))
+        try:
+            unread = fcntl.ioctl(self._stdin, termios.FIONREAD, bytes(4))
+        except OSError:  # not every system tells this of a pipe's writing end
+            return False
         return not self._unsent and struct.unpack("i", unread)[0] == 0
 
     async def close(self, *, politely: bool) -> None:
@@ -145,12 +166,19 @@ class Child:
                 if politely:
                     with anyio.move_on_after(patience):
                         await self._process.wait()
-                if self._tell(signal.SIGTERM):
-                    await self._gone_within(patience)
-                self._tell(signal.SIGKILL)
+                if self._tell(signal.SIGTERM) and not await self._gone_within(patience):
+                    self._tell(signal.SIGKILL)
+                    await self._gone_within(KILLED_SECONDS)
                 tasks.cancel_scope.cancel()
-            await self._process.aclose()
+            await self._let_go()
             self._warden.release(self.group)
+
+    async def _let_go(self) -> None:
+        """Give back our ends of its pipes; a process that even SIGKILL did not end is not waited for."""
+        with anyio.move_on_after(KILLED_SECONDS):
+            await self._process.wait()
+        if self._process.returncode is not None:
+            await self._process.aclose()
 
     async def _discard(self, pipe: anyio.abc.ByteReceiveStream | None) -> None:
         """Read on to the end: a process that cannot write its last words cannot exit either."""
@@ -165,10 +193,14 @@ class Child:
             os.close(self._stdin)
             self._stdin = None
 
-    async def _gone_within(self, seconds: float) -> None:
+    async def _gone_within(self, seconds: float) -> bool:
+        pause = FIRST_LOOK_SECONDS
         with anyio.move_on_after(seconds):
-            while self._tell(0):  # noqa: ASYNC110 - no event tells that a process group is empty
-                await anyio.sleep(POLL_SECONDS)
+            while self._tell(0) and _has_living(self.group):
+                await anyio.sleep(pause)
+                pause = min(2 * pause, LAST_LOOK_SECONDS)
+            return True
+        return False
 
     def _tell(self, number: int) -> bool:
         """Signal the group; False if nothing of it is left."""
@@ -181,6 +213,19 @@ class Child:
     def __repr__(self) -> str:
         state = "running" if self._process.returncode is None else f"exited {self._process.returncode}"
         return f"<Child group={self.group} {state}>"
+
+
+def _has_living(group: int) -> bool:
+    """Whether a group is more than dead processes that nobody buries; a container's first process often does not."""
+    if not Path("/proc/self/stat").exists():
+        return True
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError, ValueError):  # it went away while we looked
+                state, _, its_group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+                if int(its_group) == group and state not in "ZX":
+                    return True
+    return False
 
 
 def _environment(spec: ServerSpec, warden: Warden) -> Mapping[str, str]:

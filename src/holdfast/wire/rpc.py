@@ -46,7 +46,10 @@ ANSWER_SECONDS = 30.0
 """How long writing our answer to a server's own request may take."""
 
 REQUESTS_FROM_SERVER = 64
-"""How many of a server's own requests (sampling, elicitation, …) may be under way at once."""
+"""How many of a server's own requests (sampling, elicitation, …) may be under way at once.
+
+As many more are turned down at a time; those beyond get no answer at all, for whoever asks
+so much and does not read what we answer must not fill our memory."""
 
 NOTICES_WAITING = 1024
 """How many notices may wait for their handler; the oldest gives way, so that a slow handler holds up nobody."""
@@ -169,6 +172,7 @@ class Exchange:
         self._next_id = 0
         self._waiters: dict[RequestId, Waiter] = {}
         self._answering: dict[RequestId, anyio.CancelScope] = {}
+        self._turning_down = 0
         self._notices: deque[tuple[str, Mapping[str, Any] | None]] = deque(maxlen=NOTICES_WAITING)
         self._notice_came = anyio.Event()
         self._allowance = float(limits.notifications_per_second * BURST_SECONDS)
@@ -276,18 +280,11 @@ class Exchange:
             )
 
     def _progress(self, params: Mapping[str, Any]) -> None:
-        token, progress = params.get("progressToken"), params.get("progress")
-        total, text = params.get("total"), params.get("message")
-        if isinstance(token, str | int) and isinstance(progress, int | float):
+        token, progress, text = params.get("progressToken"), _number(params.get("progress")), params.get("message")
+        if isinstance(token, str | int) and progress is not None:
             waiter = self._waiters.get(coerce_request_id(token))
             if waiter is not None:
-                waiter.put(
-                    (
-                        float(progress),
-                        float(total) if isinstance(total, int | float) else None,
-                        text if isinstance(text, str) else None,
-                    )
-                )
+                waiter.put((progress, _number(params.get("total")), text if isinstance(text, str) else None))
 
     def _cancelled(self, message_id: object) -> None:
         if isinstance(message_id, str | int) and (scope := self._answering.get(coerce_request_id(message_id))):
@@ -296,12 +293,12 @@ class Exchange:
     def _asked(self, message_id: object, method: str, params: object) -> None:
         if self._tasks is None or not isinstance(message_id, str | int):
             return
+        if coerce_request_id(message_id) in self._answering:
+            return  # an id in use: the answer to the first is the answer
         if len(self._answering) >= REQUESTS_FROM_SERVER:
-            self._tasks.start_soon(
-                self._send_quietly,
-                _error_message(message_id, INTERNAL_ERROR, "too many requests at once"),
-                ANSWER_SECONDS,
-            )
+            if self._turning_down < REQUESTS_FROM_SERVER:
+                self._turning_down += 1
+                self._tasks.start_soon(self._turn_down, message_id)
             return
         scope = self._answering[coerce_request_id(message_id)] = anyio.CancelScope()
         self._tasks.start_soon(self._answer, message_id, method, params if isinstance(params, dict) else None, scope)
@@ -327,6 +324,12 @@ class Exchange:
         finally:
             self._answering.pop(coerce_request_id(message_id), None)
 
+    async def _turn_down(self, message_id: RequestId) -> None:
+        await self._send_quietly(
+            _error_message(message_id, INTERNAL_ERROR, "too many requests at once"), ANSWER_SECONDS
+        )
+        self._turning_down -= 1
+
     async def _send_quietly(self, message: Message, seconds: float) -> None:
         with anyio.move_on_after(seconds), suppress(ServerFailure):
             await self._send(message)
@@ -341,6 +344,13 @@ class Exchange:
                     await on_notify(_Inbound(transport=self._context), method, params)
                 except Exception as exc:  # noqa: BLE001 - one handler's fault costs one notice, not the connection
                     log.warning("a handler for %s raised %s", method, type(exc).__name__)
+
+
+def _number(value: object) -> float | None:
+    try:
+        return float(value) if isinstance(value, int | float) else None
+    except OverflowError:  # JSON knows integers without end
+        return None
 
 
 def _error_message(message_id: RequestId, code: int, text: str) -> Message:

@@ -26,6 +26,9 @@ __all__ = ["StdioDispatcher"]
 NOISE_KEPT = 400
 """How many characters of noise are kept to be shown."""
 
+NOISE_LOOKED_AT = 8192
+"""How much of a line is masked before it is cut to what is kept."""
+
 NOISE_BEFORE_SPEECH = 64 * 1024
 """A program that prints this much without a word of the protocol does not speak it."""
 
@@ -136,7 +139,8 @@ class StdioDispatcher(Duplex):
     def _take_noise(self, line: bytes) -> None:
         self._noise_bytes += len(line)
         if len(self._noise) < NOISE_KEPT:
-            text = self._redactor.mask(line[:NOISE_KEPT].decode("utf-8", "replace"))
+            # Masked before it is cut: half a secret would not be known for one.
+            text = self._redactor.mask(line[:NOISE_LOOKED_AT].decode("utf-8", "replace"))
             self._noise = f"{self._noise}\n{text}".strip()[:NOISE_KEPT]
         if not self._exchange.spoke and self._noise_bytes > NOISE_BEFORE_SPEECH:
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"it printed {self._noise!r}"))

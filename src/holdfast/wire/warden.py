@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
@@ -52,7 +53,7 @@ class Warden:
     async def ready(self) -> None:
         """Call before a child is started: from now on none of ours can be left behind."""
         async with self._starting:
-            if self._process is None or self._process.returncode is not None:
+            if self._process is None or self._process.returncode is not None or self._pipe is None:
                 await self._start()
 
     def watch(self, group: int) -> None:
@@ -73,10 +74,12 @@ class Warden:
                 self._process = await anyio.open_process(
                     [sys.executable, "-I", "-S", str(PROGRAM), MARK, self.name],
                     stdin=theirs,
-                    stdout=None,
-                    stderr=None,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
                     start_new_session=True,
                     cwd="/",
+                    # We may be the child of another Holdfast: its warden must not end ours before its work is done.
+                    env={name: value for name, value in os.environ.items() if name != MARK},
                 )
         except BaseException:
             os.close(ours)

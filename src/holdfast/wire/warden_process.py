@@ -8,6 +8,11 @@ import time
 POLITE_SECONDS = 1.0
 """How long a group may take to end after SIGTERM, before SIGKILL."""
 
+LOOKS = 50
+"""How often, at most, processes are looked for by their mark: until a look finds none."""
+
+PAUSE_SECONDS = 0.02
+
 
 def main(mark: str, name: str) -> None:
     """Take ``+group`` and ``-group`` lines until the pipe ends, then end what is left."""
@@ -29,7 +34,7 @@ def end(groups: set[int]) -> None:
     left = {group for group in groups if tell(group, signal.SIGTERM)}
     until = time.monotonic() + POLITE_SECONDS
     while left and time.monotonic() < until:
-        time.sleep(0.02)
+        time.sleep(PAUSE_SECONDS)
         left = {group for group in left if tell(group, 0)}
     for group in left:
         tell(group, signal.SIGKILL)
@@ -45,17 +50,28 @@ def tell(group: int, number: int) -> bool:
 
 
 def end_marked(marked: bytes) -> None:
-    """SIGKILL whatever carries our mark, where the system shows environments."""
+    """SIGKILL whatever carries our mark, and what it starts meanwhile, where the system shows environments."""
     if not os.path.isdir("/proc/self"):  # noqa: PTH112 - this program starts faster without pathlib
         return
+    for _ in range(LOOKS):
+        if not kill_marked(marked):
+            return
+        time.sleep(PAUSE_SECONDS)
+
+
+def kill_marked(marked: bytes) -> bool:
+    """One look through all processes; whether any carried the mark."""
+    found = False
     for entry in os.listdir("/proc"):  # noqa: PTH208 - as above
         if entry.isdigit() and int(entry) != os.getpid():
             try:
                 with open(f"/proc/{entry}/environ", "rb") as environ:  # noqa: PTH123 - as above
                     if marked in environ.read().split(b"\0"):
+                        found = True
                         os.kill(int(entry), signal.SIGKILL)
             except OSError:
                 continue
+    return found
 
 
 if __name__ == "__main__":

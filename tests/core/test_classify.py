@@ -1,0 +1,231 @@
+"""The judgement of evidence: every row of the table, and nothing but typed fields behind it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core import classify as room
+from holdfast.core.classify import OUTAGE_BODIES, classify, status_class
+from holdfast.core.evidence import (
+    BadConfig,
+    CommandFault,
+    CommandUnusable,
+    CredentialsUnavailable,
+    Evidence,
+    HttpStatus,
+    NetworkFailure,
+    NetworkFault,
+    NotMcp,
+    NotMcpFault,
+    OverBound,
+    PlainHttpRefused,
+    ProcessExit,
+    Redirected,
+    RpcError,
+    TimedOut,
+    TlsFailure,
+    TlsFault,
+    Unexpected,
+)
+
+FAULTS_ONCE_IT_STOOD = [NetworkFault.RESET, NetworkFault.CLOSED, NetworkFault.OTHER, NetworkFault.UNREACHABLE]
+
+TABLE: dict[str, tuple[str, list[Evidence]]] = {
+    "HTTP 401": ("denied", [HttpStatus(status=401), HttpStatus(status=401, credentials_sent=True)]),
+    "HTTP 403 whose body is an authorization outage": (
+        "transient",
+        [HttpStatus(status=403, body=f"{body}\n") for body in sorted(OUTAGE_BODIES)],
+    ),
+    "HTTP 403 otherwise, also one without a body": (
+        "denied",
+        [HttpStatus(status=403), HttpStatus(status=403, body="no"), HttpStatus(status=403, body="<html>")],
+    ),
+    "HTTP 408, 429, 5xx": ("transient", [HttpStatus(status=status) for status in (408, 429, 500, 502, 503, 504, 599)]),
+    "HTTP 404, any other error status": (
+        "permanent",
+        [HttpStatus(status=status) for status in (400, 402, 404, 405, 406, 407, 409, 410, 422, 451, 600)],
+    ),
+    "redirect that is not followed": ("permanent", [Redirected(status=307, location="https://elsewhere.example/")]),
+    "name does not resolve": ("permanent", [NetworkFailure(fault=NetworkFault.NAME_RESOLUTION)]),
+    "refused, on a server that never connected in this run": (
+        "permanent",
+        [NetworkFailure(fault=NetworkFault.REFUSED)],
+    ),
+    "refused, on one that did": ("transient", [NetworkFailure(fault=NetworkFault.REFUSED)]),
+    "host or network unreachable": ("transient", [NetworkFailure(fault=NetworkFault.UNREACHABLE)]),
+    "reset, closed, any fault after the connection stood": (
+        "transient",
+        [
+            NetworkFailure(fault=NetworkFault.RESET),
+            NetworkFailure(fault=NetworkFault.CLOSED),
+            *(NetworkFailure(fault=fault, stood=True) for fault in FAULTS_ONCE_IT_STOOD),
+        ],
+    ),
+    "deadline passed": ("transient", [TimedOut(doing="an answer", after=1.0)]),
+    "TLS does not verify, or is not TLS": ("permanent", [TlsFailure(fault=fault) for fault in TlsFault]),
+    "not MCP, wrong version, endless pages, over a bound": (
+        "permanent",
+        [*(NotMcp(fault=fault) for fault in NotMcpFault), OverBound(bound="pages", limit=1, setting="pages")],
+    ),
+    "JSON-RPC internal error (-32603) on the load": ("transient", [RpcError(method="initialize", code=-32603)]),
+    "any other JSON-RPC error on the load": (
+        "permanent",
+        [RpcError(method="tools/list", code=code) for code in (-32601, -32602, -32700, -32000, 0)],
+    ),
+    "command cannot be started": ("permanent", [CommandUnusable(command="x", fault=fault) for fault in CommandFault]),
+    "process ended after the handshake": ("transient", [ProcessExit(code=code, stood=True) for code in (0, 1, -11)]),
+    "process ended before: killed from outside, or exit 75": (
+        "transient",
+        [ProcessExit(code=code) for code in (75, -1, -2, -9, -15)],
+    ),
+    "process ended before: any other exit code": ("permanent", [ProcessExit(code=code) for code in (0, 1, 127, -11)]),
+    "bad definition; credentials over plain http": ("permanent", [BadConfig(problems=("no url",)), PlainHttpRefused()]),
+    "the headers callable failed on the network": ("transient", [CredentialsUnavailable(type="E", network=True)]),
+    "the headers callable failed otherwise": ("permanent", [CredentialsUnavailable(type="KeyError")]),
+    "anything unforeseen": ("permanent", [Unexpected(type="KeyError")]),
+}
+
+EVERY_EVIDENCE = [seen for _, evidence in TABLE.values() for seen in evidence]
+
+HOSTILE = ["timeout", "503", "connection refused", "HTTP 403 Forbidden", "Authorization service unavailable", "401"]
+
+# No judgement may rest on these; the body of a 403 is the one text that is evidence, and then only as a whole.
+JUDGED_TEXT = {(HttpStatus, "body")}
+
+
+def documented() -> Iterator[tuple[str, str]]:
+    for line in (room.__doc__ or "").splitlines():
+        row = re.fullmatch(r"(\S.*?) {2,}(transient|permanent|denied)", line)
+        if row:
+            yield row[1], row[2]
+
+
+def test_the_table_in_the_docstring_is_the_one_that_is_proved_here() -> None:
+    assert dict(documented()) == {row: verdict for row, (verdict, _) in TABLE.items()}
+
+
+def test_every_kind_of_evidence_stands_in_the_table() -> None:
+    assert {type(seen) for seen in EVERY_EVIDENCE} == set(get_args(Evidence))
+
+
+@pytest.mark.requirement("LOAD-2", "LOAD-3", "LOAD-4", "LOAD-5")
+@pytest.mark.parametrize(
+    ("row", "seen"), [pytest.param(row, seen, id=f"{row}: {seen}") for row, (_, all_) in TABLE.items() for seen in all_]
+)
+def test_each_row_of_the_table_is_judged_as_it_says(row: str, seen: Evidence) -> None:
+    verdict = classify(seen, connected_before=row == "refused, on one that did")
+    assert verdict.status == TABLE[row][0]
+    assert verdict.reason
+
+
+@pytest.mark.parametrize("seen", [s for s in EVERY_EVIDENCE if classify(s).status != "transient"], ids=str)
+def test_what_will_not_be_tried_again_comes_with_a_hint(seen: Evidence) -> None:
+    if not isinstance(seen, BadConfig):
+        assert classify(seen).hint
+
+
+def test_having_connected_before_matters_for_refusals_alone() -> None:
+    changed = [seen for seen in EVERY_EVIDENCE if classify(seen).status != classify(seen, connected_before=True).status]
+    assert {seen.fault for seen in changed if isinstance(seen, NetworkFailure)} == {NetworkFault.REFUSED}
+    assert all(isinstance(seen, NetworkFailure) for seen in changed)
+
+
+def texts_of(seen: Evidence) -> list[str]:
+    return [
+        field.name
+        for field in fields(seen)
+        if isinstance(getattr(seen, field.name), str) and (type(seen), field.name) not in JUDGED_TEXT
+    ]
+
+
+@pytest.mark.requirement("LOAD-5")
+@given(st.sampled_from(EVERY_EVIDENCE), st.sampled_from(HOSTILE), st.text(max_size=20))
+def test_no_word_in_any_text_of_the_evidence_changes_the_status(seen: Evidence, word: str, around: str) -> None:
+    poisoned: dict[str, Any] = dict.fromkeys(texts_of(seen), f"{around}{word}{around}")
+    assert classify(replace(seen, **poisoned)).status == classify(seen).status
+
+
+@pytest.mark.requirement("LOAD-4", "LOAD-5")
+@given(st.text() | st.sampled_from(sorted(OUTAGE_BODIES)), st.text(min_size=1))
+def test_a_403_is_transient_for_the_exact_bodies_alone(body: str, more: str) -> None:
+    for text in (body, body + more, more + body, body.upper()):
+        expected = "transient" if text.strip() in OUTAGE_BODIES else "denied"
+        assert classify(HttpStatus(status=403, body=text)).status == expected
+
+
+@pytest.mark.requirement("LOAD-5")
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_the_time_that_something_took_is_no_evidence(seconds: float) -> None:
+    assert classify(TimedOut(doing="an answer", after=seconds)).status == "transient"
+    assert classify(HttpStatus(status=403, retry_after=seconds)).status == "denied"
+    assert not any(
+        "elapsed" in field.name or "took" in field.name for kind in get_args(Evidence) for field in fields(kind)
+    )
+
+
+@pytest.mark.requirement("LOAD-4")
+@given(st.sampled_from(EVERY_EVIDENCE), st.booleans())
+def test_a_denial_is_never_said_to_be_starting_up(seen: Evidence, connected: bool) -> None:
+    verdict = classify(seen, connected_before=connected)
+    assert "starting up" not in verdict.reason + verdict.hint
+
+
+@given(st.integers(min_value=400, max_value=999), st.text(max_size=50))
+def test_an_http_status_is_judged_by_the_one_function_that_knows_them(status: int, body: str) -> None:
+    assert classify(HttpStatus(status=status, body=body)).status == status_class(status, body)
+
+
+@pytest.mark.requirement("LOAD-9")
+@pytest.mark.parametrize("status", [403, 408, 429, 503])
+def test_a_transient_refusal_hands_on_how_long_the_server_asked_us_to_wait(status: int) -> None:
+    body = "upstream call timeout" if status == 403 else ""
+    assert classify(HttpStatus(status=status, body=body, retry_after=2.5)).retry_after == 2.5
+
+
+def test_an_empty_403_names_the_setting_that_would_tell_an_outage_from_a_denial() -> None:
+    assert "status_on_error" in classify(HttpStatus(status=403)).hint
+    assert "denyWithStatus" in classify(HttpStatus(status=403, body="external authorization failed")).hint
+    assert "status_on_error" not in classify(HttpStatus(status=403, body="not in the group")).hint
+
+
+def test_a_401_tells_a_missing_credential_from_a_rejected_one() -> None:
+    assert "none are configured" in classify(HttpStatus(status=401)).reason
+    assert "were rejected" in classify(HttpStatus(status=401, credentials_sent=True)).reason
+
+
+def test_the_last_line_of_stderr_is_the_reason_of_an_exit_and_else_the_noise() -> None:
+    words = "Traceback…\nKeyError: 'API_KEY'\n\n"
+    assert classify(ProcessExit(code=1, stderr=words, noise="hi")).reason.endswith(
+        "before it was ready: KeyError: 'API_KEY'"
+    )
+    assert (
+        classify(ProcessExit(code=-15, stood=True, noise="bye\n")).reason == "its process was killed by signal 15: bye"
+    )
+
+
+LONG: list[Callable[[str], Evidence]] = [
+    lambda text: HttpStatus(status=500, body=text),
+    lambda text: RpcError(method="m", code=1, message=text),
+    lambda text: NotMcp(fault=NotMcpFault.NOT_JSON, detail=text),
+    lambda text: ProcessExit(code=1, stderr=text),
+    lambda text: Unexpected(type="E", detail=text),
+]
+
+
+@pytest.mark.parametrize("make", LONG)
+def test_a_reason_is_one_line_of_bounded_length_whatever_a_server_says(make: Callable[[str], Evidence]) -> None:
+    reason = classify(make("line one\r\n" + "word " * 100_000 + "\n end")).reason
+    assert len(reason) < 400
+    assert len(reason.splitlines()) == 1
+
+
+def test_a_timeout_names_the_setting_that_gives_more_time() -> None:
+    assert "holdfast.load.attemptTimeout" in classify(TimedOut(doing="x", after=1)).hint
+    assert "holdfast.call.timeout" in classify(TimedOut(doing="x", after=1, setting="holdfast.call.timeout")).hint

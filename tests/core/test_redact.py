@@ -1,0 +1,187 @@
+"""Secrets stay out of whatever is shown, in every spelling, and hostile text costs no more than its length."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from holdfast.core.evidence import HttpStatus, ProcessExit, RpcError
+from holdfast.core.redact import MASK, SHORTEST_SECRET, Redactor, mask_url, masked, plain
+
+SECRET = 's3cr3t/with "odd" +chars&=ü'
+
+# The mask itself is no secret, and a value that is all spaces and controls is nothing that could be shown.
+secrets = st.text(
+    st.characters(exclude_categories=["C"], exclude_characters="*"), min_size=SHORTEST_SECRET, max_size=30
+).filter(lambda text: text.strip() == text)
+
+
+@pytest.mark.requirement("MSG-6")
+@given(st.text(max_size=30), secrets, st.text(max_size=30))
+def test_a_text_that_holds_a_secret_never_holds_it_once_masked(before: str, secret: str, after: str) -> None:
+    assume(secret.lower() not in {"true", "false", "none", "null", "debug", "info", "warn", "warning", "error"})
+    assert secret not in Redactor([secret]).mask(before + secret + after)
+
+
+@pytest.mark.requirement("MSG-6")
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        SECRET,
+        quote(SECRET),
+        quote(SECRET, safe=""),
+        quote_plus(SECRET),
+        quote_plus(SECRET).lower(),
+        json.dumps(SECRET),
+        json.dumps(SECRET, ensure_ascii=False),
+        SECRET.replace("odd", "o\x1b[31mdd"),
+        SECRET.replace("odd", "o\x00dd"),
+    ],
+)
+def test_a_secret_is_masked_in_every_spelling(spelled: str) -> None:
+    shown = Redactor([SECRET]).mask(f"before {spelled} after")
+    assert shown.startswith("before ")
+    assert shown.endswith(" after")
+    for part in ("s3cr3t", "odd", "chars"):
+        assert part not in shown
+
+
+@pytest.mark.requirement("MSG-6")
+def test_the_parts_of_a_header_are_masked_too() -> None:
+    shown = Redactor(["Bearer abcd1234"]).mask("the token abcd1234 was refused")
+    assert shown == f"the token {MASK} was refused"
+
+
+@pytest.mark.requirement("MSG-6")
+def test_a_secret_of_many_lines_is_masked_line_by_line() -> None:
+    key = "-----BEGIN KEY-----\nQUJDREVGRw\nSElKS0xNTg\n-----END KEY-----"
+    shown = Redactor([key]).mask("could not read QUJDREVGRw; and SElKS0xNTg")
+    assert shown == f"could not read {MASK}; and {MASK}"
+
+
+def test_what_is_too_short_or_too_common_to_be_a_secret_is_left_readable() -> None:
+    redactor = Redactor(["1", "on", "true", "DEBUG", "", "   "])
+    assert redactor.mask("1 on true DEBUG") == "1 on true DEBUG"
+
+
+def test_the_longer_of_two_secrets_is_masked_whole() -> None:
+    assert Redactor(["abcd", "abcdefgh"]).mask("xabcdefghx") == f"x{MASK}x"
+
+
+def test_a_redactor_learns_more_secrets_and_tells_none() -> None:
+    redactor = Redactor(["first-secret"])
+    redactor.learn("second-secret")
+    assert redactor.mask("first-secret second-secret") == f"{MASK} {MASK}"
+    assert "secret" not in repr(redactor)
+
+
+SHAPES = [
+    ("https://user:pa55@word@example.com/x", "pa55", "example.com"),
+    ("https://user@example.com/", "user", "example.com"),
+    ("https://example.com/mcp?api_key=qwer1234&page=2#top", "qwer1234", "page=2"),
+    ("GET /cb?code=qwer1234&state=ok", "qwer1234", "state=ok"),
+    ("see https://h/?a=1;access_token=qwer1234", "qwer1234", "a=1"),
+    ("Authorization: Bearer qwer1234.zxcv", "qwer1234", "Authorization"),
+    ("bearer qwer1234 was sent", "qwer1234", "was sent"),
+    ("curl -H 'Authorization: Basic dXNlcjpwYXNz'", "dXNlcjpwYXNz", "curl"),
+    ("Basic dXNlcjpwYXNz is wrong", "dXNlcjpwYXNz", "is wrong"),
+    ("Set-Cookie: sid=qwer1234; Path=/", "qwer1234", "Set-Cookie"),
+    ("x-api-key: qwer1234", "qwer1234", "x-api-key"),
+    ('{"access_token": "qw\\"er1234", "ok": true}', "er1234", '"ok": true'),
+    ("{'client_secret': 'it\"s qwer1234', 'ok': 1}", "qwer1234", "'ok': 1"),
+    ('{"body": "{\\"token\\": \\"qwer1234\\"}", "ok": 1}', "qwer1234", '"ok": 1'),
+    ("GITHUB_TOKEN=qwer1234 npx server", "qwer1234", "npx server"),
+    ("url=https://h/?token=qwer1234", "qwer1234", "url=https://h/"),
+    ("password = qwer1234", "qwer1234", "password"),
+    ("eyJhbGciOiJI.eyJzdWIiOiIx.c2lnbmF0dXJl is expired", "eyJzdWIi", "is expired"),
+    ("key sk-abcdefghijklmnopqrst was revoked", "abcdefghijkl", "was revoked"),
+    ("ghp_abcdefghij0123456789 is bad", "abcdefghij", "is bad"),
+    ("AKIAABCDEFGHIJKLMNOP is bad", "ABCDEFGH", "is bad"),
+]
+
+
+@pytest.mark.requirement("MSG-6")
+@pytest.mark.parametrize(("text", "secret", "kept"), SHAPES)
+def test_a_credential_that_nobody_named_is_known_by_its_shape(text: str, secret: str, kept: str) -> None:
+    shown = Redactor().mask(text)
+    assert secret not in shown
+    assert MASK in shown
+    assert kept in shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "exit code=1",
+        "author=somebody",
+        "Basic authentication is not enough",
+        "failed to negotiate versions; digest mismatches",
+        "if key == value:",
+        'token=""',
+        "Unexpected token: <",
+        "git@github.com and https://example.com/a?page=2&q=a@b",
+    ],
+)
+def test_ordinary_words_stay_readable(text: str) -> None:
+    assert Redactor().mask(text) == text
+
+
+@given(st.text(max_size=60) | st.sampled_from([text for text, _, _ in SHAPES]))
+@example("token=token=x")
+@example("Authorization: Bearer abcdefg")
+def test_masking_what_is_masked_changes_nothing(text: str) -> None:
+    once = Redactor().mask(text)
+    assert Redactor().mask(once) == once
+
+
+@pytest.mark.requirement("MSG-6")
+@given(st.text())
+@example("\x1b[31mred\x1b[0m \x1b]0;title\x07 \x9b31m \x00\x07\r\n\u202egnp")
+@example("\x1b]8;;https://evil.example\x1b\\click\x1b]8;;\x1b\\")
+def test_no_control_character_reaches_a_terminal(text: str) -> None:
+    shown = Redactor().mask(text)
+    bad = [c for c in shown if (ord(c) < 32 and c not in "\n\t") or 127 <= ord(c) < 160 or c in "\u202e\u2066"]
+    assert bad == []
+
+
+def test_terminal_sequences_vanish_whole_and_line_ends_become_plain() -> None:
+    assert plain("\x1b[1;31mred\x1b[0m\r\nnext\rlast\ttab") == "red\nnext\nlast\ttab"
+    assert plain("\x1b]0;own the title\x07text") == "text"
+
+
+@pytest.mark.requirement("MSG-6")
+def test_a_url_is_shown_without_user_info_and_secret_query_values() -> None:
+    shown = mask_url("https://me:pw@example.com:8443/mcp?token=abc&x=1&sig=zzz")
+    assert shown == f"https://{MASK}@example.com:8443/mcp?token={MASK}&x=1&sig={MASK}"
+
+
+PIECES = [
+    *(".token", "-eyJaaaaaaaa", "sk-", "?token", "_token_", "a", " ", "a ", "://", "://a@", "\x1b]", "\x1b[0", "eyJ"),
+    *('"token": "', "'", '"', "\\", '\\"', "bearer ", "basic ", "authorization:", "key=", "token.=", "&token"),
+    *("token=", "password: ", "a.", "a-"),
+]
+
+
+@pytest.mark.requirement("MSG-6")
+@pytest.mark.parametrize("piece", PIECES)
+@pytest.mark.timeout(20)
+def test_hostile_text_is_masked_in_time_that_grows_with_its_length_alone(piece: str) -> None:
+    # Where a pattern tries again from each place, a tenth of this takes minutes.
+    hostile = (piece * (200_000 // len(piece) + 1))[:200_000]
+    assert isinstance(Redactor(["a secret of ours"]).mask(hostile), str)
+
+
+@pytest.mark.requirement("MSG-6")
+def test_the_texts_of_evidence_are_masked_and_what_is_judged_by_is_not() -> None:
+    redactor = Redactor(["unavailable", "hunter22"])
+    shown = masked(ProcessExit(code=1, stderr="bad hunter22", noise="hunter22"), redactor)
+    assert shown == ProcessExit(code=1, stderr=f"bad {MASK}", noise=MASK)
+    assert masked(RpcError(method="m", code=1, message="hunter22"), redactor) == RpcError(
+        method="m", code=1, message=MASK
+    )
+    outage = HttpStatus(status=403, body="Authorization service unavailable")
+    assert masked(outage, redactor) == outage

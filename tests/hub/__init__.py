@@ -1,0 +1,1 @@
+"""Tests of the async shell: loading, its outcomes and its limits."""

@@ -1,0 +1,62 @@
+"""Calls through a loader: a dial for each, and every failure a clear one."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from holdfast import CallFailed, call_tool, get_tools_with_resilience
+from holdfast.config.spec import CallPolicy, Config, LoadPolicy, ServerSpec, Settings
+from holdfast.errors import UnknownTool
+from holdfast.hub.loader import Loader
+from holdfast.hub.memory import Memory
+from tests.hub.loading import http, loader
+from tests.peers.http_fault import closed_port
+from tests.peers.leaks import no_leaks
+from tests.peers.mcp_http import McpPeer
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.requirement("LOAD-7")
+async def test_a_tool_of_a_load_can_be_called_afterwards_with_progress_before_its_result() -> None:
+    steps: list[tuple[float, float | None]] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        steps.append((progress, total))
+
+    async with McpPeer() as peer:
+        tools = {tool.name: tool for tool in (await get_tools_with_resilience({"peer": http(peer.url)})).tools}
+        assert (await tools["echo"].call({"text": "hello"})).text == "hello"
+        assert (await tools["fail"].call()).is_error
+        assert (await tools["progress"].call({"count": 3}, on_progress=on_progress)).text == ""
+        await peer.all_closed()
+    assert steps == [(1.0, 3.0), (2.0, 3.0), (3.0, 3.0)]
+
+
+async def test_a_call_that_fails_says_why_and_what_to_do() -> None:
+    with closed_port() as port:
+        mapping = {"mcpServers": {"a": {"url": f"http://127.0.0.1:{port}/"}, "bad": {"url": 5}}}
+        with pytest.raises(CallFailed, match="the call to `a` failed: nothing listens at its address") as failed:
+            await call_tool(mapping, "a", "echo", {})
+        assert "start the server" in failed.value.hint
+        with pytest.raises(CallFailed, match="the call to `bad` failed"):
+            await call_tool(mapping, "bad", "echo", {})
+
+
+async def test_an_unknown_tool_is_told_with_the_nearest_names() -> None:
+    async with McpPeer() as peer:
+        with pytest.raises(UnknownTool) as unknown:
+            await loader({"a": http(peer.url)}).call("a", "ekho", lambda schema: {})
+    assert unknown.value.hint == "did you mean echo?"
+
+
+async def test_a_call_that_takes_too_long_ends_and_names_the_setting_that_gives_it_longer() -> None:
+    async with McpPeer() as peer, no_leaks():
+        spec = ServerSpec(id="a", transport="http", url=peer.url)
+        settings = Settings(load=LoadPolicy(), call=CallPolicy(timeout=0.05))
+        with anyio.fail_after(10), pytest.raises(CallFailed) as failed:
+            await Loader(Config(servers={"a": spec}, settings=settings), memory=Memory()).call("a", "slow", {})
+        await peer.all_closed()
+    assert "holdfast.call.timeout" in failed.value.hint
+    assert peer.abandoned == 1
