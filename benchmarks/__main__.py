@@ -10,12 +10,16 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from benchmarks import load, startup
+from benchmarks import gateway, load, startup
 from benchmarks.report import Report, as_json, as_table
 
 __all__ = ["BENCHMARKS", "main"]
 
-BENCHMARKS: dict[str, Callable[..., Report]] = {"load": load.measure, "startup": startup.measure}
+BENCHMARKS: dict[str, Callable[..., Report]] = {
+    "load": load.measure,
+    "startup": startup.measure,
+    "gateway": gateway.measure,
+}
 
 
 def main(argv: Sequence[str]) -> int:
