@@ -69,6 +69,7 @@ class NewExtAuthz(ExtAuthz):
 class Policies(Strict):
     cors: dict[str, Any] | None = None
     ext_authz: dict[str, Any] | None = None
+    direct_response: dict[str, Any] | None = None
 
 
 class Route(Strict):

@@ -90,7 +90,7 @@ async def test_targets_become_routes_and_the_gateway_is_seen_to_take_them(
     async with together(tmp_path, "--targets", targets) as (running, proxy):
         assert routes_in(config) == ["a"]
         replace(targets, mcp_json("b", "a"))
-        status, health = await running.until(lambda seen: ok(seen) and seen["config"]["routes"] == 2)
+        status, health = await running.until(lambda seen: ok(seen) and seen["config"]["routes"] == 3)
         await proxy.says("Config reloaded successfully")
         assert status == 200
         assert routes_in(config) == ["a", "b"]
@@ -124,7 +124,7 @@ async def test_a_source_that_is_down_leaves_the_config_and_is_not_reported_as_he
         assert health["source"]["last_success"] >= good["source"]["last_success"]
         assert content(config) == before
         metrics = await running.metrics()
-        assert (metrics["healthy"], metrics["source_up"], metrics["routes"]) == (0, 0, 2)
+        assert (metrics["healthy"], metrics["source_up"], metrics["routes"]) == (0, 0, 3)
         async with source:
             status, _ = await running.until(ok)
             assert status == 200
@@ -312,12 +312,12 @@ async def test_of_two_bridges_one_writes_and_the_other_stands_by_until_it_is_gon
             assert (await second.metrics())["active"] == 0
             assert "another bridge writes" in second.log
             replace(targets, mcp_json("a", "b"))
-            await first.until(lambda seen: bool(seen["config"]["routes"] == 2 and ok(seen)))
+            await first.until(lambda seen: bool(seen["config"]["routes"] == 3 and ok(seen)))
             assert (await second.metrics())["config_writes_total"] == 0
             first.kill()
             await second.until(lambda seen: bool(seen["role"] == "active" and ok(seen)))
             replace(targets, mcp_json("c"))
-            await second.until(lambda seen: bool(seen["config"]["routes"] == 1 and ok(seen)))
+            await second.until(lambda seen: bool(seen["config"]["routes"] == 2 and ok(seen)))
             assert routes_in(config) == ["c"]
 
 

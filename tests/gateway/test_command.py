@@ -43,15 +43,16 @@ def test_a_fresh_render_is_accepted_by_its_gateway_with_the_timeout_in_force(mcp
     assert [place.rpartition(".routes")[2] for place, _ in blocks(document)] == [
         "[0].policies.extAuthz",
         "[1].policies.extAuthz",
+        "[2].policies.extAuthz",
     ]
     literal = 'timeout: "10s"' if version.startswith("0.") else 'requestTimeout: "10s"'
-    assert ran.stdout.count(literal) == 2
+    assert ran.stdout.count(literal) == 3
 
 
 def test_the_timeout_and_the_outage_status_can_be_chosen(mcp: Path) -> None:
     ran = render(mcp, "--ext-auth-host", "a:1", "--ext-auth-timeout", "30s", "--outage-status", "403")
-    assert ran.stdout.count('requestTimeout: "30s"') == 2
-    assert ran.stdout.count('failureMode: "deny"') == 2
+    assert ran.stdout.count('requestTimeout: "30s"') == 3
+    assert ran.stdout.count('failureMode: "deny"') == 3
 
 
 @pytest.mark.requirement("GW-4")
@@ -108,7 +109,9 @@ def test_the_seed_is_written_once_and_never_over_what_is_there(mcp: Path, tmp_pa
     output = tmp_path / "config.yaml"
     options = ("bridge", "--gateway-version", "1.4.1", "--output", output, "--ext-auth-host", "a:1")
     assert gateway(*options, "--seed").returncode == 0
-    assert yaml.safe_load(output.read_text())["binds"][0]["listeners"][0]["routes"] == []
+    assert [route["name"] for route in yaml.safe_load(output.read_text())["binds"][0]["listeners"][0]["routes"]] == [
+        "holdfast-check"
+    ]
     assert gateway(*options, "--targets", mcp, "--once", "--no-watch").returncode == 0
     with_targets = output.read_text()
     assert gateway(*options, "--seed").returncode == 0

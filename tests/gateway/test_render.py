@@ -69,14 +69,14 @@ def test_the_timeout_is_always_written_in_exactly_one_form(version: str, form: d
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
 def test_an_outage_is_answered_with_a_status_of_its_own(family: Any) -> None:
     modes = [block["failureMode"] for block in ext_auths(render(gateway(), family))]
-    assert modes == [{"denyWithStatus": 503}] * 2
+    assert modes == [{"denyWithStatus": 503}] * 3
 
 
 @pytest.mark.requirement("GW-4")
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
 def test_the_plain_refusal_stays_selectable(family: Any) -> None:
     modes = [block["failureMode"] for block in ext_auths(render(gateway(ASKED[2]), family))]
-    assert modes == ["deny"] * 2
+    assert modes == ["deny"] * 3
 
 
 @pytest.mark.requirement("GW-4")
@@ -122,6 +122,14 @@ def test_without_authorization_no_block_of_it_is_rendered() -> None:
     assert "extAuthz" not in to_yaml(document)
 
 
+def test_a_route_without_a_server_shows_what_authorization_says() -> None:
+    route, *_ = render(gateway(), FAMILIES[1])["binds"][0]["listeners"][0]["routes"]
+    assert route["matches"] == [{"path": {"exact": "/holdfast/check"}}]
+    assert route["policies"]["directResponse"]["status"] == 200
+    assert route["policies"]["extAuthz"]["host"] == "authz:9100"
+    assert "backends" not in route
+
+
 def test_a_token_is_demanded_where_an_issuer_is_named() -> None:
     document = render(gateway(jwt=JWT), FAMILIES[1])
     assert document["binds"][0]["listeners"][0]["policies"]["jwtAuth"] == {
@@ -133,7 +141,7 @@ def test_a_token_is_demanded_where_an_issuer_is_named() -> None:
 
 
 def test_every_server_has_a_route_and_a_backend_of_its_own() -> None:
-    routes = render(gateway(), FAMILIES[1])["binds"][0]["listeners"][0]["routes"]
+    _, *routes = render(gateway(), FAMILIES[1])["binds"][0]["listeners"][0]["routes"]
     assert [route["matches"] for route in routes] == [
         [{"path": {"pathPrefix": "/mcp/github"}}],
         [{"path": {"pathPrefix": "/mcp/old"}}],
@@ -186,7 +194,7 @@ def test_a_block_without_a_timeout_is_given_one_and_a_block_with_one_keeps_it() 
 
 def test_a_schemas_complaint_names_the_place_and_shows_no_value() -> None:
     document = render(gateway(), family_of("1.4.1").family)
-    document["binds"][0]["listeners"][0]["routes"][0]["backends"] = [{"hostt": "https://user:hunter2@example.com"}]
+    document["binds"][0]["listeners"][0]["routes"][1]["backends"] = [{"hostt": "https://user:hunter2@example.com"}]
     document["binds"][0]["port"] = "hunter2"
     faults = schema_of("1.4.1").faults(document)
     assert any(fault.startswith("binds[0].port: ") for fault in faults)

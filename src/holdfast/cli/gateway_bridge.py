@@ -106,12 +106,13 @@ def bridge(
     """
     release = release_of(gateway_version)
     admin = check_address(admin_address, option="--admin-address")
-    base = Gateway(jwt=jwt_of(jwt_issuer, jwt_jwks, jwt_audience), port=port, admin=admin)
+    ext_auth = ext_auth_of(ext_auth_host, ext_auth_timeout, outage_status, ext_auth_protocol, ext_auth_body_bytes)
+    base = Gateway(ext_auth=ext_auth, jwt=jwt_of(jwt_issuer, jwt_jwks, jwt_audience), port=port, admin=admin)
     plan = _plan(
         output,
         release,
         bootstrap or base,
-        ext_auth=ext_auth_of(ext_auth_host, ext_auth_timeout, outage_status, ext_auth_protocol, ext_auth_body_bytes),
+        ext_auth=ext_auth,
         listener=listener,
         schema=schema,
         poll=_seconds(poll, "--poll"),

@@ -8,6 +8,8 @@ from __future__ import annotations
 __all__ = [
     "ADMIN_ADDRESS",
     "BODY_BYTES",
+    "CHECK_PATH",
+    "CHECK_ROUTE",
     "EXT_AUTH_PORT",
     "EXT_AUTH_TIMEOUT",
     "GATEWAY_VERSION",
@@ -39,6 +41,9 @@ LISTENER_NAME = "mcp"
 
 PATH_PREFIX = "/mcp"
 """A server's route is this and its id."""
+
+CHECK_ROUTE, CHECK_PATH = "holdfast-check", "/holdfast/check"
+"""A route with no server behind it: whoever asks there learns what authorization says of them, and nothing else."""
 
 ADMIN_ADDRESS = "127.0.0.1:15000"
 """Loopback alone: whoever reaches the admin address can stop the gateway."""

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import yaml
 
-from holdfast.gateway.defaults import PATH_PREFIX
+from holdfast.gateway.defaults import CHECK_PATH, CHECK_ROUTE, PATH_PREFIX
 from holdfast.gateway.model import PLAIN_DENIAL, ExtAuth, Gateway, Jwt, Target, is_address
 from holdfast.gateway.versions import Family
 
@@ -30,7 +30,8 @@ def render(gateway: Gateway, family: Family) -> Document:
     listener: Document = {"name": gateway.listener, "protocol": "HTTP"}
     if gateway.jwt is not None:
         listener["policies"] = {"jwtAuth": _jwt(gateway.jwt)}
-    listener["routes"] = [route(target, gateway.ext_auth, family) for target in gateway.targets]
+    check = [] if gateway.ext_auth is None else [_check_route(gateway.ext_auth, family)]
+    listener["routes"] = [*check, *(route(target, gateway.ext_auth, family) for target in gateway.targets)]
     return {
         "config": {"adminAddr": gateway.admin},
         "binds": [{"port": gateway.port, "listeners": [listener]}],
@@ -63,6 +64,18 @@ def put(block: Document, path: tuple[str, ...], value: object) -> None:
 def to_yaml(document: Mapping[str, Any]) -> str:
     """The document as text."""
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+
+
+def _check_route(ext_auth: ExtAuth, family: Family) -> Document:
+    """Authorization comes before a direct response: 200 here is a verdict, and so is 403; the outage status is none."""
+    return {
+        "name": CHECK_ROUTE,
+        "matches": [{"path": {"exact": CHECK_PATH}}],
+        "policies": {
+            "extAuthz": _ext_auth(ext_auth, family),
+            "directResponse": {"status": 200, "body": "authorized\n"},
+        },
+    }
 
 
 def _ext_auth(wanted: ExtAuth, family: Family) -> Document:
