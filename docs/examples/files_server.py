@@ -26,9 +26,7 @@ TOOLS = [
 def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Run a tool; a failure of its own is a result that says so."""
     try:
-        text = (
-            Path(arguments["path"]).read_text() if name == "read_file" else str(len(str(arguments["text"]).split()))
-        )
+        text = Path(arguments["path"]).read_text() if name == "read_file" else str(len(str(arguments["text"]).split()))
     except (OSError, KeyError, UnicodeDecodeError) as exc:
         return {"content": [{"type": "text", "text": f"{type(exc).__name__}: {exc}"}], "isError": True}
     return {"content": [{"type": "text", "text": text}]}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from benchmarks.report import Check, Report, Row, Spread, as_table, interleaved, median, ratio
 
 from benchmarks import __main__ as command
 from benchmarks import load, startup
+from benchmarks.report import Check, Report, Row, Spread, as_table, interleaved, median, ratio
 
 
 @pytest.mark.requirement("PERF-3", "LOAD-8")

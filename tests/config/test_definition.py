@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.config.helpers import problems, read, server, spec
 
 from holdfast.config.fields import TRANSPORTS
 from holdfast.config.foreign import SERVER_KEYS
 from holdfast.config.models import ServerFile
 from holdfast.config.problems import keys_of
 from holdfast.config.spec import BadServer, ToolFilter
+from tests.config.helpers import problems, read, server, spec
 
 URL = "https://example.com/mcp"
 

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.config.helpers import spec
 
 from holdfast.config.find import LARGEST, find_config, read_config, search_places
 from holdfast.config.load import load_config
 from holdfast.config.spec import BadServer
 from holdfast.errors import ConfigError, ConfigNotFound
+from tests.config.helpers import spec
 
 IN_ORDER = ["work/mcp.json", "work/.mcp.json", "work/.vscode/mcp.json", "home/.config/holdfast/mcp.json"]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.config.helpers import read, top_problems
 
 from holdfast.config.foreign import TOP_KEYS
 from holdfast.config.load import config_from_mapping, load_config, parse_config
 from holdfast.config.spec import BadServer, CallPolicy, Limits, LoadPolicy, ServerSpec, Settings
 from holdfast.errors import ConfigError
+from tests.config.helpers import read, top_problems
 
 NESTED: dict[str, object] = {}
 NESTED["mcpServers"] = NESTED

@@ -36,14 +36,18 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _types(schema: object) -> set[str]:
-    """The JSON types that a property may have; empty where its schema does not say."""
+    """The JSON types that a property may have; empty where its schema does not say, or makes no sense."""
     if not isinstance(schema, Mapping):
         return set()
-    named = schema.get("type", [])
-    types = {named} if isinstance(named, str) else {name for name in named if isinstance(name, str)}
-    for branch in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
+    named = schema.get("type")
+    types = {named} if isinstance(named, str) else {name for name in _list(named) if isinstance(name, str)}
+    for branch in (*_list(schema.get("anyOf")), *_list(schema.get("oneOf"))):
         types |= _types(branch)
     return types
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def _value(key: str, text: str, types: set[str]) -> Any:

@@ -112,7 +112,7 @@ class HttpPeer:
             status=response.status_code,
             headers=headers,
             # An outage is told by its exact words: no secret that happens to be one of them may blot it out.
-            body=text if is_outage_body(text) else self._redactor.mask(text)[:SHOWN_BODY],
+            body=text if is_outage_body(text) else _cut(self._redactor.mask(text)),
             retry_after=_retry_after(headers.get("retry-after"), time.time()),
             credentials_sent=self.credentials,
         )
@@ -221,6 +221,11 @@ def _close_cut_handshakes() -> Callable[[str, Mapping[str, Any]], Awaitable[None
                     await opened.aclose()
 
     return trace
+
+
+def _cut(text: str) -> str:
+    """As much as is kept; what was cut says so, lest its beginning pass for the whole."""
+    return text if len(text) <= SHOWN_BODY else text[: SHOWN_BODY - 1] + "…"
 
 
 async def _head(response: httpx2.Response, size: int) -> bytes:

@@ -53,7 +53,8 @@ class Warden:
     async def ready(self) -> None:
         """Call before a child is started: from now on none of ours can be left behind."""
         async with self._starting:
-            if self._process is None or self._process.returncode is not None or self._pipe is None:
+            self._tell("\n")  # says nothing, but shows at once whether anybody is left to read it
+            if self._pipe is None:
                 await self._start()
 
     def watch(self, group: int) -> None:

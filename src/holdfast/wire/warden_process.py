@@ -23,7 +23,7 @@ def main(mark: str, name: str) -> None:
         rest = b""
         while chunk := pipe.read(4096):
             *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
+            for line in filter(None, lines):
                 (groups.add if line[:1] == b"+" else groups.discard)(int(line[1:]))
     end(groups)
     end_marked(f"{mark}={name}".encode())

@@ -1,0 +1,1 @@
+"""Tests of the commands, run as people run them."""

@@ -1,0 +1,7 @@
+"""The fixtures of the commands' tests."""
+
+from __future__ import annotations
+
+from tests.cli.running import cli
+
+__all__ = ["cli"]

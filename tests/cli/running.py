@@ -1,0 +1,124 @@
+"""Run ``holdfast`` as people do: a process of its own, with pipes or on a real terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.peers.stdio import StdioPeer
+
+__all__ = ["HOLDFAST", "LONGEST", "Cli", "Terminal", "cli", "stdio"]
+
+HOLDFAST = Path(sys.executable).with_name("holdfast")
+
+LONGEST = 60
+
+_ON_TERMINAL = """
+import fcntl, os, sys, termios
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+class Cli:
+    """The command line in a folder of its own, whose ``mcp.json`` it finds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", "COLUMNS": "200"}
+
+    def configure(self, servers: Mapping[str, object], **settings: object) -> None:
+        (self.folder / "mcp.json").write_text(json.dumps({"mcpServers": servers, "holdfast": settings}))
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [HOLDFAST, *arguments],
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            capture_output=True,
+            text=True,
+            timeout=LONGEST,
+            check=False,
+        )
+
+    @contextmanager
+    def on_terminal(self, *arguments: str, **environment: str) -> Iterator[Terminal]:
+        """Run on a terminal of its own, until the end of the block at the latest."""
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
+        process = subprocess.Popen(
+            [sys.executable, "-c", _ON_TERMINAL, HOLDFAST, *arguments],
+            cwd=self.folder,
+            env={**self.environment, "TERM": "xterm-256color", **environment},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        try:
+            yield Terminal(process, ours)
+        finally:
+            process.kill()
+            process.wait()
+            os.close(ours)
+
+
+class Terminal:
+    """What a person at the terminal sees and can type."""
+
+    def __init__(self, process: subprocess.Popen[bytes], master: int) -> None:
+        self._process = process
+        self._master = master
+        self.seen = ""
+
+    @property
+    def text(self) -> str:
+        """What was shown, without the sequences that colour it and move the cursor."""
+        return re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", self.seen)
+
+    def until(self, wanted: str) -> None:
+        """Read until a text is shown; the test's own time limit ends a wait in vain."""
+        while wanted not in self.text:
+            assert self._read(), f"it ended without showing {wanted!r}:\n{self.text}"
+
+    def press(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def code(self) -> int:
+        """Read to the end; the exit code."""
+        while self._read():
+            pass
+        return self._process.wait(LONGEST)
+
+    def _read(self) -> bool:
+        try:
+            data = os.read(self._master, 65536)
+        except OSError:  # how Linux says that the other side of a terminal is closed
+            return False
+        self.seen += data.decode("utf-8", "replace")
+        return bool(data)
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return Cli(folder)
+
+
+def stdio(peer: StdioPeer, **more: object) -> dict[str, object]:
+    """A definition of the peer, as an ``mcp.json`` has it."""
+    return {"command": peer.command, "args": list(peer.args), **more}

@@ -1,0 +1,78 @@
+"""The public names: few, importable, and cheap until they are used."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+HEAVY = {"mcp", "mcp_types", "httpx2", "pydantic", "typer", "rich", "anyio", "asyncio"}
+NETWORK = {"mcp", "mcp_types", "httpx2"}
+
+
+def imported_by(program: str, *, cwd: Path | None = None, code: int = 0) -> set[str]:
+    """The top-level modules that a program of its own has imported when it ends."""
+    tell = f"import atexit, json, sys\natexit.register(lambda: print(json.dumps(sorted(sys.modules))))\n{program}"
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(cwd or "/nonexistent")}
+    ran = subprocess.run(
+        [sys.executable, "-c", tell], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == code, ran.stderr
+    return {name.partition(".")[0] for name in json.loads(ran.stdout.splitlines()[-1])}
+
+
+def command(*arguments: str) -> str:
+    return f"sys.argv = {['holdfast', *arguments]!r}\nfrom holdfast.cli.entry import main\nmain()"
+
+
+def test_there_are_at_most_twenty_public_names_in_order() -> None:
+    assert len(holdfast.__all__) <= 20
+    assert sorted(holdfast.__all__) == list(holdfast.__all__) == dir(holdfast)
+
+
+@pytest.mark.parametrize("name", holdfast.__all__)
+def test_every_public_name_can_be_imported_and_explains_itself(name: str) -> None:
+    value = getattr(importlib.import_module("holdfast"), name)
+    assert name == "__version__" or inspect.getdoc(value)
+    assert getattr(holdfast, name) is value
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'frobnicate'"):
+        holdfast.frobnicate  # noqa: B018 - asking for it is the test
+
+
+@pytest.mark.requirement("PERF-5")
+def test_importing_the_package_imports_nothing_that_costs() -> None:
+    assert not imported_by("import holdfast") & HEAVY
+
+
+@pytest.mark.requirement("PERF-5")
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_and_version_import_nothing_that_costs(option: str) -> None:
+    assert not imported_by(command(option)) & HEAVY
+
+
+@pytest.mark.requirement("PERF-5")
+@pytest.mark.parametrize("arguments", [("tools", "--help"), ("call", "--help"), ("call", "a", "b", "c")])
+def test_help_of_a_command_and_wrong_usage_do_not_import_a_client(arguments: tuple[str, ...]) -> None:
+    assert not imported_by(command(*arguments), code=2 if "c" in arguments else 0) & NETWORK
+
+
+@pytest.mark.requirement("PERF-5")
+@pytest.mark.parametrize("name", ["tools", "call a b"])
+def test_a_broken_configuration_is_told_without_importing_a_client(name: str, tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text("{")
+    assert not imported_by(command(*name.split()), cwd=tmp_path, code=1) & NETWORK
+
+
+@pytest.mark.requirement("LOAD-1")
+def test_a_text_can_be_classified_without_importing_a_client() -> None:
+    assert not imported_by("import holdfast; holdfast.classify_load_error('x')") & {*NETWORK, "anyio", "asyncio"}

@@ -1,0 +1,222 @@
+"""Streamable HTTP: each request alone with its answer, its refusal and its evidence."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import httpx2
+import pytest
+
+import holdfast.wire.http_client as client_room
+from holdfast.config.spec import Limits, ServerSpec
+from holdfast.core.classify import classify
+from holdfast.core.evidence import Evidence, HttpStatus, NetworkFailure, NetworkFault, NotMcp, TimedOut
+from holdfast.core.redact import MASK, Redactor
+from holdfast.errors import ServerFailure
+from holdfast.wire.http import HttpDispatcher
+from holdfast.wire.http_client import HttpPeer
+from tests.peers.http_fault import Behaviour, Exchange, FaultServer, respond
+from tests.peers.leaks import no_leaks
+
+pytestmark = pytest.mark.anyio
+
+
+async def nobody(*_: object) -> None:
+    """Handles what the server sends on its own account."""
+
+
+async def refuse(*_: object) -> dict[str, object]:
+    return {}
+
+
+@asynccontextmanager
+async def dispatcher(
+    url: str, *, secrets: tuple[str, ...] = (), headers: dict[str, str] | None = None
+) -> AsyncIterator[HttpDispatcher]:
+    spec = ServerSpec(id="a", transport="http", url=url, headers=headers or {}, secrets=frozenset(secrets))
+    peer = HttpPeer(spec, Limits(), Redactor(spec.secrets))
+    wire = HttpDispatcher(peer)
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(wire.run, refuse, nobody)
+            yield wire
+            tasks.cancel_scope.cancel()
+        await peer.aclose()
+
+
+async def failure_of(wire: HttpDispatcher, *, within: float | None = None) -> Evidence:
+    with pytest.raises(ServerFailure) as failed:
+        await wire.send_raw_request("tools/list", None, {"timeout": within} if within else None)
+    return failed.value.evidence
+
+
+def events(make: Callable[[object], list[object]]) -> Behaviour:
+    """Answer with an event stream of these messages, made from the id of the request, and end it."""
+
+    async def act(exchange: Exchange) -> None:
+        await exchange.start(content_type="text/event-stream")
+        for message in make(json.loads(exchange.request.body)["id"]):
+            text = message if isinstance(message, str) else json.dumps(message)
+            await exchange.chunk(f"data: {text}\n\n".encode())
+        await exchange.end()
+
+    return Behaviour("events", act)
+
+
+def answer(message_id: object, **result: object) -> dict[str, object]:
+    return {"jsonrpc": "2.0", "id": message_id, "result": result}
+
+
+async def test_on_a_stream_only_the_answer_to_this_request_counts() -> None:
+    script = events(lambda given: [answer(999, wrong=True), answer(str(given), right=True)])
+    async with FaultServer(script) as peer, dispatcher(peer.origin) as wire:
+        assert await wire.send_raw_request("a", None) == {"right": True}
+
+
+@pytest.mark.requirement("LOAD-2")
+@pytest.mark.parametrize("messages", [[], [answer(999)], [{"jsonrpc": "2.0", "method": "notifications/message"}]])
+async def test_a_stream_that_ends_without_the_answer_is_a_closed_connection_and_no_wait(
+    messages: list[object],
+) -> None:
+    async with FaultServer(events(lambda _: messages)) as peer, dispatcher(peer.origin) as wire:
+        assert await failure_of(wire) == NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
+
+
+async def test_an_error_without_an_id_on_a_requests_own_stream_is_its_answer() -> None:
+    error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "cannot read that"}}
+    async with FaultServer(events(lambda _: [error])) as peer, dispatcher(peer.origin) as wire:
+        with pytest.raises(Exception, match="cannot read that"):
+            await wire.send_raw_request("a", None)
+
+
+@pytest.mark.requirement("LOAD-3")
+@pytest.mark.parametrize("text", ["no json", '"a string"', "[]", "{}", "[" * 5000])
+async def test_a_stream_of_something_else_is_not_mcp(text: str) -> None:
+    async with FaultServer(events(lambda _: [text])) as peer, dispatcher(peer.origin) as wire:
+        assert isinstance(await failure_of(wire), NotMcp)
+
+
+async def test_a_fault_of_ours_on_one_stream_reaches_the_one_who_asked_unwrapped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with FaultServer(events(lambda given: [answer(given)])) as peer, dispatcher(peer.origin) as wire:
+
+        def trip(message: object) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(wire._exchange, "take", trip)
+        with pytest.raises(ZeroDivisionError):
+            await wire.send_raw_request("a", None)
+
+
+async def test_one_failed_request_harms_no_other_on_the_same_connection() -> None:
+    waiting = anyio.Event()
+
+    async def slow(exchange: Exchange) -> None:
+        message = json.loads(exchange.request.body)
+        if message["method"] == "bad":
+            exchange.reset()
+            waiting.set()
+        else:
+            await waiting.wait()
+            await exchange.respond(200, json.dumps(answer(message["id"], fine=True)).encode())
+
+    async with FaultServer(Behaviour("slow", slow)) as peer, dispatcher(peer.origin) as wire:
+        results: list[object] = []
+
+        async def ask() -> None:
+            results.append(await wire.send_raw_request("good", None))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(ask)
+            with pytest.raises(ServerFailure):
+                await wire.send_raw_request("bad", None)
+    assert results == [{"fine": True}] * 5
+
+
+# Refusals
+
+
+@pytest.mark.requirement("LOAD-4")
+@pytest.mark.parametrize("status", [401, 403, 404, 503])
+async def test_a_refusal_whose_body_never_ends_is_a_refusal_all_the_same(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_room, "ERROR_BODY_SECONDS", 0.05)
+
+    async def drip(exchange: Exchange) -> None:
+        await exchange.start(status, content_type="text/plain")
+        await exchange.chunk(b"because")
+        await exchange.gone()
+
+    async with no_leaks(), FaultServer(Behaviour("drip", drip)) as peer:
+        async with dispatcher(peer.origin) as wire:
+            seen = await failure_of(wire)
+        await peer.all_closed()
+    assert isinstance(seen, HttpStatus)
+    assert (seen.status, seen.body) == (status, "because")
+
+
+@pytest.mark.requirement("LOAD-2", "LOAD-5")
+async def test_an_outage_is_known_by_its_words_though_one_of_them_is_a_secret_of_the_server() -> None:
+    body = "Authorization service unavailable"
+    async with FaultServer(respond(403, body)) as peer, dispatcher(peer.origin, secrets=("unavailable",)) as wire:
+        seen = await failure_of(wire)
+    assert isinstance(seen, HttpStatus)
+    assert seen.body == body
+
+
+@pytest.mark.requirement("LOAD-4")
+async def test_an_outages_words_followed_by_much_more_are_no_outage() -> None:
+    body = "upstream call timeout" + " " * 3000 + "and you are not in the group"
+    async with FaultServer(respond(403, body)) as peer, dispatcher(peer.origin) as wire:
+        seen = await failure_of(wire)
+    assert classify(seen).status == "denied"
+
+
+@pytest.mark.requirement("MSG-6")
+@pytest.mark.parametrize("before", range(2040, 2050))
+async def test_a_secret_is_masked_before_a_body_is_cut(before: int) -> None:
+    echo = respond(500, "x" * before + "hunter22")
+    async with FaultServer(echo) as peer, dispatcher(peer.origin, secrets=("hunter22",)) as wire:
+        seen = await failure_of(wire)
+    assert isinstance(seen, HttpStatus)
+    assert "hu" not in seen.body
+    assert len(seen.body) <= 2048
+
+
+@pytest.mark.requirement("MSG-6")
+async def test_the_address_of_a_request_is_not_logged_and_other_requests_are(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with FaultServer(respond(503)) as peer, dispatcher(f"{peer.origin}/mcp?key=hunter22") as wire:
+        await failure_of(wire)
+        async with httpx2.AsyncClient() as another:
+            await another.get(f"{peer.origin}/not-ours")
+    assert "hunter22" not in caplog.text
+    assert "/not-ours" in caplog.text
+
+
+async def test_a_deadline_is_told_with_what_was_waited_for() -> None:
+    async def silence(exchange: Exchange) -> None:
+        await exchange.gone()
+
+    async with FaultServer(Behaviour("silence", silence)) as peer, dispatcher(peer.origin) as wire:
+        assert await failure_of(wire, within=0.02) == TimedOut(doing="the answer to tools/list", after=0.02)
+
+
+@pytest.mark.requirement("MSG-6")
+async def test_a_server_that_repeats_our_credentials_is_masked() -> None:
+    async with FaultServer(respond(500, "you sent Bearer hunter22")) as peer:
+        headers = {"Authorization": "Bearer hunter22"}
+        async with dispatcher(peer.origin, headers=headers, secrets=("Bearer hunter22",)) as wire:
+            seen = await failure_of(wire)
+    assert isinstance(seen, HttpStatus)
+    assert seen.credentials_sent
+    assert seen.body == f"you sent {MASK}"

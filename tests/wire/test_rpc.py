@@ -1,0 +1,400 @@
+"""JSON-RPC on one connection: order, correlation, and bounds on what a server may do to us."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import anyio
+import anyio.abc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp import MCPError
+from mcp.shared.dispatcher import CallOptions
+
+from holdfast.config.spec import Limits
+from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, NotMcp, OverBound, TimedOut, Unexpected
+from holdfast.errors import ServerFailure
+from holdfast.wire.duplex import Duplex
+from holdfast.wire.rpc import NOTICES_WAITING, REQUESTS_FROM_SERVER, Exchange, Message, with_progress_token
+
+pytestmark = pytest.mark.anyio
+
+GONE = NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
+
+
+class Wire(Duplex):
+    """A dispatcher whose other end is the test: ``sent`` is what went out, ``say`` is what comes in."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        super().__init__("test", limits or Limits())
+        self.sent: list[Message] = []
+        self.wrote = anyio.Event()
+        self.blocked: anyio.Event | None = None
+        self.notices: list[tuple[str, Mapping[str, Any] | None]] = []
+        self._say, self._heard = anyio.create_memory_object_stream[object](math.inf)
+
+    def say(self, *messages: object) -> None:
+        for message in messages:
+            self._say.send_nowait(message)
+
+    def hang_up(self) -> None:
+        self._say.close()
+
+    async def written(self, count: int) -> list[Message]:
+        with anyio.fail_after(5):
+            while len(self.sent) < count:
+                await self.wrote.wait()
+                self.wrote = anyio.Event()
+        return self.sent
+
+    async def _write(self, message: Message) -> None:
+        if self.blocked is not None:
+            await self.blocked.wait()
+        self.sent.append(message)
+        self.wrote.set()
+
+    async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
+        with self._heard:
+            async for message in self._heard:
+                self._exchange.take(message)
+        return GONE
+
+    async def on_notify(self, context: object, method: str, params: Mapping[str, Any] | None) -> None:
+        self.notices.append((method, params))
+
+    async def on_request(self, context: object, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
+        if method == "break":
+            raise ZeroDivisionError
+        if method == "refuse":
+            raise MCPError(-32601, "no such thing")
+        if method == "wait":
+            await anyio.sleep_forever()
+        return {"asked": method}
+
+
+@asynccontextmanager
+async def wired(limits: Limits | None = None) -> AsyncIterator[Wire]:
+    wire = Wire(limits)
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(wire.run, wire.on_request, wire.on_notify)
+            yield wire
+            wire.hang_up()
+
+
+def answer(request_id: object, **result: object) -> Message:
+    return {"jsonrpc": "2.0", "id": request_id, "result": result}
+
+
+def progress(token: object, step: object, **more: object) -> Message:
+    params = {"progressToken": token, "progress": step, **more}
+    return {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+
+
+class Steps:
+    """A progress callback that is slow on purpose and keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[float, float | None, str | None]] = []
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.told.append((progress, total, message))
+
+
+async def test_a_burst_of_progress_is_told_in_order_and_all_of_it_before_the_result() -> None:
+    steps = Steps()
+    async with wired() as wire, anyio.create_task_group() as tasks:
+
+        async def server() -> None:
+            (request,) = await wire.written(1)
+            token = request["params"]["_meta"]["progressToken"]
+            wire.say(*(progress(token, n, total=500, message=f"step {n}") for n in range(500)))
+            wire.say(answer(request["id"], done=True))
+
+        tasks.start_soon(server)
+        result = await wire.send_raw_request("tools/call", {"name": "x"}, {"on_progress": steps})
+        assert result == {"done": True}
+        assert steps.told == [(float(n), 500.0, f"step {n}") for n in range(500)]
+
+
+async def test_progress_goes_to_the_call_it_belongs_to() -> None:
+    first, second = Steps(), Steps()
+    async with wired() as wire, anyio.create_task_group() as tasks:
+        tasks.start_soon(wire.send_raw_request, "a", None, CallOptions(on_progress=first))
+        tasks.start_soon(wire.send_raw_request, "b", None, CallOptions(on_progress=second))
+        one, two = (await wire.written(2))[:2]
+        wire.say(progress(two["id"], 2), progress(one["id"], 1), progress("nobody", 3), progress(None, 4))
+        wire.say(answer(two["id"]), answer(one["id"]), progress(one["id"], 5))
+    assert (first.told, second.told) == ([(1.0, None, None)], [(2.0, None, None)])
+
+
+@pytest.mark.parametrize("odd", ["soon", None, True, [], 10**400])
+async def test_progress_that_is_no_number_is_dropped_and_harms_nobody(odd: object) -> None:
+    steps = Steps()
+    async with wired() as wire, anyio.create_task_group() as tasks:
+        tasks.start_soon(wire.send_raw_request, "a", None, CallOptions(on_progress=steps))
+        (request,) = await wire.written(1)
+        wire.say(progress(request["id"], odd, total=odd, message=odd), progress(request["id"], 1.5, total=odd))
+        wire.say(answer(request["id"]))
+    assert steps.told[-1][0] == 1.5
+
+
+async def test_a_progress_callback_that_raises_does_not_cost_the_result() -> None:
+    async def broken(progress: float, total: float | None, message: str | None) -> None:
+        raise ZeroDivisionError
+
+    async with wired() as wire, anyio.create_task_group() as tasks:
+
+        async def server() -> None:
+            (request,) = await wire.written(1)
+            wire.say(progress(request["id"], 1), answer(request["id"], fine=True))
+
+        tasks.start_soon(server)
+        assert await wire.send_raw_request("a", None, {"on_progress": broken}) == {"fine": True}
+
+
+@pytest.mark.parametrize("spelled", [str, int])
+async def test_an_answer_is_known_by_its_id_as_a_number_or_as_a_text(spelled: type) -> None:
+    async with wired() as wire, anyio.create_task_group() as tasks:
+        results: list[Message] = []
+
+        async def ask(method: str) -> None:
+            results.append(await wire.send_raw_request(method, None))
+
+        tasks.start_soon(ask, "a")
+        tasks.start_soon(ask, "b")
+        one, two = (await wire.written(2))[:2]
+        wire.say(answer(spelled(two["id"]), n=2), answer(spelled(one["id"]), n=1))
+    assert {result["n"] for result in results} == {1, 2}
+
+
+async def test_late_and_foreign_answers_are_dropped() -> None:
+    async with wired() as wire, anyio.create_task_group() as tasks:
+        with anyio.move_on_after(0.01):
+            await wire.send_raw_request("a", None, {"request_id": 77, "cancel_on_abandon": False})
+
+        async def server() -> None:
+            await wire.written(2)
+            wire.say(answer(77, late=True), answer(12345), answer(None), answer([1]), answer({}), answer(1.5))
+            wire.say(answer(78, fresh=True))
+
+        tasks.start_soon(server)
+        assert await wire.send_raw_request("b", None, {"request_id": 78}) == {"fresh": True}
+
+
+async def test_an_id_that_is_in_flight_cannot_be_used_twice() -> None:
+    async with wired() as wire, anyio.create_task_group() as tasks:
+        tasks.start_soon(wire.send_raw_request, "a", None, CallOptions(request_id=5))
+        await wire.written(1)
+        with pytest.raises(ValueError, match="already in flight"):
+            await wire.send_raw_request("b", None, {"request_id": "5"})
+        wire.say(answer(5))
+
+
+async def test_an_error_answer_is_raised_with_its_code_and_data() -> None:
+    async with wired() as wire, anyio.create_task_group() as tasks:
+
+        async def server() -> None:
+            (request,) = await wire.written(1)
+            wire.say({"jsonrpc": "2.0", "id": request["id"], "error": {"code": -1, "message": "no", "data": [1]}})
+
+        tasks.start_soon(server)
+        with pytest.raises(MCPError) as refused:
+            await wire.send_raw_request("a", None)
+    assert (refused.value.code, refused.value.message, refused.value.error.data) == (-1, "no", [1])
+
+
+@pytest.mark.parametrize("body", [{"result": 5}, {"result": None}, {"error": "no"}, {"error": None, "result": []}])
+async def test_an_answer_that_is_none_fails_the_one_who_asked_and_no_other(body: Message) -> None:
+    async with wired() as wire, anyio.create_task_group() as tasks:
+
+        async def server() -> None:
+            (request,) = await wire.written(1)
+            wire.say({"jsonrpc": "2.0", "id": request["id"], **body})
+            wire.say(answer((await wire.written(2))[1]["id"], fine=True))
+
+        tasks.start_soon(server)
+        with pytest.raises(ServerFailure) as failed:
+            await wire.send_raw_request("a", None)
+        assert isinstance(failed.value.evidence, NotMcp)
+        assert await wire.send_raw_request("b", None) == {"fine": True}
+
+
+async def test_when_the_connection_goes_everyone_who_waits_is_told_at_once_and_later_comers_too() -> None:
+    failures: list[ServerFailure] = []
+
+    async def ask(wire: Wire) -> None:
+        try:
+            await wire.send_raw_request("a", None)
+        except ServerFailure as failure:
+            failures.append(failure)
+
+    async with wired() as wire:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(10):
+                tasks.start_soon(ask, wire)
+            await wire.written(10)
+            wire.hang_up()
+        await ask(wire)
+    assert [failure.evidence for failure in failures] == [GONE] * 11
+    assert len({id(failure) for failure in failures}) == 11
+
+
+async def test_a_fault_of_ours_while_reading_ends_the_connection_and_tells_who_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with wired() as wire, anyio.create_task_group() as tasks:
+
+        def trip(message: object) -> None:
+            raise ZeroDivisionError("a bug")
+
+        async def server() -> None:
+            await wire.written(1)
+            monkeypatch.setattr(wire._exchange, "take", trip)
+            wire.say({})
+
+        tasks.start_soon(server)
+        with pytest.raises(ServerFailure) as failed:
+            await wire.send_raw_request("a", None)
+    assert failed.value.evidence == Unexpected(type="ZeroDivisionError")
+
+
+async def test_a_deadline_covers_the_write_too() -> None:
+    async with wired() as wire:
+        wire.blocked = anyio.Event()
+        with pytest.raises(ServerFailure) as failed:
+            await wire.send_raw_request("a", None, {"timeout": 0.01})
+        assert failed.value.evidence == TimedOut(doing="the answer to a", after=0.01)
+        wire.blocked.set()
+        wire.blocked = None
+
+
+@pytest.mark.parametrize("tell", [True, False])
+async def test_a_caller_that_no_longer_waits_is_taken_back_with_a_notice_unless_told_not_to(*, tell: bool) -> None:
+    async with wired() as wire:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wire.send_raw_request, "a", None, CallOptions(cancel_on_abandon=tell))
+            (request,) = await wire.written(1)
+            tasks.cancel_scope.cancel()
+        if tell:
+            notice = (await wire.written(2))[1]
+            assert (notice["method"], notice["params"]["requestId"]) == ("notifications/cancelled", request["id"])
+        await anyio.wait_all_tasks_blocked()
+        assert len(wire.sent) == 1 + tell
+
+
+async def test_notices_reach_their_handler_in_order() -> None:
+    async with wired() as wire:
+        wire.say(*({"jsonrpc": "2.0", "method": f"n{n}"} for n in range(50)))
+        await anyio.wait_all_tasks_blocked()
+        assert [method for method, _ in wire.notices] == [f"n{n}" for n in range(50)]
+
+
+@pytest.mark.requirement("SEC-4")
+async def test_a_flood_of_notices_ends_this_connection_and_says_which_bound_it_broke() -> None:
+    async with wired(Limits(notifications_per_second=10)) as wire, anyio.create_task_group() as tasks:
+
+        async def server() -> None:
+            await wire.written(1)
+            wire.say(*({"jsonrpc": "2.0", "method": "n"} for _ in range(1000)))
+
+        tasks.start_soon(server)
+        with pytest.raises(ServerFailure) as failed:
+            await wire.send_raw_request("a", None)
+    assert isinstance(failed.value.evidence, OverBound)
+    assert failed.value.evidence.setting == "holdfast.limits.notificationsPerSecond"
+
+
+@pytest.mark.requirement("SEC-4")
+async def test_notices_that_nobody_takes_do_not_pile_up() -> None:
+    async def send(message: Message) -> None:
+        raise AssertionError("nothing is to be sent")
+
+    exchange = Exchange("test", send, Limits(notifications_per_second=10**6))
+    for n in range(10 * NOTICES_WAITING):
+        exchange.take({"jsonrpc": "2.0", "method": f"n{n}"})
+    assert len(exchange._notices) == NOTICES_WAITING
+
+
+async def test_what_a_server_asks_of_us_is_answered_under_its_own_id() -> None:
+    async with wired() as wire:
+        for message_id, method in [("x-1", "ping"), (7, "break"), ("8", "refuse")]:
+            wire.say({"jsonrpc": "2.0", "id": message_id, "method": method})
+        sent = {message["id"]: message for message in await wire.written(3)}
+    assert sent["x-1"]["result"] == {"asked": "ping"}
+    assert sent[7]["error"]["code"] == -32603
+    assert sent["8"]["error"] == {"code": -32601, "message": "no such thing"}
+
+
+async def test_a_server_can_take_its_own_request_back() -> None:
+    async with wired() as wire:
+        wire.say({"jsonrpc": "2.0", "id": 1, "method": "wait"})
+        await anyio.wait_all_tasks_blocked()
+        assert wire._exchange._answering
+        wire.say({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "1"}})
+        await anyio.wait_all_tasks_blocked()
+        assert not wire._exchange._answering
+        assert wire.sent == []
+
+
+@pytest.mark.requirement("SEC-4")
+@pytest.mark.parametrize("same_id", [True, False])
+async def test_a_server_that_asks_without_end_and_never_reads_fills_no_memory(*, same_id: bool) -> None:
+    async with wired() as wire:
+        wire.blocked = anyio.Event()
+        wire.say(*({"jsonrpc": "2.0", "id": 1 if same_id else n, "method": "ping"} for n in range(5000)))
+        await anyio.wait_all_tasks_blocked()
+        wire.blocked.set()
+        await anyio.wait_all_tasks_blocked()
+        assert len(wire.sent) == (1 if same_id else 2 * REQUESTS_FROM_SERVER)
+        wire.blocked = None
+        wire.say({"jsonrpc": "2.0", "id": "again", "method": "ping"})
+        assert (await wire.written(len(wire.sent) + 1))[-1]["id"] == "again"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+messages = json_values | st.fixed_dictionaries(
+    {},
+    optional={
+        "jsonrpc": st.just("2.0") | json_values,
+        "id": json_values,
+        "method": st.sampled_from(["ping", "notifications/progress", "notifications/cancelled"]) | json_values,
+        "params": json_values
+        | st.dictionaries(st.sampled_from(["progressToken", "progress", "requestId"]), json_values),
+        "result": json_values,
+        "error": json_values,
+    },
+)
+
+
+@pytest.mark.requirement("SEC-4")
+@given(st.lists(messages, max_size=5))
+def test_whatever_a_server_sends_is_routed_or_refused_as_evidence(some: list[object]) -> None:
+    async def send_all() -> None:
+        async with anyio.create_task_group() as tasks:
+            wire = Wire()
+            wire._exchange.start(tasks, wire.on_request, wire.on_notify, None)
+            for message in some:
+                with suppress(ServerFailure):
+                    wire._exchange.take(message)
+            wire.hang_up()
+            wire._heard.close()
+            tasks.cancel_scope.cancel()
+
+    anyio.run(send_all)
+
+
+def test_a_progress_token_is_asked_for_only_where_somebody_listens() -> None:
+    params = {"name": "x", "_meta": {"trace": "1"}}
+    assert with_progress_token(params, 7, {}) is params
+    asked = with_progress_token(params, 7, {"on_progress": Steps()})
+    assert asked == {"name": "x", "_meta": {"trace": "1", "progressToken": 7}}
