@@ -18,10 +18,10 @@ import anyio
 import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
-from tests.gateway.scene import ALICE, MALLORY, PROTOCOLS, ROUTES, Protocol, Scene, load, scene
 
 from benchmarks.report import Check, Report, Row, interleaved, median, ratio
 from holdfast.gateway.defaults import EXT_AUTH_TIMEOUT
+from tests.gateway.scene import ALICE, MALLORY, PROTOCOLS, ROUTES, Protocol, Scene, load, scene
 
 __all__ = ["REQUIREMENTS", "measure"]
 

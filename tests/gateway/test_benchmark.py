@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.gateway import BEFORE, PLAIN, PLAIN_LATER, RETRIES, TIMEOUT, measure
 
+from benchmarks.gateway import BEFORE, PLAIN, PLAIN_LATER, RETRIES, TIMEOUT, measure
 from tests.gateway.scene import PROTOCOLS
 
 
