@@ -111,7 +111,7 @@ class Health:
         yield "source_last_success_seconds", "gauge", self.source_success, "When targets were last read."
         yield "source_failures_total", "counter", self.source_failures, "Polls that gave no targets."
         yield "targets_left_out", "gauge", len(self.left_out), "Servers that cannot be routed to."
-        yield "routes", "gauge", self.routes, "Routes of the listener in the config."
+        yield "routes", "gauge", self.routes, "Routes in the config, your own among them."
         yield "config_current", "gauge", int(not self.config_error and bool(self.config_success)), "Config is in place."
         yield "config_last_success_seconds", "gauge", self.config_success, "When it was last seen in place."
         yield "config_writes_total", "counter", self.writes, "Times that the config was replaced."

@@ -79,21 +79,24 @@ def read_bootstrap(file: Path) -> Document:
 def merge(bootstrap: Mapping[str, Any], targets: Sequence[Target], rules: Rules, *, source: Path | None) -> Rendered:
     """The bootstrap with a route for each target, checked; ``ConfigError`` if it may not be written."""
     document: Document = copy.deepcopy(dict(bootstrap))
-    if targets:
-        _same_protection(document, rules, source)
-        routes = _routes_of(_listener(document, rules.listener, source))
-    else:
-        routes = []
-    names, paths = _taken(routes)
-    family = rules.release.family
-    made = {target.id: route(target, rules.ext_auth, family) for target in targets}
-    shadowed = tuple(name for name, new in made.items() if name in names or _path(new) in paths)
-    routes += [new for name, new in made.items() if name not in shadowed]
-    complete(document, family, rules.ext_auth.timeout if rules.ext_auth else EXT_AUTH_TIMEOUT)
+    shadowed = _add_routes(document, targets, rules, source) if targets else ()
+    complete(document, rules.release.family, rules.ext_auth.timeout if rules.ext_auth else EXT_AUTH_TIMEOUT)
     mark = _mark(document)
     document["backends"] = [*(document.get("backends") or []), {"name": mark, "host": "127.0.0.1:1"}]
     check(document, rules.release, rules.schema, source=source)
-    return Rendered(text=to_yaml(document), mark=mark, routes=len(routes), shadowed=shadowed)
+    routes = sum(len(listener.get("routes") or ()) for listener in _listeners(document))
+    return Rendered(text=to_yaml(document), mark=mark, routes=routes, shadowed=shadowed)
+
+
+def _add_routes(document: Document, targets: Sequence[Target], rules: Rules, source: Path | None) -> tuple[str, ...]:
+    """Add a route for each target; the ids of those whose name or path is taken."""
+    _same_protection(document, rules, source)
+    routes = _routes_of(_listener(document, rules.listener, source))
+    names, paths = _taken(routes)
+    made = {target.id: route(target, rules.ext_auth, rules.release.family) for target in targets}
+    shadowed = tuple(name for name, new in made.items() if name in names or _path(new) in paths)
+    routes += [new for name, new in made.items() if name not in shadowed]
+    return shadowed
 
 
 def _same_protection(document: Document, rules: Rules, source: Path | None) -> None:
@@ -105,18 +108,18 @@ def _same_protection(document: Document, rules: Rules, source: Path | None) -> N
 
 
 def _listener(document: Document, name: str, source: Path | None) -> Document:
-    listeners = [
-        listener
-        for bind in _dicts(document.get("binds"))
-        for listener in _dicts(bind.get("listeners"))
-        if listener.get("protocol", "HTTP") in ("HTTP", "HTTPS")
-    ]
+    listeners = [one for one in _listeners(document) if one.get("protocol", "HTTP") in ("HTTP", "HTTPS")]
     chosen = [listener for listener in listeners if not name or listener.get("name") == name]
     if chosen:
         return chosen[0]
     wanted = f"no HTTP listener named `{name}`" if name else "no HTTP listener"
     hint = "its listeners: " + (", ".join(str(one.get("name", "(unnamed)")) for one in listeners) or "none")
     raise ConfigError([Problem(message=f"the bootstrap config has {wanted}", hint=hint, file=source)])
+
+
+def _listeners(document: Document) -> Iterator[Document]:
+    for bind in _dicts(document.get("binds")):
+        yield from _dicts(bind.get("listeners"))
 
 
 def _routes_of(listener: Document) -> list[Any]:
