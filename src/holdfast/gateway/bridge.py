@@ -183,12 +183,10 @@ class Bridge:
         if self._targets is None and self._in_place is not None:
             return None
         try:
-            wanted = self._plan.render(self._targets or Targets())
+            return self._plan.render(self._targets or Targets())
         except ConfigError as exc:
             self._config_failed(exc.message)
             return None
-        self.health.routes, self.health.shadowed = wanted.routes, wanted.shadowed
-        return wanted
 
     async def _act(self, decision: Decision, wanted: Rendered | None) -> bool:
         """Do what was decided; whether the wanted config was put in place."""
@@ -228,6 +226,7 @@ class Bridge:
         health = self.health
         health.mark = self._ledger.live
         if wanted is not None and wanted.mark == self._ledger.live:
+            health.routes, health.shadowed = wanted.routes, wanted.shadowed
             if health.config_error:
                 self._tell("the config is in place again")
             health.config_error, health.config_success = "", self._clock()
