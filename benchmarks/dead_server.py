@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 import anyio
-from tests.peers.stdio import StdioPeer
 
 from benchmarks.report import Check, Report, Row, Spread
 from holdfast.config.load import config_from_mapping
 from holdfast.hub.hub import Hub
 from holdfast.hub.slot import Slot
 from holdfast.testing import FakeClock, Fault, HttpServer
+from tests.peers.stdio import StdioPeer
 
 __all__ = ["CASES", "MINUTES", "REQUIREMENTS", "Bothered", "bothered", "measure"]
 

@@ -21,7 +21,7 @@ COVERED = 0.95
 
 _T = TypeVar("_T")
 
-_HEADINGS = ("", "median", "95 % interval", "ratio", "95 % interval", "CPU", "requests")
+_HEADINGS = ("", "median", "95 % interval", "ratio", "95 % interval", "CPU", "requests", "")
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class Row:
     ratio: Spread | None = None
     cpu: float | None = None
     requests: int | None = None
+    note: str = ""
+    """What came out, where that is not a matter of time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +136,7 @@ def _cells(row: Row) -> list[str]:
         "" if row.ratio is None else f"{row.ratio.low:.2f} … {row.ratio.high:.2f}",
         "" if row.cpu is None else _ms(row.cpu),
         "" if row.requests is None else str(row.requests),
+        row.note,
     ]
 
 

@@ -149,6 +149,7 @@ async def test_silence_is_kept_where_it_was_asked_for(flag: str, stdio_peer: Mak
     peer = stdio_peer(flag)
     async with started(peer) as child:
         child.say(DISCOVER)
+        await peer.until(lambda: peer.methods)
         assert await child.silence()
         assert peer.methods == ["server/discover"]
         if flag == "--ignore-discover":

@@ -472,3 +472,13 @@ async def test_the_reference_server_loads_over_http(transport: str, kind: str, t
         outcome = await observe({"transport": kind, "url": url})
     assert (outcome.status, outcome.attempts) == ("available", 1)
     assert "echo" in {tool.name for tool in outcome.tools}
+
+
+async def test_no_proxy_is_on_the_way_to_a_server_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with FaultServer(respond(502)) as proxy, McpPeer() as peer:
+        monkeypatch.setenv("HTTP_PROXY", proxy.origin)
+        monkeypatch.setenv("http_proxy", proxy.origin)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        outcome = await observe({"transport": "streamable_http", "url": peer.url})
+    assert (outcome.status, proxy.requests) == ("available", [])

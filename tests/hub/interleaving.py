@@ -11,7 +11,7 @@ import os
 import random
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,9 +33,10 @@ from holdfast.config.spec import (
 from holdfast.core.catalog import Catalog
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import HoldfastError
-from holdfast.hub.hub import Hub
+from holdfast.hub.hub import CLOSE_SECONDS, Hub
 from holdfast.testing import Fault, HttpServer, StdioServer
 from tests.peers.leaks import alive
+from tests.peers.mcp_sse import SsePeer
 from tests.peers.rpc import BUILT_IN
 from tests.peers.stdio import StdioPeer
 
@@ -55,7 +56,7 @@ DEADLINE = SETTINGS.call.ready_timeout + 2 * SETTINGS.call.hard_timeout
 SLACK = 10.0
 """For a loaded machine: a call that hangs hangs for ever, so that this makes no test blind."""
 
-HEALTHY = ("child", "modern_child", "lazy", "stream", "modern", "quiet")
+HEALTHY = ("child", "modern_child", "lazy", "stream", "modern", "quiet", "quiet_modern", "sse", "family")
 """Those that are well again as soon as nobody torments them."""
 
 Names: TypeAlias = frozenset[str]
@@ -74,21 +75,25 @@ class Fleet:
             "stream": HttpServer({"tool_0": "0"}),
             "modern": HttpServer({"tool_0": "0"}, era="modern"),
             "quiet": HttpServer({"tool_0": "0"}, stream=False),
+            "quiet_modern": HttpServer({"tool_0": "0"}, era="modern", stream=False),
         }
+        self.sse = SsePeer()
         self.peers = {
             "family": StdioPeer("--grandchild", folder=folder),
             "deaf": StdioPeer("--stop-reading", folder=folder),
             "flapper": StdioPeer("--die-after-list", folder=folder),
         }
-        self.names = (*self.children, *self.https, *self.peers)
+        self.scripted = (*self.children, *self.https)
+        self.names = (*self.scripted, *self.peers, "sse")
         self.offered: dict[str, set[Names]] = {
-            name: {frozenset(BUILT_IN if name in self.peers else ("tool_0",))} for name in self.names
+            name: {frozenset(("tool_0",) if name in self.scripted else BUILT_IN)} for name in self.names
         }
 
     def config(self) -> Config:
         """All servers, with the short times."""
         servers: dict[str, object] = {name: server.definition for name, server in (self.children | self.https).items()}
         servers |= {name: {"command": peer.command, "args": list(peer.args)} for name, peer in self.peers.items()}
+        servers["sse"] = {"type": "sse", "url": self.sse.url}
         servers["lazy"] = {**self.children["lazy"].definition, "lazy": True}
         return replace(config_from_mapping({"mcpServers": servers}), settings=SETTINGS)
 
@@ -100,6 +105,19 @@ class Fleet:
             self.children[name].set_tools(tools)
         else:
             await self.https[name].set_tools(tools)
+
+    async def bounce(self) -> None:
+        """Stop the SSE server if it listens, start it if it does not."""
+        if self.sse.is_listening:
+            await self.sse.stop()
+        else:
+            await self.sse.start()
+
+    def forget(self) -> None:
+        """Let go of what the servers wrote down: it grows, as it should."""
+        for http in self.https.values():
+            http.asked.clear()
+        self.sse.requests.clear()
 
     async def fail(self, name: str, fault: Fault) -> None:
         """Break a scripted server."""
@@ -133,6 +151,7 @@ async def fleet(folder: Path) -> AsyncIterator[Fleet]:
             stack.enter_context(child)
         for http in servers.https.values():
             await stack.enter_async_context(http)
+        await stack.enter_async_context(servers.sse)
         for peer in servers.peers.values():
             stack.callback(peer.kill)
         yield servers
@@ -162,28 +181,46 @@ class Interleaving:
             (12, self._heal),
             (3, self._reconfigure),
             (4, self._remove_or_add),
+            (3, self._bounce),
             (4, self._read),
         )
         hub._journal.add_sink(lambda _: self.look())
 
     async def run(self, operations: int) -> None:
         """So many operations, a moment apart, each followed by a look; then calm."""
-        weights = [weight for weight, _ in self._operations]
         async with anyio.create_task_group() as self._under_way:
-            for _ in range(operations):
-                ((_, operation),) = self._chance.choices(self._operations, weights)
-                pause = self._chance.choice((0.0, 0.0, 0.001, 0.004))
-                working = operation()
-                if working is not None:
-                    await working
-                await anyio.sleep(pause)
-                self.look()
+            await self._play(operations)
         await self._calm()
+
+    async def run_and_close(self, operations: int) -> None:
+        """So many operations, and the hub is closed in the middle of them; then commands that must revive nothing."""
+        async with anyio.create_task_group() as self._under_way:
+            await self._play(operations)
+            with anyio.fail_after(SLACK + CLOSE_SECONDS):
+                await self.hub.close()
+            await self._play(operations // 2)
+            if standing := [
+                name for name, health in self.hub.servers.items() if health.state is not State.DISCONNECTED
+            ]:
+                self._complain(f"{standing} stand after the hub was closed")
+
+    async def _play(self, operations: int) -> None:
+        weights = [weight for weight, _ in self._operations]
+        for _ in range(operations):
+            ((_, operation),) = self._chance.choices(self._operations, weights)
+            pause = self._chance.choice((0.0, 0.0, 0.001, 0.004))
+            working = operation()
+            if working is not None:
+                await working
+            await anyio.sleep(pause)
+            self.look()
 
     async def _calm(self) -> None:
         """Let everybody be well again, and wait until each healthy server answers."""
-        for name in (*self.servers.children, *self.servers.https):
+        for name in self.servers.scripted:
             await self.servers.heal(name)
+        if not self.servers.sse.is_listening:
+            await self.servers.sse.start()
         await self.hub.apply(self._full)
         for name in self.servers.names:
             await self.hub.toggle(name, True)
@@ -238,7 +275,7 @@ class Interleaving:
         self._start(self._one_cancelled_call, name, tool, after)
 
     async def _change_list(self) -> None:
-        name, count = self._some(self.servers.children, self.servers.https), self._chance.randint(1, 5)
+        name, count = self._chance.choice(self.servers.scripted), self._chance.randint(1, 5)
         self._did(f"{name} lists {count}")
         await self.servers.set_tools(name, count)
 
@@ -253,21 +290,25 @@ class Interleaving:
         self._start(self._tolerated, lambda: self.hub.toggle(name, enabled))
 
     def _kill(self) -> None:
-        name = self._some(self.servers.children, self.servers.peers)
+        name = self._chance.choice((*self.servers.children, *self.servers.peers))
         self._did(f"kill {name}")
         self.servers.kill(name)
 
     async def _break(self) -> None:
-        name = self._some(self.servers.children, self.servers.https)
+        name = self._chance.choice(self.servers.scripted)
         faults = [Fault.REFUSE, Fault.HANG, Fault.DIE, *([Fault.DENY] if name in self.servers.https else [])]
         fault = self._chance.choice(faults)
         self._did(f"{name} begins to {fault.value}")
         await self.servers.fail(name, fault)
 
     async def _heal(self) -> None:
-        for name in self._chance.sample((*self.servers.children, *self.servers.https), 2):
+        for name in self._chance.sample(self.servers.scripted, 2):
             self._did(f"{name} is healed")
             await self.servers.heal(name)
+
+    async def _bounce(self) -> None:
+        self._did("the SSE server stops or starts")
+        await self.servers.bounce()
 
     async def _reconfigure(self) -> None:
         name = self._chance.choice(self.servers.names)
@@ -298,12 +339,9 @@ class Interleaving:
         assert self._under_way is not None
         self._under_way.start_soon(work, *args)
 
-    def _some(self, *groups: Mapping[str, object]) -> str:
-        return self._chance.choice([name for group in groups for name in group])
-
     def _some_tool(self) -> tuple[str, str]:
         name = self._chance.choice(self.servers.names)
-        scripted = name not in self.servers.peers
+        scripted = name in self.servers.scripted
         return name, f"tool_{self._chance.choice((0, 0, 0, 1, 4))}" if scripted else self._chance.choice(
             ("echo", "fail")
         )
@@ -314,7 +352,7 @@ class Interleaving:
             with anyio.fail_after(DEADLINE + SLACK):
                 result = await self.hub.call_tool(f"{name}__{tool}", {"text": "x"})
             self.calls["answered"] += 1
-            if name not in self.servers.peers and not result.is_error and result.text != tool.removeprefix("tool_"):
+            if name in self.servers.scripted and not result.is_error and result.text != tool.removeprefix("tool_"):
                 self._complain(f"a call of {name}'s {tool} gave {result!r}")
 
     async def _one_cancelled_call(self, name: str, tool: str, after: float) -> None:
@@ -351,7 +389,7 @@ class Interleaving:
             with anyio.fail_after(30):
                 while True:
                     with suppress(HoldfastError):
-                        await self.hub.call_tool(f"{name}__tool_0")
+                        await self.hub.call_tool(f"{name}__{'tool_0' if name in self.servers.scripted else 'echo'}")
                         return
                     await anyio.sleep(0.05)
         except TimeoutError:

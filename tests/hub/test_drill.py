@@ -7,8 +7,8 @@ import re
 
 import anyio
 import pytest
-from benchmarks.drill import BYSTANDER, TORMENTED, drill
 
+from benchmarks.drill import BYSTANDER, TORMENTED, drill
 from tests.peers.leaks import no_leaks
 
 pytestmark = pytest.mark.anyio

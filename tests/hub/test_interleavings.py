@@ -21,6 +21,9 @@ OPERATIONS = 1000
 ROUNDS = int(os.environ.get("HOLDFAST_ROUNDS", "2"))
 """More rounds, each with a seed of its own, for whoever has the time."""
 
+UNTIL_CLOSED = 100
+"""Few, so that most servers are still on their way up or down."""
+
 GROWTH = 5000
 """How many blocks of memory may come and go between two moments of calm; the calls in between made millions."""
 
@@ -43,6 +46,19 @@ async def test_random_operations_leave_readers_callers_and_the_system_whole(
     assert not caplog.records, f"HOLDFAST_SEED={seed}\n{caplog.text}"
 
 
+@pytest.mark.requirement("LIFE-12", "LIFE-13")
+@pytest.mark.parametrize("seed", seeds())
+async def test_a_hub_that_is_closed_in_the_middle_of_it_all_leaves_nothing_and_revives_nothing(
+    seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture, brisk: None
+) -> None:
+    caplog.set_level(logging.ERROR)
+    async with no_leaks(settle=10), fleet(tmp_path) as servers, Hub(servers.config()) as hub:
+        playing = Interleaving(hub, servers, seed)
+        await playing.run_and_close(UNTIL_CLOSED)
+    assert not playing.wrong, f"HOLDFAST_SEED={seed}\n{playing.story()}"
+    assert not caplog.records, f"HOLDFAST_SEED={seed}\n{caplog.text}"
+
+
 async def _play(seed: int, folder: Path) -> tuple[str, int]:
     """What went wrong, and by how much memory grew from the first moment of calm to the second."""
     async with fleet(folder) as servers, Hub(servers.config(), state_file=folder / "state.sqlite") as hub:
@@ -54,5 +70,6 @@ async def _play(seed: int, folder: Path) -> tuple[str, int]:
 
 async def _half(playing: Interleaving) -> int:
     await playing.run(OPERATIONS // 2)
+    playing.servers.forget()
     gc.collect()
     return sys.getallocatedblocks()

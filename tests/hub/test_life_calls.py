@@ -9,11 +9,11 @@ import anyio
 import pytest
 
 from holdfast.core.lifecycle.table import State
-from holdfast.errors import CallDenied, CallFailed, ConnectionClosed, ServerDenied, ServerFailure
+from holdfast.errors import CallDenied, CallFailed, ConnectionClosed, ServerDenied, ServerFailure, ServerNotReady
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
 from tests.hub.running import reaches, records, running, settled, states, until
-from tests.peers.http_fault import Behaviour, Request, reset_before_answer, respond
+from tests.peers.http_fault import Behaviour, Exchange, Request, reset_before_answer, respond
 from tests.peers.mcp_http import McpPeer
 from tests.peers.mcp_sse import SsePeer
 from tests.peers.stdio import StdioPeer
@@ -221,14 +221,34 @@ async def test_an_error_status_says_whether_the_server_may_have_acted(status: in
         assert peer.methods.count("tools/call") == 1
 
 
-@pytest.mark.requirement("LIFE-16")
-async def test_a_refused_call_was_not_acted_upon_and_says_so() -> None:
-    async with McpPeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
+@pytest.mark.requirement("LIFE-16", "LIFE-22")
+async def test_a_call_that_is_refused_because_nobody_listens_waits_and_is_sent_when_somebody_does() -> None:
+    clock = FakeClock()
+    async with McpPeer() as peer, running({"a": peer}, clock=clock) as hub:
         await settled(hub, peer)
         await peer.stop()
-        with pytest.raises(ConnectionClosed) as failure:
+        answers: list[str] = []
+
+        async def call() -> None:
+            answers.append((await hub.call_tool("a__echo", {"text": "once"})).text)
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(call)
+                await until(hub, "a", lambda: hub.server_health("a").retry_in == 1)
+                await peer.start()
+                await clock.advance(1)
+        assert answers == ["once"]
+        assert peer.methods.count("tools/call") == 1
+
+
+@pytest.mark.requirement("LIFE-16")
+async def test_a_call_that_stays_refused_was_not_acted_upon_and_says_so() -> None:
+    async with McpPeer() as peer, running({"a": peer}, call={"readyTimeout": "100ms"}) as hub:
+        await settled(hub, peer)
+        await peer.stop()
+        with anyio.fail_after(5), pytest.raises(ServerNotReady, match="refused") as failure:
             await hub.call_tool("a__echo")
-        assert not failure.value.uncertain
         assert "uncertain" not in str(failure.value)
 
 
@@ -263,6 +283,41 @@ async def test_many_calls_that_meet_an_expired_session_renew_it_once_and_are_all
         assert peer.methods.count("initialize") == 2
         assert peer.methods.count("tools/call") <= 32
         assert hub._slots["a"].machine.breaker.failures == 0
+
+
+@pytest.mark.requirement("LIFE-17", "LIFE-16")
+async def test_calls_under_way_when_a_session_is_renewed_are_refused_by_the_server_and_not_cut_off() -> None:
+    """The first refusal renews the session; the others come while the old connection is let go."""
+    async with McpPeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
+        await settled(hub, peer)
+        peer.sessions.clear()
+        peer.script = _all_but_the_first_call_wait(peer)
+        answers: list[str] = []
+
+        async def call(number: int) -> None:
+            answers.append((await hub.call_tool("a__echo", {"text": str(number)})).text)
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                for number in range(5):
+                    tasks.start_soon(call, number)
+                await peer.until(lambda: peer.methods.count("initialize") == 2)
+                await until(hub, "a", lambda: hub.server_health("a").generation == 2)
+                peer.release.set()
+        assert sorted(answers) == ["0", "1", "2", "3", "4"]
+        assert peer.methods.count("initialize") == 2
+
+
+def _all_but_the_first_call_wait(peer: McpPeer) -> Callable[[Request], Behaviour]:
+    async def wait(exchange: Exchange) -> None:
+        await peer.release.wait()
+        await peer.healthy.act(exchange)
+
+    def choose(request: Request) -> Behaviour:
+        late = b'"tools/call"' in request.body and 1 < peer.methods.count("tools/call") <= 5
+        return Behaviour("late", wait) if late else peer.healthy
+
+    return choose
 
 
 @pytest.mark.requirement("LIFE-17")

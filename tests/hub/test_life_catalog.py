@@ -14,6 +14,7 @@ from holdfast.core.lifecycle.table import State
 from holdfast.errors import ServerDisabled, ServerPermanentlyFailed
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
+from holdfast.wire.connection import Connection
 from tests.hub.running import config, defined, reaches, records, running, settled, until
 from tests.peers.http_fault import Behaviour, Exchange, respond
 from tests.peers.mcp_http import McpPeer
@@ -85,6 +86,22 @@ async def test_nonsense_in_the_other_lists_is_that_servers_failure_and_no_crash(
         await until(hub, "a", lambda: hub.server_health("a").failures == 1)
         assert hub.catalog.prompts == prompts
         assert (await hub.call_tool("b__echo", {"text": "whole"})).text == "whole"
+
+
+@pytest.mark.requirement("LIFE-14")
+async def test_a_fault_of_a_library_while_it_lists_is_that_servers_failure_and_no_crash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def stumble(connection: Connection, *, within: float) -> None:
+        raise RuntimeError("a fault that nobody foresaw")
+
+    clock = FakeClock()
+    async with McpPeer() as peer, running({"a": peer}, clock=clock) as hub:
+        await settled(hub, peer)
+        monkeypatch.setattr(Connection, "list_everything", stumble)
+        await clock.advance(60)
+        await until(hub, "a", lambda: hub.server_health("a").failures == 1)
+        assert (await hub.call_tool("a__echo", {"text": "whole"})).text == "whole"
 
 
 @pytest.mark.requirement("LIFE-4", "LIFE-8")

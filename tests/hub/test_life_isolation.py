@@ -57,6 +57,7 @@ async def test_a_server_that_floods_stderr_and_stdout_does_not_slow_the_others(s
 async def test_a_flood_over_the_bound_ends_that_connection_alone_and_says_so(stdio_peer: MakePeer) -> None:
     flooding, calm = stdio_peer("--flood"), stdio_peer()
     async with running({"flooding": flooding, "calm": calm}) as hub:
+        await reaches(hub, "calm")
         await until(hub, "flooding", lambda: "notifications per second" in hub.server_health("flooding").reason)
         await timed(hub, "calm")
         assert hub.server_health("calm").generation == 1

@@ -194,6 +194,20 @@ async def test_a_black_hole_cannot_hold_a_load_past_its_deadlines(hole: Behaviou
 
 
 @pytest.mark.requirement("LOAD-9")
+async def test_a_server_whose_turn_comes_after_the_deadline_is_not_dialed_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loader_room, "Turnstile", functools.partial(Turnstile, hold=60.0))
+    with anyio.fail_after(20):
+        async with FaultServer(never_answer) as hole, McpPeer() as late:
+            connections = {"hole": http(hole.origin), "late": http(late.url)}
+            result = await loader(connections, concurrency=1, attempt_timeout=0.2, total_timeout=0.2).load()
+    assert result.transient == ("hole", "late")
+    assert "waiting for its turn" in result[2]["late"]
+    assert late.requests == []
+
+
+@pytest.mark.requirement("LOAD-9")
 async def test_servers_that_all_were_starting_up_are_found_by_a_later_load() -> None:
     async with McpPeer(faults=[BUSY] * 3) as one, McpPeer(faults=[reset_before_answer] * 3) as two:
         connections = {"one": http(one.url), "two": http(two.url)}

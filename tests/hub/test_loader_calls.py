@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import anyio
 import pytest
 
@@ -11,7 +13,7 @@ from holdfast.errors import UnknownTool
 from holdfast.hub.loader import Loader
 from holdfast.hub.memory import Memory
 from tests.hub.loading import http, loader
-from tests.peers.http_fault import closed_port
+from tests.peers.http_fault import Exchange, closed_port
 from tests.peers.leaks import no_leaks
 from tests.peers.mcp_http import McpPeer
 
@@ -49,6 +51,24 @@ async def test_an_unknown_tool_is_told_with_the_nearest_names() -> None:
         with pytest.raises(UnknownTool) as unknown:
             await loader({"a": http(peer.url)}).call("a", "ekho", lambda schema: {})
     assert unknown.value.hint == "did you mean echo?"
+
+
+class Particular(McpPeer):
+    """Refuses its first call before doing anything: it wants arguments in headers, as its listing says."""
+
+    async def _answer(self, exchange: Exchange) -> None:
+        if self.methods.count("tools/call") == 1 and self.methods[-1] == "tools/call":
+            refusal = {"jsonrpc": "2.0", "id": 2, "error": {"code": -32020, "message": "mcp-param-text is missing"}}
+            await exchange.respond(400, json.dumps(refusal).encode())
+        else:
+            await super()._answer(exchange)
+
+
+async def test_a_call_refused_for_its_headers_is_repeated_once_they_are_known() -> None:
+    async with Particular(era="modern") as peer:
+        result = await loader({"a": http(peer.url)}).call("a", "echo", {"text": "hi"})
+    assert result.text == "hi"
+    assert peer.methods == ["server/discover", "tools/call", "tools/list", "tools/call"]
 
 
 async def test_a_call_that_takes_too_long_ends_and_names_the_setting_that_gives_it_longer() -> None:

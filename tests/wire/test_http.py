@@ -19,7 +19,7 @@ from holdfast.core.redact import MASK, Redactor
 from holdfast.errors import ServerFailure
 from holdfast.wire.http import HttpDispatcher
 from holdfast.wire.http_client import HttpPeer
-from tests.peers.http_fault import Behaviour, Exchange, FaultServer, respond
+from tests.peers.http_fault import Behaviour, Exchange, FaultServer, Request, respond
 from tests.peers.leaks import no_leaks
 
 pytestmark = pytest.mark.anyio
@@ -220,3 +220,48 @@ async def test_a_server_that_repeats_our_credentials_is_masked() -> None:
     assert isinstance(seen, HttpStatus)
     assert seen.credentials_sent
     assert seen.body == f"you sent {MASK}"
+
+
+# Streams that are cut
+
+
+def cut_stream(*, resumed: Behaviour) -> Callable[[Request], Behaviour]:
+    """A script: a request's stream ends after an event with an id; whoever comes back with it is treated so."""
+
+    async def begin(exchange: Exchange) -> None:
+        await exchange.start(content_type="text/event-stream")
+        await exchange.chunk(b'retry: 1\nid: e-1\ndata: {"jsonrpc": "2.0", "method": "notifications/message"}\n\n')
+        await exchange.end()
+
+    begun = Behaviour("begin", begin)
+    return lambda request: begun if request.method == "POST" else resumed
+
+
+async def test_a_stream_that_was_cut_is_taken_up_again_where_it_ended() -> None:
+    async def go_on(exchange: Exchange) -> None:
+        await exchange.start(content_type="text/event-stream")
+        await exchange.chunk(f"data: {json.dumps(answer(1, resumed=True))}\n\n".encode())
+        await exchange.end()
+
+    script = cut_stream(resumed=Behaviour("go on", go_on))
+    async with FaultServer(script) as peer, dispatcher(peer.origin) as wire:
+        assert await wire.send_raw_request("a", None) == {"resumed": True}
+    assert [request.method for request in peer.requests] == ["POST", "GET"]
+    assert peer.requests[1].headers["last-event-id"] == "e-1"
+
+
+async def test_a_stream_that_is_cut_again_and_again_is_given_up() -> None:
+    async def end(exchange: Exchange) -> None:
+        await exchange.start(content_type="text/event-stream")
+        await exchange.end()
+
+    async with FaultServer(cut_stream(resumed=Behaviour("end", end))) as peer, dispatcher(peer.origin) as wire:
+        assert await failure_of(wire) == NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
+    assert [request.method for request in peer.requests] == ["POST", "GET", "GET"]
+
+
+async def test_a_stream_that_cannot_be_taken_up_again_says_why() -> None:
+    async with FaultServer(cut_stream(resumed=respond(503))) as peer, dispatcher(peer.origin) as wire:
+        seen = await failure_of(wire)
+    assert isinstance(seen, HttpStatus)
+    assert seen.status == 503

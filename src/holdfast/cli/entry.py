@@ -19,6 +19,7 @@ COMMANDS = {
     "demo": ("holdfast.cli.demo", "Break and heal the demo fleet that `serve` runs, and see what a client sees"),
     "import": ("holdfast.cli.import_", "Copy other clients' servers, and point the clients at the hub"),
     "config": ("holdfast.cli.config", "Show the configuration that is in force, and where each value came from"),
+    "gateway": ("holdfast.cli.gateway", "Render AgentGateway's configuration, or keep it in step with its targets"),
 }
 """Each command: the module whose ``app`` runs it, and what it is for."""
 
@@ -42,13 +43,11 @@ def run(argv: list[str]) -> int:
     """Run one command; returns the exit code."""
     name = argv[0] if argv else "--help"
     if name in ("--help", "-h", "help"):
-        _print(help_text())
-        return 0
+        return _print(help_text())
     if name in ("--version", "-V"):
         from holdfast._version import __version__  # noqa: PLC0415 - see the module's docstring
 
-        _print(f"holdfast {__version__}\n")
-        return 0
+        return _print(f"holdfast {__version__}\n")
     if name not in COMMANDS:
         return _unknown(name)
     return _run_command(name, argv[1:])
@@ -90,13 +89,15 @@ def _unknown(name: str) -> int:
     return USAGE
 
 
-def _print(text: str) -> None:
-    """Print; a reader that went away (``| head``) is no error."""
+def _print(text: str) -> int:
+    """Print, and give the exit code; a reader that went away (``| head``) is no error, a full disk is."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as exc:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0 if isinstance(exc, BrokenPipeError) else 1
+    return 0
 
 
 if __name__ == "__main__":

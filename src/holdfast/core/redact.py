@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
@@ -22,6 +23,9 @@ MASK = "***"
 
 SHORTEST_SECRET = 4
 """Shorter values (``1``, ``on``) are no secrets, and masking them would make every text unreadable."""
+
+LEARNED = 64
+"""How many secrets that turned up meanwhile are remembered: tokens are renewed for as long as a hub runs."""
 
 _NOT_SECRET = frozenset({"true", "false", "none", "null", "debug", "info", "warn", "warning", "error"})
 
@@ -68,17 +72,16 @@ class Redactor:
     """Masks the secrets it was given, and whatever has the shape of one."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._secrets: set[str] = set()
-        self._known: re.Pattern[str] | None = None
-        self.learn(*secrets)
+        self._given = tuple(secrets)
+        self._learned: deque[str] = deque(maxlen=LEARNED)
+        self._known = _pattern(self._given)
 
     def learn(self, *values: str) -> None:
-        """Take more secrets, each also in the spellings that it has inside a URL or a JSON text."""
-        fresh = {spelling for value in values for spelling in _spellings(value)} - self._secrets
+        """Take secrets that turned up meanwhile: a token that was renewed, say. The latest are remembered."""
+        fresh = [value for value in values if value not in self._given and value not in self._learned]
         if fresh:
-            self._secrets |= fresh
-            longest_first = sorted(self._secrets, key=len, reverse=True)
-            self._known = re.compile("|".join(map(re.escape, longest_first)))
+            self._learned.extend(fresh)
+            self._known = _pattern((*self._given, *self._learned))
 
     def mask(self, text: str) -> str:
         """``text`` with every secret replaced, and without control characters."""
@@ -91,7 +94,7 @@ class Redactor:
         return text
 
     def __repr__(self) -> str:
-        return f"<Redactor of {len(self._secrets)} spellings>"
+        return f"<Redactor of {len(self._given) + len(self._learned)} values>"
 
 
 def masked(evidence: Evidence, redactor: Redactor) -> Evidence:
@@ -139,6 +142,12 @@ def _value_after(found: re.Match[str]) -> re.Match[str] | None:
     """A quoted value, or one that follows a bare ``=``; its only group is what it opens with."""
     quoted = _QUOTED.match(found.string, found.end())
     return quoted or (_BARE.match(found.string, found.end()) if found["sign"].strip(" \t") == "=" else None)
+
+
+def _pattern(secrets: Iterable[str]) -> re.Pattern[str] | None:
+    """Finds every secret, also in the spellings that it has inside a URL or a JSON text; the longest first."""
+    spellings = {spelling for secret in secrets for spelling in _spellings(secret)}
+    return re.compile("|".join(map(re.escape, sorted(spellings, key=len, reverse=True)))) if spellings else None
 
 
 def _spellings(value: str) -> Iterable[str]:

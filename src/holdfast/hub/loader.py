@@ -246,8 +246,8 @@ class Loader:
         except Exception as exc:  # noqa: BLE001 - whatever it was, the caller is told of a failed call
             seen = masked(evidence_in(exc), redactor)
             verdict = classify(seen, connected_before=self._memory.of(spec).connected)
-        # Not chained: what a library raised may quote what the server said, secrets and all.
-        raise _call_failed(spec.id, verdict, seen) from None
+        # Raised outside the handler, and so without a chain: what a library raised may quote secrets of ours.
+        raise _call_failed(spec.id, verdict, seen)
 
     async def _input_schema(self, spec: ServerSpec, connection: Connection, tool: str) -> Mapping[str, Any]:
         infos = {

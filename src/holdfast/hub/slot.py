@@ -29,6 +29,7 @@ from holdfast.hub.clock import Clock
 from holdfast.hub.lease import FailedDial, FindRelay, Lease, Workshop
 from holdfast.hub.policies import breaker_policy, lifecycle_policy, watch_address
 from holdfast.hub.watch import look
+from holdfast.wire.connection import Connection
 from holdfast.wire.wishes import Wishes
 
 __all__ = ["Shelf", "Slot", "Surroundings"]
@@ -266,8 +267,17 @@ class Slot:
 
     def _close(self, generation: int) -> None:
         lease = self._leases.get(generation)
-        if lease is not None:
+        if lease is None:
+            return
+        if lease.drains and lease.connection is not None:
+            self._around.tasks.start_soon(self._drain, lease, lease.connection, name=f"{self.id} drain {generation}")
+        else:
             lease.scope.cancel()
+
+    async def _drain(self, lease: Lease, connection: Connection) -> None:
+        """Let those under way on an expired session hear so from the server: cut off, they could not be repeated."""
+        await connection.drain()
+        lease.scope.cancel()
 
     async def _look(self, number: int) -> None:
         address = watch_address(self.spec)

@@ -141,7 +141,7 @@ _OUT_OF_REACH = frozenset(
 def default_state_file(config: Path) -> Path:
     """Where the state of a configuration file is kept: in the user's state folder, a file for each."""
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    which = hashlib.blake2s(str(config.resolve()).encode(), digest_size=8).hexdigest()
+    which = hashlib.blake2s(str(config.absolute()).encode(), digest_size=8).hexdigest()
     return Path(base) / "holdfast" / f"{which}.sqlite"
 
 

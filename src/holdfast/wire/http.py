@@ -130,7 +130,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         async with self._peer.request("GET", self._peer.url, headers=headers, doing="the event stream") as response:
             if response.status_code >= 400:
                 refusal, _ = await self._peer.refusal(response)
-                if refusal.status == 404 or refusal.status >= 500:
+                if refusal.status == 404 or (refusal.status >= 500 and refusal.status != 501):
                     raise ServerFailure(refusal)
                 return False
             if _content_kind(response) != "text/event-stream":

@@ -72,7 +72,7 @@ class HttpPeer:
         except (httpx2.InvalidURL, TypeError, ValueError) as exc:
             raise ServerFailure(BadConfig(problems=("its URL cannot be read",), hint="check `url`")) from exc
         self.credentials = bool(spec.headers) or bool(self.url.userinfo)
-        if self.credentials and self.url.scheme == "http" and not (spec.allow_plain_http or _loopback(self.url.host)):
+        if self.credentials and self.url.scheme == "http" and not (spec.allow_plain_http or is_loopback(self.url.host)):
             raise ServerFailure(PlainHttpRefused())
         self._client = httpx2.AsyncClient(
             verify=_ssl_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")),
@@ -80,6 +80,7 @@ class HttpPeer:
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
             headers={"accept-encoding": "identity", "user-agent": "holdfast"},
             follow_redirects=False,
+            trust_env=not is_loopback(self.url.host),  # no proxy is on the way to ourselves
         )
 
     async def aclose(self) -> None:
@@ -249,7 +250,7 @@ def _ssl_context(*made_from: str | None) -> ssl.SSLContext:  # noqa: ARG001 - th
         raise ServerFailure(BadConfig(problems=(problem,), hint="check SSL_CERT_FILE and SSL_CERT_DIR")) from exc
 
 
-def _loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

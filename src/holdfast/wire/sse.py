@@ -29,8 +29,22 @@ class SseDispatcher(Duplex):
         self._peer = peer
         self._endpoint: httpx2.URL | None = None
         self._known = anyio.Event()
+        self._posting: set[anyio.CancelScope] = set()
 
     async def _write(self, message: Message) -> None:
+        """POST a message, unless the stream ends first: what it asks for could not be answered any more.
+
+        And nobody would be left to close a connection that such a POST opens.
+        """
+        with anyio.CancelScope() as scope:
+            self._posting.add(scope)
+            try:
+                return await self._post(message)
+            finally:
+                self._posting.discard(scope)
+        raise self._exchange.failure()
+
+    async def _post(self, message: Message) -> None:
         await self._known.wait()
         if self._endpoint is None:
             raise self._exchange.failure()
@@ -58,6 +72,8 @@ class SseDispatcher(Duplex):
         finally:
             self._endpoint = None
             self._known.set()
+            for scope in self._posting:
+                scope.cancel()
 
     async def _take_events(self, response: httpx2.Response) -> None:
         try:

@@ -14,7 +14,7 @@ import anyio.lowlevel
 from pydantic_core import from_json
 
 from holdfast.config.spec import Limits
-from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, OverBound, ProcessExit
+from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, ProcessExit
 from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
 from holdfast.wire.duplex import Duplex
@@ -33,8 +33,8 @@ NOISE_LOOKED_AT = 8192
 NOISE_BEFORE_SPEECH = 64 * 1024
 """A program that prints this much without a word of the protocol does not speak it."""
 
-NOISE_BOUND = 4 * 1024 * 1024
-"""And one that speaks it may not print more noise than this."""
+NOISE_BOUND, NOISE_SECONDS = 4 * 1024 * 1024, 60.0
+"""And one that speaks it may not print more noise than this within so many seconds."""
 
 FAIR_BYTES = 8 * 1024
 """How much of one server's output is taken before everybody else gets a turn."""
@@ -52,6 +52,7 @@ class StdioDispatcher(Duplex):
         self._redactor = redactor
         self._noise = ""
         self._noise_bytes = 0
+        self._noise_since = anyio.current_time()
         self._ended = anyio.Event()
 
     def unanswered(self) -> Evidence | None:
@@ -144,14 +145,13 @@ class StdioDispatcher(Duplex):
             self._take_noise(line)
 
     def _take_noise(self, line: bytes) -> None:
+        now = anyio.current_time()
+        if now - self._noise_since > NOISE_SECONDS:
+            self._noise_since, self._noise_bytes = now, 0
         self._noise_bytes += len(line)
         if len(self._noise) < NOISE_KEPT:
             # Masked before it is cut: half a secret would not be known for one.
             text = self._redactor.mask(line[:NOISE_LOOKED_AT].decode("utf-8", "replace"))
             self._noise = f"{self._noise}\n{text}".strip()[:NOISE_KEPT]
-        if not self._exchange.spoke and self._noise_bytes > NOISE_BEFORE_SPEECH:
+        if self._noise_bytes > (NOISE_BOUND if self._exchange.spoke else NOISE_BEFORE_SPEECH):
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"it printed {self._noise!r}"))
-        if self._noise_bytes > NOISE_BOUND:
-            raise ServerFailure(
-                OverBound(bound="noise on stdout", limit=NOISE_BOUND, setting="nothing: its logs belong on stderr")
-            )

@@ -1,0 +1,165 @@
+{{- define "holdfast.name" -}}
+{{- printf "%s" .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "holdfast.gateway.name" -}}
+{{ include "holdfast.name" . }}-agentgateway
+{{- end }}
+
+{{- define "holdfast.labels" -}}
+app.kubernetes.io/part-of: holdfast
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "holdfast.gateway.selector" -}}
+app.kubernetes.io/name: agentgateway
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "holdfast.hub.selector" -}}
+app.kubernetes.io/name: holdfast-hub
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "holdfast.mode.static" -}}
+{{- if eq .Values.global.agentgateway.mode "static" }}yes{{ end }}
+{{- end }}
+
+{{/* The gateway's version without its v; one whose form is not known is refused here, not by a gateway that cannot start. */}}
+{{- define "holdfast.gateway.version" -}}
+{{- $version := trimPrefix "v" .Values.global.agentgateway.version }}
+{{- if not (or (semverCompare "~0.12.0-0" $version) (semverCompare ">=1.0.0-0" $version)) }}
+{{- fail (printf "AgentGateway %s is not supported: known are 0.12 and 1.0 to 1.4" $version) }}
+{{- end }}
+{{- $version }}
+{{- end }}
+
+{{- define "holdfast.gateway.image" -}}
+{{- $image := .Values.global.agentgateway.image }}
+{{- $version := include "holdfast.gateway.version" . }}
+{{- $released := hasPrefix "0." $version | ternary $version (printf "v%s" $version) }}
+{{- if $image.digest }}{{ $image.repository }}@{{ $image.digest }}
+{{- else }}{{ $image.repository }}:{{ $image.tag | default $released }}{{ end }}
+{{- end }}
+
+{{- define "holdfast.image" -}}
+{{- if .Values.image.digest }}{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else }}{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{- define "holdfast.extAuth.timeout" -}}
+{{ .Values.global.agentgateway.extAuth.timeout | default "10s" }}
+{{- end }}
+
+{{- define "holdfast.extAuth.protocol" -}}
+{{ .Values.global.agentgateway.extAuth.protocol | default "grpc" }}
+{{- end }}
+
+{{/* Checked here too: a schema can be skipped. */}}
+{{- define "holdfast.extAuth.outageStatus" -}}
+{{- $status := int (.Values.global.agentgateway.extAuth.outageStatus | default 503) }}
+{{- if not (or (eq $status 403) (and (ge $status 500) (le $status 599))) }}
+{{- fail (printf "global.agentgateway.extAuth.outageStatus cannot be %d: an outage is a refusal" $status) }}
+{{- end }}
+{{- $status }}
+{{- end }}
+
+{{- define "holdfast.extAuth.service" -}}
+{{- $auth := .Values.global.agentgateway.extAuth }}
+{{- $auth.serviceName }}.{{ $auth.serviceNamespace | default .Release.Namespace }}.svc.cluster.local
+{{- end }}
+
+{{- define "holdfast.extAuth.host" -}}
+{{ include "holdfast.extAuth.service" . }}:{{ int .Values.global.agentgateway.extAuth.port }}
+{{- end }}
+
+{{/* The authorization block of one route. Whatever the values say, it fails closed. */}}
+{{- define "holdfast.extAuth.block" -}}
+{{- $auth := .Values.global.agentgateway.extAuth }}
+extAuthz:
+  host: {{ include "holdfast.extAuth.host" . | quote }}
+  {{- if eq (include "holdfast.extAuth.outageStatus" .) "403" }}
+  failureMode: "deny"
+  {{- else }}
+  failureMode:
+    denyWithStatus: {{ include "holdfast.extAuth.outageStatus" . }}
+  {{- end }}
+  {{- if semverCompare "<1.0.0-0" (include "holdfast.gateway.version" .) }}
+  timeout: {{ include "holdfast.extAuth.timeout" . | quote }}
+  {{- else }}
+  policies:
+    http:
+      requestTimeout: {{ include "holdfast.extAuth.timeout" . | quote }}
+  {{- end }}
+  protocol:
+    {{ include "holdfast.extAuth.protocol" . }}: {}
+  {{- if int $auth.bodyBytes }}
+  includeRequestBody:
+    maxRequestBytes: {{ int $auth.bodyBytes }}
+    allowPartialMessage: true
+    packAsBytes: {{ eq (include "holdfast.extAuth.protocol" .) "grpc" }}
+  {{- end }}
+{{- end }}
+
+{{/* Routes of the user's own: they do not fail open, and what they ask waits as long as they say, in the gateway's form. */}}
+{{- define "holdfast.routes.check" -}}
+{{- $old := semverCompare "<1.0.0-0" (include "holdfast.gateway.version" .) }}
+{{- $form := $old | ternary "timeout" "policies.http.requestTimeout" }}
+{{- range $route := .Values.global.agentgateway.routes }}
+{{- $auth := dig "policies" "extAuthz" dict $route }}
+{{- range $block := $auth.conditional | default (list $auth) }}
+{{- if $block }}
+{{- $mode := $block.failureMode | default "deny" | toJson }}
+{{- if not (regexMatch "^(\"deny\"|\\{\"denyWithStatus\":[45][0-9]{2}\\})$" $mode) }}
+{{- fail (printf "global.agentgateway.routes: %s fails open: its failureMode is %s" $route.name $mode) }}
+{{- end }}
+{{- $new := dig "policies" "http" "requestTimeout" "" $block }}
+{{- if not (and (eq (empty $block.timeout) (not $old)) (eq (empty $new) $old)) }}
+{{- fail (printf "global.agentgateway.routes: %s needs its authorization timeout as %s, and in no other form" $route.name $form) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The same for the bridge, whose routes stand beside these. */}}
+{{- define "holdfast.bridge.args" -}}
+{{- $gateway := .Values.global.agentgateway }}
+- gateway
+- bridge
+- --gateway-version={{ include "holdfast.gateway.version" . }}
+- --bootstrap=/etc/holdfast/bootstrap/config.yaml
+- --output=/etc/agentgateway/config.yaml
+{{- if $gateway.extAuth.enabled }}
+- --ext-auth-host={{ include "holdfast.extAuth.host" . }}
+- --ext-auth-timeout={{ include "holdfast.extAuth.timeout" . }}
+- --ext-auth-protocol={{ include "holdfast.extAuth.protocol" . }}
+- --ext-auth-body-bytes={{ int $gateway.extAuth.bodyBytes }}
+- --outage-status={{ include "holdfast.extAuth.outageStatus" . }}
+{{- end }}
+{{- end }}
+
+{{- define "holdfast.pod.security" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "holdfast.container.security" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* A resource's name from a target's id: two ids never share one. */}}
+{{- define "holdfast.target.name" -}}
+{{- $clean := regexReplaceAll "[^a-z0-9-]+" (lower .) "-" | trunc 30 | trimSuffix "-" }}
+{{- eq $clean . | ternary $clean (printf "%s-%s" $clean (sha256sum . | trunc 6)) }}
+{{- end }}

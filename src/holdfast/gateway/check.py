@@ -1,0 +1,158 @@
+"""What a document must hold before anybody is given it, wherever its parts came from.
+
+No authorization block fails open; each has its timeout, once, where this version of the gateway
+reads it. If the product's own schema is at hand, the document fits that too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import ConfigError, Problem, UsageError
+from holdfast.gateway.model import check_timeout
+from holdfast.gateway.render import Document, put
+from holdfast.gateway.versions import FAMILIES, Family, Release
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
+
+__all__ = ["Schema", "blocks", "check", "complete", "find_schema"]
+
+SCHEMAS_VARIABLE = "HOLDFAST_AGENTGATEWAY_SCHEMAS"
+"""A folder with the product's schemas: ``v1.4.1.config-schema.json`` and the like."""
+
+SHOWN_FAULTS = 5
+"""A fault of one route is mostly that of all: a few tell as much as fifty."""
+
+_SCHEMA_NAME = re.compile(r"v?(\d+)\.(\d+)\.\d+\.config-schema\.json")
+
+
+def blocks(document: Mapping[str, Any]) -> Iterator[tuple[str, Document]]:
+    """Every external-authorization block of a document, with its place; each branch of a conditional one too."""
+    yield from _blocks(document, "")
+
+
+def complete(document: Document, family: Family, timeout: str) -> None:
+    """Give a timeout to every authorization block that has none."""
+    for _, block in blocks(document):
+        if all(_get(block, known.timeout) is None for known in FAMILIES):
+            put(block, family.timeout, timeout)
+
+
+def check(document: Document, release: Release, schema: Schema | None = None, *, source: Path | None = None) -> None:
+    """Raise ``ConfigError`` with what is wrong with a document; ``source`` is where its own parts came from."""
+    faults = [
+        Problem(message=f"{place}: {message}", hint=hint, file=source)
+        for place, block in blocks(document)
+        for message, hint in _faults(block, release.family)
+    ]
+    if schema is not None and not faults:
+        faults = [Problem(message=message, file=source) for message in schema.faults(document)]
+    if faults:
+        raise ConfigError(faults[:SHOWN_FAULTS])
+
+
+class Schema:
+    """The product's own schema of one release."""
+
+    def __init__(self, file: Path) -> None:
+        from jsonschema import Draft202012Validator  # noqa: PLC0415 - costs time, and most renders go without it
+
+        self.file = file
+        try:
+            self._validator = Draft202012Validator(json.loads(file.read_bytes()))
+        except (OSError, ValueError) as exc:
+            raise UsageError(f"the schema {file} cannot be read", hint="name a JSON Schema, or leave it out") from exc
+
+    def faults(self, document: Document) -> list[str]:
+        """What the schema does not allow, one line each; no value of the document is shown."""
+        return [_in_words(_deepest(error)) for error in self._validator.iter_errors(document)]
+
+
+def find_schema(release: Release, given: Path | None = None) -> Schema | None:
+    """The schema for a release: the file that was given, or the one in the folder that was given or is known."""
+    known = os.environ.get(SCHEMAS_VARIABLE)
+    place = given or (Path(known) if known else None)
+    if place is None or not place.is_dir():
+        return Schema(place) if place else None
+    for file in sorted(place.iterdir(), reverse=True):
+        match = _SCHEMA_NAME.fullmatch(file.name)
+        if match and (int(match.group(1)), int(match.group(2))) == release.minor:
+            return Schema(file)
+    return None
+
+
+def _blocks(value: object, place: str) -> Iterator[tuple[str, Document]]:
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _blocks(item, f"{place}[{index}]")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            here = f"{place}.{key}" if place else str(key)
+            if key == "extAuthz" and isinstance(item, dict):
+                branches = item.get("conditional")
+                many = branches if isinstance(branches, list) else [item]
+                yield from ((here, branch) for branch in many if isinstance(branch, dict))
+            else:
+                yield from _blocks(item, here)
+
+
+def _faults(block: Document, family: Family) -> Iterator[tuple[str, str]]:
+    mode = block.get("failureMode", "deny")
+    if mode != "deny" and not _denies(mode):
+        yield (
+            f"it fails open: its `failureMode` is {json.dumps(mode, default=str)}",
+            "write `deny`, or `{denyWithStatus: 503}`: without a verdict, a request is refused",
+        )
+    dotted = ".".join(family.timeout)
+    foreign = [".".join(f.timeout) for f in FAMILIES if f is not family and _get(block, f.timeout) is not None]
+    for wrong in foreign:
+        yield f"it has `{wrong}`, which AgentGateway {family} refuses", f"write `{dotted}` instead"
+    given = _get(block, family.timeout)
+    if given is None and not foreign:
+        yield "it has no timeout", f"write `{dotted}`: the gateway's own default is too short for a cold start"
+    if given is not None:
+        yield from _timeout_faults(str(given))
+
+
+def _timeout_faults(text: str) -> Iterator[tuple[str, str]]:
+    try:
+        check_timeout(text)
+    except UsageError as exc:
+        yield exc.message, exc.hint
+
+
+def _denies(mode: object) -> bool:
+    status = mode.get("denyWithStatus") if isinstance(mode, dict) and len(mode) == 1 else None
+    return isinstance(status, int) and not isinstance(status, bool) and 400 <= status <= 599
+
+
+def _get(block: Document, path: tuple[str, ...]) -> object:
+    value: object = block
+    for step in path:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+def _deepest(error: ValidationError) -> ValidationError:
+    """The cause inside alternatives: that of the alternative which came nearest to fitting."""
+    while error.context:
+        branches: dict[object, list[ValidationError]] = {}
+        for inner in error.context:
+            branches.setdefault(inner.schema_path[0], []).append(inner)
+        error = min(branches.values(), key=len)[0]
+    return error
+
+
+def _in_words(error: ValidationError) -> str:
+    place = ""
+    for step in error.absolute_path:
+        place += f"[{step}]" if isinstance(step, int) else f".{step}" if place else str(step)
+    # These name keys; the words of the others repeat the value, and a value may be a secret.
+    telling = error.validator in ("additionalProperties", "unevaluatedProperties", "required")
+    return f"{place or 'the document'}: {error.message if telling else f'does not fit the schema ({error.validator})'}"

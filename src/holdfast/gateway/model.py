@@ -1,0 +1,120 @@
+"""What is wanted of the gateway: one listener, a route per server, authorization before each.
+
+There is no field for failing open: an outage of the authorization service is always a refusal.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+from urllib.parse import urlsplit
+
+from holdfast.errors import UsageError
+from holdfast.gateway.defaults import (
+    ADMIN_ADDRESS,
+    BODY_BYTES,
+    EXT_AUTH_TIMEOUT,
+    LISTEN_PORT,
+    LISTENER_NAME,
+    OUTAGE_STATUS,
+)
+
+__all__ = ["ExtAuth", "Gateway", "Jwt", "Protocol", "Target", "check_address", "check_timeout"]
+
+Protocol: TypeAlias = Literal["grpc", "http"]
+
+PLAIN_DENIAL = 403
+"""The one refusal that looks like a policy's: selectable, and ambiguous."""
+
+LONGEST_BODY = 1 << 30
+
+_TIMEOUT = re.compile(r"[1-9][0-9]{0,5}(ms|s|m)", re.ASCII)
+_PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\]", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtAuth:
+    """The service that the gateway asks before each request, and what happens without its answer."""
+
+    host: str
+    """``host:port``."""
+    timeout: str = EXT_AUTH_TIMEOUT
+    outage_status: int = OUTAGE_STATUS
+    """What the client gets where there is no verdict: 500 to 599, or 403 for the gateway's plain refusal."""
+    protocol: Protocol = "grpc"
+    body_bytes: int = BODY_BYTES
+    """How much of the body the service is shown; 0 for none."""
+
+    def __post_init__(self) -> None:
+        check_address(self.host, option="--ext-auth-host")
+        check_timeout(self.timeout)
+        if self.outage_status != PLAIN_DENIAL and not 500 <= self.outage_status <= 599:
+            raise UsageError(
+                f"the outage status cannot be {self.outage_status}",
+                hint="an outage is answered with 500 to 599, or with 403 to look like a denial; there is no way to let"
+                " requests through",
+            )
+        if self.protocol not in get_args(Protocol):
+            raise UsageError(f"the authorization protocol is grpc or http, not {self.protocol}")
+        if not 0 <= self.body_bytes <= LONGEST_BODY:
+            raise UsageError(f"the authorization service cannot be shown {self.body_bytes} bytes of a body")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jwt:
+    """Whose tokens the gateway accepts; a request without a valid one is refused."""
+
+    issuer: str
+    jwks: str
+    """The address of the issuer's keys, or the path of a file that the gateway can read."""
+    audiences: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One MCP server behind the gateway."""
+
+    id: str
+    url: str
+    transport: Literal["http", "sse"] = "http"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gateway:
+    """A whole configuration."""
+
+    targets: tuple[Target, ...] = ()
+    ext_auth: ExtAuth | None = None
+    jwt: Jwt | None = None
+    port: int = LISTEN_PORT
+    listener: str = LISTENER_NAME
+    admin: str = ADMIN_ADDRESS
+
+
+def check_timeout(text: str) -> str:
+    """``text`` if the gateway takes it as a time to wait."""
+    if not _TIMEOUT.fullmatch(text):
+        raise UsageError(
+            f"`{text}` is not a timeout that the gateway understands",
+            hint='write a whole number above 0 and a unit, as in "10s", "1500ms" or "1m"',
+        )
+    return text
+
+
+def check_address(text: str, *, option: str, lowest: int = 1) -> str:
+    """``text`` if it is ``host:port``; port 0, where it is allowed, is whichever is free."""
+    host, _, port = text.rpartition(":")
+    if not _HOST.fullmatch(host) or not _PORT.fullmatch(port) or not lowest <= int(port) <= 65535:
+        raise UsageError(f"{option} is `{text}`, which is not host:port", hint="write it as in authz.internal:9100")
+    return text
+
+
+def is_address(url: str) -> bool:
+    """Whether a text is an http or https URL with a host."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        return False

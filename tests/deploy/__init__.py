@@ -1,0 +1,1 @@
+"""What is deployed: the chart, the compose files and the image."""

@@ -1,0 +1,52 @@
+"""The chart, rendered by a real Helm."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+__all__ = ["CHART", "ROOT", "Refused", "by_kind", "helm", "manifests", "static_config"]
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy" / "helm" / "holdfast"
+HELM = Path(sys.executable).with_name("helm")
+
+
+class Refused(Exception):
+    """Helm would not render; the message is what it said."""
+
+
+def helm(*arguments: str | Path) -> str:
+    """What Helm prints."""
+    ran = subprocess.run(
+        [str(HELM), *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
+    )
+    if ran.returncode:
+        raise Refused(ran.stdout + ran.stderr)
+    return ran.stdout
+
+
+def manifests(*settings: str, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Everything that an install would create; ``settings`` as in ``--set``."""
+    chosen = [part for setting in settings for part in ("--set", setting)]
+    given = [part for key, value in (values or {}).items() for part in ("--set-json", f"{key}={json.dumps(value)}")]
+    text = helm("template", "demo", CHART, "--namespace", "agents", *chosen, *given)
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def by_kind(found: list[dict[str, Any]], kind: str, name: str = "") -> dict[str, Any]:
+    """The one manifest of a kind."""
+    (one,) = [m for m in found if m["kind"] == kind and name in m["metadata"]["name"]]
+    return one
+
+
+def static_config(*settings: str, values: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The config that the chart gives the gateway."""
+    text = by_kind(manifests(*settings, values=values), "ConfigMap", "agentgateway")["data"]["config.yaml"]
+    document: dict[str, Any] = yaml.safe_load(text)
+    return document

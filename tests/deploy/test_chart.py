@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]  # the package ships no types
+import pytest
+import yaml
+
+from holdfast.gateway.check import blocks, check
+from holdfast.gateway.defaults import EXT_AUTH_PORT, EXT_AUTH_TIMEOUT, GATEWAY_VERSION
+from holdfast.gateway.versions import family_of
+from tests.deploy.chart import CHART, Refused, by_kind, helm, manifests, static_config
+from tests.gateway.schemas import VERSIONS, schema_of
+
+AUTH = "global.agentgateway.extAuth"
+FOREIGN = {"Gateway", "HTTPRoute", "AgentgatewayBackend", "AgentgatewayPolicy", "PodMonitor", "PrometheusRule"}
+"""Kinds of other projects, whose schemas do not come with Kubernetes'."""
+
+TARGETS = {"github": {"url": "https://api.example.com/mcp"}, "old": {"type": "sse", "url": "http://old.internal/sse"}}
+EVERYTHING = {
+    "targets": TARGETS,
+    "prometheus": {"rules": True, "podMonitor": True, "labels": {"team": "agents"}},
+    "networkPolicy": {"from": [{"podSelector": {}}], "metricsFrom": [{"namespaceSelector": {}}]},
+    "bridge": {"targetsUrl": "https://hub.example/targets", "tokenSecret": "hub-token"},
+    "hub": {"enabled": True},
+    "imagePullSecrets": [{"name": "registry"}],
+    "nodeSelector": {"disk": "ssd"},
+    "tolerations": [{"key": "agents", "operator": "Exists"}],
+    "podAnnotations": {"a": "b"},
+    "global.agentgateway.jwt": {"issuer": "https://i", "jwks": "https://i/keys", "audiences": ["mcp"]},
+}
+INSTALLS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "everything": EVERYTHING,
+    "without the bridge": {"bridge": {"enabled": False}, "targets": TARGETS},
+    "without authorization": {AUTH: {"enabled": False}},
+    "without anything": {AUTH: {"enabled": False}, "bridge": {"enabled": False}},
+    "old gateway": {"global.agentgateway.version": "0.12.0", "targets": TARGETS},
+    "gateway API": {"global.agentgateway.mode": "gateway-api", "targets": TARGETS},
+}
+
+
+WAITS = {"host": "a:1", "policies": {"http": {"requestTimeout": "1s"}}}
+
+
+def timeouts(document: dict[str, Any]) -> list[Any]:
+    """Of every authorization block, whatever form its timeout has."""
+    return [block.get("timeout") or block["policies"]["http"]["requestTimeout"] for _, block in blocks(document)]
+
+
+def test_the_chart_lints() -> None:
+    helm("lint", "--strict", CHART)
+
+
+@pytest.mark.parametrize("install", INSTALLS)
+@pytest.mark.parametrize("version", ["1.25", "1.31", "1.37"])
+def test_every_manifest_is_one_that_kubernetes_takes(install: str, version: str) -> None:
+    found = manifests(values=INSTALLS[install])
+    own = [manifest for manifest in found if manifest["kind"] not in FOREIGN]
+    for manifest in own:
+        kubernetes_validate.validate(manifest, version, strict=True)
+    names = [(manifest["kind"], manifest["metadata"]["name"]) for manifest in found]
+    assert len(names) == len(set(names))
+    assert own or install == "gateway API"
+
+
+@pytest.mark.requirement("GW-2")
+def test_the_default_timeout_is_that_of_the_program() -> None:
+    assert timeouts(static_config()) == [EXT_AUTH_TIMEOUT] == ["10s"]
+    assert blocks_host(static_config()) == f"ext-authz.agents.svc.cluster.local:{EXT_AUTH_PORT}"
+    values = yaml.safe_load((CHART / "values.yaml").read_text())["global"]["agentgateway"]
+    assert values["version"] == GATEWAY_VERSION
+    assert (values["extAuth"]["timeout"], values["extAuth"]["port"]) == (EXT_AUTH_TIMEOUT, EXT_AUTH_PORT)
+
+
+def blocks_host(document: dict[str, Any]) -> str:
+    (block,) = [block for _, block in blocks(document)]
+    return str(block["host"])
+
+
+@pytest.mark.requirement("GW-2")
+@pytest.mark.parametrize("unset", [f"{AUTH}.timeout=null", f"{AUTH}.timeout="])
+def test_a_timeout_that_is_unset_is_the_default_all_the_same(unset: str) -> None:
+    assert timeouts(static_config(unset)) == [EXT_AUTH_TIMEOUT]
+    assert f"--ext-auth-timeout={EXT_AUTH_TIMEOUT}" in bridge_args(manifests(unset))
+
+
+@pytest.mark.requirement("GW-2")
+def test_the_timeout_the_service_and_its_port_can_be_chosen() -> None:
+    settings = (f"{AUTH}.timeout=1500ms", f"{AUTH}.serviceName=gate", f"{AUTH}.serviceNamespace=sec", f"{AUTH}.port=1")
+    document = static_config(*settings)
+    assert timeouts(document) == ["1500ms"]
+    assert blocks_host(document) == "gate.sec.svc.cluster.local:1"
+    arguments = bridge_args(manifests(*settings))
+    assert "--ext-auth-timeout=1500ms" in arguments
+    assert "--ext-auth-host=gate.sec.svc.cluster.local:1" in arguments
+
+
+@pytest.mark.requirement("GW-2")
+def test_without_authorization_no_block_of_it_is_rendered_anywhere() -> None:
+    for values in ({}, {"bridge": {"enabled": False}, "targets": TARGETS}, {"global.agentgateway.mode": "gateway-api"}):
+        found = manifests(f"{AUTH}.enabled=false", values=values)
+        assert "extauth" not in json.dumps(found).lower().replace("-", "")
+
+
+@pytest.mark.requirement("GW-1")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_static_config_is_accepted_by_its_gateways_schema(version: str) -> None:
+    for values in INSTALLS.values():
+        if values.get("global.agentgateway.mode") == "gateway-api":
+            continue
+        document = static_config(values={**values, "global.agentgateway.version": version})
+        check(document, family_of(version), schema_of(version))
+
+
+@pytest.mark.requirement("GW-1")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_timeout_has_the_form_of_the_gateway_that_is_pinned(version: str) -> None:
+    found = manifests(f"global.agentgateway.version={version}")
+    text = by_kind(found, "ConfigMap", "agentgateway")["data"]["config.yaml"]
+    (container, *_) = by_kind(found, "Deployment", "agentgateway")["spec"]["template"]["spec"]["containers"]
+    if version.startswith("0."):
+        assert 'timeout: "10s"' in text
+        assert "requestTimeout" not in text
+        assert container["image"].endswith(f":{version}")
+    else:
+        assert 'requestTimeout: "10s"' in text
+        assert "\n              timeout:" not in text
+        assert container["image"].endswith(f":v{version}")
+
+
+@pytest.mark.requirement("GW-4")
+@pytest.mark.parametrize(
+    ("status", "mode"), [(503, {"denyWithStatus": 503}), (599, {"denyWithStatus": 599}), (403, "deny")]
+)
+def test_an_outage_has_its_status_and_the_plain_refusal_stays_selectable(status: int, mode: object) -> None:
+    ((_, block),) = blocks(static_config(f"{AUTH}.outageStatus={status}"))
+    assert block["failureMode"] == mode
+
+
+@pytest.mark.requirement("GW-4")
+def test_what_is_unset_fails_closed_too_and_so_does_a_chart_whose_schema_is_skipped() -> None:
+    ((_, block),) = blocks(static_config(f"{AUTH}.outageStatus=null", f"{AUTH}.protocol=null"))
+    assert (block["failureMode"], block["protocol"]) == ({"denyWithStatus": 503}, {"grpc": {}})
+    with pytest.raises(Refused, match="outageStatus cannot be 200: an outage is a refusal"):
+        helm("template", "demo", CHART, "--skip-schema-validation", "--set", f"{AUTH}.outageStatus=200")
+
+
+@pytest.mark.requirement("GW-4")
+@pytest.mark.parametrize(
+    "values",
+    [
+        {f"{AUTH}.outageStatus": 200},
+        {f"{AUTH}.outageStatus": 401},
+        {f"{AUTH}.outageStatus": 0},
+        {f"{AUTH}.failureMode": "allow"},
+        {f"{AUTH}.timeout": "0s"},
+        {f"{AUTH}.timeout": "10"},
+        {f"{AUTH}.timeout": '1s"\n failureMode: "allow'},
+        {f"{AUTH}.protocol": "http: {}, failureMode: allow"},
+        {"global.agentgateway.version": "0.11.0"},
+        *(
+            {"global.agentgateway.routes": [{"name": "x", "policies": {"extAuthz": block}}]}
+            for block in (
+                {"host": "a:1"},
+                {"host": "a:1", "timeout": "1s"},
+                {**WAITS, "failureMode": "allow"},
+                {**WAITS, "failureMode": {"denyWithStatus": 200}},
+                {"conditional": [WAITS, {**WAITS, "failureMode": "allow"}]},
+            )
+        ),
+        {"global.agentgateway.jwt": {"issuer": "https://i"}},
+        {"targets": {"a b": {"url": "http://h"}}},
+        {"targets": {"a": {"url": 'http://h"\n'}}},
+        {"unknown": 1},
+    ],
+    ids=lambda values: json.dumps(values)[:120],
+)
+def test_values_that_would_fail_open_or_stop_the_gateway_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(Refused):
+        manifests(values=values)
+
+
+def bridge_args(found: list[dict[str, Any]]) -> list[str]:
+    (bridge,) = [c for c in pod(found)["containers"] if c["name"] == "bridge"]
+    arguments: list[str] = bridge["args"]
+    return arguments
+
+
+def pod(found: list[dict[str, Any]]) -> dict[str, Any]:
+    spec: dict[str, Any] = by_kind(found, "Deployment", "agentgateway")["spec"]["template"]["spec"]
+    return spec
+
+
+def test_a_bridge_that_is_not_well_takes_no_gateway_out_of_service() -> None:
+    (bridge,) = [c for c in pod(manifests())["containers"] if c["name"] == "bridge"]
+    assert bridge["livenessProbe"]["httpGet"]["path"] == "/livez"
+    assert "readinessProbe" not in bridge
+
+
+def test_routes_of_ones_own_are_kept_as_they_are() -> None:
+    route = {"name": "x", "matches": [{"path": {"pathPrefix": "/x"}}], "policies": {"extAuthz": WAITS}}
+    document = static_config(values={"global.agentgateway.routes": [route]})
+    assert document["binds"][0]["listeners"][0]["routes"][1] == route
+
+
+@pytest.mark.parametrize("install", INSTALLS)
+def test_every_container_runs_without_rights(install: str) -> None:
+    for deployment in (m for m in manifests(values=INSTALLS[install]) if m["kind"] == "Deployment"):
+        spec = deployment["spec"]["template"]["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["automountServiceAccountToken"] is False
+        for container in (*spec["containers"], *spec.get("initContainers", [])):
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert container["resources"]["limits"]["memory"]
+
+
+def test_the_token_of_an_endpoint_is_mounted_and_not_written_out() -> None:
+    found = manifests(values=EVERYTHING)
+    assert "--token-file=/etc/holdfast/token/token" in bridge_args(found)
+    assert {"name": "token", "secret": {"secretName": "hub-token"}} in pod(found)["volumes"]
+
+
+def test_metrics_are_read_by_those_who_are_named_alone() -> None:
+    (rule,) = by_kind(manifests(), "NetworkPolicy")["spec"]["ingress"]
+    assert rule["ports"] == [{"port": "http", "protocol": "TCP"}]
+
+
+def test_the_rules_watch_metrics_that_the_bridge_has() -> None:
+    from holdfast.gateway.health import Health  # noqa: PLC0415 - beside what is compared with it
+
+    rules = by_kind(manifests("prometheus.rules=true"), "PrometheusRule")["spec"]["groups"][0]["rules"]
+    for rule in rules:
+        metric = rule["expr"].partition("{")[0].removeprefix("absent(")
+        assert f"\n{metric} " in Health().as_metrics()
+
+
+@pytest.mark.requirement("GW-6")
+def test_under_the_gateway_api_the_timeout_is_the_backends_and_the_policy_has_none() -> None:
+    found = manifests(f"{AUTH}.timeout=7s", values={"global.agentgateway.mode": "gateway-api", "targets": TARGETS})
+    backend, policy = (by_kind(found, f"Agentgateway{kind}", "ext-auth")["spec"] for kind in ("Backend", "Policy"))
+    assert backend["policies"]["http"]["requestTimeout"] == "7s"
+    assert backend["static"] == {"host": "ext-authz.agents.svc.cluster.local", "port": 9100}
+    ext_auth = policy["traffic"]["extAuth"]
+    assert ext_auth["backendRef"]["name"] == by_kind(found, "AgentgatewayBackend", "ext-auth")["metadata"]["name"]
+    assert ext_auth["failureMode"] == "FailClosed"
+    assert "timeout" not in json.dumps(policy).lower()
+    assert {m["kind"] for m in found} == {"Gateway", "HTTPRoute", "AgentgatewayBackend", "AgentgatewayPolicy"}
+
+
+def test_two_targets_never_share_a_resource() -> None:
+    targets = {name: {"url": "http://h/mcp"} for name in ("a-b", "a.b", "a_b", "A-b")}
+    found = manifests(values={"global.agentgateway.mode": "gateway-api", "targets": targets})
+    names = [m["metadata"]["name"] for m in found if m["kind"] == "HTTPRoute"]
+    assert len(set(names)) == 4
+
+
+def test_the_hub_is_rendered_only_where_it_is_asked_for() -> None:
+    assert not [m for m in manifests() if "hub" in m["metadata"]["name"]]
+    found = manifests("hub.enabled=true", values={"targets": TARGETS})
+    assert by_kind(found, "Deployment", "hub")["spec"]["template"]["spec"]["containers"][0]["args"] == ["serve"]
+    assert "holdfast-hub" in by_kind(found, "ConfigMap", "agentgateway")["data"]["config.yaml"]

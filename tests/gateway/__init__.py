@@ -1,0 +1,1 @@
+"""AgentGateway's configuration: what is rendered, what is refused, and the bridge under faults."""

@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.gateway import BEFORE, PLAIN, PLAIN_LATER, RETRIES, TIMEOUT, measure
+from tests.gateway.scene import PROTOCOLS
+
+
+@pytest.mark.requirement("GW-7")
+def test_the_benchmark_compares_every_way_over_both_protocols_and_finds_none_unavailable_as_shipped() -> None:
+    report = measure(rounds=1, routes=12)
+    ways = (BEFORE, TIMEOUT, RETRIES, PLAIN, PLAIN_LATER)
+    assert [row.label for row in report.rows] == [f"{protocol}: {way}" for protocol in PROTOCOLS for way in ways]
+    shipped = [row.note for row in report.rows if row.label.endswith((TIMEOUT, RETRIES)) and "SDK" not in row.label]
+    assert shipped == ["0 of 12 unavailable; 12 of 12 denials told"] * 4
+    assert report.met, [check for check in report.checks if not check.met]
