@@ -34,7 +34,7 @@ def contents(state: Path) -> bytes:
 
 
 def beside(state: Path) -> list[str]:
-    return [path.name for path in state.parent.iterdir()]
+    return [path.name for path in state.parent.iterdir() if path.name.startswith(state.name)]
 
 
 @pytest.mark.requirement("LIFE-21")
