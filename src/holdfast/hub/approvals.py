@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from holdfast.core.catalog import Item, Listing
@@ -36,6 +38,9 @@ class Approvals:
         self._seen: dict[str, dict[str, Mapping[str, Any]]] = {}
         self._latest: dict[str, Listing] = {}
         self._held: set[tuple[str, str]] = set()
+        self._dirty = False
+        self._version = self._written = 0
+        self._writing = Lock()
         self.changed: dict[str, frozenset[str]] = {}
         """By server, the tools that say something else than when they were first seen."""
 
@@ -43,28 +48,38 @@ class Approvals:
         """Read what was kept; a file that cannot be read is as good as none, and is said to be so."""
         try:
             if self._file is not None and self._file.exists():
-                self._seen = json.loads(self._file.read_text(encoding="utf-8"))
+                self._seen = _checked(json.loads(self._file.read_text(encoding="utf-8")))
         except (OSError, ValueError) as exc:
             log.warning("%s cannot be read (%s): every tool counts as seen for the first time", self._file, exc)
 
-    def save(self) -> None:
-        """Write it, whole or not at all."""
-        if self._file is None:
-            return
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            fresh = self._file.with_name(f"{self._file.name}.new")
-            fresh.write_text(json.dumps(self._seen), encoding="utf-8")
-            os.replace(fresh, self._file)  # noqa: PTH105 - atomic, and says so
-        except OSError as exc:
-            log.warning("%s could not be written: %s", self._file, exc)
+    def unsaved(self) -> Callable[[], None] | None:
+        """What writes the file as it must be now, in a worker thread; None if it is as it must be."""
+        if self._file is None or not self._dirty:
+            return None
+        self._dirty, self._version = False, self._version + 1
+        return partial(self._save, self._file, json.dumps(self._seen), self._version)
+
+    def _save(self, file: Path, text: str, version: int) -> None:
+        """Write it, whole or not at all; an older state never over a newer one."""
+        with self._writing:
+            if version < self._written:
+                return
+            self._written = version
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                fresh = file.with_name(f"{file.name}.new")
+                fresh.write_text(text, encoding="utf-8")
+                os.replace(fresh, file)  # noqa: PTH105 - atomic, and says so
+            except OSError as exc:
+                log.warning("%s could not be written: %s", file, exc)
 
     def review(self, listing: Listing, *, hold: bool) -> Listing:
         """The listing as it may be shown."""
         server, self._latest[listing.server] = listing.server, listing
         seen = self._seen.setdefault(server, {})
         for item in listing.tools:
-            seen.setdefault(item.name, _said(item.raw))
+            if item.name not in seen:
+                seen[item.name], self._dirty = _said(item.raw), True
         changed = frozenset(item.name for item in listing.tools if _said(item.raw) != seen[item.name])
         for name in sorted(changed - self.changed.get(server, frozenset())):
             log.warning("%s: the tool %s is not what it was when it was first seen%s", server, name, _so(hold=hold))
@@ -84,15 +99,21 @@ class Approvals:
         latest = self._latest.get(server)
         for item in latest.tools if latest is not None else ():
             if tool in (None, item.name):
-                self._seen[server][item.name] = _said(item.raw)
+                self._seen[server][item.name], self._dirty = _said(item.raw), True
         return latest
 
     def forget(self, server: str) -> None:
         """The server is another one now, or gone."""
-        self._seen.pop(server, None)
+        self._dirty |= self._seen.pop(server, None) is not None
         self._latest.pop(server, None)
         self.changed.pop(server, None)
         self._held = {key for key in self._held if key[0] != server}
+
+
+def _checked(read: object) -> dict[str, dict[str, Mapping[str, Any]]]:
+    if isinstance(read, dict) and all(isinstance(tools, dict) for tools in read.values()):
+        return read
+    raise ValueError("it does not hold tools by server")
 
 
 def _said(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -298,8 +298,8 @@ class Hub:
         spec = self.config.servers.get(listing.server)
         reviewed = self.approvals.review(listing, hold=isinstance(spec, ServerSpec) and spec.hold_changed)
         self._show(listing.server, self.catalog.publish(reviewed))
-        if self._tasks is not None:
-            self._tasks.start_soon(anyio.to_thread.run_sync, self.approvals.save)
+        if self._tasks is not None and (save := self.approvals.unsaved()) is not None:
+            self._tasks.start_soon(anyio.to_thread.run_sync, save)
 
     def approve(self, server: str, tool: str | None = None) -> None:
         """Take what a server's tools say now for good, one of them or all: what was held is shown and called."""
@@ -372,10 +372,7 @@ class Hub:
         caller: Caller | None = None,
         slot: Slot | None = None,
     ) -> Mapping[str, Any]:
-        """Pass any request on to a server, under its own names; ``caller`` is asked what the server asks.
-
-        ``slot`` is another connection to the same server, such as one of the caller's own.
-        """
+        """Pass any request on, under the server's names, for ``caller``, on its own connection if ``slot`` is one."""
         policy = self.config.settings.call
         if method == "tools/call" and self.approvals.is_held(server, str(params.get("name"))):
             raise held(server, str(params.get("name")))
