@@ -56,7 +56,7 @@ class Bothered:
 
 
 def measure(*, rounds: int = 1) -> Report:
-    """Bother each kind of dead server; nothing is left to chance but jitter, so that one round tells it."""
+    """Bother each kind of dead server; nothing is left to chance, so that one round tells it."""
     found = {name: anyio.run(bothered, name) for name in CASES for _ in range(rounds)}
     return Report(
         name="dead_server",
@@ -78,7 +78,7 @@ async def bothered(case: str) -> Bothered:
     clock = FakeClock()
     async with CASES[case]() as (definition, count, kill):
         config = config_from_mapping({"mcpServers": {SERVER: definition}})
-        async with Hub(config, clock=clock) as hub:
+        async with Hub(config, clock=clock, chance=lambda: 0.0) as hub:  # no jitter: the same count in every run
             slot = hub._slots[SERVER]  # noqa: SLF001 - whether something is under way is nobody else's matter
             await hub.ready(10)
             before = await kill()

@@ -19,6 +19,7 @@ from holdfast.core.breaker import (
     Permit,
     Refusal,
     RefusalReason,
+    Tripped,
 )
 from holdfast.core.lifecycle.effects import BreakerChanged, CheckLiveness, Effect, Emit, RefreshNow
 from holdfast.core.lifecycle.events import (
@@ -139,6 +140,7 @@ class Machine:
             self.breaker.settle(permit, Outcome.NEUTRAL, now)
             return ()
         effects = self._told(self.breaker.settle(permit, outcome, now))
+        self._remember_what_began(effects)
         if outcome is not Outcome.NEUTRAL and not self._is_routine(outcome):
             event = _EVENTS[outcome](connection, reason)
             effects += self._take(event, now, chance)
@@ -206,7 +208,10 @@ class Machine:
     def _told(self, change: BreakerEvent | None) -> list[Effect]:
         if change is None:
             return []
-        return [Emit(BreakerChanged(server=self.life.server, change=change))]
+        emitted: list[Effect] = [Emit(BreakerChanged(server=self.life.server, change=change))]
+        if isinstance(change, Tripped):
+            emitted += self.life.doubt(failures=self.breaker.policy.threshold)
+        return emitted
 
     def _shut(self, now: float) -> Refusal | None:
         """The states that answer a call themselves, before the breaker is asked."""

@@ -109,7 +109,7 @@ class HttpServer:
     async def set_tools(self, tools: Mapping[str, Answer]) -> None:
         """Offer other tools from now on, and say so on every open stream."""
         self._tools = dict(tools)
-        for stream in self._streams:
+        for stream in tuple(self._streams):
             with suppress(ConnectionError):
                 await _send_event(stream, script.notice(script.LIST_CHANGED))
 

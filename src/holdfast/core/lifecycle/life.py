@@ -15,6 +15,7 @@ from holdfast.core.lifecycle import actions
 from holdfast.core.lifecycle.connection import Dialing, Lease
 from holdfast.core.lifecycle.effects import (
     Cause,
+    CheckLiveness,
     Close,
     Dial,
     Effect,
@@ -193,6 +194,16 @@ class Lifecycle:
             self.timers.hasten(RefreshDue, max(turn.now, lease.listed_at + spacing))
         elif self.policy.refresh is not None:
             self.timers.set(RefreshDue, turn.now + shortened(self.policy.refresh, self.policy, turn.chance))
+
+    def doubt(self, *, failures: int) -> list[Effect]:
+        """Calls are refused from now on, though fewer than ``failures`` of them failed on this connection:
+        the rest came before it. See whether it answers.
+        """
+        lease = self.lease
+        if lease is None or lease.checking or lease.failures + 1 >= failures:
+            return []
+        lease.checking = True
+        return [CheckLiveness(lease.generation)]
 
     def owed(self) -> int:
         """What the budget is charged if the current dial fails, or the current connection dies, now.
