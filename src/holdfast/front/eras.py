@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mcp import MCPError
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
+    INVALID_PARAMS,
     LOG_LEVEL_META_KEY,
     PROTOCOL_VERSION_META_KEY,
     SERVER_INFO_META_KEY,
 )
 from mcp_types.methods import CACHEABLE_METHODS
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic_core import to_json
 
 __all__ = ["for_client", "forwarded", "is_modern", "listed_for"]
 
@@ -31,13 +34,24 @@ def is_modern(version: str) -> bool:
 def forwarded(params: Mapping[str, Any] | None, *, log_level: str | None) -> dict[str, Any]:
     """A client's parameters as they go on to a server: ``_meta`` without what was the client's connection's."""
     params = dict(params or {})
-    meta = params.pop("_meta", None)
-    kept = {key: value for key, value in (meta or {}).items() if key not in _ENVELOPE}
+    _refuse_no_text(params)
+    meta = params.pop("_meta", None) or {}
+    if not isinstance(meta, Mapping):
+        raise MCPError(INVALID_PARAMS, "`_meta` is not an object")
+    kept = {key: value for key, value in meta.items() if key not in _ENVELOPE}
     if log_level is not None:
         kept.setdefault(LOG_LEVEL_META_KEY, log_level)
     if kept:
         params["_meta"] = kept
     return params
+
+
+def _refuse_no_text(params: Mapping[str, Any]) -> None:
+    """A lone surrogate is no text: servers drop the whole message, and its sender would wait for nothing."""
+    try:
+        to_json(params)
+    except ValueError as exc:
+        raise MCPError(INVALID_PARAMS, "the request holds characters that are no text") from exc
 
 
 def for_client(method: str, result: Mapping[str, Any], *, modern: bool, stamp: Mapping[str, Any]) -> dict[str, Any]:

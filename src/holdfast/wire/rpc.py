@@ -136,13 +136,13 @@ def _result_of(answer: Message) -> Message:
         if isinstance(result, dict):
             return result
         raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail="an answer without a result"))
-    if not isinstance(error, dict):
-        raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="an error that is not an object"))
-    code, message = error.get("code"), error.get("message")
+    # However badly an error is written, it is the answer to this request, and this request's alone.
+    said = error if isinstance(error, dict) else {}
+    code, message = said.get("code"), said.get("message")
     raise MCPError(
         code if isinstance(code, int) else INTERNAL_ERROR,
-        message if isinstance(message, str) else "",
-        error.get("data"),
+        message if isinstance(message, str) and message else "the server gave an error without words",
+        said.get("data"),
     )
 
 
@@ -240,6 +240,8 @@ class Exchange:
     def take(self, message: object) -> None:
         """Route one message from the server. Never waits; raises ``ServerFailure`` where it is none."""
         if not isinstance(message, dict) or not ({"method", "result", "error"} & message.keys()):
+            if isinstance(message, dict) and self._resolve(message.get("id"), message):
+                return  # an answer without anything in it: whoever waits for it need not wait longer
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=str(message)[:100]))
         self.spoke = True
         method, message_id = message.get("method"), message.get("id")
@@ -256,11 +258,13 @@ class Exchange:
             notice = notice_message("notifications/cancelled", {"requestId": request_id, "reason": reason})
             self._tasks.start_soon(self._send_quietly, notice, CANCEL_NOTICE_SECONDS)
 
-    def _resolve(self, message_id: object, message: Message) -> None:
+    def _resolve(self, message_id: object, message: Message) -> bool:
+        """Hand an answer to whoever waits for it, if anybody does."""
         key = coerce_request_id(message_id) if isinstance(message_id, str | int) else None
         waiter = self._waiters.pop(key, None) if key is not None else None
         if waiter is not None:
             waiter.put(message)
+        return waiter is not None
 
     def _notice(self, method: str, params: object) -> None:
         self._count_notice()
