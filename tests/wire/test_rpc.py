@@ -209,7 +209,21 @@ async def test_an_error_answer_is_raised_with_its_code_and_data() -> None:
     assert (refused.value.code, refused.value.message, refused.value.error.data) == (-1, "no", [1])
 
 
-@pytest.mark.parametrize("body", [{"result": 5}, {"result": None}, {"error": "no"}, {"error": None, "result": []}])
+@pytest.mark.parametrize("error", ["no", 5, [], {"code": "x", "message": 5}, {"message": ""}])
+async def test_however_badly_an_error_is_written_it_is_the_answer_to_its_request(error: object) -> None:
+    async with wired() as wire, anyio.create_task_group() as tasks:
+
+        async def server() -> None:
+            (request,) = await wire.written(1)
+            wire.say({"jsonrpc": "2.0", "id": request["id"], "error": error})
+
+        tasks.start_soon(server)
+        with pytest.raises(MCPError) as refused:
+            await wire.send_raw_request("a", None)
+    assert refused.value.message == "the server gave an error without words"
+
+
+@pytest.mark.parametrize("body", [{"result": 5}, {"result": None}, {}, {"error": None, "result": []}])
 async def test_an_answer_that_is_none_fails_the_one_who_asked_and_no_other(body: Message) -> None:
     async with wired() as wire, anyio.create_task_group() as tasks:
 
