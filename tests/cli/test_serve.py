@@ -6,11 +6,15 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import anyio
 import httpx2
+import jwt
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from holdfast.config.load import config_from_mapping
 from holdfast.errors import CallFailed
@@ -262,6 +266,22 @@ async def test_with_a_token_only_its_holder_is_served(tmp_path: Path, home: Path
 
 
 @pytest.mark.requirement("SEC-2")
+async def test_with_an_issuer_only_callers_with_its_signed_token_are_served(tmp_path: Path, home: Path) -> None:
+    key, stranger = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    pem = tmp_path / "issuer.pem"
+    pem.write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    claims = {"iss": "https://id.example", "aud": "hub", "sub": "ada", "exp": time.time() + 600}
+    options = ["--jwt-issuer", "https://id.example", "--jwt-audience", "hub", "--jwt-keys", str(pem)]
+    async with served(home, "--config", str(config(tmp_path / "mcp.json")), *options) as hub:
+        own, forged = (jwt.encode(claims, by, algorithm="ES256") for by in (key, stranger))
+        assert await status(hub.url) == 401
+        assert (await hub.tools(Authorization=f"Bearer {forged}")).denied == ("hub",)
+        assert (await hub.tools(Authorization=f"Bearer {own}")).available == ("hub",)
+
+
+@pytest.mark.requirement("SEC-2")
 async def test_only_callers_who_name_it_rightly_are_served(tmp_path: Path, home: Path) -> None:
     empty = config(tmp_path / "mcp.json")
     async with served(home, "--config", str(empty), "--allow-host", "hub.internal") as hub:
@@ -300,6 +320,7 @@ def test_what_cannot_be_served_is_told(home: Path, arguments: list[str], message
     [
         (["--token", "short"], "fewer than 16 characters"),
         (["--token", TOKEN, "--token-file", "x"], "contradict"),
+        (["--jwt-issuer", "https://id.example"], "belong together"),
         (["--demo", "--config", "x"], "contradict"),
         (["--port", "70000"], "65535"),
     ],

@@ -115,6 +115,7 @@ async def test_draining_takes_no_new_calls_and_waits_for_those_under_way(ada: Pe
                 tasks.start_soon(call)
                 await asked.wait()
                 assert not await served.app.state.front.drain(0.01)
+                assert served.app.state.front.draining
                 with pytest.raises(MCPError, match="shutting down"):
                     await client.call_tool("o__echo", {"text": "late"})
                 go.set()

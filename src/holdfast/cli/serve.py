@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.address import DEFAULT_HOST, DEFAULT_PORT, typed_command
+from holdfast.cli.callers import Callers, Jwt
 from holdfast.cli.listening import bind, refuse_strangers
 from holdfast.cli.output import side_console
 from holdfast.config.find import find_config
@@ -46,6 +47,15 @@ def serve(
     token_file: Annotated[
         Path | None, typer.Option("--token-file", metavar="FILE", help="The same, from a file that nobody else sees")
     ] = None,
+    jwt_issuer: Annotated[
+        str | None, typer.Option("--jwt-issuer", metavar="URL", help="Accept signed tokens of this issuer")
+    ] = None,
+    jwt_audience: Annotated[
+        str | None, typer.Option("--jwt-audience", metavar="NAME", help="For whom such a token must be meant")
+    ] = None,
+    jwt_keys: Annotated[
+        str | None, typer.Option("--jwt-keys", metavar="URL|FILE", help="The issuer's keys: a JWKS, or a PEM file")
+    ] = None,
     allow_host: Annotated[
         list[str] | None, typer.Option("--allow-host", metavar="NAME", help="Another name that callers may use for it")
     ] = None,
@@ -60,20 +70,23 @@ def serve(
     Without a configuration it serves a demo fleet, whose servers fail each in its own way.
     SIGTERM and Ctrl-C end it: calls under way are finished first. SIGHUP reads the mcp.json again,
     but where it runs on a terminal: there it means that the terminal was closed.
-    Beyond this machine it listens only with a token (--token-file, --token or $HOLDFAST_TOKEN).
+    Beyond this machine it listens only with a token (--token-file, --token or $HOLDFAST_TOKEN), or for
+    callers with a JWT (--jwt-issuer, --jwt-audience and --jwt-keys together).
     """
     if demo and config is not None:
         raise UsageError("--demo and --config contradict each other", hint="give one of them")
     _log_to_stderr(verbose=verbose)
     secret = _token(token, token_file)
+    jwt = _jwt(jwt_issuer, jwt_audience, jwt_keys)
     file = None if demo else _find(config)
     loaded = load_config(file) if file is not None else None
     if stdio:
         _serve(loaded, None, watch=watch, drain=drain)
         return
-    refuse_strangers(host, has_token=secret is not None)
+    refuse_strangers(host, can_verify=secret is not None or jwt is not None)
+    who = Callers(token=secret, jwt=jwt, hosts=tuple(allow_host or ()))
     with closing(bind(host, port)) as listener:
-        _serve(loaded, listener, watch=watch, drain=drain, host=host, token=secret, hosts=tuple(allow_host or ()))
+        _serve(loaded, listener, watch=watch, drain=drain, host=host, callers=who)
 
 
 def _serve(
@@ -83,14 +96,23 @@ def _serve(
     watch: bool,
     drain: float,
     host: str = "",
-    token: str | None = None,
-    hosts: tuple[str, ...] = (),
+    callers: Callers | None = None,
 ) -> None:
     from holdfast.cli.serving import Serving, run  # noqa: PLC0415 - costs a second, which a bad config need not wait for
 
-    run(
-        Serving(config=config, listener=listener, host=host, watch=watch, token=token, allowed_hosts=hosts, drain=drain)
-    )
+    who = callers or Callers()
+    run(Serving(config=config, listener=listener, host=host, watch=watch, callers=who, drain=drain))
+
+
+def _jwt(issuer: str | None, audience: str | None, keys: str | None) -> Jwt | None:
+    if issuer is None and audience is None and keys is None:
+        return None
+    if not issuer or not audience or not keys:
+        raise UsageError(
+            "--jwt-issuer, --jwt-audience and --jwt-keys belong together",
+            hint="a signed token is believed only from a named issuer, for a named audience, by the issuer's own keys",
+        )
+    return Jwt(issuer=issuer, audience=audience, keys=keys)
 
 
 def _find(config: Path | None) -> Path | None:

@@ -23,6 +23,7 @@ import anyio.abc
 import uvicorn
 
 from holdfast.cli.address import endpoint, typed_command
+from holdfast.cli.callers import Callers
 from holdfast.cli.stdin import EndableStdin
 from holdfast.config.load import load_config
 from holdfast.config.spec import Config
@@ -31,6 +32,7 @@ from holdfast.demo.fleet import demo_fleet
 from holdfast.front.app import create_app
 from holdfast.front.desk import Desk
 from holdfast.front.guard import LOOPBACK_HOSTS, TokenPolicy
+from holdfast.front.jwt import jwt_verifier
 from holdfast.front.stdio import serve_stdio
 from holdfast.hub.hub import Hub
 from holdfast.hub.reload import Reloader
@@ -58,15 +60,14 @@ class Serving:
     """What to listen on; None for stdin and stdout."""
     host: str = ""
     watch: bool = True
-    token: str | None = field(default=None, repr=False)
-    allowed_hosts: tuple[str, ...] = ()
+    callers: Callers = field(default_factory=Callers)
     drain: float = 10.0
 
     @property
     def hosts(self) -> tuple[str, ...]:
         """The names under which callers may ask for it."""
         own = f"[{self.host}]" if ":" in self.host else self.host
-        return (*LOOPBACK_HOSTS, own, *self.allowed_hosts)
+        return (*LOOPBACK_HOSTS, own, *self.callers.hosts)
 
 
 def run(serving: Serving) -> None:
@@ -84,8 +85,7 @@ async def _run_http(serving: Serving) -> None:
     url = endpoint(serving.host, port)
     async with _fleet(serving, url) as (config, state_file):
         hub = Hub(config, state_file=state_file)
-        tokens = TokenPolicy(tokens={"caller": serving.token}) if serving.token else None
-        web = create_app(hub, tokens=tokens, allowed_hosts=serving.hosts)
+        web = create_app(hub, tokens=_tokens(serving.callers), allowed_hosts=serving.hosts)
         server = _Server(
             uvicorn.Config(
                 web, log_config=None, access_log=False, timeout_graceful_shutdown=STREAMS_SECONDS, lifespan="on"
@@ -98,6 +98,17 @@ async def _run_http(serving: Serving) -> None:
             tasks.start_soon(_end_on_signal, web.state.front.drain, serving.drain, server.end)
             await server.serve([serving.listener])
             tasks.cancel_scope.cancel()
+
+
+def _tokens(callers: Callers) -> TokenPolicy | None:
+    """What is demanded of a caller; None where everybody on this machine may call."""
+    if callers.token is None and callers.jwt is None:
+        return None
+    verify = None
+    if callers.jwt is not None:
+        wanted = callers.jwt
+        verify = jwt_verifier(issuer=wanted.issuer, audience=wanted.audience, keys=wanted.keys)
+    return TokenPolicy(tokens={"caller": callers.token} if callers.token else {}, verify=verify)
 
 
 class _Server(uvicorn.Server):
@@ -126,7 +137,7 @@ def _announce(serving: Serving, config: Config, url: str, ready: str) -> None:
     log.info("serving %d servers of %s", len(config.servers), config.source)
     if serving.config is None:
         log.info("see what a client sees, and break things, in a second terminal: %s demo", typed_command())
-    if serving.token is None:
+    if serving.callers == Callers(hosts=serving.callers.hosts):
         log.info("every program of this machine may call it, with the credentials in that file")
 
 

@@ -40,8 +40,8 @@ def create_app(
         return JSONResponse({"status": "alive"})
 
     async def readyz(_: Request) -> JSONResponse:
-        ready = await hub.ready(0)
-        return JSONResponse({"ready": ready}, status_code=200 if ready else 503)
+        ready = await hub.ready(0) and not front.draining
+        return JSONResponse({"ready": ready, "draining": front.draining}, status_code=200 if ready else 503)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -85,6 +85,11 @@ class Front:
     async def drain(self, within: float) -> bool:
         """Take no new calls and wait for those under way; False if some are left after so many seconds."""
         return await self._desk.drain(within)
+
+    @property
+    def draining(self) -> bool:
+        """Whether it takes no new calls any more."""
+        return self._desk.draining
 
     async def face(self, server: str | None) -> StreamableHTTPSessionManager | None:
         """The sessions of one face; None if there is no such server."""

@@ -64,7 +64,8 @@ class Desk:
         self._calls: dict[Call, None] = {}
         self._quiet = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._draining = False
+        self.draining = False
+        """Whether no new calls are taken any more."""
         hub.attach(self)
 
     # Its life.
@@ -92,7 +93,7 @@ class Desk:
 
     async def drain(self, within: float) -> bool:
         """Take no new calls, and wait for those under way; False if some are left after so many seconds."""
-        self._draining = True
+        self.draining = True
         with anyio.move_on_after(within):
             while self._calls:
                 self._quiet = anyio.Event()
@@ -129,7 +130,7 @@ class Desk:
     @contextmanager
     def under_way(self, call: Call) -> Iterator[None]:
         """A call is under way for the length of the block."""
-        if self._draining:
+        if self.draining:
             raise MCPError(INVALID_REQUEST, "Holdfast is shutting down and takes no new calls; try again in a moment")
         self._calls[call] = None
         try:
