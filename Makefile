@@ -16,7 +16,7 @@ serve: $(RUN_READY)  ## Serve CONFIG=mcp.json behind one MCP endpoint; without o
 	@exec $(RUN)/bin/holdfast serve $(if $(CONFIG),--config "$(CONFIG)") $(ARGS)
 
 test: lint $(NODE_READY)  ## Set up, then lint, types, import rules and all tests
-	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered -q
+	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered -q
 
 lint: $(READY)  ## Formatting, lint, types and import rules
 	$(BIN)/ruff format --check .
