@@ -1,0 +1,1 @@
+"""The hub for its operator: control API, status page, health, metrics."""
