@@ -1,0 +1,65 @@
+// Tools that say something else than when they were first seen, with what changed and a button that approves it.
+
+import { el, field, show } from "./dom.js";
+import { count } from "./words.js";
+
+export class Changed {
+  #id;
+  #env;
+  #held = null;
+  node;
+
+  constructor(id, env) {
+    this.#id = id;
+    this.#env = env;
+    this.node = el("section", { class: "changed", hidden: true });
+  }
+
+  update(server) {
+    const held = JSON.stringify(server.held);
+    if (held === this.#held) return;
+    this.#held = held;
+    this.#load();
+  }
+
+  async #load() {
+    try {
+      const { approvals } = await this.#env.api.get("/api/approvals");
+      this.#render(approvals.filter((one) => one.server === this.#id));
+    } catch (error) {
+      this.#held = null;
+      this.node.replaceChildren(el("p", { class: "note", "data-kind": "failed", role: "alert" }, `What changed was not loaded: ${error.message}.`));
+      show(this.node, true);
+    }
+  }
+
+  #render(approvals) {
+    show(this.node, approvals.length > 0);
+    if (!approvals.length) return this.node.replaceChildren();
+    const held = approvals.filter((one) => one.held).length;
+    const title = held ? `${count(held, "tool")} held until you approve the change` : `${count(approvals.length, "tool")} changed since first seen`;
+    const all = approvals.length > 1 ? this.#button("Approve all", undefined) : null;
+    return this.node.replaceChildren(
+      el("div", { class: "changed-head" }, el("h4", {}, title), all),
+      el("p", { class: "fine" }, "A tool’s words are instructions to the model. Read what changed before you let it through."),
+      ...approvals.map((one) => this.#tool(one)),
+    );
+  }
+
+  #tool({ tool, held, changes }) {
+    const lines = changes.map((line) => el(LINES[line[0]] ?? "span", { class: "line" }, line));
+    return el(
+      "article",
+      { class: "change" },
+      el("header", {}, field("held", tool, tool, "code"), el("span", { class: "tag" }, held ? "held" : "let through"), this.#button("Approve", tool)),
+      lines.length ? el("pre", { class: "diff", tabindex: "0", role: "region", "aria-label": `What changed in ${tool}` }, ...lines) : null,
+    );
+  }
+
+  #button(words, tool) {
+    const label = tool ? `${words} ${tool}` : words;
+    return el("button", { type: "button", "aria-label": label, on: { click: () => this.#env.act(this.#id, "approve", { tool: tool ?? null }).then(() => this.#load()) } }, words);
+  }
+}
+
+const LINES = { "+": "ins", "-": "del" };
