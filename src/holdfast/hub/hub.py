@@ -208,6 +208,10 @@ class Hub:
         """Every transition, trip, retry and publication from now on, until the hub is closed."""
         return self._journal.records()
 
+    def listen(self, sink: Callable[[HubRecord], None]) -> None:
+        """Have every record told to a function from now on, at once; it must not wait."""
+        self._journal.add_sink(sink)
+
     # What callers ask.
 
     async def call_tool(
