@@ -19,19 +19,13 @@ from holdfast.errors import HoldfastError, UnknownServer
 from holdfast.hub.hub import Hub
 from holdfast.hub.journal import CallEnded, HubRecord, OfOneClient
 from holdfast.testing import FakeClock
-from tests.hub.running import defined, reaches, running, settled, states, until
+from tests.hub.running import defined, reaches, records, running, settled, states, until
 from tests.peers.http_fault import Behaviour, Request, reset_before_answer, respond
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import StdioPeer
 
 pytestmark = pytest.mark.anyio
 MakePeer = Callable[..., StdioPeer]
-
-
-def heard(hub: Hub) -> list[HubRecord]:
-    told: list[HubRecord] = []
-    hub.listen(told.append)
-    return told
 
 
 def calls(told: list[HubRecord]) -> list[CallEnded]:
@@ -65,7 +59,7 @@ async def test_a_call_that_was_sent_is_one_record_with_what_became_of_it(
 ) -> None:
     async with McpPeer() as peer, running({"a": peer}, call={"timeout": "200ms"}) as hub:
         await settled(hub, peer)
-        told = heard(hub)
+        told = records(hub)
         peer.mind.names.remove("add")
         if fault is not None:
             peer.script = calls_meet(fault, peer)
@@ -80,7 +74,7 @@ async def test_a_call_that_was_sent_is_one_record_with_what_became_of_it(
 async def test_a_call_that_the_open_breaker_refuses_is_one_record_too() -> None:
     async with McpPeer() as peer, running({"a": peer}, clock=FakeClock(), refresh="off") as hub:
         await settled(hub, peer)
-        told = heard(hub)
+        told = records(hub)
         peer.script = calls_meet(respond(503, "mending"), peer)
         for _ in range(10):
             await outcome_of(hub)
@@ -94,7 +88,7 @@ async def test_whatever_else_keeps_a_call_from_being_sent_is_told_by_its_name() 
     limits: dict[str, Any] = {"concurrency": 1, "queue": 0}
     async with McpPeer() as peer, running({"a": peer}, clock=FakeClock(), call=limits) as hub:
         await settled(hub, peer)
-        told = heard(hub)
+        told = records(hub)
         with anyio.fail_after(10):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(outcome_of, hub, "a__slow")
@@ -114,7 +108,7 @@ async def test_whatever_else_keeps_a_call_from_being_sent_is_told_by_its_name() 
 async def test_a_call_that_its_caller_gives_up_is_cancelled_and_no_failure() -> None:
     async with McpPeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
         await settled(hub, peer)
-        told = heard(hub)
+        told = records(hub)
         with anyio.fail_after(10):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(outcome_of, hub, "a__slow")
@@ -128,7 +122,7 @@ async def test_a_call_that_is_sent_twice_is_one_record_and_its_second_wait_count
     peer = stdio_peer("--die-in-first-call", "--read-only")
     async with running({"a": peer}) as hub:
         await hub.ready()
-        told = heard(hub)
+        told = records(hub)
         await hub.call_tool("a__echo", {"text": "twice"})
         [ended] = calls(told)
         assert peer.methods.count("tools/call") == 2
@@ -140,7 +134,7 @@ async def test_a_call_that_is_sent_twice_is_one_record_and_its_second_wait_count
 async def test_a_call_that_waits_for_its_server_says_so() -> None:
     async with McpPeer() as peer, running({"a": peer}) as hub:
         await hub.ready()
-        told = heard(hub)
+        told = records(hub)
         await hub.toggle("a", False)
         peer.script = _held_back(peer)
         await hub.toggle("a", True)
@@ -168,7 +162,7 @@ def _held_back(peer: McpPeer) -> Behaviour:
 @pytest.mark.requirement("OBS-1")
 async def test_a_server_that_is_not_configured_is_nobodys_call() -> None:
     async with running({}) as hub:
-        told = heard(hub)
+        told = records(hub)
         with pytest.raises(UnknownServer):
             await hub.request("nobody", "tools/call", {"name": "x"})
         assert calls(told) == []
@@ -178,7 +172,7 @@ async def test_a_server_that_is_not_configured_is_nobodys_call() -> None:
 async def test_calls_reach_those_who_listen_and_push_nothing_out_of_the_stream_of_events() -> None:
     async with McpPeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
         await settled(hub, peer)
-        told, events = heard(hub), hub.events()
+        told, events = records(hub), hub.events()
         for _ in range(3):
             await hub.call_tool("a__echo")
         await hub.toggle("a", False)
@@ -207,7 +201,7 @@ async def test_a_connection_of_one_clients_own_is_told_with_the_servers_id_and_n
     peer = stdio_peer()
     async with running({"a": defined(peer, sharing="per-client")}) as hub:
         await reaches(hub, "a")
-        told = heard(hub)
+        told = records(hub)
         spec = hub.config.servers["a"]
         assert isinstance(spec, ServerSpec)
         own = hub.private.of("somebody", spec, lambda: None)
@@ -238,7 +232,7 @@ async def test_a_denied_call_is_in_the_log(caplog: pytest.LogCaptureFixture) -> 
 async def test_a_denied_load_is_a_transition_with_its_reason() -> None:
     async with McpPeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
         await settled(hub, peer)
-        told = heard(hub)
+        told = records(hub)
         peer.script = respond(403, "not you")
         with pytest.raises(HoldfastError):
             await hub.reconnect("a")

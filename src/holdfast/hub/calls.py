@@ -57,13 +57,14 @@ _T = TypeVar("_T")
 class Errand:
     """One request, as it is asked of whichever connection stands when its turn comes."""
 
-    __slots__ = ("_caller", "_method", "_on_progress", "_params", "_policy")
+    __slots__ = ("_caller", "_method", "_on_progress", "_params", "_policy", "_refuse")
 
     def __init__(
         self,
         method: str,
         params: Mapping[str, Any],
         policy: CallPolicy,
+        refuse: Callable[[], None],
         *,
         on_progress: ProgressFn | None,
         caller: Caller | None,
@@ -71,11 +72,13 @@ class Errand:
         self._method = method
         self._params = params
         self._policy = policy
+        self._refuse = refuse
         self._on_progress = on_progress
         self._caller = caller
 
     async def __call__(self, connection: Connection) -> Mapping[str, Any]:
-        """Ask once."""
+        """Ask once, unless it must not be: what a server's tools say is known only once it is there."""
+        self._refuse()
         return await connection.request(
             self._method,
             self._params,

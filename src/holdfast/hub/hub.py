@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
@@ -32,7 +33,7 @@ from holdfast.hub.journal import HubRecord, Journal, Published, Sink
 from holdfast.hub.keeper import Keeper
 from holdfast.hub.lease import Workshop
 from holdfast.hub.loader import read
-from holdfast.hub.lookup import held, is_repeatable, resolved
+from holdfast.hub.lookup import holds_changed, is_repeatable, refuse_held, resolved
 from holdfast.hub.memory import Memory
 from holdfast.hub.outcome import Tool
 from holdfast.hub.private import PrivateSlots, ready_within
@@ -69,8 +70,8 @@ class Hub:
         self.catalog = Catalog()
         self._clock = clock or RealClock()
         self._chance = chance
-        self.approvals = Approvals(state_file.with_suffix(".tools.json") if state_file is not None else None)
-        self._keeper = Keeper(Store(state_file) if state_file is not None else None)
+        self.approvals = Approvals(state_file, holds=lambda server: holds_changed(self.config, server))
+        self._keeper = Keeper(Store(state_file) if state_file is not None else None, self.approvals)
         self._journal = Journal()
         self._journal.add_sink(Watcher(on_warning))
         self._slots: dict[str, Slot] = {}
@@ -105,7 +106,6 @@ class Hub:
 
     async def __aenter__(self) -> Self:
         """Start, and return at once: servers come up in the background."""
-        await anyio.to_thread.run_sync(self.approvals.load)
         self.catalog = await anyio.to_thread.run_sync(self._keeper.restore, self.config)
         self._house = await anyio.create_task_group().__aenter__()
         with anyio.CancelScope(shield=True):  # over in a moment; half an entered group could not be left again
@@ -301,18 +301,19 @@ class Hub:
 
     def publish(self, listing: Listing) -> None:
         """Show a newer complete listing, except for what is held."""
-        spec = self.config.servers.get(listing.server)
-        reviewed = self.approvals.review(listing, hold=isinstance(spec, ServerSpec) and spec.hold_changed)
-        self._show(listing.server, self.catalog.publish(reviewed))
-        if self._tasks is not None and (save := self.approvals.unsaved()) is not None:
-            self._tasks.start_soon(anyio.to_thread.run_sync, save)
+        self._show(listing.server, self.catalog.publish(self.approvals.review(listing)))
+        if self.approvals.unsaved:
+            self._keeper.changed(self._snapshot)
 
-    def approve(self, server: str, tool: str | None = None) -> None:
-        """Take what a server's tools say now for good, one of them or all: what was held is shown and called."""
+    def approve(self, server: str, tool: str | None = None, *, mark: str | None = None) -> tuple[str, ...]:
+        """Take what is pending of a server's tools for good, one or all: what was held is shown and called."""
         self.slot(server)
-        listing = self.approvals.approve(server, tool)
-        if listing is not None:
+        approved = self.approvals.approve(server, tool, mark=mark)
+        listing = self.approvals.latest(server)
+        if listing is not None and not self.catalog.servers[server].withdrawn:
             self.publish(listing)
+        self._keeper.changed(self._snapshot)
+        return approved
 
     def withdraw(self, server: str, *, removed: bool) -> None:
         """Stop showing a server's items."""
@@ -380,10 +381,10 @@ class Hub:
     ) -> Mapping[str, Any]:
         """Pass any request on, under the server's names, for ``caller``, on its own connection if ``slot`` is one."""
         used, settings = slot or self.slot(server), self.config.settings
-        errand = Errand(method, params, settings.call, on_progress=on_progress, caller=caller)
+        refuse = partial(refuse_held, self.approvals, server, method, params)
+        errand = Errand(method, params, settings.call, refuse, on_progress=on_progress, caller=caller)
         with Account(server, method, self._clock, self._journal.tell) as account:
-            if method == "tools/call" and self.approvals.is_held(server, str(params.get("name"))):
-                raise held(server, str(params.get("name")))
+            refuse()
             ready_at = self._clock.now() + ready_within(used, settings, own=slot is not None)
             return account.answered(await send(used, errand, account, repeatable=repeatable, ready_at=ready_at))
 
