@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
@@ -24,10 +25,11 @@ from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.core.names import Kind
 from holdfast.errors import HubClosed, LoadFailed, ServerDisabled, UnknownServer
+from holdfast.hub.accounts import Account
 from holdfast.hub.approvals import Approvals
-from holdfast.hub.calls import send
+from holdfast.hub.calls import Errand, send
 from holdfast.hub.clock import Clock, RealClock
-from holdfast.hub.journal import HubRecord, Journal, Published
+from holdfast.hub.journal import HubRecord, Journal, Published, Sink
 from holdfast.hub.keeper import Keeper
 from holdfast.hub.lease import Workshop
 from holdfast.hub.loader import read
@@ -40,7 +42,7 @@ from holdfast.hub.slot import Slot, Surroundings
 from holdfast.hub.store import Store, default_state_file
 from holdfast.hub.turnstile import Turnstile
 from holdfast.hub.warnings import OnWarning, Warnings, Watcher, warnings_of
-from holdfast.wire.connection import CallResult, Connection, ProgressFn
+from holdfast.wire.connection import CallResult, ProgressFn
 from holdfast.wire.dial import Dialer
 from holdfast.wire.listing import tool_info
 from holdfast.wire.relay import Caller, Relay
@@ -123,7 +125,7 @@ class Hub:
             shelf=self,
             relay=lambda: self._relay,
         )
-        self.private.open(self._around)
+        self.private.open(self._around, self._journal.tell)
         for slot in [self._placed(server) for server in self.config.servers.values()]:
             self._begin(slot)
         tasks.start_soon(self._keeper.run, name="state keeper")
@@ -208,9 +210,10 @@ class Hub:
         """Every transition, trip, retry and publication from now on, until the hub is closed."""
         return self._journal.records()
 
-    def listen(self, sink: Callable[[HubRecord], None]) -> None:
-        """Have every record told to a function from now on, at once; it must not wait."""
+    def listen(self, sink: Sink) -> Callable[[], None]:
+        """Have ``sink`` told every record at once, calls too; it must not wait. What is returned ends it."""
         self._journal.add_sink(sink)
+        return lambda: self._journal.remove_sink(sink)
 
     # What callers ask.
 
@@ -377,18 +380,13 @@ class Hub:
         slot: Slot | None = None,
     ) -> Mapping[str, Any]:
         """Pass any request on, under the server's names, for ``caller``, on its own connection if ``slot`` is one."""
-        policy = self.config.settings.call
-        refuse_held(self.approvals, server, method, params)
-
-        async def ask(connection: Connection) -> Mapping[str, Any]:
-            refuse_held(self.approvals, server, method, params)  # what its tools say is known only once it is there
-            return await connection.request(
-                method, params, idle=policy.timeout, within=policy.hard_timeout, on_progress=on_progress, caller=caller
-            )
-
-        used = slot or self.slot(server)
-        ready_at = self._clock.now() + ready_within(used, self.config.settings, own=slot is not None)
-        return await send(used, ask, repeatable=repeatable, ready_at=ready_at)
+        used, settings = slot or self.slot(server), self.config.settings
+        refuse = partial(refuse_held, self.approvals, server, method, params)
+        errand = Errand(method, params, settings.call, refuse, on_progress=on_progress, caller=caller)
+        with Account(server, method, self._clock, self._journal.tell) as account:
+            refuse()
+            ready_at = self._clock.now() + ready_within(used, settings, own=slot is not None)
+            return account.answered(await send(used, errand, account, repeatable=repeatable, ready_at=ready_at))
 
     async def _handle(self, name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
         return await self.call_tool(name, args, on_progress=on_progress)
