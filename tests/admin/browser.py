@@ -49,7 +49,7 @@ _UNTIL = """new Promise((resolve) => {
     observer.disconnect();
     clearInterval(timer);
     clearTimeout(deadline);
-    resolve(found);
+    resolve(found instanceof Node ? true : found);
   };
   const observer = new MutationObserver(look);
   const timer = setInterval(look, 100);

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-__all__ = ["HEADERS", "page_paths", "page_routes"]
+__all__ = ["HEADERS", "page_routes"]
 
 HEADERS: Mapping[str, str] = {
     "content-security-policy": (
@@ -59,11 +59,6 @@ def page_routes() -> list[Route]:
         return _answer(request, found)
 
     return [Route("/", page), Route("/static/{name}", static)]
-
-
-def page_paths() -> frozenset[str]:
-    """Every path that belongs to the page: these are open to whoever may reach the hub at all."""
-    return frozenset({"/", *(f"/static/{name}" for name in _files())})
 
 
 def _files() -> dict[str, _File]:

@@ -1,7 +1,7 @@
 // Tells those who listen to the page what they would otherwise have to see: servers that changed their group.
 // Many at once are told in one sentence.
 
-import { GROUPS, groupOf } from "./fleet.js";
+import { GROUPS } from "./fleet.js";
 import { list } from "./words.js";
 
 const PAUSE = 1500;
@@ -24,10 +24,9 @@ export class Announcer {
     this.#begun = true;
   }
 
-  note(before, view) {
-    const group = groupOf(view);
-    if (!this.#begun || before?.group === group) return;
-    this.#changes.set(view.id, TITLES[group]);
+  note(before, server) {
+    if (!this.#begun || before?.group === server.group) return;
+    this.#changes.set(server.id, TITLES[server.group]);
     this.#timer ||= setTimeout(() => this.#tell(), PAUSE);
   }
 

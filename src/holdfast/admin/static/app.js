@@ -17,6 +17,8 @@ const board = new Board(document.getElementById("fleet"), { fleet, act, onToggle
 const signIn = new SignIn(api, begin);
 const stream = new Stream(api, "/api/events", { onEvent: take, onTouch: (touch) => header.touch(touch) });
 
+const AGAIN = 2000;
+const asked = new Set();
 let detail = null;
 let loading = null;
 let news = new Map();
@@ -93,9 +95,24 @@ function changed(view) {
 
 /** The calls of servers whose view is otherwise as it was. */
 function active(activities) {
+  // Whoever looks at one server closely sees its numbers too.
+  if (board.opened !== null && board.opened in activities) refresh(board.opened);
   for (const [id, activity] of Object.entries(activities)) {
     const known = news.get(id) ?? fleet.get(id);
     if (known && !known.gone) changed({ ...known, ...stillDue(known), activity });
+  }
+}
+
+/** One server anew: a countdown has run out and nothing was told, or its numbers moved. */
+async function refresh(id) {
+  if (asked.has(id)) return;
+  asked.add(id);
+  try {
+    changed(await api.get(`/api/servers/${encodeURIComponent(id)}`));
+  } catch {
+    // It is gone, or the hub is: both are told by the stream.
+  } finally {
+    setTimeout(() => asked.delete(id), AGAIN);
   }
 }
 
@@ -115,8 +132,10 @@ function flush() {
       fleet.remove(view.id);
       board.remove(view.id);
     } else {
-      announcer.note(fleet.get(view.id), view);
-      board.put(fleet.put(view));
+      const before = fleet.get(view.id);
+      const server = fleet.put(view);
+      announcer.note(before, server);
+      board.put(server);
       if (board.opened === view.id) detail?.update();
     }
   }
@@ -166,7 +185,8 @@ function onToggle(row, open) {
 
 setInterval(() => {
   if (document.hidden) return;
-  board.tick();
+  for (const id of board.tick()) if (stream.touch.state === "live") refresh(id);
+  for (const server of fleet.settled()) changed({ ...server, ...stillDue(server) });
   detail?.draw();
   header.tick();
 }, 1000);

@@ -30,7 +30,7 @@ export class Board {
   #group(place, { key, title, about }) {
     const list = el("ul", { class: "servers", role: "list" });
     const number = field(`count.${key}`, 0, "0", "span", { class: "number" });
-    const scale = el("p", { class: "scale", "aria-hidden": "true" }, el("span", {}), el("span", {}, "now"));
+    const scale = el("p", { class: "scale", "aria-hidden": "true" }, el("span", {}), el("span", {}, "now"), el("span", {}, "calls"));
     const heading = el("h2", { id: `group-${key}` }, title, " ", number);
     const head = el("div", { class: "group-head" }, heading, about ? el("p", { class: "about" }, about) : null, scale);
     const node = el("section", { class: "group", "data-group": key, "aria-labelledby": `group-${key}`, hidden: true }, head, list);
@@ -155,13 +155,17 @@ export class Board {
 
   // Time, sight and keys
 
+  /** Returns the servers whose countdown has run out without news. */
   tick() {
     const now = this.#fleet.now;
+    const overdue = [];
     for (const row of this.#rows.values()) {
       if (!row.visible) continue;
       row.tick(now);
       row.draw();
+      if (row.isOverdue(now)) overdue.push(row.server.id);
     }
+    return overdue;
   }
 
   #see(seen) {

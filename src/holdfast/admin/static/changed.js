@@ -38,7 +38,7 @@ export class Changed {
     if (!approvals.length) return this.node.replaceChildren();
     const held = approvals.filter((one) => one.held).length;
     const title = held ? `${count(held, "tool")} held until you approve the change` : `${count(approvals.length, "tool")} changed since first seen`;
-    const all = approvals.length > 1 ? this.#button("Approve all", undefined) : null;
+    const all = approvals.length > 1 ? this.#button("Approve all", "Approve all", approvals) : null;
     return this.node.replaceChildren(
       el("div", { class: "changed-head" }, el("h4", {}, title), all),
       el("p", { class: "fine" }, "A tool’s words are instructions to the model. Read what changed before you let it through."),
@@ -46,19 +46,25 @@ export class Changed {
     );
   }
 
-  #tool({ tool, held, changes }) {
+  #tool(approval) {
+    const { tool, held, changes } = approval;
     const lines = changes.map((line) => el(LINES[line[0]] ?? "span", { class: "line" }, line));
     return el(
       "article",
       { class: "change" },
-      el("header", {}, field("held", tool, tool, "code"), el("span", { class: "tag" }, held ? "held" : "let through"), this.#button("Approve", tool)),
+      el("header", {}, field("held", tool, tool, "code"), el("span", { class: "tag" }, held ? "held" : "let through"), this.#button("Approve", `Approve ${tool}`, [approval])),
       lines.length ? el("pre", { class: "diff", tabindex: "0", role: "region", "aria-label": `What changed in ${tool}` }, ...lines) : null,
     );
   }
 
-  #button(words, tool) {
-    const label = tool ? `${words} ${tool}` : words;
-    return el("button", { type: "button", "aria-label": label, on: { click: () => this.#env.act(this.#id, "approve", { tool: tool ?? null }).then(() => this.#load()) } }, words);
+  #button(words, label, approvals) {
+    return el("button", { type: "button", "aria-label": label, on: { click: () => this.#approve(approvals) } }, words);
+  }
+
+  /** Each with the mark of what was shown: what changed again since is not let through unseen. */
+  async #approve(approvals) {
+    for (const { tool, mark } of approvals) await this.#env.act(this.#id, "approve", { tool, mark });
+    await this.#load();
   }
 }
 

@@ -4,10 +4,10 @@ import { el, field, setAttribute, setText, show } from "./dom.js";
 import { Logs } from "./logs.js";
 import { activityParts, activityPicture, activitySums, activityWords, stripBlocks, stripPicture, stripWords } from "./pictures.js";
 import { Changed } from "./changed.js";
-import { clock, count, duration, milliseconds, stateWord } from "./words.js";
+import { causeWord, clock, count, duration, milliseconds, stateWord } from "./words.js";
 
 const CHART = 60;
-const SHOWN_CHANGES = 12;
+const SHOWN_CHANGES = 8;
 
 export class Detail {
   #env;
@@ -60,9 +60,8 @@ export class Detail {
           "div",
           { class: "column" },
           section("States", parts.strip, el("p", { class: "axis", "aria-hidden": "true" }, parts.from, el("span", {}, "now")), legend(), parts.changes),
-          section("Calls", parts.chart, parts.chartWords),
         ),
-        el("div", { class: "column" }, section("Facts", parts.facts), parts.error, offers),
+        el("div", { class: "column" }, section("Calls", parts.chart, parts.chartWords), section("Facts", parts.facts), parts.error, offers),
       ),
       section("Log", this.#logs.node),
     );
@@ -174,7 +173,7 @@ function changes(server, now) {
       {},
       field(`timeline.${index}.at`, change.at, clock(change.at, now), "time"),
       el("span", { class: "step" }, of("old", stateWord(change.old)), el("span", { "aria-label": " to " }, " → "), el("strong", {}, of("new", stateWord(change.new)))),
-      el("span", { class: "cause" }, of("cause"), change.reason ? [": ", of("reason")] : ""),
+      el("span", { class: "cause" }, of("cause", causeWord(change.cause)), change.reason ? [": ", of("reason")] : ""),
     );
   });
 }

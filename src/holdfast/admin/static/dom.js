@@ -33,7 +33,8 @@ export function setAttribute(node, name, value) {
 }
 
 export function show(node, visible) {
-  if (node.hidden === visible) node.hidden = !visible;
+  // By its attribute: the property is HTML's alone, and pictures are hidden too.
+  if (node.hasAttribute("hidden") === visible) node.toggleAttribute("hidden", !visible);
 }
 
 /** A value of the control API: the element says which field it shows and what was in it. */

@@ -10,10 +10,21 @@ export const GROUPS = [
   { key: "rest", title: "At rest", verb: ["is at rest", "are at rest"], about: "Switched off, or asleep until somebody calls." },
 ];
 
+// A server that comes up and dies again and again is back each time one looks: three times are no accident.
+export const UNSTEADY = { falls: 3, seconds: 300 };
+const MEANT = new Set(["ReconnectRequested", "SessionExpired", "ConfigChanged"]);
+
+/** How often a connection was lost lately that nobody meant to end. */
+export function fallsOf(server, now) {
+  const fell = (step) => step.old === "connected" && kindOf(step.new) !== "rest" && !MEANT.has(step.cause);
+  return server.timeline.filter((step) => step.at > now - UNSTEADY.seconds && fell(step)).length;
+}
+
 /** Where a server stands for the person who looks at it. */
-export function groupOf(server) {
+export function groupOf(server, now) {
   if (server.status === "disabled" || server.status === "idle") return server.held.length ? "need" : "rest";
   if (server.status === "permanent" || server.status === "denied" || server.held.length) return "need";
+  if (fallsOf(server, now) >= UNSTEADY.falls) return "need";
   if (server.status === "transient" || server.breaker.state !== "closed") return "coming";
   return "up";
 }
@@ -66,13 +77,19 @@ export class Fleet {
   put(view) {
     const now = this.now;
     const due = (seconds) => (seconds === null || seconds === undefined ? null : now + seconds);
-    const server = { ...view, due: due(view.retry_in), breakerDue: due(view.breaker.retry_in), group: groupOf(view) };
+    const server = { ...view, due: due(view.retry_in), breakerDue: due(view.breaker.retry_in), falls: fallsOf(view, now), group: groupOf(view, now) };
     this.#servers.set(view.id, server);
     return server;
   }
 
   remove(id) {
     this.#servers.delete(id);
+  }
+
+  /** Those that have been steady for long enough since: time alone changed where they stand. */
+  settled() {
+    const { now } = this;
+    return this.servers.filter((server) => server.falls >= UNSTEADY.falls && fallsOf(server, now) < UNSTEADY.falls);
   }
 
   /** How many servers each group has. */

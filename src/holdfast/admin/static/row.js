@@ -1,7 +1,7 @@
 // One server in the list: made once, and from then on changed only where something is different.
 
 import { copyable, el, field, setAttribute, setField, setText, setWords, show } from "./dom.js";
-import { GROUPS, kindOf } from "./fleet.js";
+import { GROUPS, UNSTEADY, kindOf } from "./fleet.js";
 import { activityParts, activityPicture, activityWords, sign, stripBlocks, stripPicture, stripWords } from "./pictures.js";
 import { countdown, duration, stateWord } from "./words.js";
 
@@ -48,6 +48,7 @@ export class Row {
       target: field("target", "", "", "p", { class: "target" }),
       summary: field("summary", "", "", "p", { class: "summary" }),
       action: field("action", "", "", "p", { class: "action" }),
+      unsteady: el("p", { class: "action" }, "It does not stay up: lost ", field("timeline.falls", 0), ` times in the last ${duration(UNSTEADY.seconds)}. Its log may tell why.`),
       command: el("div", { class: "command" }),
       strip: stripPicture({ class: "strip" }),
       spark: activityPicture(SPARK, { class: "spark" }),
@@ -71,7 +72,7 @@ export class Row {
         { class: "head" },
         parts.sign,
         el("div", { class: "who" }, el("h3", {}, parts.opener), parts.target),
-        el("div", { class: "words" }, el("p", { class: "stand" }, parts.state, " ", parts.since), parts.summary, parts.action, parts.command, parts.note),
+        el("div", { class: "words" }, el("p", { class: "stand" }, parts.state, " ", parts.since), parts.summary, parts.action, parts.unsteady, parts.command, parts.note),
         el("div", { class: "pictures" }, parts.strip, parts.spark),
         el("div", { class: "aside" }, parts.retry, parts.breaker, parts.act),
       ),
@@ -81,7 +82,7 @@ export class Row {
   }
 
   update(server) {
-    const { node, sign: place, group, state, target, summary, action } = this.#parts;
+    const { node, sign: place, group, state, target, summary, action, unsteady } = this.#parts;
     const moved = this.server !== server && this.server.state !== server.state;
     this.server = server;
     if (node.dataset.group !== server.group) {
@@ -96,6 +97,8 @@ export class Row {
     setWords(action, server.action);
     show(action, server.action !== "");
     show(target, server.target !== "");
+    show(unsteady, server.falls >= UNSTEADY.falls);
+    setField(unsteady.querySelector("[data-field]"), server.falls);
     this.#showCommand(server.command);
     this.#showAct();
     if (moved && this.visible) node.animate?.(FLASH, { duration: 1200, easing: "ease-out" });
@@ -111,18 +114,18 @@ export class Row {
 
   #verb() {
     if (this.server.status === "disabled") return "enable";
-    return this.server.held.length && this.server.status === "available" ? "review" : "reconnect";
+    return this.server.group === "need" && this.server.status === "available" ? "look" : "reconnect";
   }
 
   #press() {
     const verb = this.#verb();
-    if (verb !== "review") this.#env.act(this.server.id, verb);
+    if (verb !== "look") this.#env.act(this.server.id, verb);
     else if (this.detail.hidden) this.#env.toggle(this.server.id);
   }
 
   #showAct() {
     const { act } = this.#parts;
-    const words = { enable: "Switch on", review: "Review", reconnect: this.server.status === "idle" ? "Wake" : "Try now" }[this.#verb()];
+    const words = { enable: "Switch on", look: this.server.held.length ? "Review" : "Look", reconnect: this.server.status === "idle" ? "Wake" : "Try now" }[this.#verb()];
     show(act, this.server.group !== "up" && this.server.state !== "disabling");
     if (!act.hasAttribute("aria-busy")) setText(act, words);
     setAttribute(act, "aria-label", `${words}: ${this.server.id}`);
@@ -162,6 +165,10 @@ export class Row {
     const refuses = server.breaker.state === "open" && server.breakerDue !== null && server.breakerDue > now;
     show(breaker, refuses);
     if (refuses) setField(breaker.lastChild, server.breaker.retry_in, countdown(server.breakerDue - now));
+  }
+
+  isOverdue(now) {
+    return [this.server.due, this.server.breakerDue].some((due) => due !== null && due < now - 1);
   }
 
   /** The pictures, if they are seen and would look different. */

@@ -44,6 +44,11 @@ export function stateWord(state) {
   return state.replaceAll("_", " ");
 }
 
+/** What led to a change, as people say it: "DialSucceeded" is "dial succeeded". */
+export function causeWord(cause) {
+  return stateWord(cause.replace(/(?<=[a-z])(?=[A-Z])/g, " ").toLowerCase());
+}
+
 /** "a, b and c" */
 export function list(parts) {
   return parts.length < 2 ? parts.join("") : `${parts.slice(0, -1).join(", ")} and ${parts.at(-1)}`;
