@@ -7,6 +7,8 @@ export class Changed {
   #id;
   #env;
   #held = null;
+  #shown = null;
+  #approving = false;
   node;
 
   constructor(id, env) {
@@ -23,11 +25,16 @@ export class Changed {
   }
 
   async #load() {
+    if (this.#approving) return;
     try {
       const { approvals } = await this.#env.api.get("/api/approvals");
-      this.#render(approvals.filter((one) => one.server === this.#id));
+      const own = approvals.filter((one) => one.server === this.#id);
+      const text = JSON.stringify(own);
+      // What is being read, and perhaps about to be approved, is not replaced by its like.
+      if (text !== this.#shown) this.#render(own);
+      this.#shown = text;
     } catch (error) {
-      this.#held = null;
+      this.#held = this.#shown = null;
       this.node.replaceChildren(el("p", { class: "note", "data-kind": "failed", role: "alert" }, `What changed was not loaded: ${error.message}.`));
       show(this.node, true);
     }
@@ -63,7 +70,9 @@ export class Changed {
 
   /** Each with the mark of what was shown: what changed again since is not let through unseen. */
   async #approve(approvals) {
+    this.#approving = true;
     for (const { tool, mark } of approvals) await this.#env.act(this.#id, "approve", { tool, mark });
+    this.#approving = false;
     await this.#load();
   }
 }

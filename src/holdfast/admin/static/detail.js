@@ -182,7 +182,7 @@ function callWords(activity) {
   const { calls, errors, last, most } = activitySums(activity);
   const said = (name, value, text) => field(`activity.${name}`, value, text);
   return [
-    `Last ${duration(activity.step * activity.calls.length)}: `,
+    "Last ", said("step", activity.step, duration(activity.step * activity.calls.length)), ": ",
     said("calls.sum", calls, count(calls, "call")), ", ",
     said("errors.sum", errors, `${errors} failed`),
     ...(last === null ? [] : ["; median ", said("milliseconds.last", last, milliseconds(last)), ", at most ", said("milliseconds.most", most, milliseconds(most))]),

@@ -103,6 +103,7 @@ export class Row {
     this.#showAct();
     if (moved && this.visible) node.animate?.(FLASH, { duration: 1200, easing: "ease-out" });
     this.tick(this.#env.now());
+    this.#tellPictures();
     this.draw();
   }
 
@@ -171,6 +172,13 @@ export class Row {
     return [this.server.due, this.server.breakerDue].some((due) => due !== null && due < now - 1);
   }
 
+  /** What the pictures show in words: for those who come by another way than by looking. */
+  #tellPictures() {
+    const now = this.#env.now();
+    setAttribute(this.#parts.strip, "aria-label", stripWords(this.server, now - this.#env.window(), now));
+    setAttribute(this.#parts.spark, "aria-label", activityWords(this.server.activity));
+  }
+
   /** The pictures, if they are seen and would look different. */
   draw() {
     if (!this.visible) return;
@@ -182,12 +190,11 @@ export class Row {
     const fresh = server.timeline !== drawn.timeline || server.state !== drawn.state;
     if (fresh || now - span - drawn.from > span / STRIP_PIXELS) {
       this.#parts.strip.replaceChildren(...stripBlocks(server, now - span, now, hair * 1.5));
-      setAttribute(this.#parts.strip, "aria-label", stripWords(server, now - span, now));
+      this.#tellPictures();
       this.#drawn = { ...this.#drawn, timeline: server.timeline, state: server.state, from: now - span };
     }
-    if (server.activity !== drawn.activity || !this.#parts.spark.hasAttribute("aria-label")) {
+    if (server.activity !== drawn.activity) {
       this.#parts.spark.replaceChildren(...(server.activity ? activityParts(server.activity, { height: SPARK }) : []));
-      setAttribute(this.#parts.spark, "aria-label", activityWords(server.activity));
       this.#drawn.activity = server.activity;
     }
   }
