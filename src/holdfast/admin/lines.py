@@ -111,14 +111,15 @@ class Lines:
         return tuple(line.shown() for line in list(book.lines)[-most:]) if book is not None else ()
 
     async def follow(self, server: str, *, silence: float) -> AsyncIterator[list[LogLine]]:
-        """The lines from now on, as they come; none of them where nothing came for so many seconds."""
+        """The lines from now on, as they come; none at first, and where nothing came for so many seconds."""
         book, reader = self._book(server), _Reader()
         book.readers.add(reader)
         try:
             while not book.ended:
+                yield reader.take()
                 with anyio.move_on_after(silence):
                     await reader.came.wait()
-                yield reader.take()
+            yield reader.take()
         finally:
             book.readers.discard(reader)
 
