@@ -1,6 +1,6 @@
 // One server in the list: made once, and from then on changed only where something is different.
 
-import { copyable, el, field, setAttribute, setField, setText, setWords, show } from "./dom.js";
+import { copyable, el, field, setAttribute, setField, setText, setWords, show, words } from "./dom.js";
 import { GROUPS, UNSTEADY, kindOf } from "./fleet.js";
 import { activityParts, activityPicture, activityWords, sign, stripBlocks, stripPicture, stripWords } from "./pictures.js";
 import { countdown, duration, stateWord } from "./words.js";
@@ -126,10 +126,10 @@ export class Row {
 
   #showAct() {
     const { act } = this.#parts;
-    const words = { enable: "Switch on", look: this.server.held.length ? "Review" : "Look", reconnect: this.server.status === "idle" ? "Wake" : "Try now" }[this.#verb()];
+    const label = { enable: "Switch on", look: this.server.held.length ? "Review" : "Look", reconnect: this.server.status === "idle" ? "Wake" : "Try now" }[this.#verb()];
     show(act, this.server.group !== "up" && this.server.state !== "disabling");
-    if (!act.hasAttribute("aria-busy")) setText(act, words);
-    setAttribute(act, "aria-label", `${words}: ${this.server.id}`);
+    if (!act.hasAttribute("aria-busy")) setText(act, label);
+    setAttribute(act, "aria-label", `${label}: ${this.server.id}`);
   }
 
   /** While the hub acts, and what came of it. */
@@ -144,7 +144,7 @@ export class Row {
     const { note } = this.#parts;
     setAttribute(note, "role", failed ? "alert" : null);
     note.dataset.kind = failed ? "failed" : "done";
-    setText(note, text);
+    note.replaceChildren(...words(text));
     show(note, text !== "");
   }
 
