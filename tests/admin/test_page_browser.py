@@ -123,6 +123,7 @@ async def test_it_says_that_it_is_out_of_touch_and_finds_back(tmp_path: Path) ->
         await page.press("one", "Switch on")
         await page.says("one", "The hub does not answer.")
         await page.window.keep_picture("out-of-touch")
+        await no_barriers(page.window)
         assert await page.window.run("document.querySelectorAll('.server').length") == 1
 
         async with served(tmp_path / "home", *arguments, port=port, HOLDFAST_CONTROL_TOKEN=TOKEN):
@@ -138,7 +139,9 @@ async def test_it_says_that_it_is_out_of_touch_and_finds_back(tmp_path: Path) ->
 
 async def test_a_changed_tool_is_read_and_approved_there(tmp_path: Path) -> None:
     async with running() as origin:
-        config = write_config(tmp_path / "mcp.json", {"o": {"url": origin.url, "tools": {"holdChanged": True}}}, refresh="1s")
+        config = write_config(
+            tmp_path / "mcp.json", {"o": {"url": origin.url, "tools": {"holdChanged": True}}}, refresh="1s"
+        )
         async with watching(tmp_path, "--config", str(config)) as page:
             await page.come_in()
             await page.in_group("up", "o")
