@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-5")]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def a_browser() -> Iterator[None]:
-    yield from needs_a_browser()
+def a_browser() -> None:
+    needs_a_browser()
 
 
 OFF: dict[str, Any] = {"url": "http://127.0.0.1:9/", "enabled": False}
