@@ -116,7 +116,7 @@ async def test_the_death_of_an_http_server_with_a_stream_is_noticed_at_once(era:
         with anyio.fail_after(5):
             await peer.streaming()
         await peer.stop()
-        await until(hub, "a", lambda: hub.server_health("a").retry_in == 1)
+        await until(hub, "a", lambda: hub.server_health("a").retry_in == 0.25)
         assert hub.server_health("a").state is State.RECONNECTING
         peer.sessions.clear()
         await peer.start()
@@ -186,6 +186,38 @@ async def test_a_server_that_restarts_is_back_within_a_second_however_long_its_b
         await clock.advance(1)
         await reaches(hub, "a")
         assert dialed <= 7
+
+
+@pytest.mark.requirement("LIFE-19", "LIFE-22")
+async def test_a_parked_server_that_listens_again_but_answers_503_is_back_within_a_second_of_being_well() -> None:
+    clock = FakeClock()
+    async with (
+        McpPeer(get_stream=True) as peer,
+        running({"a": peer}, clock=clock, reconnect={"backoff": ["1s"]}) as hub,
+    ):
+        await hub.ready()
+        with anyio.fail_after(5):
+            await peer.streaming()
+        await peer.stop()
+        await reaches(hub, "a", State.PERMANENTLY_FAILED)
+        peer.script = respond(503, "starting")
+        await peer.start()
+        for _ in range(10):
+            await _all_answered(hub)
+            await clock.advance(1)
+        await _all_answered(hub)
+        assert hub.server_health("a").state is State.PERMANENTLY_FAILED
+        assert "starting" in hub.server_health("a").reason
+        peer.script = peer.healthy
+        await clock.advance(1)
+        await reaches(hub, "a")
+        assert hub.server_health("a").attempts == 1
+
+
+async def _all_answered(hub: Hub) -> None:
+    """Wait until neither a look nor a dial is under way."""
+    life = hub._slots["a"].machine.life
+    await until(hub, "a", lambda: life.lookout.pending is None and life.dial is None)
 
 
 @pytest.mark.requirement("LIFE-5", "LIFE-6", "BRK-10")
@@ -306,7 +338,7 @@ async def test_a_call_waits_for_a_server_that_is_coming_back_and_no_longer_than_
         with anyio.fail_after(5):
             await peer.streaming()
         await peer.stop()
-        await until(hub, "a", lambda: hub.server_health("a").retry_in == 1)
+        await until(hub, "a", lambda: hub.server_health("a").retry_in == 0.25)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_not_ready, hub)
             await anyio.wait_all_tasks_blocked()

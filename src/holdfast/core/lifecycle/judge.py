@@ -78,7 +78,9 @@ def _failed_dial(life: Lifecycle, event: DialFailed) -> Event:
     if event.status == "denied":
         return Denied(event.reason)
     hopeless = event.status == "permanent" and not life.ever_connected
-    return GaveUp(event.reason, event.refused) if hopeless or life.spent() else event
+    if not (hopeless or life.spent()):
+        return event
+    return GaveUp(event.reason, event.refused, event.status == "transient", event.retry_after)
 
 
 def _lost(life: Lifecycle, event: TransportLost) -> Event:
