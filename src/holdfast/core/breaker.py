@@ -47,7 +47,7 @@ class BreakerPolicy:
     """Each trip in a row multiplies the cooldown by this; 1 keeps it as it is."""
     max_cooldown: float = 600.0
     probe_wait: float = 1.0
-    """What a caller is told to wait while another caller's probe is under way."""
+    """What a caller is told to wait while a try is under way: another caller's probe, or the hub's own."""
 
 
 class BreakerState(Enum):
@@ -138,6 +138,7 @@ class Breaker:
         self.state = BreakerState.CLOSED
         self.generation = 0
         self.trips = 0
+        self._earlier_trips = 0
         self._failures: deque[float] = deque(maxlen=self.policy.threshold)
         self._until = 0.0
         self._probe: Permit | None = None
@@ -196,6 +197,7 @@ class Breaker:
         """A dial succeeded: closes, and remembers what came before until the connection has stood."""
         self._oldest_connection = max(self._oldest_connection, connection)
         self._connected_at = now
+        self._earlier_trips = self.trips
         self._firm = False
         return self._close(now)
 
@@ -230,7 +232,8 @@ class Breaker:
     def stood(self) -> None:
         """The connection has stood long enough: what happened before it is forgotten."""
         self._firm = True
-        self.trips = 0
+        self.trips -= self._earlier_trips
+        self._earlier_trips = 0
         while self._failures and self._failures[0] <= self._connected_at:
             self._failures.popleft()
 
@@ -303,7 +306,7 @@ class Breaker:
 
     def _forget(self) -> None:
         self._failures.clear()
-        self.trips = 0
+        self.trips = self._earlier_trips = 0
 
     def _take_counts(self) -> tuple[int, int]:
         counts = self._refused, self._late
