@@ -14,7 +14,7 @@ import pytest
 from holdfast.core.breaker import BreakerState
 from holdfast.core.lifecycle.effects import CloseFailed, RetryPlanned
 from holdfast.core.lifecycle.table import State
-from holdfast.errors import ConnectionClosed, ServerNotReady, ServerPermanentlyFailed
+from holdfast.errors import CallFailed, ConnectionClosed, ServerNotReady, ServerPermanentlyFailed
 from holdfast.hub import slot as slots
 from holdfast.hub.hub import Hub
 from holdfast.hub.watch import look
@@ -186,6 +186,37 @@ async def test_a_server_that_restarts_is_back_within_a_second_however_long_its_b
         await clock.advance(1)
         await reaches(hub, "a")
         assert dialed <= 7
+
+
+@pytest.mark.requirement("LIFE-6", "LIFE-22")
+async def test_a_refresh_that_finds_nobody_listening_starts_a_reconnect_at_once() -> None:
+    clock = FakeClock()
+    async with McpPeer() as peer, running({"a": peer}, clock=clock) as hub:
+        await settled(hub, peer)
+        await peer.stop()
+        await clock.advance(60)
+        await reaches(hub, "a", State.RECONNECTING)
+        assert "refused" in hub.server_health("a").reason
+
+
+@pytest.mark.requirement("LIFE-17", "LIFE-22")
+async def test_a_liveness_check_that_finds_the_session_forgotten_renews_it_at_once() -> None:
+    clock = FakeClock()
+    async with McpPeer() as peer, running({"a": peer}, clock=clock, call={"timeout": "1s"}) as hub:
+        await settled(hub, peer)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_times_out, hub)
+            with anyio.fail_after(10):
+                await peer.slow_started.wait()
+            peer.sessions.clear()
+        await until(hub, "a", lambda: hub.server_health("a").generation == 2)
+        assert peer.methods.count("ping") == 1
+        assert hub.server_health("a").attempts == 0
+
+
+async def _times_out(hub: Hub) -> None:
+    with pytest.raises(CallFailed):
+        await hub.call_tool("a__slow")
 
 
 @pytest.mark.requirement("LIFE-19", "LIFE-22")

@@ -127,8 +127,8 @@ class Workshop:
             listing = await self._list(spec, lease, connection)
         except Exception as exc:  # noqa: BLE001 - whatever it was, it is that server's and no other's
             seen = evidence_in(exc)
-            if session_expired(seen):
-                return on.SessionExpired(generation)
+            if session_expired(seen) or _nobody_listens(seen):
+                return _end(lease, seen)
             verdict = classify(masked(seen, lease.redactor), connected_before=True)
             return on.RefreshFailed(generation, verdict.status, verdict.reason)
         if listing == lease.listing:
@@ -142,8 +142,11 @@ class Workshop:
             if lease.connection is not None:
                 await lease.connection.ping(within=within)
         except Exception as exc:  # noqa: BLE001 - whatever it was, it is that server's and no other's
-            seen = masked(evidence_in(exc), lease.redactor)
-            return on.LivenessFailed(lease.generation, classify(seen, connected_before=True).reason)
+            seen = evidence_in(exc)
+            if session_expired(seen) or _nobody_listens(seen):
+                return _end(lease, seen)
+            reason = classify(masked(seen, lease.redactor), connected_before=True).reason
+            return on.LivenessFailed(lease.generation, reason)
         return on.LivenessConfirmed(lease.generation)
 
     async def _live(
@@ -211,6 +214,11 @@ def evidence_in(exc: Exception) -> Evidence:
     return Unexpected(type=type(exc).__name__, detail=str(exc))
 
 
+def _nobody_listens(seen: Evidence) -> bool:
+    """Whether there is no connection that could still stand."""
+    return isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED
+
+
 def session_expired(seen: Evidence) -> bool:
     """Whether the server forgot our session: a 404 where one stood."""
     return isinstance(seen, HttpStatus) and seen.status == 404
@@ -240,7 +248,7 @@ def _failed(lease: Lease, seen: Evidence, *, ever_connected: bool) -> FailedDial
         lease.generation,
         verdict.status,
         reason=verdict.reason,
-        refused=isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED,
+        refused=_nobody_listens(seen),
         neutral=isinstance(seen, BadConfig),
         retry_after=verdict.retry_after,
     )

@@ -293,7 +293,7 @@ class Slot:
 
     async def _check(self, generation: int) -> None:
         if (lease := self._leases.get(generation)) is not None:
-            self.tell(await self._around.workshop.check(lease, within=PING_SECONDS))
+            self._hear(await self._around.workshop.check(lease, within=PING_SECONDS))
 
     def __repr__(self) -> str:
         health = self.health()

@@ -88,8 +88,10 @@ def _lost(life: Lifecycle, event: TransportLost) -> Event:
 
 
 def _failed_on_lease(life: Lifecycle, event: RefreshFailed | CallFailed | LivenessFailed) -> Event:
-    failures = 1 + (life.lease.failures if life.lease is not None else 0)
-    if failures < life.policy.failures:
+    lease = life.lease
+    failures = 1 + (lease.failures if lease is not None else 0)
+    hopeless = isinstance(event, LivenessFailed) and lease is not None and lease.doubted
+    if failures < life.policy.failures and not hopeless:
         return event
     return GaveUp(event.reason) if life.spent() else Faltered(event.reason)
 

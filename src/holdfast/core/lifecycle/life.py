@@ -210,10 +210,10 @@ class Lifecycle:
         the rest came before it. See whether it answers.
         """
         lease = self.lease
-        if lease is None or lease.checking or lease.failures + 1 >= failures:
+        if lease is None or lease.failures + 1 >= failures:
             return []
-        lease.checking = True
-        return [CheckLiveness(lease.generation)]
+        checking, lease.checking, lease.doubted = lease.checking, True, True
+        return [] if checking else [CheckLiveness(lease.generation)]
 
     def owed(self) -> int:
         """What the budget is charged if the current dial fails, or the current connection dies, now.
