@@ -140,7 +140,7 @@ class Breaker:
         self.trips = 0
         self._earlier_trips = 0
         self._failures: deque[float] = deque(maxlen=self.policy.threshold)
-        self._until = 0.0
+        self._opened_at = self._until = 0.0
         self._probe: Permit | None = None
         self._oldest_connection = 0
         self._connected_at = 0.0
@@ -160,6 +160,13 @@ class Breaker:
     def retry_in(self, now: float) -> float:
         """Seconds until the next call may try; 0 when it may try now."""
         return max(0.0, self._until - now) if self.state is BreakerState.OPEN else 0.0
+
+    def adopt(self, policy: BreakerPolicy) -> None:
+        """Go by another policy from now on; a cooldown that has begun is as long as the new one says."""
+        self.policy = policy
+        self._failures = deque(self._failures, maxlen=policy.threshold)
+        if self.state is BreakerState.OPEN:
+            self._until = self._opened_at + self._cooldown()
 
     def admit(self, now: float, connection: int | None = None) -> Permit | Refusal:
         """A permit when closed, for one probe at a time after the cooldown, else a refusal."""
@@ -278,7 +285,7 @@ class Breaker:
         self.trips += 1
         self._probe = None
         cooldown = self._cooldown()
-        self._until = now + cooldown
+        self._opened_at, self._until = now, now + cooldown
         refused, late = self._take_counts()
         return Tripped(
             at=now,

@@ -21,6 +21,7 @@ from holdfast.core.breaker import (
     RefusalReason,
     Tripped,
 )
+from holdfast.core.lifecycle.adopt import adopt
 from holdfast.core.lifecycle.effects import BreakerChanged, CheckLiveness, Effect, Emit, RefreshNow
 from holdfast.core.lifecycle.events import (
     CallCompleted,
@@ -46,7 +47,7 @@ from holdfast.core.lifecycle.events import (
     TransportLost,
 )
 from holdfast.core.lifecycle.judge import lost_session, renewed_in_vain
-from holdfast.core.lifecycle.life import Lifecycle
+from holdfast.core.lifecycle.life import Lifecycle, Turn
 from holdfast.core.lifecycle.table import State
 
 if TYPE_CHECKING:
@@ -112,6 +113,17 @@ class Machine:
         events = self.life.due(now) if isinstance(event, Tick) else (event,)
         effects = [effect for each in events for effect in self._take(each, now, chance)]
         return (*effects, *self.life.wake())
+
+    def adopt(
+        self, breaker: BreakerPolicy, lifecycle: LifecyclePolicy, now: float, *, chance: float = 0.0
+    ) -> tuple[Effect, ...]:
+        """Go by other policies from now on; the connection and whatever is under way are left alone."""
+        if self.life.stopped:
+            return ()
+        self.breaker.adopt(breaker)
+        turn = Turn(now, chance)
+        adopt(self.life, lifecycle, turn)
+        return (*turn.effects, *self.life.wake())
 
     def admit(self, now: float) -> tuple[Permit | Refusal, tuple[Effect, ...]]:
         """May a call try? One that is admitted without a connection waits for it, and may start a dial."""

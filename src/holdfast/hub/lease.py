@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import anyio
 
-from holdfast.config.spec import BadServer, LoadPolicy, ServerSpec, ToolFilter
+from holdfast.config.spec import BadServer, LoadPolicy, ServerSpec, Settings, ToolFilter
 from holdfast.core.catalog import Item, Listing
 from holdfast.core.classify import classify
 from holdfast.core.evidence import BadConfig, Evidence, HttpStatus, NetworkFailure, NetworkFault, Unexpected
@@ -92,6 +92,12 @@ class Workshop:
         self._turnstile = turnstile
         self._memory = memory
         self._policy = policy
+
+    def adopt(self, settings: Settings) -> None:
+        """Go by other settings from the next attempt on."""
+        self._policy = settings.load
+        self._turnstile.resize(settings.load.concurrency)
+        self._dialer.adopt(settings.limits)
 
     async def live(
         self,

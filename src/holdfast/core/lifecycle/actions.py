@@ -51,7 +51,6 @@ from holdfast.core.lifecycle.events import (
     StartRequested,
     TransportLost,
 )
-from holdfast.core.lifecycle.policy import shortened
 from holdfast.core.lifecycle.standing import ON_LEASE, act_on_lease
 from holdfast.core.lifecycle.table import State
 
@@ -183,9 +182,7 @@ def _gave_up(life: Lifecycle, event: GaveUp, turn: Turn) -> None:
     life.dial = None
     life.let_go(turn)
     life.parked_until = turn.now + life.policy.parked
-    if life.policy.self_probe is not None:
-        delay = shortened(life.policy.self_probe, life.policy, turn.chance)
-        life.timers.set(SelfProbeDue, turn.now + delay)
+    life.plan_self_probe(turn)
     life.plan_look(turn, refused=event.refused, transient=event.transient, retry_after=event.retry_after)
 
 

@@ -171,6 +171,12 @@ class Lifecycle:
         self.timers.set(RetryDue, turn.now + delay)
         turn.do(Emit(RetryPlanned(server=self.server, attempt=self.attempts + 1, delay=delay, at=turn.now)))
 
+    def plan_self_probe(self, turn: Turn) -> None:
+        """Try a parked server by itself, one day."""
+        if self.policy.self_probe is not None:
+            delay = shortened(self.policy.self_probe, self.policy, turn.chance)
+            self.timers.set(SelfProbeDue, turn.now + delay)
+
     def plan_look(self, turn: Turn, *, refused: bool, transient: bool, retry_after: float | None) -> None:
         """Look for a server that refused; one that did and has begun to answer is dialed for a while, until it is well.
 
