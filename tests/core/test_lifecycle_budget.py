@@ -165,7 +165,7 @@ def test_a_dead_transport_is_detached_closed_and_dialed_again_in_one_turn() -> N
 
 
 @pytest.mark.requirement("LIFE-6", "BRK-10")
-def test_a_second_death_within_thirty_seconds_waits_for_half_the_first_backoff() -> None:
+def test_a_second_death_within_thirty_seconds_waits_for_a_part_of_the_first_backoff() -> None:
     world = connected()
     world.send(TransportLost(world.lease))
     world.connect("read")
@@ -173,7 +173,7 @@ def test_a_second_death_within_thirty_seconds_waits_for_half_the_first_backoff()
     world.advance(29.0)
     world.send(TransportLost(world.lease))
     assert world.dial is None
-    assert planned(world) == [(1, 0.5)]
+    assert planned(world) == [(1, 0.3)]
 
     world.sleep()
     world.connect("read")

@@ -130,6 +130,7 @@ class Hub:
         for slot in [self._placed(server) for server in self.config.servers.values()]:
             self._begin(slot)
         tasks.start_soon(self._keeper.run, name="state keeper")
+        tasks.start_soon(self._warden.keep, name="warden keeper")
         return self
 
     async def __aexit__(

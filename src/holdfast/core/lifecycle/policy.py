@@ -17,7 +17,7 @@ class LifecyclePolicy:
     """The wait before each reconnect; as many reconnects may fail as there are waits."""
     jitter: float = 0.2
     """The share of a wait that chance may take away; no wait is ever longer than written."""
-    after_loss: float = 0.5
+    after_loss: float = 0.3
     """The share of the first wait that is waited after a connection died which may not be replaced without any wait:
     a server that can be reached at once is then back within a second, on a busy machine too."""
     standing: float = 30.0
