@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
@@ -16,14 +17,14 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from holdfast.config.spec import BadServer, Config, ServerSpec
+from holdfast.config.spec import BadServer, Config, ServerSpec, Settings
 from holdfast.core.catalog import Catalog, Listing, NameKey
 from holdfast.core.lifecycle import effects as do
 from holdfast.core.lifecycle import events as on
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.core.names import Kind
-from holdfast.errors import HubClosed, LoadFailed, ServerDisabled, UnknownServer
+from holdfast.errors import UnknownServer
 from holdfast.hub.approvals import Approvals
 from holdfast.hub.calls import send
 from holdfast.hub.clock import Clock, RealClock
@@ -35,6 +36,7 @@ from holdfast.hub.lookup import holds_changed, is_repeatable, refuse_held, resol
 from holdfast.hub.memory import Memory
 from holdfast.hub.outcome import Tool
 from holdfast.hub.private import PrivateSlots, ready_within
+from holdfast.hub.renewing import renewed
 from holdfast.hub.showing import shown
 from holdfast.hub.slot import Slot, Surroundings
 from holdfast.hub.store import Store, default_state_file
@@ -127,6 +129,7 @@ class Hub:
         for slot in [self._placed(server) for server in self.config.servers.values()]:
             self._begin(slot)
         tasks.start_soon(self._keeper.run, name="state keeper")
+        tasks.start_soon(self._warden.keep, name="warden keeper")
         return self
 
     async def __aexit__(
@@ -244,19 +247,7 @@ class Hub:
 
     async def reconnect(self, name: str) -> Health:
         """Make a new connection now. Raises ``ServerDisabled``, or ``LoadFailed`` with the reason."""
-        slot = self.slot(name)
-        effects = slot.tell(on.ReconnectRequested())
-        if any(isinstance(effect, do.Reject) for effect in effects):
-            health = slot.health()
-            kind = ServerDisabled if health.state in (State.DISABLED, State.DISABLING) else HubClosed
-            raise kind(f"MCP server '{name}' is {health.state.value}", server_id=name, state=health.state.value)
-        generation = slot.machine.dialing
-        while slot.machine.dialing == generation and generation is not None:
-            await slot.changed()
-        failure = slot.failed_dials.get(generation) if generation is not None else None
-        if failure is not None:
-            raise LoadFailed(failure.evidence, f"MCP server '{name}' could not be connected: {failure.reason}")
-        return slot.health()
+        return await renewed(self.slot(name))
 
     def logged_in(self, name: str) -> Health:
         """New credentials are there: a server that was denied or parked is tried again now."""
@@ -274,10 +265,12 @@ class Hub:
         return slot.health()
 
     async def apply(self, config: Config) -> None:
-        """Take a new configuration; only servers whose definition changed are touched."""
+        """Take a new configuration; only the connections of servers whose definition changed are touched."""
         if self._closing:
             return
         before, self.config = self.config, config
+        if config.settings != before.settings:
+            self._adopt(config.settings)
         # All are in place, or out of it, before any of them is told: no reader sees half of a change.
         gone = [self._slots.pop(name) for name in [*self._slots] if name not in config.servers]
         fresh = [self._placed(server) for server in config.servers.values() if server.id not in self._slots]
@@ -342,6 +335,14 @@ class Hub:
         self._tasks.start_soon(slot.run, name=f"{slot.id} owner")
         enabled = slot.spec.enabled and not self.catalog.servers[slot.id].withdrawn
         slot.tell(on.StartRequested() if enabled else on.DisableRequested())
+
+    def _adopt(self, settings: Settings) -> None:
+        assert self._around is not None  # noqa: S101 - the hub is open
+        self._around = replace(self._around, settings=settings)
+        self._around.workshop.adopt(settings)
+        self.private.open(self._around)
+        for slot in self._all_slots():
+            slot.adopt(settings)
 
     def _reconfigure(self, slot: Slot, server: ServerSpec | BadServer) -> None:
         was_enabled = slot.spec.enabled

@@ -46,8 +46,10 @@ class Reloaded:
     changed: tuple[str, ...] = ()
     kept: Mapping[str, tuple[Problem, ...]]
     """Servers whose new definition cannot be used, and why: each goes on with the one that it had."""
+    settings: tuple[str, ...] = ()
+    """Which of Holdfast's own settings changed: in force from now on."""
     at_restart: tuple[str, ...] = ()
-    """Settings that changed and are read only when the hub starts."""
+    """What of them waits for the next start."""
 
     def __str__(self) -> str:
         parts = [(f"{word}: {', '.join(names)}") for word, names in self._changes() if names]
@@ -57,6 +59,7 @@ class Reloaded:
         yield "added", self.added
         yield "removed", self.removed
         yield "changed", self.changed
+        yield "settings", self.settings
         yield "in force at the next start", self.at_restart
 
 
@@ -198,15 +201,18 @@ def _difference(file: Path, before: Config, after: Config, unusable: dict[str, t
         removed=tuple(name for name in before.servers if name not in after.servers),
         changed=tuple(name for name in both if after.servers[name] != before.servers[name]),
         kept=unusable,
+        settings=tuple(_settings(before.settings, after.settings)),
         at_restart=tuple(_at_restart(before.settings, after.settings)),
     )
 
 
-def _at_restart(before: Settings, after: Settings) -> Iterator[str]:
-    """What is built into the hub when it starts; the timeouts of calls are read at each call."""
+def _settings(before: Settings, after: Settings) -> Iterator[str]:
     for one in fields(Settings):
-        old, new = getattr(before, one.name), getattr(after, one.name)
-        if one.name == "call":
-            new = replace(new, timeout=old.timeout, hard_timeout=old.hard_timeout, ready_timeout=old.ready_timeout)
-        if old != new:
+        if getattr(before, one.name) != getattr(after, one.name):
             yield f"holdfast.{one.name}"
+
+
+def _at_restart(before: Settings, after: Settings) -> Iterator[str]:
+    """What is built into the endpoint when it is opened."""
+    if before.limits.message_bytes != after.limits.message_bytes:
+        yield "holdfast.limits.messageBytes, for what clients send"

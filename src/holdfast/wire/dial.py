@@ -39,6 +39,10 @@ class Dialer:
         self._warden = warden
         self._limits = limits
 
+    def adopt(self, limits: Limits) -> None:
+        """Other bounds, for connections from now on."""
+        self._limits = limits
+
     @asynccontextmanager
     async def connect(
         self,
