@@ -33,7 +33,7 @@ Era = Literal["modern", "legacy"]
 Context = ServerRequestContext[Any, Any]
 
 OBJECT: dict[str, Any] = {"type": "object"}
-TOOLS = ("echo", "count", "ask", "log", "hang", "touch", "grow", "fail", "pid")
+TOOLS = ("echo", "count", "ask", "log", "hang", "touch", "grow", "fail", "pid", "bump")
 FORM = {"type": "object", "properties": {"colour": {"type": "string"}}}
 
 
@@ -111,6 +111,8 @@ class Origin(Server[Any]):
                 await self._grow(ctx)
             case "fail":
                 raise MCPError(-32123, "it failed", {"why": "asked to"})
+            case "bump":
+                return _text(str(_bumped(ctx)))
             case "pid":
                 return _text(str(os.getpid()))
             case _ if params.name not in self.extra_tools:
@@ -253,6 +255,13 @@ def _text(text: str, *, structured: dict[str, Any] | None = None, meta: Any = No
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=text)], structured_content=structured, _meta=meta or None
     )
+
+
+def _bumped(ctx: Context) -> int:
+    """Counts for each connection: what a server does that keeps state for its client."""
+    state = ctx.session._connection.state
+    state["bumps"] = state.get("bumps", 0) + 1
+    return int(state["bumps"])
 
 
 def _question(kind: str) -> Any:

@@ -6,22 +6,25 @@ Each face has sessions of its own, begun when it is first asked for.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Hashable
 from contextlib import asynccontextmanager
 
 import anyio
 import anyio.abc
+from mcp import MCPError
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from holdfast.front.desk import Desk
 from holdfast.front.face import Face
 from holdfast.front.guard import LOOPBACK_HOSTS, Guard, TokenPolicy
+from holdfast.front.identity import named_by
 from holdfast.front.view import View
 from holdfast.hub.hub import Hub
 
@@ -91,6 +94,10 @@ class Front:
         """Whether it takes no new calls any more."""
         return self._desk.draining
 
+    def forget(self, client: Hashable) -> None:
+        """A client is gone, and with it the connections that were its own."""
+        self._hub.private.release(client)
+
     async def face(self, server: str | None) -> StreamableHTTPSessionManager | None:
         """The sessions of one face; None if there is no such server."""
         if server is not None and server not in self._hub.servers:
@@ -125,6 +132,9 @@ class _Endpoint:
         self._front = front
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "DELETE" and self._said_goodbye(scope):
+            await Response(status_code=204)(scope, receive, send)
+            return
         server = scope.get("path_params", {}).get("server")
         face = await self._front.face(server)
         if face is None:
@@ -132,3 +142,13 @@ class _Endpoint:
             await missing(scope, receive, send)
             return
         await face.handle_request(scope, receive, send)
+
+    def _said_goodbye(self, scope: Scope) -> bool:
+        """A client without a session, but with a key of its own, can say that it is gone."""
+        try:
+            named = named_by(scope) if "mcp-session-id" not in Headers(scope=scope) else None
+        except MCPError:
+            return False  # the session manager refuses the request, as it does any other
+        if named is not None:
+            self._front.forget(named)
+        return named is not None
