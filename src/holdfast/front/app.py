@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 import anyio
 import anyio.abc
 from mcp import MCPError
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
@@ -25,6 +24,8 @@ from holdfast.front.desk import Desk
 from holdfast.front.face import Face
 from holdfast.front.guard import LOOPBACK_HOSTS, Guard, TokenPolicy
 from holdfast.front.identity import named_by
+from holdfast.front.replay import Bounds
+from holdfast.front.sessions import Sessions
 from holdfast.front.view import View
 from holdfast.hub.hub import Hub
 
@@ -73,7 +74,8 @@ class Front:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._desk = Desk(hub)
-        self._faces: dict[str | None, StreamableHTTPSessionManager] = {}
+        self._sent = Bounds()
+        self._faces: dict[str | None, Sessions] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
         self._opening = anyio.Lock()
 
@@ -98,7 +100,7 @@ class Front:
         """A client is gone, and with it the connections that were its own."""
         self._hub.private.release(client)
 
-    async def face(self, server: str | None) -> StreamableHTTPSessionManager | None:
+    async def face(self, server: str | None) -> Sessions | None:
         """The sessions of one face; None if there is no such server."""
         if server is not None and server not in self._hub.servers:
             return None
@@ -110,8 +112,11 @@ class Front:
     async def _hold(self, server: str | None, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Keep one face open, in one task: whoever enters it must leave it."""
         face = Face(self._desk, View(self._hub, server))
-        sessions = StreamableHTTPSessionManager(
-            face, max_request_body_size=self._hub.config.settings.limits.message_bytes
+        sessions = Sessions(
+            face,
+            streams=face.streams,
+            bounds=self._sent,
+            max_request_body_size=self._hub.config.settings.limits.message_bytes,
         )
         async with sessions.run():
             self._faces[server] = sessions

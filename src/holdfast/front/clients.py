@@ -8,7 +8,7 @@ a bounded memory and nobody's time.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -38,9 +38,13 @@ class Channel:
 
     session: ServerSession
     request_id: RequestId | None = None
+    reachable: Callable[[], Awaitable[bool]] | None = None
+    """Where the way is a stream that the client may have open or not: whether it is, now or in a moment."""
 
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
         """The client's answer; raises ``MCPError`` where it gives none."""
+        if self.reachable is not None and not await self.reachable():
+            raise MCPError(INVALID_REQUEST, f"{method} cannot reach the client: it keeps no stream open to be asked on")
         request = cast("types.ServerRequest", RawRequest(method=method, params=dict(params or {})))
         related = ServerMessageMetadata(related_request_id=self.request_id) if self.request_id is not None else None
         try:

@@ -7,6 +7,7 @@ the answer, so whatever a server adds to the protocol reaches the client too.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import mcp_types as types
@@ -29,6 +30,7 @@ from holdfast.front.desk import Desk
 from holdfast.front.eras import for_client, is_modern, listed_for
 from holdfast.front.identity import named_client
 from holdfast.front.passing import Passing
+from holdfast.front.sessions import Streams
 from holdfast.front.view import LIST_METHODS, View
 from holdfast.front.words import forgetful, instructions, refusal, unknown
 from holdfast.wire.wishes import LOG_LEVELS
@@ -50,6 +52,7 @@ class Face(Server[Any]):
     def __init__(self, desk: Desk, view: View, *, owner: Hashable = None) -> None:
         self.view = view
         self.board = Board(view)
+        self.streams = Streams()
         self._desk = desk
         self._owner = owner
         self._passing = Passing(desk, view)
@@ -174,7 +177,7 @@ class Face(Server[Any]):
         named = named_client(ctx) if modern and not alone else None
         client = connection.state[_CLIENT] = Client(
             view=self.view,
-            channel=Channel(ctx.session),
+            channel=Channel(ctx.session, reachable=self._way_to(connection.session_id)),
             capabilities=declared.model_dump(by_alias=True, mode="json", exclude_none=True) if declared else {},
             modern=modern,
             owner=self._owner if alone else named or object(),
@@ -187,6 +190,9 @@ class Face(Server[Any]):
             self._desk.attach(client)
         connection.exit_stack.callback(self._desk.detach, client)
         return client
+
+    def _way_to(self, session: str | None) -> Callable[[], Awaitable[bool]] | None:
+        return partial(self.streams.reachable, session) if session is not None else None
 
     # Lists.
 
