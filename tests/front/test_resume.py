@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import anyio
 import httpx2
@@ -15,56 +14,11 @@ from mcp_types import JSONRPCNotification, JSONRPCResponse
 
 from holdfast.front import replay
 from holdfast.front.replay import Bounds, EventLog
-from tests.clients.raw import initialize
+from tests.front.by_hand import Session
 from tests.front.conftest import Served, front
 from tests.front.origin import Origin, running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-2")]
-
-VERSION = "2025-11-25"
-
-
-class _Session:
-    """A legacy session by hand, so that its streams can be cut where the test wants it."""
-
-    def __init__(self, http: httpx2.AsyncClient, url: str) -> None:
-        self._http = http
-        self._url = url
-        self._headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": VERSION}
-
-    async def begin(self) -> None:
-        answer = await self._http.post(self._url, json=initialize(), headers=self._headers)
-        self._headers["mcp-session-id"] = answer.headers["mcp-session-id"]
-        told = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-        assert (await self._http.post(self._url, json=told, headers=self._headers)).status_code == 202
-
-    @asynccontextmanager
-    async def call(self, tool: str, arguments: dict[str, Any]) -> AsyncIterator[AsyncIterator[dict[str, str]]]:
-        body = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": tool, "arguments": arguments}}
-        async with self._http.stream("POST", self._url, json=body, headers=self._headers) as answer:
-            assert answer.status_code == 200
-            async with aclosing(_events(answer)) as events:
-                yield events
-
-    async def come_back(self, after: str) -> list[dict[str, str]]:
-        """All events of the stream that goes on there."""
-        headers = {**self._headers, "last-event-id": after}
-        async with (
-            self._http.stream("GET", self._url, headers=headers) as answer,
-            aclosing(_events(answer)) as events,
-        ):
-            return [event async for event in events]
-
-
-async def _events(answer: httpx2.Response) -> AsyncGenerator[dict[str, str], None]:
-    event: dict[str, str] = {}
-    async for line in answer.aiter_lines():
-        name, _, value = line.partition(": ")
-        if line and name:
-            event[name] = value
-        elif event:
-            yield event
-            event = {}
 
 
 def _text(event: dict[str, str]) -> str:
@@ -83,7 +37,7 @@ async def _scene() -> AsyncIterator[tuple[Origin, Served, httpx2.AsyncClient]]:
 
 async def test_an_answer_that_came_while_the_client_was_away_is_read_when_it_is_back() -> None:
     async with _scene() as (origin, served, http):
-        session = _Session(http, served.all)
+        session = Session(http, served.all)
         with anyio.fail_after(20):
             await session.begin()
             async with session.call("o__wait", {}) as events:
@@ -99,7 +53,7 @@ async def test_an_answer_that_came_while_the_client_was_away_is_read_when_it_is_
 
 async def test_a_client_that_is_back_before_the_answer_reads_it_when_it_comes() -> None:
     async with _scene() as (origin, served, http):
-        session = _Session(http, served.all)
+        session = Session(http, served.all)
         read: list[dict[str, str]] = []
 
         async def come_back(after: str) -> None:
@@ -118,7 +72,7 @@ async def test_a_client_that_is_back_before_the_answer_reads_it_when_it_comes() 
 
 async def test_a_client_never_reads_on_in_another_clients_stream() -> None:
     async with _scene() as (origin, served, http):
-        one, other = _Session(http, served.all), _Session(http, served.all)
+        one, other = Session(http, served.all), Session(http, served.all)
         origin.go.set()
         with anyio.fail_after(20):
             await one.begin()
@@ -134,7 +88,7 @@ async def test_a_client_never_reads_on_in_another_clients_stream() -> None:
 
 async def test_an_event_that_nobody_knows_ends_the_stream_at_once() -> None:
     async with _scene() as (_, served, http):
-        session = _Session(http, served.all)
+        session = Session(http, served.all)
         with anyio.fail_after(20):
             await session.begin()
             assert [await session.come_back(after=event) for event in ("999", "-1", "x", "9" * 5_000)] == [[]] * 4
@@ -162,6 +116,14 @@ async def test_a_session_keeps_no_more_than_its_bound(monkeypatch: pytest.Monkey
     ids = [await log.store_event(str(number), _answer("x")) for number in range(5)]
     assert len(log._events) == 3
     assert await _replayed(log, ids[0]) == []
+
+
+async def test_only_what_followed_in_the_same_stream_is_replayed() -> None:
+    log = EventLog(Bounds(), lambda by: None)
+    first = await log.store_event("a", None)
+    await log.store_event("b", _answer("theirs"))
+    mine = await log.store_event("a", _answer("mine"))
+    assert await _replayed(log, first) == [mine]
 
 
 async def test_the_oldest_of_all_sessions_give_way_and_a_session_that_ended_holds_nothing() -> None:

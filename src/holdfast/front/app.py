@@ -1,6 +1,6 @@
 """The hub as a web application: ``/mcp`` is all servers, ``/servers/{id}/mcp`` is one.
 
-Each face has sessions of its own, begun when it is first asked for.
+Each face has sessions of its own, begun when it is first asked for, and ended when its server is removed.
 ``/healthz`` says that the hub is alive, ``/readyz`` that every server has an outcome.
 """
 
@@ -30,6 +30,9 @@ from holdfast.front.view import View
 from holdfast.hub.hub import Hub
 
 __all__ = ["Front", "create_app"]
+
+ENDING_SECONDS = 5.0
+"""How long the answers to those who still wait for a server that was removed may take, before sessions are ended."""
 
 
 def create_app(
@@ -76,6 +79,7 @@ class Front:
         self._desk = Desk(hub)
         self._sent = Bounds()
         self._faces: dict[str | None, Sessions] = {}
+        self._ends: dict[str | None, anyio.Event] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
         self._opening = anyio.Lock()
 
@@ -84,7 +88,10 @@ class Front:
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             await tasks.start(self._desk.run)
+            changes = self._hub.events()
             task_status.started()
+            async for _ in changes:
+                self._end_removed()
             await anyio.sleep_forever()
 
     async def drain(self, within: float) -> bool:
@@ -109,6 +116,13 @@ class Front:
                 await self._tasks.start(self._hold, server)
         return self._faces.get(server)
 
+    def _end_removed(self) -> None:
+        """Close the faces of servers that are no longer configured; nobody finds them any more from now on."""
+        known = self._hub.servers
+        for server in [name for name in self._faces if name is not None and name not in known]:
+            del self._faces[server]
+            self._ends.pop(server).set()
+
     async def _hold(self, server: str | None, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Keep one face open, in one task: whoever enters it must leave it."""
         face = Face(self._desk, View(self._hub, server))
@@ -120,14 +134,16 @@ class Front:
         )
         async with sessions.run():
             self._faces[server] = sessions
+            end = self._ends[server] = anyio.Event()
             self._desk.put_up(face.board)
             task_status.started()
             try:
-                await anyio.sleep_forever()
+                await end.wait()
+                face.close()
+                await sessions.quiet(within=ENDING_SECONDS)
             finally:
                 face.close()
                 self._desk.take_down(face.board)
-                del self._faces[server]
 
 
 class _Endpoint:

@@ -55,14 +55,31 @@ class Sessions(StreamableHTTPSessionManager):
         self._streams = streams
         self._bounds = bounds
         self._logs: dict[str, EventLog] = {}
+        self._posts = 0
+        self._one_less = anyio.Event()
+
+    async def quiet(self, *, within: float) -> None:
+        """Wait until everybody has the answer to what they asked, at most so many seconds."""
+        with anyio.move_on_after(within):
+            while self._posts:
+                await self._one_less.wait()
 
     async def handle_request(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, and note a stream of notices for as long as it is open."""
+        """Serve one request; it is known meanwhile that somebody waits for an answer, or has a stream of notices."""
         headers = Headers(scope=scope)
         session = headers.get(MCP_SESSION_ID_HEADER)
-        if scope["method"] != "GET" or session is None or LAST_EVENT_ID_HEADER in headers:
-            await super().handle_request(scope, receive, send)
+        if scope["method"] == "GET" and session is not None and LAST_EVENT_ID_HEADER not in headers:
+            await self._handle_notices(session, scope, receive, send)
             return
+        self._posts += scope["method"] == "POST"
+        try:
+            await super().handle_request(scope, receive, send)
+        finally:
+            self._posts -= scope["method"] == "POST"
+            self._one_less.set()
+            self._one_less = anyio.Event()
+
+    async def _handle_notices(self, session: str, scope: Scope, receive: Receive, send: Send) -> None:
         opened = 0
 
         async def watched(message: Message) -> None:
