@@ -302,7 +302,8 @@ class Hub:
         return approved
 
     def withdraw(self, server: str, *, removed: bool) -> None:
-        """Stop showing a server's items."""
+        """Stop showing a server's items, and end the connections to it that were one client's."""
+        self.private.end(server)
         if removed:
             self.approvals.forget(server)
         self._show(server, self.catalog.remove(server) if removed else self.catalog.withdraw(server))
