@@ -8,6 +8,7 @@
     ├── UsageError                     the command was called with wrong arguments
     ├── UnknownServer                  no server of that name is configured
     ├── UnknownTool                    the server has no tool of that name
+    ├── LoginFailed                    logging in to a server did not succeed; whatever login there was stands
     ├── ToolHeld                       the tool says something else than when it was first seen, and is held
     ├── ServerUnavailable              the hub did not send the call; .server_id .state .reason .retry_in
     │   ├── ServerDisabled             it is switched off
@@ -47,6 +48,7 @@ __all__ = [
     "HoldfastError",
     "HubClosed",
     "LoadFailed",
+    "LoginFailed",
     "Problem",
     "ServerBusy",
     "ServerDenied",
@@ -129,6 +131,10 @@ class UnknownServer(HoldfastError):
 
 class UnknownTool(HoldfastError):
     """The server answered, and has no tool of that name."""
+
+
+class LoginFailed(HoldfastError):
+    """Logging in did not succeed; whatever login there was before stands."""
 
 
 class ToolHeld(HoldfastError):

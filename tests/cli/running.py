@@ -40,6 +40,7 @@ class Cli:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", "COLUMNS": "200"}
+        self.environment["HOLDFAST_TOKEN_STORE"] = "file"
 
     def configure(self, servers: Mapping[str, object], **settings: object) -> None:
         (self.folder / "mcp.json").write_text(json.dumps({"mcpServers": servers, "holdfast": settings}))
