@@ -37,6 +37,7 @@ from holdfast.hub.lookup import holds_changed, is_repeatable, refuse_held, resol
 from holdfast.hub.memory import Memory
 from holdfast.hub.outcome import Tool
 from holdfast.hub.private import PrivateSlots, ready_within
+from holdfast.hub.records import config_applied
 from holdfast.hub.showing import shown
 from holdfast.hub.slot import Slot, Surroundings
 from holdfast.hub.store import Store, default_state_file
@@ -70,10 +71,10 @@ class Hub:
         self.catalog = Catalog()
         self._clock = clock or RealClock()
         self._chance = chance
-        self.approvals = Approvals(state_file, holds=lambda server: holds_changed(self.config, server))
-        self._keeper = Keeper(Store(state_file) if state_file is not None else None, self.approvals)
-        self._journal = Journal()
+        self._journal = Journal(self._clock)
         self._journal.add_sink(Watcher(on_warning))
+        self.approvals = Approvals(state_file, holds=lambda one: holds_changed(self.config, one), journal=self._journal)
+        self._keeper = Keeper(Store(state_file) if state_file is not None else None, self.approvals)
         self._slots: dict[str, Slot] = {}
         self._memory = Memory()
         self._warden = Warden()
@@ -212,8 +213,7 @@ class Hub:
 
     def listen(self, sink: Sink) -> Callable[[], None]:
         """Have ``sink`` told every record at once, calls too; it must not wait. What is returned ends it."""
-        self._journal.add_sink(sink)
-        return lambda: self._journal.remove_sink(sink)
+        return self._journal.add_sink(sink)
 
     # What callers ask.
 
@@ -284,17 +284,17 @@ class Hub:
         """Take a new configuration; only servers whose definition changed are touched."""
         if self._closing:
             return
-        before, self.config = self.config, config
+        applied, self.config = config_applied(self.config, config, at=self._clock.now()), config
         # All are in place, or out of it, before any of them is told: no reader sees half of a change.
-        gone = [self._slots.pop(name) for name in [*self._slots] if name not in config.servers]
-        fresh = [self._placed(server) for server in config.servers.values() if server.id not in self._slots]
+        gone = [self._slots.pop(name) for name in applied.removed]
+        fresh = [self._placed(config.servers[name]) for name in applied.added]
         for slot in gone:
             slot.tell(on.RemoveRequested())
         for slot in fresh:
             self._begin(slot)
-        for name, server in config.servers.items():
-            if name in before.servers and before.servers[name] != server:
-                self._reconfigure(self._slots[name], server)
+        for name in applied.changed:
+            self._reconfigure(self._slots[name], config.servers[name])
+        self._journal.tell(applied)
         self._keeper.changed(self._snapshot)
 
     # What slots tell (the ``Shelf`` of slot.py).
@@ -325,7 +325,7 @@ class Hub:
         """Show a server's last good listing again."""
         self._show(server, self.catalog.reinstate(server))
 
-    def tell(self, record: do.Record) -> None:
+    def tell(self, record: HubRecord) -> None:
         """Pass a record on."""
         self._journal.tell(record)
 

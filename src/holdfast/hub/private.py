@@ -13,8 +13,8 @@ from holdfast.config.spec import ServerSpec, Settings
 from holdfast.core.catalog import Listing
 from holdfast.core.lifecycle import effects as do
 from holdfast.core.lifecycle import events as on
-from holdfast.hub.journal import OfOneClient, Sink
 from holdfast.hub.lease import FindRelay
+from holdfast.hub.records import OfOneClient, Sink
 from holdfast.hub.slot import Slot, Surroundings
 
 __all__ = ["PrivateSlots", "ready_within"]
