@@ -24,6 +24,7 @@ import uvicorn
 
 from holdfast.cli.address import endpoint, typed_command
 from holdfast.cli.callers import Callers
+from holdfast.cli.log_setup import keep_log
 from holdfast.cli.stdin import EndableStdin
 from holdfast.config.load import load_config
 from holdfast.config.spec import Config
@@ -182,6 +183,7 @@ async def _fleet(serving: Serving, url: str) -> AsyncIterator[tuple[Config, Path
 
 
 def _watch(tasks: anyio.abc.TaskGroup, serving: Serving, hub: Hub) -> None:
+    tasks.start_soon(keep_log, hub)
     if hub.config.source is None:
         return
     reloader = Reloader(hub, hub.config.source)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
@@ -20,16 +21,16 @@ import anyio.to_thread
 from holdfast.auth.bearer import Logins
 from holdfast.config.spec import BadServer, Config, ServerSpec, Settings
 from holdfast.core.catalog import Catalog, Listing, NameKey
-from holdfast.core.lifecycle import effects as do
 from holdfast.core.lifecycle import events as on
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.core.names import Kind
 from holdfast.errors import UnknownServer
+from holdfast.hub.accounts import Account
 from holdfast.hub.approvals import Approvals
-from holdfast.hub.calls import send
+from holdfast.hub.calls import Errand, send
 from holdfast.hub.clock import Clock, RealClock
-from holdfast.hub.journal import HubRecord, Journal, Published
+from holdfast.hub.journal import HubRecord, Journal, Published, Sink
 from holdfast.hub.keeper import Keeper
 from holdfast.hub.lease import Workshop
 from holdfast.hub.loader import read
@@ -38,13 +39,14 @@ from holdfast.hub.lookup import holds_changed, is_repeatable, refuse_held, resol
 from holdfast.hub.memory import Memory
 from holdfast.hub.outcome import Tool
 from holdfast.hub.private import PrivateSlots, ready_within
+from holdfast.hub.records import config_applied
 from holdfast.hub.renewing import renewed
 from holdfast.hub.showing import shown
 from holdfast.hub.slot import Slot, Surroundings
 from holdfast.hub.store import Store, default_state_file
 from holdfast.hub.turnstile import Turnstile
 from holdfast.hub.warnings import OnWarning, Warnings, Watcher, warnings_of
-from holdfast.wire.connection import CallResult, Connection, ProgressFn
+from holdfast.wire.connection import CallResult, ProgressFn
 from holdfast.wire.dial import Dialer
 from holdfast.wire.listing import tool_info
 from holdfast.wire.relay import Caller, Relay
@@ -74,10 +76,10 @@ class Hub:
         self.catalog = Catalog()
         self._clock = clock or RealClock()
         self._chance = chance
-        self.approvals = Approvals(state_file, holds=lambda server: holds_changed(self.config, server))
-        self._keeper = Keeper(Store(state_file) if state_file is not None else None, self.approvals)
-        self._journal = Journal()
+        self._journal = Journal(self._clock)
         self._journal.add_sink(Watcher(on_warning))
+        self.approvals = Approvals(state_file, holds=lambda one: holds_changed(self.config, one), journal=self._journal)
+        self._keeper = Keeper(Store(state_file) if state_file is not None else None, self.approvals)
         self._slots: dict[str, Slot] = {}
         self._memory = Memory()
         self._warden = Warden()
@@ -130,7 +132,7 @@ class Hub:
             shelf=self,
             relay=lambda: self._relay,
         )
-        self.private.open(self._around)
+        self.private.open(self._around, self._journal.tell)
         for slot in [self._placed(server) for server in self.config.servers.values()]:
             self._begin(slot)
         tasks.start_soon(self._keeper.run, name="state keeper")
@@ -217,6 +219,10 @@ class Hub:
         """Every transition, trip, retry and publication from now on, until the hub is closed."""
         return self._journal.records()
 
+    def listen(self, sink: Sink) -> Callable[[], None]:
+        """Have ``sink`` told every record at once, calls too; it must not wait. What is returned ends it."""
+        return self._journal.add_sink(sink)
+
     # What callers ask.
 
     async def call_tool(
@@ -274,18 +280,19 @@ class Hub:
         if self._closing:
             return
         before, self.config = self.config, config
+        applied = config_applied(before, config, at=self._clock.now())
         if config.settings != before.settings:
             self._adopt(config.settings)
         # All are in place, or out of it, before any of them is told: no reader sees half of a change.
-        gone = [self._slots.pop(name) for name in [*self._slots] if name not in config.servers]
-        fresh = [self._placed(server) for server in config.servers.values() if server.id not in self._slots]
+        gone = [self._slots.pop(name) for name in applied.removed]
+        fresh = [self._placed(config.servers[name]) for name in applied.added]
         for slot in gone:
             slot.tell(on.RemoveRequested())
         for slot in fresh:
             self._begin(slot)
-        for name, server in config.servers.items():
-            if name in before.servers and before.servers[name] != server:
-                self._reconfigure(self._slots[name], server)
+        for name in applied.changed:
+            self._reconfigure(self._slots[name], config.servers[name])
+        self._journal.tell(applied)
         self._keeper.changed(self._snapshot)
 
     # What slots tell (the ``Shelf`` of slot.py).
@@ -317,7 +324,7 @@ class Hub:
         """Show a server's last good listing again."""
         self._show(server, self.catalog.reinstate(server))
 
-    def tell(self, record: do.Record) -> None:
+    def tell(self, record: HubRecord) -> None:
         """Pass a record on."""
         self._journal.tell(record)
 
@@ -346,7 +353,7 @@ class Hub:
         assert self._around is not None  # noqa: S101 - the hub is open
         self._around = replace(self._around, settings=settings)
         self._around.workshop.adopt(settings)
-        self.private.open(self._around)
+        self.private.adopt(settings)
         for slot in self._all_slots():
             slot.adopt(settings)
 
@@ -380,18 +387,13 @@ class Hub:
         slot: Slot | None = None,
     ) -> Mapping[str, Any]:
         """Pass any request on, under the server's names, for ``caller``, on its own connection if ``slot`` is one."""
-        policy = self.config.settings.call
-        refuse_held(self.approvals, server, method, params)
-
-        async def ask(connection: Connection) -> Mapping[str, Any]:
-            refuse_held(self.approvals, server, method, params)  # what its tools say is known only once it is there
-            return await connection.request(
-                method, params, idle=policy.timeout, within=policy.hard_timeout, on_progress=on_progress, caller=caller
-            )
-
-        used = slot or self.slot(server)
-        ready_at = self._clock.now() + ready_within(used, self.config.settings, own=slot is not None)
-        return await send(used, ask, repeatable=repeatable, ready_at=ready_at)
+        used, settings = slot or self.slot(server), self.config.settings
+        refuse = partial(refuse_held, self.approvals, server, method, params)
+        errand = Errand(method, params, settings.call, refuse, on_progress=on_progress, caller=caller)
+        with Account(server, method, self._clock, self._journal.tell) as account:
+            refuse()
+            ready_at = self._clock.now() + ready_within(used, settings, own=slot is not None)
+            return account.answered(await send(used, errand, account, repeatable=repeatable, ready_at=ready_at))
 
     async def _handle(self, name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
         return await self.call_tool(name, args, on_progress=on_progress)

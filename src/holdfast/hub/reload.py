@@ -21,6 +21,7 @@ from holdfast.config.load import read_file
 from holdfast.config.spec import BadServer, Config, ServerSpec, Settings
 from holdfast.errors import ConfigError, Problem
 from holdfast.hub.clock import Clock, RealClock
+from holdfast.hub.records import ConfigRefused, config_applied
 
 if TYPE_CHECKING:
     from holdfast.hub.hub import Hub
@@ -118,6 +119,8 @@ class Reloader:
     async def _take(self) -> Reloaded | Kept | None:
         result = await self._read()
         if result is not None:
+            if (refused := _refused(result, self._clock.now())) is not None:
+                self._hub.tell(refused)
             self._on_reload(result)
         return result
 
@@ -144,6 +147,16 @@ class Reloader:
             return None
         await self._hub.apply(config)
         return _difference(self._file, before, config, unusable)
+
+
+def _refused(result: Reloaded | Kept, at: float) -> ConfigRefused | None:
+    """The record of what could not be used; None if all could. What could be is the hub's own record."""
+    if isinstance(result, Kept):
+        return ConfigRefused(problems=tuple(map(str, result.problems)), at=at)
+    if not result.kept:
+        return None
+    problems = tuple(str(problem) for several in result.kept.values() for problem in several)
+    return ConfigRefused(servers=tuple(result.kept), problems=problems, at=at)
 
 
 def write_to_log(result: Reloaded | Kept) -> None:
@@ -194,12 +207,12 @@ def _unusable(before: Config, fresh: Config) -> Iterator[tuple[str, tuple[Proble
 
 
 def _difference(file: Path, before: Config, after: Config, unusable: dict[str, tuple[Problem, ...]]) -> Reloaded:
-    both = [name for name in after.servers if name in before.servers]
+    applied = config_applied(before, after, at=0.0)
     return Reloaded(
         file=file,
-        added=tuple(name for name in after.servers if name not in before.servers),
-        removed=tuple(name for name in before.servers if name not in after.servers),
-        changed=tuple(name for name in both if after.servers[name] != before.servers[name]),
+        added=applied.added,
+        removed=applied.removed,
+        changed=applied.changed,
         kept=unusable,
         settings=tuple(_settings(before.settings, after.settings)),
         at_restart=tuple(_at_restart(before.settings, after.settings)),
