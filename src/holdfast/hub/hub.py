@@ -76,9 +76,9 @@ class Hub:
         self.catalog = Catalog()
         self._clock = clock or RealClock()
         self._chance = chance
-        self._journal = Journal(self._clock)
-        self._journal.add_sink(Watcher(on_warning))
-        self.approvals = Approvals(state_file, holds=lambda one: holds_changed(self.config, one), journal=self._journal)
+        self.journal = Journal(self._clock)
+        self.journal.add_sink(Watcher(on_warning))
+        self.approvals = Approvals(state_file, holds=lambda one: holds_changed(self.config, one), journal=self.journal)
         self._keeper = Keeper(Store(state_file) if state_file is not None else None, self.approvals)
         self._slots: dict[str, Slot] = {}
         self._memory = Memory()
@@ -123,7 +123,12 @@ class Hub:
             clock=self._clock,
             chance=self._chance,
             workshop=Workshop(
-                Dialer(warden=self._warden, limits=settings.limits, authorize=self.logins.authorize),
+                Dialer(
+                    warden=self._warden,
+                    limits=settings.limits,
+                    authorize=self.logins.authorize,
+                    on_stderr=self.journal.heard,
+                ),
                 Turnstile(settings.load.concurrency, tasks),
                 self._memory,
                 settings.load,
@@ -132,7 +137,7 @@ class Hub:
             shelf=self,
             relay=lambda: self._relay,
         )
-        self.private.open(self._around, self._journal.tell)
+        self.private.open(self._around, self.journal.tell)
         for slot in [self._placed(server) for server in self.config.servers.values()]:
             self._begin(slot)
         tasks.start_soon(self._keeper.run, name="state keeper")
@@ -180,7 +185,7 @@ class Hub:
             await self._keeper.close(lambda: last)
             for slot in self._all_slots():
                 await slot.closed.wait()
-        self._journal.close()
+        self.journal.close()
         self._all_closed.set()
 
     # What readers see.
@@ -217,11 +222,11 @@ class Hub:
 
     def events(self) -> AsyncIterator[HubRecord]:
         """Every transition, trip, retry and publication from now on, until the hub is closed."""
-        return self._journal.records()
+        return self.journal.records()
 
     def listen(self, sink: Sink) -> Callable[[], None]:
         """Have ``sink`` told every record at once, calls too; it must not wait. What is returned ends it."""
-        return self._journal.add_sink(sink)
+        return self.journal.add_sink(sink)
 
     # What callers ask.
 
@@ -292,7 +297,7 @@ class Hub:
             self._begin(slot)
         for name in applied.changed:
             self._reconfigure(self._slots[name], config.servers[name])
-        self._journal.tell(applied)
+        self.journal.tell(applied)
         self._keeper.changed(self._snapshot)
 
     # What slots tell (the ``Shelf`` of slot.py).
@@ -326,14 +331,14 @@ class Hub:
 
     def tell(self, record: HubRecord) -> None:
         """Pass a record on."""
-        self._journal.tell(record)
+        self.journal.tell(record)
 
     def _show(self, server: str, catalog: Catalog) -> None:
         before, self.catalog = self.catalog, catalog
         if catalog is not before:
             kinds = tuple(sorted(kind.value for kind in catalog.since(before).kinds))
             if kinds:
-                self._journal.tell(Published(server=server, version=catalog.version, kinds=kinds, at=self._clock.now()))
+                self.journal.tell(Published(server=server, version=catalog.version, kinds=kinds, at=self._clock.now()))
             self._keeper.changed(self._snapshot)
 
     def _placed(self, server: ServerSpec | BadServer) -> Slot:
@@ -390,7 +395,7 @@ class Hub:
         used, settings = slot or self.slot(server), self.config.settings
         refuse = partial(refuse_held, self.approvals, server, method, params)
         errand = Errand(method, params, settings.call, refuse, on_progress=on_progress, caller=caller)
-        with Account(server, method, self._clock, self._journal.tell) as account:
+        with Account(server, method, self._clock, self.journal.tell) as account:
             refuse()
             ready_at = self._clock.now() + ready_within(used, settings, own=slot is not None)
             return account.answered(await send(used, errand, account, repeatable=repeatable, ready_at=ready_at))
