@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-__all__ = ["data_console", "print_error", "print_json", "side_console", "working"]
+__all__ = ["data_console", "print_error", "print_json", "print_json_line", "side_console", "working"]
 
 
 def data_console() -> Console:
@@ -27,8 +27,17 @@ def side_console() -> Console:
 
 def print_json(value: object) -> None:
     """For programs: one JSON document on stdout, in whatever encoding that has."""
-    ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=ascii_only) + "\n")
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=_ascii_only()) + "\n")
+
+
+def print_json_line(value: object) -> None:
+    """For programs that read as it happens: one JSON document in a line, at once."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=_ascii_only()) + "\n")
+    sys.stdout.flush()
+
+
+def _ascii_only() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
 
 
 def print_error(message: str, hint: str = "") -> None:
