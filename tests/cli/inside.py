@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -23,13 +24,15 @@ Inside: TypeAlias = Callable[..., Ran]
 
 
 @pytest.fixture
-def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Inside]:
     """Runs ``holdfast`` in a folder and an environment of its own."""
     monkeypatch.chdir(tmp_path)
     for name, value in {"HOME": str(tmp_path), "TZ": "UTC", "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "80"}.items():
         monkeypatch.setenv(name, value)
     for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOLDFAST_CONFIG", "HOLDFAST_URL", "HOLDFAST_CONTROL_TOKEN"):
         monkeypatch.delenv(name, raising=False)
+
+    time.tzset()
 
     def inside(*arguments: str, environment: Mapping[str, str] | None = None) -> Ran:
         with monkeypatch.context() as patch:
@@ -38,4 +41,6 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
             code = run(list(arguments))
         return Ran(code, *capsys.readouterr())
 
-    return inside
+    yield inside
+    monkeypatch.undo()
+    time.tzset()

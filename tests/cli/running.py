@@ -11,11 +11,11 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-import pyte  # type: ignore[import-untyped]  # it has no types, and is used here alone
+import pyte
 import pytest
 
 import holdfast
@@ -42,6 +42,8 @@ class Cli:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.size = (200, 50)
+        """Columns and lines of the terminals."""
         self.environment = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": PACKAGE,
@@ -64,15 +66,18 @@ class Cli:
             check=False,
         )
 
-    @contextmanager
-    def on_terminal(
-        self, *arguments: str, program: Path = HOLDFAST, columns: int = 200, lines: int = 50, **environment: str
-    ) -> Iterator[Terminal]:
+    def on_terminal(self, *arguments: str, **environment: str) -> AbstractContextManager[Terminal]:
         """Run on a terminal of its own, until the end of the block at the latest."""
+        return self.in_terminal([str(HOLDFAST), *arguments], environment)
+
+    @contextmanager
+    def in_terminal(self, command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Terminal]:
+        """The same for any program."""
+        columns, lines = self.size
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         process = subprocess.Popen(
-            [sys.executable, "-c", _ON_TERMINAL, program, *arguments],
+            [sys.executable, "-c", _ON_TERMINAL, *command],
             cwd=self.folder,
             env={**self.environment, "TERM": "xterm-256color", "COLUMNS": str(columns), **environment},
             stdin=theirs,

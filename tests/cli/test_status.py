@@ -30,7 +30,8 @@ def hub() -> Iterator[HubPeer]:
 @pytest.mark.parametrize("colour", [True, False])
 def test_on_a_terminal_it_is_laid_out_for_its_width(columns: int, colour: bool, cli: Cli, hub: HubPeer) -> None:
     quiet = {} if colour else {"NO_COLOR": "1"}
-    with cli.on_terminal("status", columns=columns, TZ="UTC", **quiet, **hub.environment) as terminal:
+    cli.size = (columns, 50)
+    with cli.on_terminal("status", TZ="UTC", **quiet, **hub.environment) as terminal:
         assert terminal.code() == 1
     assert_as_kept(f"status-{columns}-{'colour' if colour else 'plain'}", terminal.seen)
     lines = terminal.text.splitlines()
@@ -40,9 +41,8 @@ def test_on_a_terminal_it_is_laid_out_for_its_width(columns: int, colour: bool, 
 
 
 def test_a_server_that_is_named_is_shown_in_full(cli: Cli, hub: HubPeer) -> None:
-    with cli.on_terminal(
-        "status", "ticker", "notes", columns=80, TZ="UTC", NO_COLOR="1", **hub.environment
-    ) as terminal:
+    cli.size = (80, 50)
+    with cli.on_terminal("status", "ticker", "notes", TZ="UTC", NO_COLOR="1", **hub.environment) as terminal:
         assert terminal.code() == 1
     assert_as_kept("status-in-full", terminal.seen)
     assert all(len(line) <= 80 for line in terminal.text.splitlines())

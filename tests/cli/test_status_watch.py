@@ -8,7 +8,6 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -30,12 +29,11 @@ def hub() -> Iterator[HubPeer]:
 
 
 @contextmanager
-def watching(cli: Cli, hub: HubPeer, *arguments: str, columns: int = 80, lines: int = 30) -> Iterator[Terminal]:
+def watching(cli: Cli, hub: HubPeer, *arguments: str) -> Iterator[Terminal]:
     """A person who watches; the fleet is on the screen, and every event from now on is seen."""
+    cli.size = (80, 30)
     plain = {"TZ": "UTC", "NO_COLOR": "1"}
-    with cli.on_terminal(
-        "status", "--watch", *arguments, columns=columns, lines=lines, **plain, **hub.environment
-    ) as terminal:
+    with cli.on_terminal("status", "--watch", *arguments, **plain, **hub.environment) as terminal:
         hub.watched()
         terminal.until_on_screen("quit")
         yield terminal
@@ -178,8 +176,8 @@ def test_a_server_that_is_no_longer_configured_leaves_the_screen(cli: Cli, hub: 
 
 @pytest.mark.skipif(BASH is None, reason="job control is a shell's, and there is no bash here")
 def test_ctrl_z_gives_the_terminal_back_to_the_shell_until_it_goes_on(cli: Cli, hub: HubPeer) -> None:
-    bash = Path(BASH or "")
-    with cli.on_terminal("--norc", "-i", program=bash, columns=80, lines=30, **hub.environment) as terminal:
+    cli.size = (80, 30)
+    with cli.in_terminal([BASH or "", "--norc", "-i"], hub.environment) as terminal:
         terminal.press(f"'{HOLDFAST}' status --watch\r")
         hub.watched()
         terminal.until_on_screen("quit")

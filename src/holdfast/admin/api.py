@@ -165,12 +165,13 @@ class ControlApi:
 
     async def _follow_logs(self, asked: Asked) -> Response:
         self._hub.slot(asked.server)
-        return _stream(self._log_frames(asked.server))
+        last = asked.number("lines", default=0, most=MOST_LINES)
+        return _stream(self._log_frames(asked.server, last))
 
-    async def _log_frames(self, server: str) -> AsyncIterator[bytes]:
+    async def _log_frames(self, server: str, last: int) -> AsyncIterator[bytes]:
         yield KEEP_ALIVE
         numbers = count(1)
-        async for lines in self._lines.follow(server, silence=KEEP_ALIVE_SECONDS):
+        async for lines in self._lines.follow(server, silence=KEEP_ALIVE_SECONDS, last=last):
             yield b"".join(frame("line", line.model_dump_json(), next(numbers)) for line in lines) or KEEP_ALIVE
 
     async def _follow_events(self, asked: Asked) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import aclosing
 from typing import Annotated
 
 import typer
@@ -28,7 +29,7 @@ _STYLES = {"error": "red", "critical": "red", "warning": "yellow"}
 def logs(
     server: Annotated[str, typer.Argument(metavar="SERVER", help="The server")],
     lines: Annotated[
-        int, typer.Option("--lines", "-n", metavar="N", min=0, max=10_000, help="How many of the last lines")
+        int, typer.Option("--lines", "-n", metavar="N", min=1, max=1_000, help="How many of the last lines")
     ] = 200,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Stay, and show lines as they come")] = False,
     as_json: AsJson = False,
@@ -48,9 +49,10 @@ def logs(
             for line in (await control.logs(name, lines=lines)).lines:
                 show(line)
             return
-        async for line in control.follow(name, lines=lines):
-            show(line)
-        raise NoHub("the hub ended", hint="start it again with `holdfast serve`")
+        async with aclosing(control.follow(name, lines=lines)) as coming:
+            async for line in coming:
+                show(line)
+        raise NoHub(f"no more is heard of `{name}`: the hub ended, or its configuration no longer has it")
 
     ask(found_hub(url, config), tell)
 

@@ -17,12 +17,12 @@ __all__ = ["data_console", "print_error", "print_json", "print_json_line", "side
 
 def data_console() -> Console:
     """For what the user asked for."""
-    return Console(highlight=False, markup=False, emoji=False)
+    return _Console(highlight=False, markup=False, emoji=False)
 
 
 def side_console() -> Console:
     """For progress, warnings and errors."""
-    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+    return _Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def print_json(value: object) -> None:
@@ -47,6 +47,14 @@ def print_error(message: str, hint: str = "") -> None:
     if hint:
         console.print()
         console.print(Text.assemble(("hint: ", "bold cyan"), hint), soft_wrap=True)
+
+
+class _Console(Console):
+    """Leaves it to whoever runs the command what to do about a reader that went away."""
+
+    def on_broken_pipe(self) -> None:
+        """Called while the error is handled; by itself it would end the program in the middle of whatever runs."""
+        raise  # noqa: PLE0704 - see above
 
 
 @contextmanager

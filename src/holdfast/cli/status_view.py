@@ -70,10 +70,10 @@ def table(servers: Sequence[Server], now: float, page: Page) -> list[Text]:
 
 
 def counsel(servers: Iterable[Server], page: Page) -> list[Text]:
-    """What a person should know and do about those that are not well, or that wait for somebody."""
+    """What a person should know and do about those that are not well, or are there and wait for somebody."""
     lines: list[Text] = []
     for server in servers:
-        if not is_well(server) or server.action:
+        if not is_well(server) or (server.status == "available" and server.action):
             title = Text.assemble((one_line(server.id), "bold"), GAP, (server.status, STYLES[server.status]))
             lines += [Text(), page.fit(title), *advice(server, page)]
     return lines

@@ -9,8 +9,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
 from typing import Any
 
 import anyio
@@ -21,7 +21,7 @@ from rich.text import Text
 from holdfast.cli.output import data_console, print_error, print_json_line
 from holdfast.cli.page import Page, page_of
 from holdfast.cli.reaching import ask, chosen
-from holdfast.cli.status_board import Board
+from holdfast.cli.status_board import Board, News
 from holdfast.cli.status_desk import Desk, Wish
 from holdfast.cli.status_frame import frame
 from holdfast.cli.status_view import counsel, heading, table, worst_last
@@ -38,6 +38,8 @@ TICK_SECONDS = 1.0
 
 DRAW_SECONDS = 0.05
 """Between two pictures at least: however much happens, an eye sees no more."""
+
+LOOK_SECONDS = 2.0
 
 _DOING = {"reconnect": "reconnecting", "enable": "switching on", "disable": "switching off"}
 
@@ -74,22 +76,20 @@ def _ended(control: Control) -> NoHub:
 
 
 async def _as_json(control: Control, board: Board) -> None:
-    async for name, data in _events(control):
-        if board.concerns(name, data):
-            print_json_line({"event": name, "data": data})
+    async with aclosing(_events(control)) as events:
+        async for name, data in events:
+            if board.concerns(name, data):
+                print_json_line({"event": name, "data": data})
 
 
 async def _as_lines(control: Control, board: Board, console: Console) -> None:
     page = page_of(console)
-    async for name, data in _events(control):
-        if name == "hello":
-            await _anew(control, board)
-            for line in _first_lines(board, page):
+    async with aclosing(_events(control)) as events:
+        async for name, data in events:
+            news = await _taken(control, board, name, data)
+            lines = _first_lines(board, page) if name == "hello" else [Text(str(news))] if news else []
+            for line in lines:
                 console.print(line, soft_wrap=True)
-        elif name == "missed":
-            await _anew(control, board)
-        if news := board.take(name, data, time.monotonic()):
-            console.print(str(news), soft_wrap=True)
 
 
 def _first_lines(board: Board, page: Page) -> list[Text]:
@@ -98,16 +98,21 @@ def _first_lines(board: Board, page: Page) -> list[Text]:
     return [*heading(board.hub, now, page), Text(), *table(servers, now, page), *counsel(servers, page), Text()]
 
 
-async def _events(control: Control) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+async def _events(control: Control) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
     async with aclosing(control.events()) as events:
         async for event in events:
             data = json.loads(event.data)
             yield event.name, data if isinstance(data, dict) else {}
 
 
-async def _anew(control: Control, board: Board) -> None:
-    """Everything that happens after the hub's first event is told: what is asked for now leaves no gap."""
-    board.replace(await control.servers(), time.monotonic())
+async def _taken(control: Control, board: Board, name: str, data: dict[str, Any]) -> News | None:
+    """Have the board learn of an event; what there is to tell of it.
+
+    Whatever happens after the hub's first event is told: what is asked for then leaves no gap.
+    """
+    if name in ("hello", "missed"):
+        board.replace(await control.servers(), time.monotonic())
+    return board.take(name, data, time.monotonic())
 
 
 # On a screen
@@ -130,7 +135,7 @@ class _Watch:
         """Until it ends; the terminal is as it was by then."""
         with self._screen:
             async with anyio.create_task_group() as tasks:
-                for part in (self._follow, self._take_keys, self._take_signals):
+                for part in (self._follow, self._take_keys, self._take_signals, self._look_at_selected):
                     tasks.start_soon(part, tasks)
                 await self._draw_on_changes()
         if self._ended is not None:
@@ -154,14 +159,21 @@ class _Watch:
     async def _follow(self, tasks: anyio.abc.TaskGroup) -> None:
         try:
             async for name, data in _events(self._control):
-                if name in ("hello", "missed"):
-                    await _anew(self._control, self._board)
-                self._board.take(name, data, time.monotonic())
+                await _taken(self._control, self._board, name, data)
                 self._changed.set()
             self._ended = _ended(self._control)
         except HoldfastError as exc:
             self._ended = exc
         tasks.cancel_scope.cancel()
+
+    async def _look_at_selected(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Its words name seconds, which no event counts down."""
+        while True:
+            await anyio.sleep(LOOK_SECONDS)
+            server = self._board.server(self._desk.selected, time.monotonic())
+            if server is not None and (server.retry_in or server.breaker.retry_in):
+                with suppress(HoldfastError):  # whoever follows the events finds out, and says so
+                    self._board.learn(await self._control.server(server.id), time.monotonic())
 
     async def _take_keys(self, tasks: anyio.abc.TaskGroup) -> None:
         async for key in self._screen.keys():
