@@ -58,7 +58,7 @@ def test_it_shows_the_fleet_worst_first_and_what_happens_to_it(cli: Cli, hub: Hu
             },
         )
         hub.change(server("calendar", tools=3))
-        terminal.until_on_screen("22:13:20  calendar: permanently_failed -> connected: DialSucceeded")
+        terminal.until_on_screen("22:13:20  calendar: permanently_failed -> connected: dial succeeded")
         terminal.until_on_screen("2 of 6 servers available, 1 idle, 1 disabled, 1 coming back, 1 needs attention")
         assert any(line.startswith("> calendar  ✓ available") for line in terminal.screen)
         terminal.press("q")

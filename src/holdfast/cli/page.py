@@ -88,18 +88,18 @@ def page_of(console: Console) -> Page:
 
 
 def _wrapped(text: str, width: int) -> Iterator[str]:
-    """Lines of so many cells at most, broken between words where that is possible."""
+    """Lines of so many cells at most, broken between words where that is possible; gaps inside a line stay."""
     line = ""
-    for word in text.split():
+    for word in text.split(" "):
         if line and cell_len(line) + 1 + cell_len(word) <= width:
             line += f" {word}"
-            continue
-        if line:
-            yield line
-        *whole, line = chop_cells(word, width)
-        yield from whole
+        elif word:
+            if line:
+                yield line.rstrip()
+            *whole, line = chop_cells(word, width)
+            yield from whole
     if line:
-        yield line
+        yield line.rstrip()
 
 
 def _joined(cells: Sequence[Cell], widths: Sequence[int]) -> Text:

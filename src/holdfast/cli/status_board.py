@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.cli.status_view import aged, worst_last
-from holdfast.cli.status_words import clock, one_line, span
+from holdfast.cli.status_words import clock, one_line, span, spoken
 from holdfast.control.models import Activity, HubView, Server, Servers
 
 __all__ = ["Board", "News", "news_of"]
@@ -107,7 +107,7 @@ def news_of(event: str, data: Mapping[str, Any]) -> str:
     who = one_line(str(data.get("server", "")))
     match event:
         case "transition":
-            why = one_line(str(data.get("reason") or data.get("cause") or ""))
+            why = one_line(str(data.get("reason") or "")) or spoken(str(data.get("cause") or ""))
             return f"{who}: {data.get('old')} -> {data.get('new')}{f': {why}' if why else ''}"
         case "retry":
             return f"{who}: attempt {data.get('attempt')} in {span(float(data.get('delay') or 0))}"

@@ -10,7 +10,19 @@ from collections.abc import Iterable
 from rich.text import Text
 
 from holdfast.cli.page import GAP, Page
-from holdfast.cli.status_words import STYLES, advice, breaker_words, clock, counted, left, mark, one_line, span, spark
+from holdfast.cli.status_words import (
+    STYLES,
+    advice,
+    breaker_words,
+    clock,
+    counted,
+    left,
+    mark,
+    one_line,
+    span,
+    spark,
+    spoken,
+)
 from holdfast.control.models import Activity, Change, Server
 
 __all__ = ["card", "step"]
@@ -34,7 +46,7 @@ def card(server: Server, now: float, page: Page) -> list[Text]:
 
 def step(change: Change) -> str:
     """One step of the timeline, in a line."""
-    why = one_line(change.reason) or change.cause
+    why = one_line(change.reason) or spoken(change.cause)
     return f"{clock(change.at)}  {change.old} -> {change.new}{GAP}{why}".rstrip()
 
 

@@ -5,6 +5,7 @@ Pure: the time is an argument. Whatever a server said is made fit for a terminal
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -27,6 +28,7 @@ __all__ = [
     "rank",
     "span",
     "spark",
+    "spoken",
     "tally",
 ]
 
@@ -102,10 +104,15 @@ def one_line(text: str) -> str:
     return " ".join(plain(text).split())
 
 
+def spoken(cause: str) -> str:
+    """The name of a cause, as people write: ``TransportLost`` is ``transport lost``."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", one_line(cause)).lower()
+
+
 def breaker_words(breaker: Breaker) -> str:
-    """``closed``, ``open 12s``, ``half open``."""
-    if breaker.state == "open":
-        return f"open {left(breaker.retry_in)}".rstrip()
+    """``closed``, ``open 12s``, ``half open``; ``open`` alone once the next call may try."""
+    if breaker.state == "open" and (breaker.retry_in or 0) >= 0.5:
+        return f"open {left(breaker.retry_in)}"
     return breaker.state.replace("_", " ")
 
 
