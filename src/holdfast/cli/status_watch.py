@@ -57,7 +57,8 @@ def watch_hub(found: Found, names: Sequence[str], *, as_json: bool) -> int:
         elif not _has_screen(console):
             await _as_lines(control, board, console)
         else:
-            return await _Watch(control, board, Desk(in_full=len(only) == 1), console).run()
+            desk = Desk(in_full=len(only) == 1, message="asking the hub for its events ...")
+            return await _Watch(control, board, desk, console).run()
         raise _ended(control)
 
     return ask(found, watch)
@@ -160,6 +161,8 @@ class _Watch:
         try:
             async for name, data in _events(self._control):
                 await _taken(self._control, self._board, name, data)
+                if name == "hello":
+                    self._desk.message = ""
                 self._changed.set()
             self._ended = _ended(self._control)
         except HoldfastError as exc:
