@@ -1,80 +1,110 @@
-"""``holdfast reconnect``, ``enable`` and ``disable``: what is asked of the hub, and what is told of it."""
+"""A hub that serves can be found, seen and steered by its user's commands, and by nobody else."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+import signal
+from pathlib import Path
 
+import anyio
 import pytest
 
-from tests.cli.fleets import fleet
-from tests.cli.hub_peer import HubPeer, hub_peer
-from tests.cli.inside import Inside
+from holdfast.cli.steering import control_token
+from holdfast.control.client import Control
+from holdfast.control.find import Found, find_hub, running_hubs
+from holdfast.errors import UsageError
+from holdfast.testing import StdioServer
+from tests.cli.running import Cli, cli
+from tests.cli.served import PACKAGE, config, environment, run, served
 
-pytestmark = pytest.mark.requirement("HUB-5")
+__all__ = ["cli"]
 
+pytestmark = pytest.mark.anyio
 
-@pytest.fixture
-def hub() -> Iterator[HubPeer]:
-    with hub_peer(*fleet()) as peer:
-        yield peer
-
-
-def posted(hub: HubPeer) -> list[str]:
-    return sorted(request for request, _ in hub.asked if request.startswith("POST"))
+TOKEN = "a-control-token-that-is-long-enough"
 
 
-@pytest.mark.parametrize("command", ["reconnect", "enable", "disable"])
-def test_the_hub_is_asked_for_each_server_once_and_how_it_is_then_is_shown(
-    command: str, inside: Inside, hub: HubPeer
-) -> None:
-    ran = inside(command, "notes", "archive", "notes", environment=hub.environment)
-    assert (ran.code, ran.err) == (0, "")
-    assert ran.out == "notes  ✓ available  It is available.\narchive  · idle  It is idle.\n"
-    assert posted(hub) == [f"POST /api/servers/archive/{command}", f"POST /api/servers/notes/{command}"]
+@pytest.mark.requirement("HUB-5", "SEC-2")
+async def test_a_hub_that_serves_is_found_steered_and_forgotten(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    where = environment(home)
+    with StdioServer({"a": "one"}) as one:
+        file = config(tmp_path / "mcp.json", one=one.definition)
+        async with served(home, "--config", str(file)) as hub:
+            base = hub.url.removesuffix("/mcp")
+            assert f"status page:  {base}/\n" in hub.out
+            found = find_hub(environ=where)
+            assert (found.url, found.config, found.pid) == (base, str(file), hub.process.pid)
+            assert found.token not in hub.out + hub.err
+            async with Control(found) as control:
+                view = await control.hub()
+                assert (view.endpoint, view.config, view.demo) == (hub.url, str(file), False)
+                assert (await control.disable("one")).state == "disabled"
+                await _a_broken_edit_is_told(control, file)
+                names = []
+                async with anyio.create_task_group() as tasks:
+                    async for event in control.events():
+                        names.append(event.name)
+                        if event.name == "hello":
+                            hub.send(signal.SIGTERM)
+                            tasks.start_soon(hub.ended)
+            assert names == ["hello", "hub"]
+            assert await hub.ended() == 0
+    assert running_hubs(where) == []
+    assert not list((home / "state" / "holdfast" / "hubs").iterdir())
 
 
-def test_what_the_hub_refuses_is_told_with_its_reason_and_its_neighbours_are_done(inside: Inside, hub: HubPeer) -> None:
-    refusal = {"error": "`scratch` is switched off", "hint": "run `holdfast enable scratch`"}
-    hub.answers["POST /api/servers/scratch/reconnect"] = (409, refusal)
-    ran = inside("reconnect", "scratch", "notes", environment=hub.environment)
-    assert ran.code == 1
-    assert ran.out.startswith("notes  ✓ available")
-    assert ran.err == "error: scratch: `scratch` is switched off\n\nhint: run `holdfast enable scratch`\n"
+async def _a_broken_edit_is_told(control: Control, file: Path) -> None:
+    good = await anyio.Path(file).read_text()
+    async for event in control.events():
+        if event.name == "hello":
+            await anyio.Path(file).write_text(good[:-5])
+        elif event.name == "hub" and json.loads(event.data)["config_problem"]:
+            assert "mcp.json:1:" in json.loads(event.data)["config_problem"]
+            await anyio.Path(file).write_text(good)
+        elif event.name == "hub":
+            break
+    assert (await control.hub()).config_problem == ""
 
 
-def test_programs_get_what_came_of_each(inside: Inside, hub: HubPeer) -> None:
-    hub.answers["POST /api/servers/vault/reconnect"] = (502, {"error": "it answered 401", "hint": ""})
-    ran = inside("reconnect", "vault", "notes", "--json", environment=hub.environment)
-    assert (ran.code, ran.err) == (1, "")
-    assert json.loads(ran.out) == {
-        "version": 1,
-        "servers": [
-            {"id": "vault", "ok": False, "error": "it answered 401", "hint": None},
-            {"id": "notes", "ok": True, "server": hub.servers["notes"].model_dump(mode="json")},
-        ],
-    }
+@pytest.mark.requirement("SEC-2")
+async def test_an_operators_own_token_is_taken_and_never_shown(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    async with served(home, "--demo", HOLDFAST_CONTROL_TOKEN=TOKEN) as hub:
+        async with Control(Found(url=hub.url.removesuffix("/mcp"), token=TOKEN)) as control:
+            assert (await control.hub()).demo
+        hub.send(signal.SIGTERM)
+        assert await hub.ended() == 0
+        assert TOKEN not in hub.out + hub.err
 
 
-def test_nothing_is_done_if_any_name_is_wrong(inside: Inside, hub: HubPeer) -> None:
-    ran = inside("disable", "notes", "tickr", environment=hub.environment)
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err == "error: the hub has no server named `tickr`\n\nhint: did you mean `ticker`?\n"
-    assert posted(hub) == []
+@pytest.mark.requirement("HUB-5")
+async def test_a_hub_that_can_leave_no_word_serves_all_the_same(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    file = config(tmp_path / "mcp.json", one={"command": "no-such-command"})
+    blocked = tmp_path / "no-folder"
+    blocked.write_text("")
+    async with served(home, "--config", str(file), XDG_STATE_HOME=str(blocked)) as hub:
+        await hub.said("commands will not find this hub")
+        assert "HOLDFAST_CONTROL_TOKEN" in hub.err
 
 
-def test_a_name_that_is_like_none_is_told_with_those_that_are_there(inside: Inside, hub: HubPeer) -> None:
-    ran = inside("enable", "qqq", environment=hub.environment)
-    assert "hint: there is: calendar, notes, archive, vault, scratch, ticker\n" in ran.err
+@pytest.mark.requirement("SEC-2")
+def test_a_control_token_that_is_no_secret_is_refused(tmp_path: Path) -> None:
+    ran = run("serve", "--demo", "--port", "0", home=tmp_path / "home", HOLDFAST_CONTROL_TOKEN="short")
+    assert ran.returncode == 2
+    assert "fewer than 16 characters" in ran.stderr
+    with pytest.raises(UsageError):
+        control_token({"HOLDFAST_CONTROL_TOKEN": TOKEN}, callers=TOKEN)
+    assert control_token({}, callers=None) != control_token({}, callers=None)
 
 
-def test_a_server_must_be_named(inside: Inside) -> None:
-    assert inside("disable").code == 2
-
-
-def test_a_wrong_token_is_told_and_not_shown(inside: Inside, hub: HubPeer) -> None:
-    environment = {**hub.environment, "HOLDFAST_CONTROL_TOKEN": "not-the-token-at-all"}
-    ran = inside("enable", "notes", environment=environment)
-    assert ran.code == 1
-    assert ran.err.startswith("error: the control token is wrong\n")
-    assert "not-the-token-at-all" not in ran.err
+@pytest.mark.requirement("HUB-5", "SEC-2")
+def test_a_person_at_a_terminal_gets_a_code_with_the_address(cli: Cli, tmp_path: Path) -> None:
+    cli.configure({"x": {"command": "no-such-command"}})
+    with cli.on_terminal("serve", "--port", "0", PYTHONPATH=PACKAGE) as terminal:
+        terminal.until("answers 200")
+        assert "/#code=" in terminal.text
+        os.kill(terminal._process.pid, signal.SIGTERM)
+        assert terminal.code() == 0

@@ -178,7 +178,6 @@ class ControlApi:
         return _stream(self._log_frames(asked.server, last))
 
     async def _log_frames(self, server: str, last: int) -> AsyncIterator[bytes]:
-        yield KEEP_ALIVE
         numbers = count(1)
         async for lines in self._lines.follow(server, silence=KEEP_ALIVE_SECONDS, last=last):
             yield b"".join(frame("line", line.model_dump_json(), next(numbers)) for line in lines) or KEEP_ALIVE
