@@ -37,7 +37,7 @@ from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
 from holdfast.wire.network import evidence_of
 
-__all__ = ["HttpPeer", "over_message_bound", "read_bounded", "translated"]
+__all__ = ["HttpPeer", "is_loopback", "over_message_bound", "read_bounded", "ssl_context", "translated"]
 
 CONNECT_SECONDS = 10.0
 """A TCP and TLS handshake that takes longer than this has met a filter; the attempt's own deadline may be shorter."""
@@ -75,7 +75,7 @@ class HttpPeer:
         if self.credentials and self.url.scheme == "http" and not (spec.allow_plain_http or is_loopback(self.url.host)):
             raise ServerFailure(PlainHttpRefused())
         self._client = httpx2.AsyncClient(
-            verify=_ssl_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")),
+            verify=ssl_context(),
             timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
             headers={"accept-encoding": "identity", "user-agent": "holdfast"},
@@ -240,6 +240,11 @@ async def _head(response: httpx2.Response, size: int) -> bytes:
     return bytes(body[:size])
 
 
+def ssl_context() -> ssl.SSLContext:
+    """Whom every connection trusts: the usual authorities, or those that the environment names."""
+    return _ssl_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+
+
 @lru_cache(maxsize=8)
 def _ssl_context(*made_from: str | None) -> ssl.SSLContext:  # noqa: ARG001 - the key of the cache
     """One context for all servers: it is the costly part of a client. Keyed by what it is made from."""
@@ -251,6 +256,7 @@ def _ssl_context(*made_from: str | None) -> ssl.SSLContext:  # noqa: ARG001 - th
 
 
 def is_loopback(host: str) -> bool:
+    """Whether a host is this machine."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

@@ -1,0 +1,27 @@
+"""Every check, in the order in which it runs. A new one is a class of its own and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.doctor.checks.answer import HandshakeCheck, ToolsCheck
+from holdfast.doctor.checks.base import Check, WholeCheck
+from holdfast.doctor.checks.files import FilesCheck, StateCheck
+from holdfast.doctor.checks.local import CommandCheck, DefinitionCheck
+from holdfast.doctor.checks.way import NameCheck, PortCheck, TlsCheck
+
+__all__ = ["CHECKS", "WHOLE_CHECKS"]
+
+CHECKS: Sequence[Check] = (
+    DefinitionCheck(),
+    CommandCheck(),
+    NameCheck(),
+    PortCheck(),
+    TlsCheck(),
+    HandshakeCheck(),
+    ToolsCheck(),
+)
+"""For each server."""
+
+WHOLE_CHECKS: Sequence[WholeCheck] = (FilesCheck(), StateCheck())
+"""For what concerns no single server."""
