@@ -16,6 +16,7 @@ from holdfast.config.spec import Limits, ServerSpec
 from holdfast.core.evidence import Evidence, ProcessExit, TimedOut
 from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
+from holdfast.wire.authorizer import Authorize
 from holdfast.wire.connection import CLOSE_SECONDS, Connection, Wire
 from holdfast.wire.handshake import Era, negotiate
 from holdfast.wire.http import HttpDispatcher
@@ -35,9 +36,10 @@ OnNotice: TypeAlias = Callable[[str], None]
 class Dialer:
     """Dials servers under one set of bounds and one warden."""
 
-    def __init__(self, *, warden: Warden, limits: Limits) -> None:
+    def __init__(self, *, warden: Warden, limits: Limits, authorize: Authorize | None = None) -> None:
         self._warden = warden
         self._limits = limits
+        self._authorize = authorize
 
     @asynccontextmanager
     async def connect(
@@ -115,7 +117,8 @@ class Dialer:
             pipes = StdioDispatcher(child, self._limits, redactor)
             stack.push_async_callback(lambda: child.close(politely=pipes.stood))
             return pipes
-        peer = HttpPeer(spec, self._limits, redactor)
+        authorizer = self._authorize(spec) if self._authorize is not None else None
+        peer = HttpPeer(spec, self._limits, redactor, authorizer)
         stack.push_async_callback(peer.aclose)
         if spec.transport == "sse":
             return SseDispatcher(peer)
