@@ -8,6 +8,8 @@
     ├── UsageError                     the command was called with wrong arguments
     ├── UnknownServer                  no server of that name is configured
     ├── UnknownTool                    the server has no tool of that name
+    ├── NoHub                          no hub runs that could be asked
+    ├── HubRefused                     a running hub refused what was asked of it; .status
     ├── ToolHeld                       the tool says something else than when it was first seen, and is held
     ├── ServerUnavailable              the hub did not send the call; .server_id .state .reason .retry_in
     │   ├── ServerDisabled             it is switched off
@@ -46,7 +48,9 @@ __all__ = [
     "ConnectionClosed",
     "HoldfastError",
     "HubClosed",
+    "HubRefused",
     "LoadFailed",
+    "NoHub",
     "Problem",
     "ServerBusy",
     "ServerDenied",
@@ -131,6 +135,19 @@ class UnknownServer(HoldfastError):
 
 class UnknownTool(HoldfastError):
     """The server answered, and has no tool of that name."""
+
+
+class NoHub(HoldfastError):
+    """There is no running hub that could be asked, or it does not answer."""
+
+
+class HubRefused(HoldfastError):
+    """A running hub refused what was asked of it through its control API."""
+
+    def __init__(self, message: str, *, status: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        """The HTTP status that it answered with."""
 
 
 class ToolHeld(HoldfastError):

@@ -109,6 +109,7 @@ def test_the_compose_file_is_whole() -> None:
             assert (COMPOSE / source).exists() if source.startswith(".") else source in document["volumes"]
     assert services["agentgateway"]["image"].endswith(f":v{GATEWAY_VERSION}")
     assert services["agentgateway"]["ports"] == ["127.0.0.1:8080:8080"]
+    assert services["hub"]["ports"] == ["127.0.0.1:4653:4653"]
     for name in ("seed", "bridge"):
         assert f"--gateway-version={GATEWAY_VERSION}" in services[name]["command"]
 

@@ -99,9 +99,13 @@ def _serve(
     callers: Callers | None = None,
 ) -> None:
     from holdfast.cli.serving import Serving, run  # noqa: PLC0415 - costs a second, which a bad config need not wait for
+    from holdfast.cli.steering import control_token  # noqa: PLC0415 - the same
 
     who = callers or Callers()
-    run(Serving(config=config, listener=listener, host=host, watch=watch, callers=who, drain=drain))
+    token = control_token(os.environ, callers=who.token)
+    run(
+        Serving(config=config, listener=listener, host=host, watch=watch, callers=who, drain=drain, control_token=token)
+    )
 
 
 def _jwt(issuer: str | None, audience: str | None, keys: str | None) -> Jwt | None:

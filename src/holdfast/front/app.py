@@ -6,7 +6,7 @@ Each face has sessions of its own, begun when it is first asked for.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from holdfast.front.desk import Desk
@@ -29,10 +29,15 @@ __all__ = ["Front", "create_app"]
 
 
 def create_app(
-    hub: Hub, *, tokens: TokenPolicy | None = None, allowed_hosts: Collection[str] = LOOPBACK_HOSTS
+    hub: Hub,
+    *,
+    tokens: TokenPolicy | None = None,
+    allowed_hosts: Collection[str] = LOOPBACK_HOSTS,
+    beside: Sequence[BaseRoute] = (),
 ) -> Starlette:
     """The application. Make it before the hub is entered, so that servers know that clients can be asked;
     run it while the hub is open. Its ``state.front`` can be drained before a shutdown.
+    Routes that stand ``beside`` its own are served to whoever they let in: no caller's token is asked for there.
     """
     front = Front(hub)
 
@@ -56,8 +61,9 @@ def create_app(
             Route("/servers/{server}/mcp", _Endpoint(front)),
             Route("/healthz", healthz),
             Route("/readyz", readyz),
+            *beside,
         ],
-        middleware=[Middleware(Guard, tokens=tokens, allowed_hosts=allowed_hosts)],
+        middleware=[Middleware(Guard, tokens=tokens, allowed_hosts=allowed_hosts, beside=beside)],
         lifespan=lifespan,
     )
     app.state.front = front

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
@@ -24,14 +25,15 @@ from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.core.names import Kind
 from holdfast.errors import HubClosed, LoadFailed, ServerDisabled, UnknownServer
+from holdfast.hub.accounts import Account
 from holdfast.hub.approvals import Approvals
-from holdfast.hub.calls import send
+from holdfast.hub.calls import Errand, send
 from holdfast.hub.clock import Clock, RealClock
-from holdfast.hub.journal import HubRecord, Journal, Published
+from holdfast.hub.journal import HubRecord, Journal, Published, Sink
 from holdfast.hub.keeper import Keeper
 from holdfast.hub.lease import Workshop
 from holdfast.hub.loader import read
-from holdfast.hub.lookup import held, is_repeatable, resolved
+from holdfast.hub.lookup import holds_changed, is_repeatable, refuse_held, resolved
 from holdfast.hub.memory import Memory
 from holdfast.hub.outcome import Tool
 from holdfast.hub.private import PrivateSlots, ready_within
@@ -40,7 +42,7 @@ from holdfast.hub.slot import Slot, Surroundings
 from holdfast.hub.store import Store, default_state_file
 from holdfast.hub.turnstile import Turnstile
 from holdfast.hub.warnings import OnWarning, Warnings, Watcher, warnings_of
-from holdfast.wire.connection import CallResult, Connection, ProgressFn
+from holdfast.wire.connection import CallResult, ProgressFn
 from holdfast.wire.dial import Dialer
 from holdfast.wire.listing import tool_info
 from holdfast.wire.relay import Caller, Relay
@@ -68,8 +70,8 @@ class Hub:
         self.catalog = Catalog()
         self._clock = clock or RealClock()
         self._chance = chance
-        self.approvals = Approvals(state_file.with_suffix(".tools.json") if state_file is not None else None)
-        self._keeper = Keeper(Store(state_file) if state_file is not None else None)
+        self.approvals = Approvals(state_file, holds=lambda server: holds_changed(self.config, server))
+        self._keeper = Keeper(Store(state_file) if state_file is not None else None, self.approvals)
         self._journal = Journal()
         self._journal.add_sink(Watcher(on_warning))
         self._slots: dict[str, Slot] = {}
@@ -104,7 +106,6 @@ class Hub:
 
     async def __aenter__(self) -> Self:
         """Start, and return at once: servers come up in the background."""
-        await anyio.to_thread.run_sync(self.approvals.load)
         self.catalog = await anyio.to_thread.run_sync(self._keeper.restore, self.config)
         self._house = await anyio.create_task_group().__aenter__()
         with anyio.CancelScope(shield=True):  # over in a moment; half an entered group could not be left again
@@ -124,7 +125,7 @@ class Hub:
             shelf=self,
             relay=lambda: self._relay,
         )
-        self.private.open(self._around)
+        self.private.open(self._around, self._journal.tell)
         for slot in [self._placed(server) for server in self.config.servers.values()]:
             self._begin(slot)
         tasks.start_soon(self._keeper.run, name="state keeper")
@@ -208,6 +209,11 @@ class Hub:
     def events(self) -> AsyncIterator[HubRecord]:
         """Every transition, trip, retry and publication from now on, until the hub is closed."""
         return self._journal.records()
+
+    def listen(self, sink: Sink) -> Callable[[], None]:
+        """Have ``sink`` told every record at once, calls too; it must not wait. What is returned ends it."""
+        self._journal.add_sink(sink)
+        return lambda: self._journal.remove_sink(sink)
 
     # What callers ask.
 
@@ -295,18 +301,19 @@ class Hub:
 
     def publish(self, listing: Listing) -> None:
         """Show a newer complete listing, except for what is held."""
-        spec = self.config.servers.get(listing.server)
-        reviewed = self.approvals.review(listing, hold=isinstance(spec, ServerSpec) and spec.hold_changed)
-        self._show(listing.server, self.catalog.publish(reviewed))
-        if self._tasks is not None and (save := self.approvals.unsaved()) is not None:
-            self._tasks.start_soon(anyio.to_thread.run_sync, save)
+        self._show(listing.server, self.catalog.publish(self.approvals.review(listing)))
+        if self.approvals.unsaved:
+            self._keeper.changed(self._snapshot)
 
-    def approve(self, server: str, tool: str | None = None) -> None:
-        """Take what a server's tools say now for good, one of them or all: what was held is shown and called."""
+    def approve(self, server: str, tool: str | None = None, *, mark: str | None = None) -> tuple[str, ...]:
+        """Take what is pending of a server's tools for good, one or all: what was held is shown and called."""
         self.slot(server)
-        listing = self.approvals.approve(server, tool)
-        if listing is not None:
+        approved = self.approvals.approve(server, tool, mark=mark)
+        listing = self.approvals.latest(server)
+        if listing is not None and not self.catalog.servers[server].withdrawn:
             self.publish(listing)
+        self._keeper.changed(self._snapshot)
+        return approved
 
     def withdraw(self, server: str, *, removed: bool) -> None:
         """Stop showing a server's items."""
@@ -373,18 +380,13 @@ class Hub:
         slot: Slot | None = None,
     ) -> Mapping[str, Any]:
         """Pass any request on, under the server's names, for ``caller``, on its own connection if ``slot`` is one."""
-        policy = self.config.settings.call
-        if method == "tools/call" and self.approvals.is_held(server, str(params.get("name"))):
-            raise held(server, str(params.get("name")))
-
-        async def ask(connection: Connection) -> Mapping[str, Any]:
-            return await connection.request(
-                method, params, idle=policy.timeout, within=policy.hard_timeout, on_progress=on_progress, caller=caller
-            )
-
-        used = slot or self.slot(server)
-        ready_at = self._clock.now() + ready_within(used, self.config.settings, own=slot is not None)
-        return await send(used, ask, repeatable=repeatable, ready_at=ready_at)
+        used, settings = slot or self.slot(server), self.config.settings
+        refuse = partial(refuse_held, self.approvals, server, method, params)
+        errand = Errand(method, params, settings.call, refuse, on_progress=on_progress, caller=caller)
+        with Account(server, method, self._clock, self._journal.tell) as account:
+            refuse()
+            ready_at = self._clock.now() + ready_within(used, settings, own=slot is not None)
+            return account.answered(await send(used, errand, account, repeatable=repeatable, ready_at=ready_at))
 
     async def _handle(self, name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
         return await self.call_tool(name, args, on_progress=on_progress)

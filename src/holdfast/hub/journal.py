@@ -6,14 +6,14 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import anyio
 
 from holdfast.core.breaker import Tripped
 from holdfast.core.lifecycle.effects import BreakerChanged, CloseFailed, Record, RetryPlanned, Transition
 
-__all__ = ["HubRecord", "Journal", "Missed", "Published"]
+__all__ = ["CallEnded", "CallOutcome", "HubRecord", "Journal", "Missed", "OfOneClient", "Published", "Sink"]
 
 log = logging.getLogger("holdfast.hub")
 
@@ -39,7 +39,41 @@ class Missed:
     count: int
 
 
-HubRecord: TypeAlias = Record | Published | Missed
+CallOutcome: TypeAlias = Literal[
+    "completed", "tool_error", "rpc_error", "failed", "timed_out", "denied", "cancelled", "refused"
+]
+"""What became of a call: three kinds of answer, three kinds of failure, given up by its caller, or never sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallEnded:
+    """A call came to its end, one record for each, whether a server ever saw it or not."""
+
+    server: str
+    method: str
+    outcome: CallOutcome
+    waited: float
+    """Seconds until it was sent: its admission, its place, and the connection that it needed."""
+    seconds: float
+    """Seconds in all, the wait among them."""
+    at: float
+    error: str = ""
+    """The kind of error that its caller got, by its name in ``holdfast.errors``; empty if there was an answer."""
+    reason: str = ""
+    """What its caller was told, masked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfOneClient:
+    """A record of a connection that one client has for itself; it says nothing of the server's state for others."""
+
+    server: str
+    record: Record
+
+
+HubRecord: TypeAlias = Record | Published | Missed | CallEnded | OfOneClient
+Sink: TypeAlias = Callable[[HubRecord], None]
+"""Told every record at once; it must not wait."""
 
 
 class Journal:
@@ -47,25 +81,33 @@ class Journal:
 
     def __init__(self) -> None:
         self._listeners: set[_Listener] = set()
-        self._sinks: list[Callable[[HubRecord], None]] = [write_to_log]
+        self._sinks: list[Sink] = [write_to_log]
         self._closed = False
 
-    def add_sink(self, sink: Callable[[HubRecord], None]) -> None:
+    def add_sink(self, sink: Sink) -> None:
         """Have every record told to a function, at once; it must not wait."""
         self._sinks.append(sink)
 
+    def remove_sink(self, sink: Sink) -> None:
+        """No longer."""
+        self._sinks.remove(sink)
+
     def tell(self, record: HubRecord) -> None:
-        """Tell everyone."""
-        for sink in self._sinks:
+        """Tell everyone; of calls the sinks alone: they are so many that they would push all else out of a backlog."""
+        for sink in tuple(self._sinks):
             try:
                 sink(record)
             except Exception as exc:  # noqa: BLE001 - a sink of the user's must not stop the hub
                 log.warning("a listener raised %s", type(exc).__name__)
-        for listener in self._listeners:
-            listener.put(record)
+        if not isinstance(record, CallEnded):
+            for listener in self._listeners:
+                listener.put(record)
 
     def records(self) -> AsyncIterator[HubRecord]:
-        """Every record from now on (not: from the first time that one is asked for), until the hub is closed."""
+        """Every record but those of calls, from now on (not: from the first time that one is asked for).
+
+        They end when the hub is closed.
+        """
         listener = _Listener()
         self._listeners.add(listener)
         return self._records(listener)
@@ -112,6 +154,10 @@ class _Listener:
 def write_to_log(record: HubRecord) -> None:
     """One line for each record that a person may want to see."""
     match record:
+        case CallEnded():
+            _write_call(record)
+        case OfOneClient():
+            log.debug("%s, one client's own connection: %s", record.server, record.record)
         case Transition():
             because = f": {record.reason}" if record.reason else ""
             log.info("%s: %s -> %s (%s)%s", record.server, record.old.value, record.new.value, record.cause, because)
@@ -133,3 +179,11 @@ def write_to_log(record: HubRecord) -> None:
             log.debug(
                 "catalog %d: %s of %s changed", record.version, ", ".join(record.kinds) or "nothing", record.server
             )
+
+
+def _write_call(ended: CallEnded) -> None:
+    """A denial and a timeout leave no other trace; failures do, by what they do to the server's state."""
+    level = logging.WARNING if ended.outcome in ("denied", "timed_out") else logging.DEBUG
+    if log.isEnabledFor(level):
+        because = f": {ended.reason}" if ended.reason else ""
+        log.log(level, "%s: %s %s after %.3f s%s", ended.server, ended.method, ended.outcome, ended.seconds, because)

@@ -13,6 +13,7 @@ from holdfast.config.spec import ServerSpec, Settings
 from holdfast.core.catalog import Listing
 from holdfast.core.lifecycle import effects as do
 from holdfast.core.lifecycle import events as on
+from holdfast.hub.journal import OfOneClient, Sink
 from holdfast.hub.lease import FindRelay
 from holdfast.hub.slot import Slot, Surroundings
 
@@ -26,9 +27,9 @@ class PrivateSlots:
         self._around: Surroundings | None = None
         self._slots: dict[tuple[Hashable, str], Slot] = {}
 
-    def open(self, around: Surroundings) -> None:
-        """The hub is open."""
-        self._around = replace(around, shelf=_NoShelf())
+    def open(self, around: Surroundings, tell: Sink) -> None:
+        """The hub is open; what happens to these connections is told as what it is."""
+        self._around = replace(around, shelf=_OwnShelf(tell))
 
     def of(self, owner: Hashable, spec: ServerSpec, relay: FindRelay) -> Slot:
         """The owner's slot for a server; begun now if this is its first use, anew if the definition changed."""
@@ -59,8 +60,11 @@ def ready_within(slot: Slot, settings: Settings, *, own: bool) -> float:
     return settings.load.attempt_timeout if first else settings.call.ready_timeout
 
 
-class _NoShelf:
-    """Nobody reads what is put here."""
+class _OwnShelf:
+    """Nobody reads what is put here; what is told is told as one client's own."""
+
+    def __init__(self, tell: Sink) -> None:
+        self._tell = tell
 
     def publish(self, listing: Listing) -> None:
         """The hub's own connection lists."""
@@ -73,3 +77,4 @@ class _NoShelf:
 
     def tell(self, record: do.Record) -> None:
         """One client's connection says nothing about the server's health for others."""
+        self._tell(OfOneClient(server=record.server, record=record))
