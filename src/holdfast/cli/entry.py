@@ -14,6 +14,7 @@ __all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
     "serve": ("holdfast.cli.serve", "Serve all servers behind one MCP endpoint, over HTTP or stdio"),
+    "doctor": ("holdfast.cli.doctor", "Check every server, and say how to mend what is broken"),
     "tools": ("holdfast.cli.tools", "List every server's tools, and why the others have none"),
     "call": ("holdfast.cli.call", "Call one tool of one server"),
     "demo": ("holdfast.cli.demo", "Break and heal the demo fleet that `serve` runs, and see what a client sees"),

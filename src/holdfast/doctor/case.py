@@ -10,12 +10,15 @@ from urllib.parse import urlsplit
 
 import anyio
 
+from holdfast.auth.bearer import Logins
 from holdfast.config.definition import Definition
 from holdfast.config.places import KeyPath, Places, joined
 from holdfast.config.spec import BadServer, ServerSpec, Settings
 from holdfast.core.redact import Redactor, mask_url
 from holdfast.doctor.findings import Edit
+from holdfast.doctor.live import LiveHub
 from holdfast.doctor.probe import Probe
+from holdfast.doctor.report import LiveState
 from holdfast.doctor.way import Way
 from holdfast.hub.turnstile import Turnstile
 from holdfast.wire.dial import Dialer
@@ -34,6 +37,9 @@ class Tools:
     turnstile: Turnstile
     settings: Settings
     resolve: Resolve
+    logins: Logins
+    hub: LiveHub | None = None
+    """The hub that runs with this configuration."""
 
 
 @dataclass(kw_only=True)
@@ -44,6 +50,11 @@ class Learned:
     addresses: tuple[str, ...] = ()
     program: str = ""
     probe: Probe | None = None
+    failed: bool = False
+    """Whether a check found what keeps the server from being used."""
+    renewed: str = ""
+    """What became of an expired login, if it was renewed."""
+    live: LiveState | None = None
 
 
 @dataclass(kw_only=True)
@@ -100,10 +111,10 @@ class Case:
 
     def edit(self, key: str, value: object) -> Edit:
         """Write ``value`` at ``key`` of this server's definition."""
-        path: KeyPath = (*self.definition.path, *key.split("."))
-        return Edit(
-            place=self.places.label(path), key=joined(path), value=json.dumps(value, ensure_ascii=False, default=str)
-        )
+        keys = tuple(key.split("."))
+        path: KeyPath = (*self.definition.path, *keys)
+        written = json.dumps(value, ensure_ascii=False)
+        return Edit(place=self.places.label(path), key=joined(path), keys=keys, value=written)
 
     def url_edit(self, url: str, *, transport: str = "") -> tuple[Edit, ...]:
         """Write another address, and another transport if it changes with it; only what can be shown is written."""
@@ -117,7 +128,8 @@ class Case:
     def setting(self, key: str, value: object) -> Edit:
         """Write ``value`` at ``key`` of Holdfast's own settings."""
         path: KeyPath = ("holdfast", *key.split("."))
-        return Edit(place=self.places.label(path), key=joined(path), value=json.dumps(value))
+        keys = ("holdfast", *key.split("."))
+        return Edit(place=self.places.label(path), key=joined(path), keys=keys, value=json.dumps(value))
 
     @property
     def given(self) -> Mapping[str, object]:

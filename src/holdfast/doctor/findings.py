@@ -16,7 +16,7 @@ from holdfast.doctor.codes import CODES, Severity
 
 __all__ = ["Edit", "Finding", "Remedy", "Repair", "Shape", "finding", "shell"]
 
-Repair: TypeAlias = Literal["chmod", "set_aside", "refresh"]
+Repair: TypeAlias = Literal["chmod", "set_aside"]
 """What ``--fix`` can do by itself."""
 
 
@@ -31,6 +31,7 @@ class Edit(Shape):
 
     place: str = Field(description="Where it stands now, or where its server stands: file:line:column")
     key: str = Field(description="The key, from the top of the file: mcpServers.weather.url")
+    keys: tuple[str, ...] = Field(description="The key inside its server, or inside `holdfast`, step by step")
     value: str = Field(description="What to write there, as JSON")
 
 

@@ -15,11 +15,12 @@ from holdfast.config.find import find_config
 from holdfast.config.load import read_file
 from holdfast.config.reading import Reading
 from holdfast.core.redact import Redactor
+from holdfast.doctor.codes import CODES, Code
 from holdfast.doctor.findings import Finding, finding, shell
 from holdfast.doctor.report import CheckResult, Report
 from holdfast.errors import ConfigError, ConfigNotFound, Problem, UsageError
 
-__all__ = ["check_names", "problem_finding", "read_or_report"]
+__all__ = ["check_names", "code_named", "problem_finding", "read_or_report"]
 
 
 def read_or_report(path: Path | None) -> Reading | Report:
@@ -45,6 +46,16 @@ def check_names(names: Sequence[str], reading: Reading) -> None:
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean `{near[0]}`?" if near else f"configured: {', '.join(sorted(known)) or 'none at all'}"
             raise UsageError(f"no server named `{name}` is configured", hint=hint)
+
+
+def code_named(text: str) -> Code:
+    """The code that a person wrote, in whatever case, with or without its beginning."""
+    wanted = text.upper() if text.upper().startswith("HF-") else f"HF-{text.upper()}"
+    if wanted in CODES:
+        return CODES[wanted]
+    near = get_close_matches(wanted, CODES, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(CODES)}"
+    raise UsageError(f"there is no code `{text}`", hint=hint)
 
 
 def problem_finding(code: str, problem: Problem) -> Finding:

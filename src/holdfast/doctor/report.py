@@ -8,7 +8,7 @@ from pydantic import Field
 
 from holdfast.doctor.findings import Finding, Shape
 
-__all__ = ["VERSION", "CheckResult", "Health", "LiveState", "Repaired", "Report", "ServerReport", "worst"]
+__all__ = ["VERSION", "CheckResult", "Health", "HubSeen", "LiveState", "Repaired", "Report", "ServerReport", "worst"]
 
 VERSION = 1
 """Raised when a field is renamed, removed or means something else; not when one is added."""

@@ -9,17 +9,22 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.abc
 
 from holdfast._version import __version__
+from holdfast.auth.bearer import Logins
+from holdfast.auth.store import TokenStore
 from holdfast.config.definition import Definition
 from holdfast.config.reading import Reading
 from holdfast.config.spec import BadServer, ServerSpec
-from holdfast.core.redact import Redactor
+from holdfast.core.redact import Redactor, mask_url
 from holdfast.doctor.case import Case, Resolve, Tools
 from holdfast.doctor.checks.all import CHECKS, WHOLE_CHECKS
 from holdfast.doctor.checks.base import Check, Seen, Whole, WholeCheck
 from holdfast.doctor.findings import Finding, finding, shell
-from holdfast.doctor.report import CheckResult, Health, Report, ServerReport, worst
+from holdfast.doctor.live import LiveHub, hub_of
+from holdfast.doctor.repair import repair
+from holdfast.doctor.report import CheckResult, Health, HubSeen, Repaired, Report, ServerReport, worst
 from holdfast.doctor.resolving import resolve
 from holdfast.hub.store import default_state_file
 from holdfast.hub.turnstile import Turnstile
@@ -43,60 +48,104 @@ class Doctor:
         reading: Reading,
         *,
         timeout: float | None = None,
+        fix: bool = False,
         checks: Sequence[Check] = CHECKS,
         whole_checks: Sequence[WholeCheck] = WHOLE_CHECKS,
         resolve: Resolve = resolve,
     ) -> None:
         self._reading = reading
         self._timeout = timeout or reading.config.settings.load.attempt_timeout
+        self._fix = fix
         self._checks = checks
         self._whole_checks = whole_checks
         self._resolve = resolve
+        self._repairs: list[Repaired] = []
 
     async def examine(self, names: Sequence[str] = (), *, on_server: OnServer | None = None) -> Report:
         """Look at all servers that are enabled, or at those named."""
         began = anyio.current_time()
-        chosen = [one for one in self._reading.definitions if not names or one.server.id in names]
-        reports: dict[str, ServerReport] = {}
-        whole: list[CheckResult] = []
-        settings = self._reading.config.settings
-
+        hub = self._live_hub()
         async with Warden() as warden, anyio.create_task_group() as timers:
-            tools = Tools(
-                dialer=Dialer(warden=warden, limits=settings.limits),
-                turnstile=Turnstile(settings.load.concurrency, timers),
-                settings=settings,
-                resolve=self._resolve,
-            )
-
-            async def examine_one(definition: Definition) -> None:
-                report = await self._examine(definition, tools, named=bool(names))
-                reports[report.id] = report
-                if on_server is not None:
-                    on_server(report)
-
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._look_at_whole, whole)
-                for definition in chosen:
-                    tasks.start_soon(examine_one, definition, name=f"examine {definition.server.id}")
-
-        servers = tuple(reports[definition.server.id] for definition in chosen)
-        source = self._reading.config.source
+            if hub is not None:
+                timers.start_soon(hub.ask)
+            store = TokenStore()
+            whole = await self._look_at_whole(store)
+            tools = self._tools(warden, timers, store, whole, hub)
+            servers = await self._examine_all(names, tools, on_server)
         return Report(
             holdfast=__version__,
-            ok=all(server.health != "failed" for server in servers) and all(r.status != "failed" for r in whole),
-            file=str(source) if source is not None else None,
-            checks=tuple(whole),
+            ok=all(server.health != "failed" for server in servers),
+            file=str(self._source) if self._source is not None else None,
+            hub=_hub_seen(hub),
+            checks=(*whole, *([_silent_hub(hub)] if hub is not None and hub.error else [])),
             servers=servers,
+            repairs=tuple(self._repairs),
             elapsed_ms=_ms(began),
         )
 
-    async def _look_at_whole(self, results: list[CheckResult]) -> None:
-        source = self._reading.config.source
-        whole = Whole(reading=self._reading, state_file=_state_file(source))
-        for check in self._whole_checks:
-            look = _Look(check.id, self._timeout, Redactor(), "")
-            results.append(await look.at(partial(check.look, whole)))
+    @property
+    def _source(self) -> Path | None:
+        return self._reading.config.source
+
+    def _live_hub(self) -> LiveHub | None:
+        found = hub_of(self._source)
+        return LiveHub(found) if found is not None else None
+
+    def _tools(
+        self,
+        warden: Warden,
+        timers: anyio.abc.TaskGroup,
+        store: TokenStore,
+        whole: Sequence[CheckResult],
+        hub: LiveHub | None,
+    ) -> Tools:
+        settings = self._reading.config.settings
+        if any(one.code == "HF-TOKENS-CORRUPT" for result in whole for one in result.findings):
+            store = TokenStore(store.folder / "unread")  # whoever reads a damaged store moves it: only --fix does that
+        logins = Logins(store)
+        return Tools(
+            dialer=Dialer(warden=warden, limits=settings.limits, authorize=logins.authorize),
+            turnstile=Turnstile(settings.load.concurrency, timers),
+            settings=settings,
+            resolve=self._resolve,
+            logins=logins,
+            hub=hub,
+        )
+
+    # What concerns the whole
+
+    async def _look_at_whole(self, store: TokenStore) -> list[CheckResult]:
+        """Before any server is looked at: what is mended here is then good for all of them."""
+        state_file = default_state_file(self._source) if self._source is not None else None
+        whole = Whole(reading=self._reading, store=store, state_file=state_file)
+        return [await self._whole_result(check, whole) for check in self._whole_checks]
+
+    async def _whole_result(self, check: WholeCheck, whole: Whole) -> CheckResult:
+        look = _Look(check.id, self._timeout, Redactor(), "")
+        result = await look.at(partial(check.look, whole))
+        if not self._fix:
+            return result
+        repaired = [done for found in result.findings if (done := repair(found)) is not None]
+        self._repairs += repaired
+        return await look.at(partial(check.look, whole)) if repaired else result
+
+    # What concerns one server
+
+    async def _examine_all(
+        self, names: Sequence[str], tools: Tools, on_server: OnServer | None
+    ) -> tuple[ServerReport, ...]:
+        chosen = [one for one in self._reading.definitions if not names or one.server.id in names]
+        reports: dict[str, ServerReport] = {}
+
+        async def examine_one(definition: Definition) -> None:
+            report = reports[definition.server.id] = await self._examine(definition, tools, named=bool(names))
+            if on_server is not None:
+                on_server(report)
+
+        async with anyio.create_task_group() as tasks:
+            for definition in chosen:
+                tasks.start_soon(examine_one, definition, name=f"examine {definition.server.id}")
+        return tuple(reports[definition.server.id] for definition in chosen)
 
     async def _examine(self, definition: Definition, tools: Tools, *, named: bool) -> ServerReport:
         began = anyio.current_time()
@@ -114,7 +163,11 @@ class Doctor:
         results: dict[str, CheckResult] = {}
         for check in self._checks:
             if check.applies(case):
-                results[check.id] = await self._result(check, case, results)
+                result = results[check.id] = await self._result(check, case, results)
+                case.learned.failed |= result.status == "failed"
+        if self._fix and case.learned.renewed:
+            words = case.redactor.mask(case.learned.renewed)
+            self._repairs.append(Repaired(code="HF-LOGIN-RENEWED", server=server.id, done=True, words=words))
         return ServerReport(
             id=server.id,
             transport=case.transport,
@@ -122,6 +175,7 @@ class Doctor:
             health=_health(results),
             tools=_tool_count(case),
             checks=tuple(results.values()),
+            hub=case.learned.live,
             elapsed_ms=_ms(began),
         )
 
@@ -189,8 +243,16 @@ def _tool_count(case: Case) -> int | None:
     return len(seen.offers.get("tools", ()))
 
 
-def _state_file(source: Path | None) -> Path | None:
-    return default_state_file(source) if source is not None else None
+def _hub_seen(hub: LiveHub | None) -> HubSeen | None:
+    if hub is None or hub.view is None:
+        return None
+    return HubSeen(url=mask_url(hub.found.url), version=hub.view.version, pid=hub.view.pid)
+
+
+def _silent_hub(hub: LiveHub) -> CheckResult:
+    words = f"a hub runs with this configuration and could not be asked: {hub.error}"
+    found = finding("HF-HUB-SILENT", words, "look at its log, or restart it", "holdfast status")
+    return CheckResult(check="hub", status="warned", findings=(found,))
 
 
 def _ms(began: float) -> float:

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from holdfast.doctor.checks.answer import HandshakeCheck, ToolsCheck
 from holdfast.doctor.checks.base import Check, WholeCheck
-from holdfast.doctor.checks.files import FilesCheck, StateCheck
+from holdfast.doctor.checks.files import FilesCheck, StateCheck, TokensCheck
+from holdfast.doctor.checks.hub import HubCheck
 from holdfast.doctor.checks.local import CommandCheck, DefinitionCheck
+from holdfast.doctor.checks.login import LoginCheck
 from holdfast.doctor.checks.way import NameCheck, PortCheck, TlsCheck
 
 __all__ = ["CHECKS", "WHOLE_CHECKS"]
@@ -18,10 +20,12 @@ CHECKS: Sequence[Check] = (
     NameCheck(),
     PortCheck(),
     TlsCheck(),
+    LoginCheck(),
     HandshakeCheck(),
     ToolsCheck(),
+    HubCheck(),
 )
 """For each server."""
 
-WHOLE_CHECKS: Sequence[WholeCheck] = (FilesCheck(), StateCheck())
+WHOLE_CHECKS: Sequence[WholeCheck] = (FilesCheck(), TokensCheck(), StateCheck())
 """For what concerns no single server."""

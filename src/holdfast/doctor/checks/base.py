@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+from holdfast.auth.store import TokenStore
 from holdfast.config.reading import Reading
 from holdfast.doctor.case import Case
 from holdfast.doctor.findings import Finding
@@ -56,6 +57,7 @@ class Whole:
     """What concerns no single server."""
 
     reading: Reading
+    store: TokenStore
     state_file: Path | None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import stat
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from holdfast.config.secrets import looks_secret
 from holdfast.doctor.checks.base import Seen, Whole, WholeCheck
 from holdfast.doctor.findings import Finding, finding, shell
 
-__all__ = ["FilesCheck", "StateCheck"]
+__all__ = ["FilesCheck", "StateCheck", "TokensCheck"]
 
 _OTHERS = stat.S_IRGRP | stat.S_IROTH
 
@@ -30,7 +31,7 @@ class FilesCheck(WholeCheck):
 
     async def look(self, whole: Whole) -> Seen:
         """Look at the mode of each file that holds a credential in plain text."""
-        files = dict.fromkeys(_with_secrets(whole))
+        files = dict.fromkeys([*_with_secrets(whole), *([whole.store.file] if whole.store.exposed else [])])
         return Seen("", tuple(_readable(file) for file in files if _others_may_read(file)))
 
 
@@ -65,6 +66,36 @@ def _readable(file: Path) -> Finding:
     words = f"{file} holds credentials, and other users may read it (its mode is {mode:o})"
     text = "take that right away; `holdfast doctor --fix` does the same"
     return finding("HF-FILE-READABLE", words, text, shell("chmod", "600", str(file)), repair="chmod", target=str(file))
+
+
+class TokensCheck(WholeCheck):
+    """Whether the token store is whole."""
+
+    id: ClassVar[str] = "tokens"
+    looks_at: ClassVar[str] = "whether the file that keeps logins is whole"
+    finds: ClassVar[tuple[str, ...]] = ("HF-TOKENS-CORRUPT",)
+
+    async def look(self, whole: Whole) -> Seen:
+        """Read it as the store does, but leave it where it is."""
+        file = whole.store.file
+        fault = await anyio.to_thread.run_sync(_not_a_store, file)
+        if not fault:
+            return Seen(str(file) if file.exists() else "")
+        words = f"the token store {file} is damaged ({fault}): no login can be read from it"
+        text = "set it aside and log in again; `holdfast doctor --fix` does the first, and deletes nothing"
+        aside = shell("mv", str(file), f"{file}.corrupt")
+        return Seen("", (finding("HF-TOKENS-CORRUPT", words, text, aside, repair="set_aside", target=str(file)),))
+
+
+def _not_a_store(file: Path) -> str:
+    """What is wrong with it; empty if nothing is, or if it cannot be looked at."""
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        return "" if isinstance(document["version"], int) and isinstance(document["grants"], list) else "other fields"
+    except OSError:
+        return ""
+    except (ValueError, KeyError, TypeError) as exc:
+        return type(exc).__name__
 
 
 class StateCheck(WholeCheck):

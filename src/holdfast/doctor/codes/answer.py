@@ -43,6 +43,34 @@ ACCESS = (
         "Log in again with that scope, or have a token made that has it.",
     ),
     Code(
+        "HF-LOGIN-ENDED",
+        "error",
+        "The login has ended",
+        "Its token expired and cannot be renewed, or the authorization server renews it no more.",
+        "Log in again: holdfast login SERVER.",
+    ),
+    Code(
+        "HF-LOGIN-UNREACHABLE",
+        "error",
+        "The login could not be renewed just now",
+        "The authorization server did not answer, or answered with an error of its own. The login stands.",
+        "Try again; nobody need log in anew.",
+    ),
+    Code(
+        "HF-LOGIN-RENEWED",
+        "note",
+        "The token had expired and was renewed",
+        "Tokens end after a while; whoever uses one next renews it.",
+        "Nothing is to be done.",
+    ),
+    Code(
+        "HF-LOGIN-INPUT",
+        "error",
+        "A login lacks something that the definition must give",
+        "The authorization server registers no clients by itself, or half of its addresses are given by hand.",
+        "Write what is named under `oauth`; whoever runs the server gives it out. All that is missing is listed.",
+    ),
+    Code(
         "HF-DENIED",
         "error",
         "Access was denied",
@@ -197,6 +225,13 @@ OTHER = (
         "The running hub and this examination say different things",
         "They looked at different times, with another environment, or the hub has not tried again yet.",
         "The words say which; `holdfast reconnect SERVER` makes the hub try now.",
+    ),
+    Code(
+        "HF-HUB-SILENT",
+        "warning",
+        "A hub runs with this configuration and could not be asked",
+        "It is stuck, or of another version.",
+        "Look at its log; restart it.",
     ),
     Code(
         "HF-CHECK-TIME",

@@ -36,6 +36,13 @@ CONFIGURATION = (
         "Take the right away: chmod 600. `holdfast doctor --fix` does it.",
     ),
     Code(
+        "HF-TOKENS-CORRUPT",
+        "warning",
+        "The token store is damaged",
+        "The disk was full, or something else wrote to it. No login can be read from it.",
+        "Set it aside and log in again. `holdfast doctor --fix` does the first, and deletes nothing.",
+    ),
+    Code(
         "HF-STATE-CORRUPT",
         "warning",
         "The hub's state file is damaged",

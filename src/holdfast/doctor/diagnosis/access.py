@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+from holdfast.core.challenge import Challenge, read_challenge
 from holdfast.core.classify import is_outage_body
-from holdfast.core.evidence import HttpStatus
+from holdfast.core.evidence import HttpStatus, Login, LoginState
 from holdfast.doctor.case import Case
 from holdfast.doctor.findings import Finding, finding, shell
 from holdfast.doctor.tokens import claims_of, configured_token, is_for
 
 __all__ = ["authorization_outage", "forbidden", "is_outage", "unauthorized"]
 
-_PARAMETER = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
+_DESCRIPTION = re.compile(r'error_description="([^"]*)"')
 
 ENVOY_KNOB = "the ext_authz filter's `grpc_service.timeout` or `http_service.server_uri.timeout`: 10s"
 AGENTGATEWAY_KNOB = (
@@ -23,9 +24,11 @@ AGENTGATEWAY_KNOB = (
 
 def unauthorized(case: Case, seen: HttpStatus) -> Finding:
     """The finding for a 401."""
-    challenge = _challenge(seen)
-    if challenge.get("error") == "insufficient_scope":
-        return _scope(case, challenge.get("scope", ""))
+    challenge = read_challenge(_challenge(seen))
+    if seen.login is not None and (challenge.made or not seen.credentials_sent):
+        return _login(case, challenge, seen.login)
+    if challenge.wants_scope:
+        return _scope(case, challenge)
     if not seen.credentials_sent:
         return _needed(case)
     claims = claims_of(configured_token(case.spec))
@@ -34,20 +37,44 @@ def unauthorized(case: Case, seen: HttpStatus) -> Finding:
     if claims is not None and not is_for(claims, case.spec.url):
         audience = ", ".join(claims.audience[:3])
         return _replace(case, "HF-AUTH-AUDIENCE", f"its token is for {audience}, not for this server")
-    said = challenge.get("error_description", "")
+    said = _description(seen)
     if "expired" in said.lower():
-        return _replace(case, "HF-AUTH-EXPIRED", f"the server says that its token expired ({said[:120]})")
+        return _replace(case, "HF-AUTH-EXPIRED", f"the server says that its token has expired ({said})")
     if "audience" in said.lower():
-        return _replace(case, "HF-AUTH-AUDIENCE", f"the server says that its token is for another ({said[:120]})")
+        return _replace(case, "HF-AUTH-AUDIENCE", f"the server says that its token is for another ({said})")
     words = "the server does not accept the credentials in its `headers` (HTTP 401)"
-    return _replace(case, "HF-AUTH-REJECTED", words + (f": {said[:120]}" if said else ""))
+    return _replace(case, "HF-AUTH-REJECTED", words + (f": {said}" if said else ""))
+
+
+def _login(case: Case, challenge: Challenge, login: Login) -> Finding:
+    if challenge.wants_scope:
+        return _login_scope(challenge, login)
+    match login.state:
+        case LoginState.NONE if challenge.resource_metadata:
+            words = "the server asks for a login, and nobody has logged in (HTTP 401)"
+            return finding("HF-AUTH-NEEDED", words, "log in", login.command)
+        case LoginState.NONE:
+            return _needed(case, login)
+        case LoginState.GOOD:
+            words = "the server does not accept the login (HTTP 401)"
+            return finding("HF-AUTH-REJECTED", words, "log in again", login.command)
+        case LoginState.EXPIRED | LoginState.REFUSED:
+            words = "its login has ended, and cannot be renewed (HTTP 401)"
+            return finding("HF-LOGIN-ENDED", words, "log in again", login.command)
+
+
+def _login_scope(challenge: Challenge, login: Login) -> Finding:
+    wanted = " ".join(challenge.scope)
+    words = f"its login lacks {f'the scope `{wanted}`' if wanted else 'a scope'}, which the server wants"
+    command = f"{login.command} {shell('--scope', wanted)}" if wanted else login.command
+    return finding("HF-AUTH-SCOPE", words, "log in again with it: what was granted before is kept", command)
 
 
 def forbidden(case: Case, seen: HttpStatus) -> Finding:
     """The finding for a 403 that is no outage."""
-    challenge = _challenge(seen)
-    if challenge.get("error") == "insufficient_scope":
-        return _scope(case, challenge.get("scope", ""))
+    challenge = read_challenge(_challenge(seen))
+    if challenge.wants_scope:
+        return _login_scope(challenge, seen.login) if seen.login is not None else _scope(case, challenge)
     body = " ".join(seen.body.split())[:160]
     if not body or body == "external authorization failed":
         return _unclear(case, body)
@@ -86,12 +113,13 @@ def _unclear(case: Case, body: str) -> Finding:
     return finding("HF-DENIED-UNCLEAR", words, text, shell("holdfast", "doctor", case.id))
 
 
-def _needed(case: Case) -> Finding:
+def _needed(case: Case, login: Login | None = None) -> Finding:
     name = _variable_for(case.id)
+    instead = f"; if it takes a login instead, run `{login.command}`" if login is not None else ""
     return finding(
         "HF-AUTH-NEEDED",
         "the server asks for credentials and none are configured (HTTP 401)",
-        "put a token into a variable and name it in the definition",
+        f"put its token into a variable and name that in the definition{instead}",
         f"export {name}='its token'",
         edits=(case.edit("headers.Authorization", f"Bearer ${{env:{name}}}"),),
     )
@@ -108,15 +136,19 @@ def _replace(case: Case, code: str, words: str, *, kind: str = "a new token") ->
     return finding(code, words, text, f"export {name}='{kind}'", edits=edits)
 
 
-def _scope(case: Case, scope: str) -> Finding:
+def _scope(case: Case, challenge: Challenge) -> Finding:
+    scope = " ".join(challenge.scope)
     words = f"its token lacks {f'the scope `{scope}`' if scope else 'a scope'}, which the server wants"
     return _replace(case, "HF-AUTH-SCOPE", words, kind=f"a token with {scope or 'that scope'}")
 
 
-def _challenge(seen: HttpStatus) -> dict[str, str]:
-    """The parameters of ``WWW-Authenticate``."""
-    header = seen.headers.get("www-authenticate", "")
-    return {name.lower(): quoted or bare for name, quoted, bare in _PARAMETER.findall(header)}
+def _challenge(seen: HttpStatus) -> str:
+    return seen.headers.get("www-authenticate", "")
+
+
+def _description(seen: HttpStatus) -> str:
+    found = _DESCRIPTION.search(_challenge(seen))
+    return " ".join(found[1].split())[:120] if found else ""
 
 
 def _is_envoy(seen: HttpStatus) -> bool:

@@ -19,6 +19,7 @@ from holdfast.core.evidence import (
     RpcError,
     TimedOut,
     TlsFailure,
+    TokenNotRenewed,
     Unexpected,
 )
 from holdfast.doctor.case import Case
@@ -57,6 +58,10 @@ async def diagnose(case: Case, seen: Evidence) -> Finding:  # noqa: PLR0912 - on
         case BadConfig():
             text = seen.hint or "correct the definition"
             return finding("HF-DEFINITION", "; ".join(seen.problems), text, "holdfast config show")
+        case TokenNotRenewed():
+            words = f"its token expired and could not be renewed just now: {seen.reason}; the login stands"
+            text = "try again when the authorization server answers: nobody need log in anew"
+            return finding("HF-LOGIN-UNREACHABLE", words, text, shell("holdfast", "doctor", case.id))
         case CredentialsUnavailable() | TlsFailure() | Unexpected():
             return _unexpected(case, seen)
 
