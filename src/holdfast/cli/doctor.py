@@ -7,6 +7,9 @@ from typing import Annotated
 
 import anyio
 import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
 
 from holdfast.cli.doctor_view import print_code, print_report
 from holdfast.cli.output import data_console, print_json, working
@@ -101,8 +104,12 @@ def _list_checks() -> None:
     for check in CHECKS:
         after = f" (after {', '.join(check.needs)})" if check.needs else ""
         console.print(f"  {check.id:<11}{check.looks_at}{after}", soft_wrap=True)
-        console.print(f"{'':13}{' '.join(check.finds)}", style="dim", soft_wrap=True)
+        _list_codes(console, check.finds)
     console.print("Once:")
     for whole in WHOLE_CHECKS:
         console.print(f"  {whole.id:<11}{whole.looks_at}", soft_wrap=True)
-        console.print(f"{'':13}{' '.join(whole.finds)}", style="dim", soft_wrap=True)
+        _list_codes(console, whole.finds)
+
+
+def _list_codes(console: Console, codes: tuple[str, ...]) -> None:
+    console.print(Padding(Text(" ".join(codes), style="dim"), (0, 0, 0, 13)))

@@ -90,9 +90,9 @@ class _Page:
         """Everything about a server that needs somebody."""
         label, colour = _LABELS[server.health]
         self.say("")
-        self.say(
-            Text.assemble((f"{label:<{_LABEL_WIDTH}}", colour), (server.id, "bold"), (f"  {server.target}", "dim"))
-        )
+        line = Text.assemble((f"{label:<{_LABEL_WIDTH}}", colour), (server.id, "bold"), (f"  {server.target}", "dim"))
+        line.truncate(self._width, overflow="ellipsis")
+        self.say(line)
         if server.health == "warned":
             self.wrapped(_in_short(server), indent=2)
         self.findings(server.findings)

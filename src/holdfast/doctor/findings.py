@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.doctor.codes import CODES, Severity
 
-__all__ = ["Edit", "Finding", "Remedy", "Repair", "Shape", "finding", "shell"]
+__all__ = ["Edit", "Finding", "Remedy", "Repair", "Shape", "ask_for", "finding", "shell"]
 
 Repair: TypeAlias = Literal["chmod", "set_aside"]
 """What ``--fix`` can do by itself."""
@@ -90,6 +90,11 @@ def finding(
         repair=repair,
         target=target,
     )
+
+
+def ask_for(variable: str) -> str:
+    """A command that takes a variable's value from the keyboard: it is neither shown nor kept in the history."""
+    return f"read -rs {variable} && export {variable}"
 
 
 def shell(*words: str) -> str:

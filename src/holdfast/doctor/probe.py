@@ -49,7 +49,7 @@ async def probe(
             with anyio.move_on_at(deadline) as waiting:
                 await turn.enter_async_context(turnstile.place())
             if waiting.cancelled_caught:
-                after = round(deadline - began, 1)
+                after = max(round(deadline - began, 1), 0.0)
                 found.evidence = TimedOut(doing="its turn", after=after, setting="holdfast.load.concurrency")
             else:
                 await _dial(found, spec, dialer, redactor, deadline)

@@ -10,7 +10,7 @@ from holdfast.core.evidence import CommandUnusable
 from holdfast.doctor.case import Case
 from holdfast.doctor.checks.base import Check, Seen, found
 from holdfast.doctor.diagnosis.commands import missing_interpreter, unusable
-from holdfast.doctor.findings import Finding, finding
+from holdfast.doctor.findings import Finding, ask_for, finding
 from holdfast.doctor.reading import problem_finding
 from holdfast.errors import Problem, ServerFailure
 from holdfast.wire.process import environment_of, find_program
@@ -30,16 +30,16 @@ class DefinitionCheck(Check):
         server = case.server
         if not isinstance(server, BadServer):
             return Seen(case.places.label(case.definition.path))
-        missing = {problem.variable: problem for problem in server.problems if problem.variable}
+        missing = {problem.variable: problem for problem in reversed(server.problems) if problem.variable}
         others = [problem for problem in server.problems if not problem.variable]
-        variables = [_missing_variable(problem) for problem in missing.values()]
+        variables = [_missing_variable(problem) for problem in reversed(missing.values())]
         return found(*variables, *(problem_finding("HF-DEFINITION", problem) for problem in others))
 
 
 def _missing_variable(problem: Problem) -> Finding:
     name = problem.variable
-    text = f"export it where Holdfast is started, or write a default: ${{{name}:-…}}"
-    return finding("HF-VARIABLE", str(problem), text, f"export {name}='its value'")
+    text = f"export it where Holdfast is started (this waits for you to paste it), or write a default: ${{{name}:-…}}"
+    return finding("HF-VARIABLE", str(problem), text, ask_for(name))
 
 
 class CommandCheck(Check):

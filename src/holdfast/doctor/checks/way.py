@@ -9,7 +9,7 @@ from typing import ClassVar
 import anyio
 from anyio.streams.tls import TLSAttribute, TLSStream
 
-from holdfast.core.evidence import Evidence, TlsFailure
+from holdfast.core.evidence import Evidence, TimedOut, TlsFailure, TlsFault
 from holdfast.doctor.case import Case
 from holdfast.doctor.checks.base import Check, Seen, found
 from holdfast.doctor.diagnosis import network, tls
@@ -23,6 +23,10 @@ __all__ = ["NameCheck", "PortCheck", "TlsCheck"]
 
 _OVER_NETWORK = ("http", "sse")
 _ANSWERED_NO = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
+
+
+SUSPICIOUS_SECONDS = 1.0
+"""A port that says nothing to a TLS handshake for so long may wait for something else."""
 
 
 class NameCheck(Check):
@@ -123,14 +127,37 @@ class TlsCheck(Check):
         """Shake hands, trusting whom the runtime trusts."""
         way = case.learned.way
         assert way is not None  # noqa: S101 - `name` found it
-        try:
-            with anyio.fail_after(case.left):
-                return Seen(await _shake_hands(way))
-        except (ssl.SSLError, OSError, anyio.BrokenResourceError, anyio.EndOfStream) as exc:
-            seen = evidence_of(exc, doing="the TLS handshake")
+        patience = min(CONNECT_SECONDS, case.left)
+        seen = await _shaken(way, patience)
         if isinstance(seen, TlsFailure):
             return found(await tls.unverified(case, way, seen))
-        return Seen("the handshake will tell")
+        if isinstance(seen, TimedOut):
+            return found(await tls.no_handshake(case, way, after=patience))
+        return Seen(seen if isinstance(seen, str) else "the handshake will tell")
+
+
+async def _shaken(way: Way, patience: float) -> str | Evidence | None:
+    """The TLS version, or what was seen instead; a port that is silent but speaks plain HTTP is not waited for."""
+    result: list[str | Evidence | None] = []
+
+    async def shake() -> None:
+        try:
+            result.append(await _shake_hands(way))
+        except (ssl.SSLError, OSError, anyio.BrokenResourceError, anyio.EndOfStream) as exc:
+            result.append(evidence_of(exc, doing="the TLS handshake"))
+        tasks.cancel_scope.cancel()
+
+    async def suspect() -> None:
+        await anyio.sleep(SUSPICIOUS_SECONDS)
+        if await tls.speaks_plain_http(way):
+            result.append(TlsFailure(fault=TlsFault.HANDSHAKE))
+            tasks.cancel_scope.cancel()
+
+    with anyio.move_on_after(patience):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(shake)
+            tasks.start_soon(suspect)
+    return result[0] if result else TimedOut(doing="the TLS handshake", after=patience)
 
 
 async def _shake_hands(way: Way) -> str:

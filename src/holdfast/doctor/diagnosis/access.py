@@ -9,7 +9,7 @@ from holdfast.core.challenge import Challenge, read_challenge
 from holdfast.core.classify import is_outage_body
 from holdfast.core.evidence import HttpStatus, Login, LoginState
 from holdfast.doctor.case import Case
-from holdfast.doctor.findings import Finding, finding, shell
+from holdfast.doctor.findings import Finding, ask_for, finding, shell
 from holdfast.doctor.tokens import claims_of, configured_token, is_for
 
 __all__ = ["authorization_outage", "forbidden", "is_outage", "unauthorized"]
@@ -119,8 +119,8 @@ def _needed(case: Case, login: Login | None = None) -> Finding:
     return finding(
         "HF-AUTH-NEEDED",
         "the server asks for credentials and none are configured (HTTP 401)",
-        f"put its token into a variable and name that in the definition{instead}",
-        f"export {name}='its token'",
+        f"put its token into a variable (this waits for you to paste it) and name that in the definition{instead}",
+        ask_for(name),
         edits=(case.edit("headers.Authorization", f"Bearer ${{env:{name}}}"),),
     )
 
@@ -128,12 +128,12 @@ def _needed(case: Case, login: Login | None = None) -> Finding:
 def _replace(case: Case, code: str, words: str, *, kind: str = "a new token") -> Finding:
     variables = case.definition.expansion.sources((*case.definition.path, "headers"))
     if variables:
-        command = f"export {variables[0]}='{kind}'"
-        return finding(code, words, f"get {kind} and put it into {variables[0]}", command)
+        text = f"get {kind} and put it into {variables[0]} (this waits for you to paste it)"
+        return finding(code, words, text, ask_for(variables[0]))
     name = _variable_for(case.id)
-    text = f"get {kind}, put it into a variable, and name that in the definition"
+    text = f"get {kind}, put it into a variable (this waits for you to paste it), and name that in the definition"
     edits = (case.edit("headers.Authorization", f"Bearer ${{env:{name}}}"),)
-    return finding(code, words, text, f"export {name}='{kind}'", edits=edits)
+    return finding(code, words, text, ask_for(name), edits=edits)
 
 
 def _scope(case: Case, challenge: Challenge) -> Finding:

@@ -38,6 +38,10 @@ STANDS_FOR = {"python": "python3", "python3": "python", "pip": "pip3", "nodejs":
 """Programs that go by another name on some systems."""
 
 
+RUNNERS = {".py": "python3", ".js": "node", ".mjs": "node", ".cjs": "node", ".rb": "ruby", ".pl": "perl"}
+"""Which program runs a script of that kind; a shell runs all others."""
+
+
 def unusable(case: Case, seen: CommandUnusable) -> Finding:
     """The finding for a command that cannot be started."""
     match seen.fault:
@@ -82,13 +86,18 @@ def missing_interpreter(case: Case) -> Finding | None:
         return None
     if not wanted and Path(words[0]).exists():
         return None
-    name = wanted or words[0]
-    return finding(
-        "HF-COMMAND-INTERPRETER",
-        f"the script {script} asks for `{name}` in its first line, and there is no such program",
-        _install(Path(name).name) or f"install `{Path(name).name}`, or correct the first line of the script",
-        *_installer(Path(name).name),
-    )
+    return _no_interpreter(case, script, wanted or words[0])
+
+
+def _no_interpreter(case: Case, script: Path, wanted: str) -> Finding:
+    words = f"the script {script} asks for `{wanted}` in its first line, and there is no such program"
+    name = Path(wanted).name
+    here = next((one for one in (name, STANDS_FOR.get(name, "")) if one and _is_on_path(case, one)), "")
+    if here:
+        edits = (case.edit("command", here), case.edit("args", [str(script), *case.spec.args]))
+        return finding("HF-COMMAND-INTERPRETER", words, f"let the `{here}` that is on PATH run it", edits=edits)
+    text = _install(name) or f"install `{name}`, or correct the first line of the script"
+    return finding("HF-COMMAND-INTERPRETER", words, text, *(_installer(name) or _which_elsewhere(name)))
 
 
 def _missing(case: Case, command: str) -> Finding:
@@ -99,15 +108,20 @@ def _missing(case: Case, command: str) -> Finding:
         value = str(Path(_path(case)).with_name(near)) if near else ""
     else:
         where = f"there is no command `{command}` on the PATH that servers get"
-        near = value = (
-            STANDS_FOR.get(name, "") if shutil.which(STANDS_FOR.get(name, ""), path=_search_path(case)) else ""
-        )
-        near = value = near or ("" if name in PACKAGES else _nearest(name, _programs(_search_path(case))))
+        near = value = _instead(case, name)
     if near:
         text = f"if `{near}` is meant, write that"
         return finding("HF-COMMAND-MISSING", where, text, edits=(case.edit("command", value),))
     text = _install(name) or _package_runner(case, name) or f"install `{name}`, or write its full path into `command`"
     return finding("HF-COMMAND-MISSING", where, text, *(_installer(name) or _which_elsewhere(name)))
+
+
+def _instead(case: Case, name: str) -> str:
+    """Another command that may be meant; empty if none is near."""
+    other = STANDS_FOR.get(name, "")
+    if other and _is_on_path(case, other):
+        return other
+    return "" if name in PACKAGES else _nearest(name, _programs(_search_path(case)))
 
 
 def _install(name: str) -> str:
@@ -136,16 +150,17 @@ def _which_elsewhere(name: str) -> tuple[str, ...]:
 
 def _no_program(case: Case, command: str) -> Finding:
     script = Path(_path(case))
-    runner = {".py": "python3", ".js": "node", ".mjs": "node", ".ts": "npx", ".sh": "sh"}.get(script.suffix)
+    runner = RUNNERS.get(script.suffix, "sh")
     text = f"`{command}` is not a program: it has no first line such as #!/bin/sh"
-    if runner is None:
-        first = shell("sed", "-i", "1i #!/bin/sh", str(script))
-        return finding("HF-COMMAND-FORMAT", text, "if it is a shell script, add that line", first)
     edits = (case.edit("command", runner), case.edit("args", [str(script), *case.spec.args]))
-    return finding("HF-COMMAND-FORMAT", text, f"let `{runner}` run it", edits=edits)
+    return finding("HF-COMMAND-FORMAT", text, f"if it is a script, let `{runner}` run it", edits=edits)
 
 
 # Where programs are
+
+
+def _is_on_path(case: Case, name: str) -> bool:
+    return shutil.which(name, path=_search_path(case)) is not None
 
 
 def _path(case: Case) -> str:

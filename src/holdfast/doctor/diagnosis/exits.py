@@ -17,7 +17,7 @@ import anyio
 from holdfast.core.classify import STOPPED_FROM_OUTSIDE
 from holdfast.core.evidence import ProcessExit
 from holdfast.doctor.case import Case
-from holdfast.doctor.findings import Edit, Finding, finding, shell
+from holdfast.doctor.findings import Edit, Finding, ask_for, finding, shell
 from holdfast.wire.process import environment_of
 
 __all__ = ["ended"]
@@ -42,9 +42,11 @@ _NO_PACKAGE = re.compile(
     re.DOTALL,
 )
 _WANTS = re.compile(
-    r"(?i)(?:requires?|need|want|required|engine|satisfy)[^\n]{0,60}?"
-    r"\b(node(?:\.js)?|python)\b['\"]?[^\n\d]{0,12}(>?=?\s?v?\d+(?:\.\d+)*)"
+    r"(?i)\b(node|python)(?:\.js)?\b[^\n]{0,40}?((?:>=|~=|==|>|\^)\s?v?\d+(?:\.\d+)*)"
+    r"|\b(?:requires?|needs?|wants?)\s+(?:at least\s+)?(node|python)(?:\.js)?\s+(?:version\s+)?(v?\d+(?:\.\d+)*)"
 )
+"""How programs say which runtime they want."""
+
 _OLD_NODE = re.compile(
     r"ERR_REQUIRE_ESM|No such built-in module: node:|Cannot find module 'node:"
     r"|Unexpected token '(?:\?\.|\?\?=?|\|\|=|&&=)'|\b(?:fetch|structuredClone) is not defined"
@@ -102,11 +104,11 @@ def _variable(case: Case, seen: ProcessExit, said: str) -> Finding | None:
         return None
     first = " and ".join(f"`{name}`" for name in wanted[:3])
     exported = [name for name in wanted if name in os.environ]
-    where = "it is exported here, but servers get only what `env` names" if exported else "its definition has no such"
+    where = "it is exported here, but servers get only what `env` names" if exported else "nobody gives it one"
     edits: tuple[Edit, ...] = tuple(case.edit(f"env.{name}", f"${{env:{name}}}") for name in wanted[:3])
-    commands = tuple(f"export {name}='its value'" for name in wanted[:3] if name not in exported)
+    commands = tuple(ask_for(name) for name in wanted[:3] if name not in exported)
     words = f"its process {how(seen)}, and it names {first}: {where}"
-    text = "put the variable into the definition" + (", and export it" if commands else "")
+    text = "put it into the definition" + (", and export it (this waits for you to paste it)" if commands else "")
     return finding("HF-EXIT-VARIABLE", words, text, *commands, edits=edits, detail=_tail(seen))
 
 
@@ -163,7 +165,7 @@ async def _runtime(case: Case, seen: ProcessExit, said: str) -> Finding | None:
 def _wanted_runtime(said: str) -> tuple[str, str] | None:
     """Which runtime it wants, and of which version as far as it says so."""
     if wants := _WANTS.search(said):
-        return ("node" if wants[1].lower().startswith("node") else "python"), wants[2].replace(" ", "")
+        return (wants[1] or wants[3]).lower(), (wants[2] or wants[4]).replace(" ", "")
     if _OLD_NODE.search(said):
         return "node", ""
     return ("python", "") if _OLD_PYTHON.search(said) else None

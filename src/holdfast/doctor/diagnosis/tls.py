@@ -21,7 +21,7 @@ from holdfast.doctor.case import Case
 from holdfast.doctor.findings import Finding, finding, shell
 from holdfast.doctor.way import Way
 
-__all__ = ["speaks_plain_http", "speaks_tls", "unverified"]
+__all__ = ["no_handshake", "speaks_plain_http", "speaks_tls", "unverified"]
 
 LOOK_SECONDS = 3.0
 """How long a second look may take; it is only there to say more."""
@@ -48,7 +48,7 @@ class _Certificate:
 async def unverified(case: Case, way: Way, seen: TlsFailure) -> Finding:
     """The finding for a handshake that failed."""
     if seen.fault is TlsFault.HANDSHAKE:
-        return await _no_handshake(case, way)
+        return await no_handshake(case, way)
     shown = await _look(way)
     match seen.fault:
         case TlsFault.EXPIRED | TlsFault.NOT_YET_VALID if shown is not None and _is_our_clock(shown):
@@ -121,13 +121,15 @@ def _clock(shown: _Certificate) -> Finding:
     return finding("HF-TLS-CLOCK", words, "set this machine's clock", "sudo timedatectl set-ntp true", "date -u")
 
 
-async def _no_handshake(case: Case, way: Way) -> Finding:
+async def no_handshake(case: Case, way: Way, *, after: float | None = None) -> Finding:
+    """The finding for a handshake that came to nothing, or to no end."""
     if await speaks_plain_http(way):
         there = urlsplit(case.spec.url)._replace(scheme="http").geturl()
         words = f"{way} speaks plain http, and `url` says https"
         return finding("HF-TLS-PLAIN", words, "write http", edits=case.url_edit(there))
+    how = "failed" if after is None else f"came to no end within {after:.3g} s"
     text = "look at the server's TLS settings (versions, ciphers, a client certificate); this shows the exchange"
-    return finding("HF-TLS-HANDSHAKE", f"the TLS handshake with {way} failed", text, _show(way))
+    return finding("HF-TLS-HANDSHAKE", f"the TLS handshake with {way} {how}", text, _show(way))
 
 
 def _show(way: Way) -> str:
