@@ -6,6 +6,7 @@ without a new version of the report.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from typing import Literal, TypeAlias
@@ -18,6 +19,9 @@ __all__ = ["Edit", "Finding", "Remedy", "Repair", "Shape", "ask_for", "finding",
 
 Repair: TypeAlias = Literal["chmod", "set_aside"]
 """What ``--fix`` can do by itself."""
+
+
+_REFERENCE = re.compile(r'"(?:Bearer )?\$\{env:\w+\}"')
 
 
 class Shape(BaseModel):
@@ -64,10 +68,15 @@ class Finding(Shape):
                 "remedy": Remedy(
                     text=change(remedy.text),
                     commands=tuple(map(change, remedy.commands)),
-                    edits=tuple(edit.model_copy(update={"value": change(edit.value)}) for edit in remedy.edits),
+                    edits=tuple(_rewritten(edit, change) for edit in remedy.edits),
                 ),
             }
         )
+
+
+def _rewritten(edit: Edit, change: Callable[[str], str]) -> Edit:
+    """A reference to a variable is left alone: it shows nothing, and ``Bearer`` before it may be part of a secret."""
+    return edit if _REFERENCE.fullmatch(edit.value) else edit.model_copy(update={"value": change(edit.value)})
 
 
 def finding(

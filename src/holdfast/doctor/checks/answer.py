@@ -124,7 +124,7 @@ class ToolsCheck(Check):
             return Seen(count, (_none(other_offers=bool(seen.offers and len(seen.offers) > 1)),))
         if not listed:
             return Seen(count, (_hidden(case, len(offered)),))
-        return Seen(count, tuple(_faults(case, [name for name, _ in offered], listed)))
+        return Seen(count, tuple(_faults(case, [name for name, _ in offered if name in listed], listed)))
 
 
 def _none(*, other_offers: bool) -> Finding:

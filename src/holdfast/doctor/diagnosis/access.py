@@ -89,12 +89,14 @@ def is_outage(seen: HttpStatus) -> bool:
     return seen.status in (403, 500, 502, 503, 504) and is_outage_body(seen.body)
 
 
-def authorization_outage(seen: HttpStatus) -> Finding:
+def authorization_outage(case: Case, seen: HttpStatus) -> Finding:
     """The finding for a gateway that could not ask."""
-    knob = ENVOY_KNOB if _is_envoy(seen) else AGENTGATEWAY_KNOB
     body = " ".join(seen.body.split())
     words = f"the gateway could not complete its authorization check (HTTP {seen.status}: {body}): no denial"
-    text = f"raise the gateway's authorization timeout: {knob}; `holdfast gateway render` writes it for you"
+    if _is_envoy(seen):
+        text = f"raise the gateway's authorization timeout: {ENVOY_KNOB}; then this is well"
+        return finding("HF-AUTH-OUTAGE", words, text, shell("holdfast", "doctor", case.id))
+    text = f"raise the gateway's authorization timeout: {AGENTGATEWAY_KNOB}; this writes such a configuration"
     return finding("HF-AUTH-OUTAGE", words, text, "holdfast gateway render --ext-auth-timeout 10s")
 
 

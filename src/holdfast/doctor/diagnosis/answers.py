@@ -18,6 +18,7 @@ from holdfast.doctor.diagnosis import access, network
 from holdfast.doctor.diagnosis.elsewhere import find_elsewhere, nowhere, wrong_place
 from holdfast.doctor.diagnosis.tls import speaks_tls
 from holdfast.doctor.findings import Finding, finding, shell
+from holdfast.wire.network import NOT_HTTP
 
 __all__ = ["bound", "broken", "not_mcp", "plain_credentials", "redirected", "rpc_error", "status"]
 
@@ -27,7 +28,7 @@ _HTTP_TO_TLS_PORT = "plain HTTP request was sent to HTTPS port"
 async def status(case: Case, seen: HttpStatus) -> Finding:
     """The finding for an error status."""
     if access.is_outage(seen):
-        return access.authorization_outage(seen)
+        return access.authorization_outage(case, seen)
     match seen.status:
         case 401:
             return access.unauthorized(case, seen)
@@ -78,7 +79,7 @@ async def not_mcp(case: Case, seen: NotMcp) -> Finding:
     if case.spec.transport == "stdio":
         return _prints(case, seen)
     why = f"what answers at {_path(case)} is not MCP" + (f" ({seen.detail})" if seen.detail else "")
-    if (found := await _tls_port(case)) is not None:
+    if seen.detail == NOT_HTTP and (found := await _tls_port(case)) is not None:
         return found
     if (place := await find_elsewhere(case)) is not None:
         return wrong_place(case, place, why)

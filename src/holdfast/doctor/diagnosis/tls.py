@@ -73,7 +73,9 @@ async def unverified(case: Case, way: Way, seen: TlsFailure) -> Finding:
 
 async def speaks_tls(way: Way) -> bool:
     """Whether a TLS handshake succeeds there, whatever the certificate."""
-    return await _look(way) is not None
+    with anyio.move_on_after(ANSWER_SECONDS):
+        return await _look(way) is not None
+    return False
 
 
 async def speaks_plain_http(way: Way) -> bool:
