@@ -10,6 +10,7 @@
     ├── UnknownTool                    the server has no tool of that name
     ├── NoHub                          no hub runs that could be asked
     ├── HubRefused                     a running hub refused what was asked of it; .status
+    ├── LoginFailed                    logging in to a server did not succeed; whatever login there was stands
     ├── ToolHeld                       the tool says something else than when it was first seen, and is held
     ├── ServerUnavailable              the hub did not send the call; .server_id .state .reason .retry_in
     │   ├── ServerDisabled             it is switched off
@@ -50,6 +51,7 @@ __all__ = [
     "HubClosed",
     "HubRefused",
     "LoadFailed",
+    "LoginFailed",
     "NoHub",
     "Problem",
     "ServerBusy",
@@ -148,6 +150,10 @@ class HubRefused(HoldfastError):
         super().__init__(message, hint=hint)
         self.status = status
         """The HTTP status that it answered with."""
+
+
+class LoginFailed(HoldfastError):
+    """Logging in did not succeed; whatever login there was before stands."""
 
 
 class ToolHeld(HoldfastError):

@@ -22,7 +22,7 @@ __all__ = ["ANSWER_SECONDS", "Given", "Refused", "Unanswered", "document", "post
 ANSWER_SECONDS = 10.0
 """How long an authorization server may take."""
 
-_PASSING = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
+_PASSING = frozenset({"temporarily_unavailable", "server_error"})
 """Errors by which an authorization server says that it cannot answer now."""
 
 

@@ -17,6 +17,7 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
+from holdfast.auth.bearer import Logins
 from holdfast.config.spec import BadServer, Config, ServerSpec
 from holdfast.core.catalog import Catalog, Listing, NameKey
 from holdfast.core.lifecycle import effects as do
@@ -33,6 +34,7 @@ from holdfast.hub.journal import HubRecord, Journal, Published, Sink
 from holdfast.hub.keeper import Keeper
 from holdfast.hub.lease import Workshop
 from holdfast.hub.loader import read
+from holdfast.hub.logins import noted_logins, notice_logins
 from holdfast.hub.lookup import holds_changed, is_repeatable, refuse_held, resolved
 from holdfast.hub.memory import Memory
 from holdfast.hub.outcome import Tool
@@ -65,8 +67,10 @@ class Hub:
         on_warning: OnWarning | None = None,
         clock: Clock | None = None,
         chance: Callable[[], float] = random.random,
+        logins: Logins | None = None,
     ) -> None:
         self.config = config
+        self.logins = logins or Logins()
         self.catalog = Catalog()
         self._clock = clock or RealClock()
         self._chance = chance
@@ -107,6 +111,7 @@ class Hub:
     async def __aenter__(self) -> Self:
         """Start, and return at once: servers come up in the background."""
         self.catalog = await anyio.to_thread.run_sync(self._keeper.restore, self.config)
+        logins = await noted_logins(self)
         self._house = await anyio.create_task_group().__aenter__()
         with anyio.CancelScope(shield=True):  # over in a moment; half an entered group could not be left again
             tasks: anyio.abc.TaskGroup = await self._house.start(self._keep_house)
@@ -116,7 +121,7 @@ class Hub:
             clock=self._clock,
             chance=self._chance,
             workshop=Workshop(
-                Dialer(warden=self._warden, limits=settings.limits),
+                Dialer(warden=self._warden, limits=settings.limits, authorize=self.logins.authorize),
                 Turnstile(settings.load.concurrency, tasks),
                 self._memory,
                 settings.load,
@@ -129,6 +134,7 @@ class Hub:
         for slot in [self._placed(server) for server in self.config.servers.values()]:
             self._begin(slot)
         tasks.start_soon(self._keeper.run, name="state keeper")
+        tasks.start_soon(notice_logins, self, logins, name="login watch")
         return self
 
     async def __aexit__(
@@ -243,8 +249,7 @@ class Hub:
         """Ask for completions of a prompt's or a template's argument; ``ref`` uses the catalog's names."""
         by_uri = "uri" in ref
         key = resolved(self.catalog, str(ref["uri" if by_uri else "name"]), Kind.TEMPLATE if by_uri else Kind.PROMPT)
-        own = {**ref, ("uri" if by_uri else "name"): key.original}
-        params = {"ref": own, "argument": dict(argument)}
+        params = {"ref": {**ref, ("uri" if by_uri else "name"): key.original}, "argument": dict(argument)}
         return await self.request(key.server, "completion/complete", params, repeatable=True)
 
     # What operators do.
@@ -260,16 +265,15 @@ class Hub:
         generation = slot.machine.dialing
         while slot.machine.dialing == generation and generation is not None:
             await slot.changed()
-        failure = slot.failed_dials.get(generation) if generation is not None else None
-        if failure is not None:
+        if generation is not None and (failure := slot.failed_dials.get(generation)) is not None:
             raise LoadFailed(failure.evidence, f"MCP server '{name}' could not be connected: {failure.reason}")
         return slot.health()
 
     def logged_in(self, name: str) -> Health:
         """New credentials are there: a server that was denied or parked is tried again now."""
-        slot = self.slot(name)
-        slot.tell(on.LoginSucceeded())
-        return slot.health()
+        for slot in [self.slot(name), *(own for own in self.private.all() if own.id == name)]:
+            slot.tell(on.LoginSucceeded())
+        return self.server_health(name)
 
     async def toggle(self, name: str, enabled: bool) -> Health:
         """Switch a server on or off. Idempotent; switching on resets its health."""
