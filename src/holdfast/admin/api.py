@@ -6,19 +6,23 @@ here, no cookie and no address: a request acts only by the token in it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from itertools import count
 from typing import TypeAlias
 from urllib.parse import quote, urlsplit
 
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from holdfast.admin.operations import OPERATIONS, Operation, look_up
+from holdfast.admin.feed import KEEP_ALIVE, KEEP_ALIVE_SECONDS, Feed, frame
+from holdfast.admin.lines import Lines
+from holdfast.admin.openapi import document
+from holdfast.admin.operations import MOST_LINES, OPERATIONS, Operation, look_up
 from holdfast.admin.sessions import CODE_SECONDS, Sessions, TooManyGuesses
 from holdfast.admin.views import Views
-from holdfast.control.models import ApiError, Approve, Code, Server, Session, Shape, SignIn
+from holdfast.control.models import ApiError, Approve, Code, Logs, Server, Session, Shape, SignIn
 from holdfast.core.classify import classify
 from holdfast.errors import HoldfastError, LoadFailed, ServerUnavailable, ToolHeld, UnknownServer, UnknownTool
 from holdfast.hub.hub import Hub
@@ -34,7 +38,6 @@ HEADERS = {
 """An answer is for the one who asked, once, and is never a page."""
 
 LARGEST_BODY = 16 * 1024
-MOST_LINES = 1_000
 
 
 class Refused(Exception):
@@ -74,10 +77,12 @@ Handler: TypeAlias = Callable[[Asked], Awaitable[Shape | Response]]
 class ControlApi:
     """An ASGI application for everything below ``/api``."""
 
-    def __init__(self, hub: Hub, views: Views, sessions: Sessions) -> None:
+    def __init__(self, hub: Hub, views: Views, sessions: Sessions, *, feed: Feed, lines: Lines) -> None:
         self._hub = hub
         self._views = views
         self._sessions = sessions
+        self._feed = feed
+        self._lines = lines
         self._handlers: dict[str, Handler] = {one.name: getattr(self, f"_{one.name}") for one in OPERATIONS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -144,6 +149,7 @@ class ControlApi:
     async def _approve(self, asked: Asked) -> Server:
         assert isinstance(asked.body, Approve)  # noqa: S101 - the table says so
         self._hub.approve(asked.server, asked.body.tool, mark=asked.body.mark)
+        self._feed.touched(asked.server)
         return self._views.server(asked.server)
 
     async def _list_approvals(self, asked: Asked) -> Shape:
@@ -151,6 +157,30 @@ class ControlApi:
 
     async def _get_catalog(self, asked: Asked) -> Shape:
         return self._views.catalog()
+
+    async def _get_logs(self, asked: Asked) -> Shape:
+        self._hub.slot(asked.server)
+        most = asked.number("lines", default=200, most=MOST_LINES)
+        return Logs(server=asked.server, lines=self._lines.last(asked.server, most))
+
+    async def _follow_logs(self, asked: Asked) -> Response:
+        self._hub.slot(asked.server)
+        return _stream(self._log_frames(asked.server))
+
+    async def _log_frames(self, server: str) -> AsyncIterator[bytes]:
+        yield KEEP_ALIVE
+        numbers = count(1)
+        async for lines in self._lines.follow(server, silence=KEEP_ALIVE_SECONDS):
+            yield b"".join(frame("line", line.model_dump_json(), next(numbers)) for line in lines) or KEEP_ALIVE
+
+    async def _follow_events(self, asked: Asked) -> Response:
+        return _stream(self._feed.follow())
+
+    async def _get_targets(self, asked: Asked) -> Shape:
+        return self._views.targets()
+
+    async def _get_openapi(self, asked: Asked) -> Response:
+        return JSONResponse(document(), headers=HEADERS)
 
     async def _new_code(self, asked: Asked) -> Shape:
         return Code(code=self._sessions.new_code(), expires_in=CODE_SECONDS)
@@ -202,6 +232,10 @@ async def _body(operation: Operation, request: Request) -> Shape | None:
         first = exc.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise Refused(422, f"the body is not what it must be: {f'{where}: ' if where else ''}{first['msg']}") from None
+
+
+def _stream(frames: AsyncIterator[bytes]) -> Response:
+    return StreamingResponse(frames, media_type="text/event-stream", headers={**HEADERS, "x-accel-buffering": "no"})
 
 
 def _status(error: HoldfastError) -> int:

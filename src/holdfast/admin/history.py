@@ -13,12 +13,20 @@ from holdfast.admin.tally import Tally
 from holdfast.control.models import Change, LastError
 from holdfast.core.lifecycle.effects import Transition
 from holdfast.core.lifecycle.table import State
-from holdfast.hub.journal import HubRecord
+from holdfast.hub.journal import CallEnded, CallOutcome, HubRecord
 
-__all__ = ["History", "Past"]
+__all__ = ["History", "Past", "change_of"]
 
 KEPT = 100
 """Transitions remembered for each server."""
+
+_WENT_WRONG: frozenset[CallOutcome] = frozenset({"failed", "timed_out", "refused"})
+"""What counts as an error of a call; an answer does not, whatever it says, nor does a denial or a caller that left."""
+
+_TELLS_OF_SERVER: frozenset[CallOutcome] = frozenset({"failed", "timed_out", "denied"})
+"""After these, what the caller was told is the last that is known to have gone wrong with the server."""
+
+_ANSWERED: frozenset[CallOutcome] = frozenset({"completed", "tool_error", "rpc_error"})
 
 _FELL = frozenset({State.RECONNECTING, State.DENIED, State.PERMANENTLY_FAILED})
 
@@ -46,6 +54,15 @@ class Past:
             self.reconnects += self._fell
             self._stood, self._fell = True, False
 
+    def called(self, record: CallEnded, at: float) -> None:
+        """A call to it ended."""
+        error = record.outcome in _WENT_WRONG
+        self.calls += 1
+        self.errors += error
+        self.tally.count(at, seconds=record.seconds if record.outcome in _ANSWERED else None, error=error)
+        if record.reason and record.outcome in _TELLS_OF_SERVER:
+            self.last_error = LastError(at=at, text=record.reason)
+
 
 class History:
     """Every server's past, by its id."""
@@ -57,7 +74,9 @@ class History:
 
     def __call__(self, record: HubRecord) -> None:
         """Take a record."""
-        if isinstance(record, Transition):
+        if isinstance(record, CallEnded):
+            self.of(record.server).called(record, self._wall())
+        elif isinstance(record, Transition):
             self.of(record.server).moved(record, self._wall())
 
     def of(self, server: str) -> Past:

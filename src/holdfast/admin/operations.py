@@ -13,17 +13,24 @@ from holdfast.control.models import (
     CatalogView,
     Code,
     HubView,
+    Logs,
     Server,
     Servers,
     Session,
     Shape,
     SignIn,
+    TargetsView,
 )
 
-__all__ = ["OPERATIONS", "Lookup", "Needs", "Operation", "look_up"]
+__all__ = ["MOST_LINES", "OPERATIONS", "Lookup", "Needs", "Operation", "look_up"]
 
 Needs: TypeAlias = Literal["nothing", "session", "control"]
-"""What a caller must show: a browser's token is as good as the control token but for making further codes."""
+"""What a caller must show: a browser's token is as good as the control token, but neither makes further codes
+nor is told addresses with whatever is secret in them.
+"""
+
+MOST_LINES = 1_000
+"""How many lines of a log can be asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +92,39 @@ OPERATIONS = (
     Operation(
         name="get_catalog", method="GET", path="/api/catalog", summary="What clients are shown", answer=CatalogView
     ),
+    Operation(
+        name="get_logs",
+        method="GET",
+        path=f"{_SERVER}/logs",
+        summary="The last lines about it: its stderr, and what the hub noted",
+        answer=Logs,
+        query=("lines",),
+        errors=(404,),
+    ),
+    Operation(
+        name="follow_logs",
+        method="GET",
+        path=f"{_SERVER}/logs/stream",
+        summary="The lines about it from now on: an event `line`, a LogLine, for each",
+        media_type="text/event-stream",
+        errors=(404,),
+    ),
+    Operation(
+        name="follow_events",
+        method="GET",
+        path="/api/events",
+        summary="Everything that happens from now on",
+        media_type="text/event-stream",
+    ),
+    Operation(
+        name="get_targets",
+        method="GET",
+        path="/api/targets",
+        summary="The servers as a gateway's targets, with their addresses as they are",
+        answer=TargetsView,
+        needs="control",
+    ),
+    Operation(name="get_openapi", method="GET", path="/api/openapi.json", summary="This document", needs="nothing"),
     Operation(
         name="new_code",
         method="POST",

@@ -20,12 +20,21 @@ SAMPLES = 64
 class _Step:
     """One step."""
 
-    __slots__ = ("calls", "errors", "number", "times")
+    __slots__ = ("_middle", "_taken_at", "calls", "errors", "number", "times")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.calls = self.errors = 0
         self.times: deque[float] = deque(maxlen=SAMPLES)
+        self._middle: float | None = None
+        self._taken_at = 0
+
+    def milliseconds(self) -> float | None:
+        """The median; taken once for as long as no call is added, as is so for every step but the last."""
+        if self._taken_at != self.calls:
+            self._taken_at = self.calls
+            self._middle = round(median(self.times) * 1000, 2) if self.times else None
+        return self._middle
 
 
 class Tally:
@@ -57,7 +66,5 @@ class Tally:
             until=(last + 1) * STEP_SECONDS,
             calls=tuple(step.calls if step else 0 for step in wanted),
             errors=tuple(step.errors if step else 0 for step in wanted),
-            milliseconds=tuple(
-                round(median(step.times) * 1000, 2) if step is not None and step.times else None for step in wanted
-            ),
+            milliseconds=tuple(step.milliseconds() if step else None for step in wanted),
         )

@@ -12,7 +12,9 @@ from holdfast._version import __version__
 from holdfast.admin.history import History
 from holdfast.admin.words import STATUS, Facts, Words, words_for
 from holdfast.config.spec import BadServer, ServerSpec
+from holdfast.config.targets import targets_of
 from holdfast.control.models import (
+    Activity,
     Approval,
     Approvals,
     Breaker,
@@ -23,6 +25,8 @@ from holdfast.control.models import (
     LastError,
     Server,
     Servers,
+    TargetsView,
+    TargetView,
 )
 from holdfast.core.catalog import Entry, Source
 from holdfast.core.classify import classify
@@ -163,6 +167,23 @@ class Views:
                 )
                 for one in self._hub.approvals.pending()
             )
+        )
+
+    def activity(self, name: str) -> Activity | None:
+        """The picture of a server's calls; None if it had none lately."""
+        return self._history.of(name).tally.activity(self._wall())
+
+    def targets(self) -> TargetsView:
+        """The servers that a gateway can route to, with their addresses as they are, and why the others are not."""
+        targets = targets_of(self._hub.config)
+        off = [one.id for one in targets.found if self._hub.slot(one.id).switched_off]
+        return TargetsView(
+            targets=tuple(
+                TargetView(id=one.id, url=one.url, transport=one.transport)
+                for one in targets.found
+                if one.id not in off
+            ),
+            left_out={**targets.left_out, **dict.fromkeys(off, "it is switched off")},
         )
 
     def _words(self, slot: Slot, health: Health, *, tools: int, held: int) -> Words:

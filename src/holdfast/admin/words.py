@@ -108,6 +108,8 @@ def _coming(health: Health, facts: Facts) -> Words:
     if health.attempts and health.retry_in:
         count = f" ({health.attempts} of {facts.attempts_allowed})" if facts.attempts_allowed else ""
         parts.append(f"The next one is in {_seconds(health.retry_in)}{count}.")
+    if health.breaker_retry_in:
+        parts.append(f"Calls to it are refused for another {_seconds(health.breaker_retry_in)}.")
     return Words(" ".join(parts))
 
 

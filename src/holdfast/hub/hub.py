@@ -76,8 +76,8 @@ class Hub:
         self._chance = chance
         self.approvals = Approvals(state_file, holds=lambda server: holds_changed(self.config, server))
         self._keeper = Keeper(Store(state_file) if state_file is not None else None, self.approvals)
-        self._journal = Journal()
-        self._journal.add_sink(Watcher(on_warning))
+        self.journal = Journal()
+        self.journal.add_sink(Watcher(on_warning))
         self._slots: dict[str, Slot] = {}
         self._memory = Memory()
         self._warden = Warden()
@@ -121,7 +121,12 @@ class Hub:
             clock=self._clock,
             chance=self._chance,
             workshop=Workshop(
-                Dialer(warden=self._warden, limits=settings.limits, authorize=self.logins.authorize),
+                Dialer(
+                    warden=self._warden,
+                    limits=settings.limits,
+                    authorize=self.logins.authorize,
+                    on_stderr=self.journal.heard,
+                ),
                 Turnstile(settings.load.concurrency, tasks),
                 self._memory,
                 settings.load,
@@ -130,7 +135,7 @@ class Hub:
             shelf=self,
             relay=lambda: self._relay,
         )
-        self.private.open(self._around, self._journal.tell)
+        self.private.open(self._around, self.journal.tell)
         for slot in [self._placed(server) for server in self.config.servers.values()]:
             self._begin(slot)
         tasks.start_soon(self._keeper.run, name="state keeper")
@@ -177,7 +182,7 @@ class Hub:
             await self._keeper.close(lambda: last)
             for slot in self._all_slots():
                 await slot.closed.wait()
-        self._journal.close()
+        self.journal.close()
         self._all_closed.set()
 
     # What readers see.
@@ -214,12 +219,12 @@ class Hub:
 
     def events(self) -> AsyncIterator[HubRecord]:
         """Every transition, trip, retry and publication from now on, until the hub is closed."""
-        return self._journal.records()
+        return self.journal.records()
 
     def listen(self, sink: Sink) -> Callable[[], None]:
         """Have ``sink`` told every record at once, calls too; it must not wait. What is returned ends it."""
-        self._journal.add_sink(sink)
-        return lambda: self._journal.remove_sink(sink)
+        self.journal.add_sink(sink)
+        return lambda: self.journal.remove_sink(sink)
 
     # What callers ask.
 
@@ -331,14 +336,14 @@ class Hub:
 
     def tell(self, record: do.Record) -> None:
         """Pass a record on."""
-        self._journal.tell(record)
+        self.journal.tell(record)
 
     def _show(self, server: str, catalog: Catalog) -> None:
         before, self.catalog = self.catalog, catalog
         if catalog is not before:
             kinds = tuple(sorted(kind.value for kind in catalog.since(before).kinds))
             if kinds:
-                self._journal.tell(Published(server=server, version=catalog.version, kinds=kinds, at=self._clock.now()))
+                self.journal.tell(Published(server=server, version=catalog.version, kinds=kinds, at=self._clock.now()))
             self._keeper.changed(self._snapshot)
 
     def _placed(self, server: ServerSpec | BadServer) -> Slot:
@@ -387,7 +392,7 @@ class Hub:
         used, settings = slot or self.slot(server), self.config.settings
         refuse = partial(refuse_held, self.approvals, server, method, params)
         errand = Errand(method, params, settings.call, refuse, on_progress=on_progress, caller=caller)
-        with Account(server, method, self._clock, self._journal.tell) as account:
+        with Account(server, method, self._clock, self.journal.tell) as account:
             refuse()
             ready_at = self._clock.now() + ready_within(used, settings, own=slot is not None)
             return account.answered(await send(used, errand, account, repeatable=repeatable, ready_at=ready_at))

@@ -12,6 +12,8 @@ import anyio
 
 from holdfast.core.breaker import Tripped
 from holdfast.core.lifecycle.effects import BreakerChanged, CloseFailed, Record, RetryPlanned, Transition
+from holdfast.core.redact import Redactor
+from holdfast.wire.process import OnStderr
 
 __all__ = ["CallEnded", "CallOutcome", "HubRecord", "Journal", "Missed", "OfOneClient", "Published", "Sink"]
 
@@ -82,11 +84,21 @@ class Journal:
     def __init__(self) -> None:
         self._listeners: set[_Listener] = set()
         self._sinks: list[Sink] = [write_to_log]
+        self._readers: list[OnStderr] = []
         self._closed = False
 
     def add_sink(self, sink: Sink) -> None:
         """Have every record told to a function, at once; it must not wait."""
         self._sinks.append(sink)
+
+    def add_reader(self, reader: OnStderr) -> None:
+        """Have what servers' processes write to stderr told to a function, line by line; it must not wait."""
+        self._readers.append(reader)
+
+    def heard(self, server: str, line: bytes, redactor: Redactor) -> None:
+        """A server's process wrote a line to its stderr: no record, since there may be any number of them."""
+        for reader in self._readers:
+            reader(server, line, redactor)
 
     def remove_sink(self, sink: Sink) -> None:
         """No longer."""

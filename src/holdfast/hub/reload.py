@@ -53,6 +53,13 @@ class Reloaded:
         parts = [(f"{word}: {', '.join(names)}") for word, names in self._changes() if names]
         return "; ".join(parts) or "no server's definition changed"
 
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the file, in words; empty if all of it is in force."""
+        return "; ".join(
+            f"{name} goes on with its old definition: {_told(problems)}" for name, problems in self.kept.items()
+        )
+
     def _changes(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield "added", self.added
         yield "removed", self.removed
@@ -66,6 +73,11 @@ class Kept:
 
     file: Path
     problems: tuple[Problem, ...]
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the file, in words."""
+        return _told(self.problems)
 
 
 OnReload: TypeAlias = Callable[[Reloaded | Kept], None]
@@ -90,6 +102,7 @@ class Reloader:
         self._environ = os.environ if environ is None else environ
         self._watched: tuple[Path, ...] = (file, *_env_files(file, self._environ))
         self._applied = self._seen = _stamp(self._watched)
+        self._in_trouble = False
 
     async def run(self) -> None:
         """Look, wait, and look again. The first time the file is read: it may have changed since the hub's was."""
@@ -115,6 +128,7 @@ class Reloader:
     async def _take(self) -> Reloaded | Kept | None:
         result = await self._read()
         if result is not None:
+            self._in_trouble = bool(result.trouble)
             self._on_reload(result)
         return result
 
@@ -137,7 +151,7 @@ class Reloader:
         unusable = dict(_unusable(before, fresh))
         servers = {name: before.servers[name] if name in unusable else server for name, server in fresh.servers.items()}
         config = replace(fresh, servers=servers)
-        if config == before and not unusable:
+        if config == before and not unusable and not self._in_trouble:
             return None
         await self._hub.apply(config)
         return _difference(self._file, before, config, unusable)
@@ -155,6 +169,10 @@ def write_to_log(result: Reloaded | Kept) -> None:
         for problem in problems:
             log.error("%s: the new definition cannot be used: %s%s", name, problem, _hint(problem))
         log.error("%s: the running definition stays in force", name)
+
+
+def _told(problems: tuple[Problem, ...]) -> str:
+    return "; ".join(f"{problem}{_hint(problem)}" for problem in problems)
 
 
 def _hint(problem: Problem) -> str:
