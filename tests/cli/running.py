@@ -26,7 +26,8 @@ HOLDFAST = Path(sys.executable).with_name("holdfast")
 LONGEST = 60
 
 _ON_TERMINAL = """
-import fcntl, os, sys, termios
+import fcntl, os, signal, sys, termios
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell has its background jobs, this test run for one, ignore it
 os.setsid()
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
