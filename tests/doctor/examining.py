@@ -42,7 +42,7 @@ class Examination:
 
     async def all(self, *, within: float = PLENTY, names: Sequence[str] = (), **more: Any) -> Report:
         """The whole report."""
-        report = await Doctor(self._reading(), timeout=within, **more).examine(names)
+        report = await Doctor(self.reading(), timeout=within, **more).examine(names)
         for found in (one for server in report.servers for one in server.findings):
             _is_complete(found)
         return report
@@ -86,7 +86,7 @@ class Examination:
         elif not command.startswith("holdfast "):
             subprocess.run(["sh", "-c", command], check=True, stdout=subprocess.DEVNULL, cwd=self.folder)
 
-    def _reading(self) -> Reading:
+    def reading(self) -> Reading:
         read = read_or_report(self.file)
         assert isinstance(read, Reading)
         return read
@@ -147,6 +147,7 @@ def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Examination:
     folder = tmp_path / "clinic"
     folder.mkdir()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("HOLDFAST_TOKEN_STORE", "file")  # no test may touch a keyring
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)

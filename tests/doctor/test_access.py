@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import jwt
 import pytest
 
 from tests.doctor.examining import Examination
-from tests.peers.http_fault import FaultServer, respond
+from tests.peers.http_fault import Behaviour, FaultServer, Request, Script, respond
 from tests.peers.mcp_http import McpPeer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("DOC-2", "DOC-4", "DOC-8")]
@@ -27,11 +28,55 @@ async def test_a_server_that_wants_a_token_gets_one_by_the_remedy(clinic: Examin
         assert (await clinic.one()).health == "healthy"
 
 
+def guarded(peer: FaultServer, **metadata: object) -> Script:
+    """A server that wants a login, and an authorization server that describes itself at the same address."""
+
+    def answer(request: Request) -> Behaviour:
+        if "oauth-protected-resource" in request.path:
+            described = {"resource": f"{peer.origin}/mcp", "authorization_servers": [peer.origin]}
+            return respond(200, json.dumps(described), content_type="application/json")
+        if "oauth-authorization-server" in request.path and metadata:
+            return respond(200, json.dumps({"issuer": peer.origin, **metadata}), content_type="application/json")
+        if ".well-known" in request.path:
+            return respond(404, "no")
+        where = f"{peer.origin}/.well-known/oauth-protected-resource"
+        return respond(401, "", {"www-authenticate": f'Bearer resource_metadata="{where}"'})
+
+    return answer
+
+
+ENDPOINTS = {
+    "token_endpoint": "http://127.0.0.1:1/token",
+    "authorization_endpoint": "http://127.0.0.1:1/authorize",
+    "code_challenge_methods_supported": ["S256"],
+}
+
+
 async def test_a_server_that_names_its_authorization_server_wants_a_login(clinic: Examination) -> None:
-    challenge = 'Bearer resource_metadata="http://127.0.0.1/.well-known/oauth-protected-resource"'
-    async with FaultServer(respond(401, "", {"www-authenticate": challenge})) as server:
+    async with FaultServer([]) as server:
+        server.script = guarded(server, **ENDPOINTS, registration_endpoint="http://127.0.0.1:1/register")
         found = await clinic.found({"url": f"{server.origin}/mcp"})
     clinic.matches("auth_login", found)
+
+
+async def test_everything_that_a_login_needs_and_nobody_gives_is_named(clinic: Examination) -> None:
+    async with FaultServer([]) as server:
+        server.script = guarded(server, **ENDPOINTS)
+        found = await clinic.found({"url": f"{server.origin}/mcp"})
+        assert found.code == "HF-LOGIN-INPUT"
+        clinic.matches("login_client_id", found)
+        clinic.carry_out(found)
+        assert [one.code for one in (await clinic.one()).findings] == ["HF-AUTH-NEEDED"]
+        server.script = guarded(server, token_endpoint="http://127.0.0.1:1/token")
+        found = await clinic.found({"url": f"{server.origin}/mcp"})
+    clinic.matches("login_device", found)
+
+
+async def test_an_authorization_server_that_says_nothing_of_itself_is_told(clinic: Examination) -> None:
+    async with FaultServer([]) as server:
+        server.script = guarded(server)
+        found = await clinic.found({"url": f"{server.origin}/mcp"})
+    clinic.matches("login_no_metadata", found)
 
 
 async def test_a_wrong_token_is_told_apart_from_none_and_replacing_it_is_the_cure(

@@ -52,6 +52,8 @@ class Learned:
     probe: Probe | None = None
     failed: bool = False
     """Whether a check found what keeps the server from being used."""
+    login_ended: str = ""
+    """Why its login is worth nothing any more."""
     renewed: str = ""
     """What became of an expired login, if it was renewed."""
     live: LiveState | None = None

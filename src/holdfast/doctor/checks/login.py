@@ -10,8 +10,8 @@ import anyio.to_thread
 
 from holdfast.auth.status import LoginStatus, Refreshed, refresh_now, status_of
 from holdfast.doctor.case import Case
-from holdfast.doctor.checks.base import Check, Seen, found
-from holdfast.doctor.findings import finding, shell
+from holdfast.doctor.checks.base import Check, Seen
+from holdfast.doctor.findings import finding
 from holdfast.doctor.tokens import claims_of, configured_token
 
 __all__ = ["LoginCheck"]
@@ -24,7 +24,7 @@ class LoginCheck(Check):
     looks_at: ClassVar[str] = "where its credentials come from and whether they have expired; a login is renewed then"
     needs: ClassVar[tuple[str, ...]] = ("definition",)
     transports: ClassVar[tuple[str, ...]] = ("http", "sse")
-    finds: ClassVar[tuple[str, ...]] = ("HF-LOGIN-ENDED", "HF-LOGIN-UNREACHABLE", "HF-LOGIN-RENEWED")
+    finds: ClassVar[tuple[str, ...]] = ("HF-LOGIN-RENEWED",)
 
     async def look(self, case: Case) -> Seen:
         """Read the store; ask the authorization server only about a token that has expired."""
@@ -59,16 +59,15 @@ def _renewed(case: Case, result: Refreshed) -> Seen:
             note = finding("HF-LOGIN-RENEWED", words, "nothing is to be done", "holdfast auth status")
             return Seen(f"a login from {result.status.place}{_until(result.status)}, renewed just now", (note,))
         case "unreachable":
-            words = f"its token expired and could not be renewed just now: {result.reason}; the login stands"
-            text = "try again when the authorization server answers: nobody need log in anew"
-            return found(finding("HF-LOGIN-UNREACHABLE", words, text, shell("holdfast", "doctor", case.id)))
+            return Seen(f"a login that expired and could not be renewed just now: {result.reason}")
         case _:
             return _ended(case, result.reason)
 
 
 def _ended(case: Case, why: str) -> Seen:
-    words = f"its login has ended: {why}"
-    return found(finding("HF-LOGIN-ENDED", words, "log in again", shell("holdfast", "login", case.id)))
+    """No finding yet: the server may let us in all the same, and if it does not, the handshake tells of it."""
+    case.learned.login_ended = why
+    return Seen(f"a login that has ended: {why}")
 
 
 def _header(case: Case) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+from holdfast.config.spec import OAuthSettings
 from holdfast.core.challenge import Challenge, read_challenge
 from holdfast.core.classify import is_outage_body
 from holdfast.core.evidence import HttpStatus, Login, LoginState
 from holdfast.doctor.case import Case
+from holdfast.doctor.diagnosis.logins import login_scope, login_wanted
 from holdfast.doctor.findings import Finding, ask_for, finding, shell
 from holdfast.doctor.tokens import claims_of, configured_token, is_for
 
@@ -22,11 +24,11 @@ AGENTGATEWAY_KNOB = (
 )
 
 
-def unauthorized(case: Case, seen: HttpStatus) -> Finding:
+async def unauthorized(case: Case, seen: HttpStatus) -> Finding:
     """The finding for a 401."""
     challenge = read_challenge(_challenge(seen))
     if seen.login is not None and (challenge.made or not seen.credentials_sent):
-        return _login(case, challenge, seen.login)
+        return await _login(case, challenge, seen.login)
     if challenge.wants_scope:
         return _scope(case, challenge)
     if not seen.credentials_sent:
@@ -46,35 +48,20 @@ def unauthorized(case: Case, seen: HttpStatus) -> Finding:
     return _replace(case, "HF-AUTH-REJECTED", words + (f": {said}" if said else ""))
 
 
-def _login(case: Case, challenge: Challenge, login: Login) -> Finding:
+async def _login(case: Case, challenge: Challenge, login: Login) -> Finding:
     if challenge.wants_scope:
-        return _login_scope(challenge, login)
-    match login.state:
-        case LoginState.NONE if challenge.resource_metadata:
-            words = "the server asks for a login, and nobody has logged in (HTTP 401)"
-            return finding("HF-AUTH-NEEDED", words, "log in", login.command)
-        case LoginState.NONE:
-            return _needed(case, login)
-        case LoginState.GOOD:
-            words = "the server does not accept the login (HTTP 401)"
-            return finding("HF-AUTH-REJECTED", words, "log in again", login.command)
-        case LoginState.EXPIRED | LoginState.REFUSED:
-            words = "its login has ended, and cannot be renewed (HTTP 401)"
-            return finding("HF-LOGIN-ENDED", words, "log in again", login.command)
-
-
-def _login_scope(challenge: Challenge, login: Login) -> Finding:
-    wanted = " ".join(challenge.scope)
-    words = f"its login lacks {f'the scope `{wanted}`' if wanted else 'a scope'}, which the server wants"
-    command = f"{login.command} {shell('--scope', wanted)}" if wanted else login.command
-    return finding("HF-AUTH-SCOPE", words, "log in again with it: what was granted before is kept", command)
+        return login_scope(challenge, login)
+    # Many servers that take a key and know no logins challenge with `Bearer` all the same.
+    if login.state is LoginState.NONE and not challenge.resource_metadata and case.spec.oauth == OAuthSettings():
+        return _needed(case, login)
+    return await login_wanted(case, challenge, login)
 
 
 def forbidden(case: Case, seen: HttpStatus) -> Finding:
     """The finding for a 403 that is no outage."""
     challenge = read_challenge(_challenge(seen))
     if challenge.wants_scope:
-        return _login_scope(challenge, seen.login) if seen.login is not None else _scope(case, challenge)
+        return login_scope(challenge, seen.login) if seen.login is not None else _scope(case, challenge)
     body = " ".join(seen.body.split())[:160]
     if not body or body == "external authorization failed":
         return _unclear(case, body)

@@ -31,7 +31,7 @@ async def status(case: Case, seen: HttpStatus) -> Finding:
         return access.authorization_outage(case, seen)
     match seen.status:
         case 401:
-            return access.unauthorized(case, seen)
+            return await access.unauthorized(case, seen)
         case 403:
             return access.forbidden(case, seen)
         case 404 | 405 | 406 | 410 | 415:
