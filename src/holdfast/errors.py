@@ -91,6 +91,8 @@ class Problem:
     line: int = 0
     column: int = 0
     path: str = ""
+    variable: str = ""
+    """The environment variable whose absence is the problem, if it is."""
 
     @property
     def place(self) -> str:

@@ -107,9 +107,7 @@ class Browser:
 
     async def press(self, *keys: str, shift: bool = False) -> None:
         """Keys, one after the other, to whatever has the focus."""
-        actions = [
-            {"type": kind, "value": KEYS.get(key, key)} for key in keys for kind in ("keyDown", "keyUp")
-        ]
+        actions = [{"type": kind, "value": KEYS.get(key, key)} for key in keys for kind in ("keyDown", "keyUp")]
         if shift:
             actions = [{"type": "keyDown", "value": _SHIFT}, *actions, {"type": "keyUp", "value": _SHIFT}]
         await self._post("/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})

@@ -61,7 +61,12 @@ async def test_an_operator_sees_what_is_wrong_with_the_demo_fleet_and_heals_it(t
 
 async def test_every_value_on_the_page_is_one_of_the_api(tmp_path: Path) -> None:
     async with running() as origin:
-        servers = {"up": {"url": origin.url}, "gone": {"command": "no-such-command"}, "off": {"url": origin.url}, "later": lazy(1)}
+        servers = {
+            "up": {"url": origin.url},
+            "gone": {"command": "no-such-command"},
+            "off": {"url": origin.url},
+            "later": lazy(1),
+        }
         async with watching(tmp_path, "--config", str(write_config(tmp_path / "mcp.json", servers))) as page:
             await page.api("servers/off/disable", method="POST")
             await page.come_in()
@@ -126,7 +131,9 @@ async def test_it_says_that_it_is_out_of_touch_and_finds_back(tmp_path: Path) ->
 
 async def test_a_changed_tool_is_read_and_approved_there(tmp_path: Path) -> None:
     async with running() as origin:
-        config = write_config(tmp_path / "mcp.json", {"o": {"url": origin.url, "tools": {"holdChanged": True}}}, refresh="1s")
+        config = write_config(
+            tmp_path / "mcp.json", {"o": {"url": origin.url, "tools": {"holdChanged": True}}}, refresh="1s"
+        )
         async with watching(tmp_path, "--config", str(config)) as page:
             await page.come_in()
             await page.in_group("up", "o")

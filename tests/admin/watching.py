@@ -115,4 +115,3 @@ def write_config(file: Path, servers: dict[str, Any], **settings: Any) -> Path:
     """An mcp.json."""
     file.write_text(json.dumps({"mcpServers": servers, "holdfast": settings}))
     return file
-

@@ -20,6 +20,7 @@ COMMANDS = {
     "disable": ("holdfast.cli.disable", "Switch servers of a running hub off"),
     "logs": ("holdfast.cli.logs", "Show what a server wrote, and what the hub noted of it"),
     "approve": ("holdfast.cli.approve", "Look at tools that say something else than before, and approve it"),
+    "doctor": ("holdfast.cli.doctor", "Check every server, and say how to mend what is broken"),
     "tools": ("holdfast.cli.tools", "List every server's tools, and why the others have none"),
     "call": ("holdfast.cli.call", "Call one tool of one server"),
     "login": ("holdfast.cli.login", "Log in to a server that asks for it"),
