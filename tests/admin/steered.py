@@ -83,7 +83,7 @@ class Follower:
                 await self._news.wait()
 
     async def run(self, control: Control, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        async with aclosing(control.events()) as events:  # type: ignore[type-var]  # an async generator is behind it
+        async with aclosing(control.events()) as events:
             async for event in events:
                 self.events.append((event.name, json.loads(event.data)))
                 if event.name == "hello":

@@ -141,6 +141,7 @@ OPERATIONS = (
         body=SignIn,
         answer=Session,
         needs="nothing",
+        errors=(401,),
     ),
 )
 
