@@ -6,6 +6,7 @@ here, no cookie and no address: a request acts only by the token in it.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from itertools import count
@@ -25,7 +26,15 @@ from holdfast.admin.sessions import CODE_SECONDS, Sessions, TooManyGuesses
 from holdfast.admin.views import Views
 from holdfast.control.models import ApiError, Approve, Code, Logs, Server, Session, Shape, SignIn
 from holdfast.core.classify import classify
-from holdfast.errors import HoldfastError, LoadFailed, ServerUnavailable, ToolHeld, UnknownServer, UnknownTool
+from holdfast.errors import (
+    HoldfastError,
+    LoadFailed,
+    ServerDisabled,
+    ServerUnavailable,
+    ToolHeld,
+    UnknownServer,
+    UnknownTool,
+)
 from holdfast.hub.hub import Hub
 
 __all__ = ["HEADERS", "ControlApi", "Refused"]
@@ -166,11 +175,12 @@ class ControlApi:
 
     async def _follow_logs(self, asked: Asked) -> Response:
         self._hub.slot(asked.server)
-        return _EventStream(self._log_frames(asked.server))
+        last = asked.number("lines", default=0, most=MOST_LINES)
+        return _EventStream(self._log_frames(asked.server, last))
 
-    async def _log_frames(self, server: str) -> AsyncGenerator[bytes, None]:
+    async def _log_frames(self, server: str, last: int) -> AsyncGenerator[bytes, None]:
         numbers = count(1)
-        async with aclosing(self._lines.follow(server, silence=KEEP_ALIVE_SECONDS)) as news:
+        async with aclosing(self._lines.follow(server, silence=KEEP_ALIVE_SECONDS, last=last)) as news:
             async for lines in news:
                 yield b"".join(frame("line", line.model_dump_json(), next(numbers)) for line in lines) or KEEP_ALIVE
 
@@ -257,8 +267,16 @@ def _status(error: HoldfastError) -> int:
 
 
 def _explained(error: HoldfastError) -> ApiError:
-    hint = classify(error.evidence).hint if isinstance(error, LoadFailed) and not error.hint else error.hint
-    return ApiError(error=error.message, hint=hint)
+    return ApiError(error=error.message, hint=error.hint or _next_step(error))
+
+
+def _next_step(error: HoldfastError) -> str:
+    match error:
+        case LoadFailed():
+            return classify(error.evidence).hint
+        case ServerDisabled():
+            return f"switch it on first: `holdfast enable {shlex.quote(error.server_id)}`"
+    return ""
 
 
 def _json(shape: Shape, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

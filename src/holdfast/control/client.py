@@ -107,9 +107,10 @@ class Control:
         """The last lines about a server."""
         return await self._ask(Logs, "GET", f"{_of(server)}/logs?lines={lines}")
 
-    async def follow(self, server: str) -> AsyncGenerator[LogLine, None]:
-        """The lines about a server from now on, until the hub ends. Close it if you leave it sooner (``aclosing``)."""
-        async with aclosing(self._events(f"{_of(server)}/logs/stream")) as events:
+    async def follow(self, server: str, *, lines: int = 0) -> AsyncGenerator[LogLine, None]:
+        """The last lines about a server and all from now on, until the hub ends or no longer has it."""
+        first = f"?lines={lines}" if lines else ""
+        async with aclosing(self._events(f"{_of(server)}/logs/stream{first}")) as events:
             async for event in events:
                 if event.name == "line":
                     yield self._read(LogLine, event.data)
