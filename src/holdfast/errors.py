@@ -8,6 +8,7 @@
     ├── UsageError                     the command was called with wrong arguments
     ├── UnknownServer                  no server of that name is configured
     ├── UnknownTool                    the server has no tool of that name
+    ├── LoginFailed                    logging in to a server did not succeed; whatever login there was stands
     ├── NoHub                          no hub runs that could be asked
     ├── HubRefused                     a running hub refused what was asked of it; .status
     ├── ToolHeld                       the tool says something else than when it was first seen, and is held
@@ -50,6 +51,7 @@ __all__ = [
     "HubClosed",
     "HubRefused",
     "LoadFailed",
+    "LoginFailed",
     "NoHub",
     "Problem",
     "ServerBusy",
@@ -89,6 +91,8 @@ class Problem:
     line: int = 0
     column: int = 0
     path: str = ""
+    variable: str = ""
+    """The environment variable whose absence is the problem, if it is."""
 
     @property
     def place(self) -> str:
@@ -146,6 +150,10 @@ class HubRefused(HoldfastError):
         super().__init__(message, hint=hint)
         self.status = status
         """The HTTP status that it answered with."""
+
+
+class LoginFailed(HoldfastError):
+    """Logging in did not succeed; whatever login there was before stands."""
 
 
 class ToolHeld(HoldfastError):

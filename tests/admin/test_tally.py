@@ -11,7 +11,7 @@ from holdfast.admin.tally import STEP_SECONDS, STEPS, Tally
 from holdfast.core.lifecycle.effects import Transition
 from holdfast.core.lifecycle.table import State
 from holdfast.core.redact import Redactor
-from holdfast.hub.journal import CallEnded, CallOutcome
+from holdfast.hub.records import CallEnded, CallOutcome
 
 
 @pytest.mark.requirement("HUB-5")

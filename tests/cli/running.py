@@ -30,7 +30,8 @@ PACKAGE = str(Path(holdfast.__file__).parents[1])
 LONGEST = 60
 
 _ON_TERMINAL = """
-import fcntl, os, sys, termios
+import fcntl, os, signal, sys, termios
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell has its background jobs, this test run for one, ignore it
 os.setsid()
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
@@ -50,6 +51,7 @@ class Cli:
             "HOME": str(folder),
             "LANG": "C.UTF-8",
             "COLUMNS": "200",
+            "HOLDFAST_TOKEN_STORE": "file",
         }
 
     def configure(self, servers: Mapping[str, object], **settings: object) -> None:

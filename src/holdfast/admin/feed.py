@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
@@ -95,7 +95,7 @@ class Feed:
         for follower in self._followers:
             follower.came.set()
 
-    async def follow(self) -> AsyncIterator[bytes]:
+    async def follow(self) -> AsyncGenerator[bytes, None]:
         """The stream for one reader, as bytes."""
         follower = _Follower()
         self._followers.add(follower)

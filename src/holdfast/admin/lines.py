@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -110,7 +110,7 @@ class Lines:
         book = self._books.get(server)
         return tuple(line.shown() for line in list(book.lines)[-most:]) if book is not None else ()
 
-    async def follow(self, server: str, *, silence: float, last: int = 0) -> AsyncIterator[list[LogLine]]:
+    async def follow(self, server: str, *, silence: float, last: int = 0) -> AsyncGenerator[list[LogLine], None]:
         """The last lines, and those from now on as they come; none where nothing came for so many seconds."""
         book, reader = self._book(server), _Reader()
         book.readers.add(reader)

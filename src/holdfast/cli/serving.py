@@ -25,6 +25,7 @@ import uvicorn
 from holdfast.admin.app import Admin
 from holdfast.cli.address import endpoint, typed_command
 from holdfast.cli.callers import Callers
+from holdfast.cli.log_setup import keep_log
 from holdfast.cli.stdin import EndableStdin
 from holdfast.cli.steering import admin_of, word_left
 from holdfast.config.load import load_config
@@ -89,8 +90,9 @@ async def _run_http(serving: Serving) -> None:
     url = endpoint(serving.host, port)
     async with _fleet(serving, url) as (config, state_file):
         hub = Hub(config, state_file=state_file)
-        admin = admin_of(hub, url, demo=serving.config is None, token=serving.control_token)
-        web = create_app(hub, tokens=_tokens(serving.callers), allowed_hosts=serving.hosts, beside=admin.routes())
+        tokens = _tokens(serving.callers)
+        admin = admin_of(hub, url, demo=serving.config is None, token=serving.control_token, callers=tokens)
+        web = create_app(hub, tokens=tokens, allowed_hosts=serving.hosts, beside=admin.routes())
         server = _Server(
             uvicorn.Config(
                 web, log_config=None, access_log=False, timeout_graceful_shutdown=STREAMS_SECONDS, lifespan="on"
@@ -204,6 +206,7 @@ async def _fleet(serving: Serving, url: str) -> AsyncIterator[tuple[Config, Path
 
 
 def _watch(tasks: anyio.abc.TaskGroup, serving: Serving, hub: Hub, *, on_reload: OnReload | None = None) -> None:
+    tasks.start_soon(keep_log, hub)
     if hub.config.source is None:
         return
 

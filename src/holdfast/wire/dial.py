@@ -17,6 +17,7 @@ from holdfast.config.spec import Limits, ServerSpec
 from holdfast.core.evidence import Evidence, ProcessExit, TimedOut
 from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
+from holdfast.wire.authorizer import Authorize
 from holdfast.wire.connection import CLOSE_SECONDS, Connection, Wire
 from holdfast.wire.handshake import Era, negotiate
 from holdfast.wire.http import HttpDispatcher
@@ -36,10 +37,22 @@ OnNotice: TypeAlias = Callable[[str], None]
 class Dialer:
     """Dials servers under one set of bounds and one warden."""
 
-    def __init__(self, *, warden: Warden, limits: Limits, on_stderr: OnStderr | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        warden: Warden,
+        limits: Limits,
+        authorize: Authorize | None = None,
+        on_stderr: OnStderr | None = None,
+    ) -> None:
         self._warden = warden
         self._limits = limits
+        self._authorize = authorize
         self._on_stderr = on_stderr
+
+    def adopt(self, limits: Limits) -> None:
+        """Other bounds, for connections from now on."""
+        self._limits = limits
 
     @asynccontextmanager
     async def connect(
@@ -119,7 +132,8 @@ class Dialer:
             pipes = StdioDispatcher(child, self._limits, redactor)
             stack.push_async_callback(lambda: child.close(politely=pipes.stood))
             return pipes
-        peer = HttpPeer(spec, self._limits, redactor)
+        authorizer = self._authorize(spec) if self._authorize is not None else None
+        peer = HttpPeer(spec, self._limits, redactor, authorizer)
         stack.push_async_callback(peer.aclose)
         if spec.transport == "sse":
             return SseDispatcher(peer)

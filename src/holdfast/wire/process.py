@@ -27,7 +27,7 @@ from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
 from holdfast.wire.warden import MARK, Warden
 
-__all__ = ["Child", "OnStderr"]
+__all__ = ["Child", "OnStderr", "environment_of", "find_program"]
 
 INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 """What a server gets of our environment; whatever else it needs, its definition names."""
@@ -80,8 +80,8 @@ class Child:
     @classmethod
     async def start(cls, spec: ServerSpec, *, warden: Warden, redactor: Redactor, keep: int) -> Child:
         """Start the server's command, or raise ``ServerFailure`` with the reason why it cannot be."""
-        environment = _environment(spec, warden)
-        program = _find(spec, environment)
+        environment = {**environment_of(spec), MARK: warden.name}
+        program = find_program(spec, environment)
         await warden.ready()
         theirs, ours = os.pipe()
         os.set_blocking(ours, False)
@@ -251,14 +251,15 @@ def _has_living(group: int) -> bool:
     return False
 
 
-def _environment(spec: ServerSpec, warden: Warden) -> Mapping[str, str]:
+def environment_of(spec: ServerSpec) -> Mapping[str, str]:
+    """What a server finds in its environment: a minimal one, and what its definition names."""
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
     safe = {name: value for name, value in inherited.items() if not value.startswith("()")}  # exported functions
-    return {**safe, **spec.env, MARK: warden.name}
+    return {**safe, **spec.env}
 
 
-def _find(spec: ServerSpec, environment: Mapping[str, str]) -> str:
-    """The program that the command names, or why there is none."""
+def find_program(spec: ServerSpec, environment: Mapping[str, str]) -> str:
+    """The program that the command names; ``ServerFailure`` says why there is none."""
     command = spec.command
     if spec.cwd is not None and not spec.cwd.is_dir():
         raise ServerFailure(CommandUnusable(command=command, fault=CommandFault.BAD_DIRECTORY))
