@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from holdfast.admin.views import _login_command
 from holdfast.admin.words import STATUS, Facts, words_for
 from holdfast.core.breaker import BreakerState
+from holdfast.core.classify import classify
+from holdfast.core.evidence import HttpStatus, Login, LoginState
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 
@@ -55,7 +58,7 @@ def test_what_is_retried_asks_nothing_of_anybody() -> None:
 @pytest.mark.requirement("HUB-5", "MSG-3")
 def test_a_login_is_offered_only_where_it_helps() -> None:
     denied = health(State.DENIED, reason="its credentials were rejected (HTTP 401)")
-    assert words_for(denied, Facts(can_log_in=True)).command == "holdfast login x"
+    assert words_for(denied, Facts(login="holdfast login x --scope s")).command == "holdfast login x --scope s"
     words = words_for(denied, Facts(hint="replace the credentials in its `headers`"))
     assert words.command == ""
     assert words.action == "Replace the credentials in its `headers`."
@@ -106,7 +109,7 @@ def test_a_command_can_be_pasted_whatever_the_server_is_called() -> None:
         tools=some.integers(0, 9),
         held=some.integers(0, 9),
         hint=some.sampled_from(["", "do this", "Ünd"]),
-        can_log_in=some.booleans(),
+        login=some.sampled_from(["", "holdfast login x"]),
     ),
 )
 def test_every_state_has_words_that_are_true_of_it(
@@ -121,3 +124,22 @@ def test_every_state_has_words_that_are_true_of_it(
     assert not words.command or words.command.startswith("holdfast ")
     if STATUS[state] == "transient":
         assert not words.action
+
+
+@pytest.mark.requirement("HUB-5")
+def test_the_login_that_is_offered_is_the_one_that_the_reason_names() -> None:
+    login = Login(state=LoginState.NONE, command="holdfast login x")
+    bearer = {"www-authenticate": 'Bearer resource_metadata="https://x.example/m"'}
+    scope = {"www-authenticate": 'Bearer error="insufficient_scope", scope="read write"'}
+    seen = [
+        HttpStatus(status=401, headers=bearer, login=login),
+        HttpStatus(status=401, login=login),
+        HttpStatus(status=403, headers=scope, login=login),
+        HttpStatus(status=401, credentials_sent=True, login=login),
+        HttpStatus(status=401, credentials_sent=True),
+        HttpStatus(status=403, login=login),
+    ]
+    commands = [_login_command(one) for one in seen]
+    assert commands == ["holdfast login x"] * 2 + ["holdfast login x --scope 'read write'", "", "", ""]
+    for one, command in zip(seen, commands, strict=True):
+        assert (f"run `{command}`" in classify(one).reason) == bool(command)

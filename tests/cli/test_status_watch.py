@@ -174,6 +174,16 @@ def test_a_server_that_is_no_longer_configured_leaves_the_screen(cli: Cli, hub: 
         assert terminal.code() == 0
 
 
+def test_after_events_were_missed_everything_is_asked_for_anew(cli: Cli, hub: HubPeer) -> None:
+    with watching(cli, hub) as terminal:
+        hub.servers = {"newcomer": server("newcomer")}
+        hub.tell("missed", {"count": 2000})
+        terminal.until_on_screen("> newcomer")
+        assert terminal.screen[1] == "1 of 1 server available"
+        terminal.press("q")
+        assert terminal.code() == 0
+
+
 @pytest.mark.skipif(BASH is None, reason="job control is a shell's, and there is no bash here")
 def test_ctrl_z_gives_the_terminal_back_to_the_shell_until_it_goes_on(cli: Cli, hub: HubPeer) -> None:
     cli.size = (80, 30)

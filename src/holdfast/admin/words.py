@@ -41,8 +41,8 @@ class Facts:
     held: int = 0
     hint: str = ""
     """What would change its failure, as far as that is known."""
-    can_log_in: bool = False
-    """Whether it asked for a login of the kind that `holdfast login` does."""
+    login: str = ""
+    """The command that logs in, where that is what it asks for."""
     attempts_allowed: int = 0
 
 
@@ -115,8 +115,8 @@ def _coming(health: Health, facts: Facts) -> Words:
 
 def _denied(health: Health, facts: Facts) -> Words:
     summary = for_user(Failure(health.server, "denied", health.reason))
-    if facts.can_log_in:
-        return Words(summary, "Log in; it comes back by itself then.", _run("login", health))
+    if facts.login:
+        return Words(summary, "Log in; it comes back by itself then.", facts.login)
     return Words(summary, _sentence(facts.hint or "give it credentials that have access, in its definition"))
 
 
