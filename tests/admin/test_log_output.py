@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from opentelemetry.trace import NonRecordingSpan, SpanContext, use_span
 
 from holdfast.admin.log_folding import MOST, WINDOW_SECONDS, Folds
 from holdfast.admin.log_output import ConsoleLines, JsonLines, LogHandler
@@ -119,6 +120,18 @@ def test_the_fields_of_a_record_are_masked_too(writing: Written) -> None:
         )
     )
     assert writing.objects[0]["reason"] == "it is ***"
+
+
+@as_json
+@pytest.mark.requirement("OBS-2")
+def test_a_line_that_is_written_in_a_trace_says_in_which(writing: Written) -> None:
+    within = NonRecordingSpan(SpanContext(trace_id=0xABC, span_id=0xDEF, is_remote=True))
+    with use_span(within):
+        writing.log.info("within")
+    writing.log.info("beside")
+    first, second = writing.objects
+    assert (first["trace_id"], first["span_id"]) == ("abc".zfill(32), "def".zfill(16))
+    assert "trace_id" not in second
 
 
 @console

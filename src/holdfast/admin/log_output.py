@@ -13,6 +13,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from opentelemetry.trace import format_span_id, format_trace_id, get_current_span
+
 from holdfast.admin.log_folding import Folded, Folds
 from holdfast.core.redact import Redactor
 from holdfast.hub.records import as_fields
@@ -108,13 +110,15 @@ class JsonLines(_Lines):
     """For programs: one object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """``time``, ``level``, ``logger``, ``message``, and the fields of the hub's record if it is about one."""
+        """``time``, ``level``, ``logger``, ``message``, the trace that it belongs to and the hub's record, if any."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": self.message(record),
         }
+        if (traced := get_current_span().get_span_context()).is_valid:
+            line["trace_id"], line["span_id"] = format_trace_id(traced.trace_id), format_span_id(traced.span_id)
         about = getattr(record, "record", None)
         if about is not None:
             line |= self._masked(as_fields(about))

@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from holdfast.front.desk import Desk
 from holdfast.front.face import Face
 from holdfast.front.guard import LOOPBACK_HOSTS, Guard, TokenPolicy
+from holdfast.front.tracing import TraceContext
 from holdfast.front.view import View
 from holdfast.hub.hub import Hub
 
@@ -57,7 +58,7 @@ def create_app(
             Route("/healthz", healthz),
             Route("/readyz", readyz),
         ],
-        middleware=[Middleware(Guard, tokens=tokens, allowed_hosts=allowed_hosts)],
+        middleware=[Middleware(Guard, tokens=tokens, allowed_hosts=allowed_hosts), Middleware(TraceContext)],
         lifespan=lifespan,
     )
     app.state.front = front
