@@ -1,1 +1,1 @@
-"""OAuth: who the client is, how a user logs in, where tokens are kept and how they stay fresh."""
+"""OAuth: how a person logs in to a server, where the tokens are kept, and how they are renewed."""

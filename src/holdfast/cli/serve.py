@@ -133,11 +133,16 @@ def _serve(
 ) -> None:
     from holdfast.cli.log_setup import log_to_stderr  # noqa: PLC0415 - as below
     from holdfast.cli.serving import Serving, run  # noqa: PLC0415 - costs a second, which a bad config need not wait for
+    from holdfast.cli.steering import control_token  # noqa: PLC0415 - the same
 
     who = callers or Callers()
-    log_to_stderr(log.format.value, log.level.value, secrets=[who.token] if who.token else [])
+    token = control_token(os.environ, callers=who.token)
+    log_to_stderr(log.format.value, log.level.value, secrets=[secret for secret in (who.token, token) if secret])
+    serving = Serving(
+        config=config, listener=listener, host=host, watch=watch, callers=who, drain=drain, control_token=token
+    )
     with traced(os.environ):
-        run(Serving(config=config, listener=listener, host=host, watch=watch, callers=who, drain=drain))
+        run(serving)
 
 
 def _jwt(issuer: str | None, audience: str | None, keys: str | None) -> Jwt | None:

@@ -29,6 +29,7 @@ __all__ = [
     "Server",
     "Servers",
     "Session",
+    "Shape",
     "SignIn",
     "Status",
     "TargetView",
@@ -184,6 +185,7 @@ class Approval(Shape):
     tool: str
     held: bool
     changes: tuple[str, ...] = Field(default=(), description="What changed, line by line, as a diff")
+    mark: str = Field(default="", description="Stands for what the tool says now; see `Approve`")
 
 
 class Approvals(Shape):
@@ -196,6 +198,7 @@ class Approve(Shape):
     """Which change is approved."""
 
     tool: str | None = Field(default=None, description="One tool; all of the server's if left out")
+    mark: str | None = Field(default=None, description="That of the change that was looked at: nothing newer is taken")
 
 
 class LogLine(Shape):

@@ -24,6 +24,7 @@ from holdfast.core.evidence import (
     ProcessExit,
     RpcError,
     TimedOut,
+    TokenNotRenewed,
     Unexpected,
 )
 from holdfast.core.lifecycle.table import State
@@ -173,6 +174,8 @@ class _Attempt:
                 return Outcome.COMPLETED
             case TimedOut():
                 return Outcome.TIMED_OUT
+            case TokenNotRenewed():
+                return Outcome.NEUTRAL  # the authorization server is away: that says nothing of this one
             case HttpStatus() if session_expired(seen) or classify(seen).status == "denied":
                 return Outcome.NEUTRAL
             case NetworkFailure() | ProcessExit() | OverBound() | NotMcp() if self._is_pipe():

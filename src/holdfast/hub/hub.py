@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -17,14 +18,14 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from holdfast.config.spec import BadServer, Config, ServerSpec
+from holdfast.auth.bearer import Logins
+from holdfast.config.spec import BadServer, Config, ServerSpec, Settings
 from holdfast.core.catalog import Catalog, Listing, NameKey
-from holdfast.core.lifecycle import effects as do
 from holdfast.core.lifecycle import events as on
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.core.names import Kind
-from holdfast.errors import HubClosed, LoadFailed, ServerDisabled, UnknownServer
+from holdfast.errors import UnknownServer
 from holdfast.hub.accounts import Account
 from holdfast.hub.approvals import Approvals
 from holdfast.hub.calls import Errand, send
@@ -33,11 +34,13 @@ from holdfast.hub.journal import HubRecord, Journal, Published, Sink
 from holdfast.hub.keeper import Keeper
 from holdfast.hub.lease import Workshop
 from holdfast.hub.loader import read
+from holdfast.hub.logins import noted_logins, notice_logins
 from holdfast.hub.lookup import holds_changed, is_repeatable, refuse_held, resolved
 from holdfast.hub.memory import Memory
 from holdfast.hub.outcome import Tool
 from holdfast.hub.private import PrivateSlots, ready_within
 from holdfast.hub.records import config_applied
+from holdfast.hub.renewing import renewed
 from holdfast.hub.showing import shown
 from holdfast.hub.slot import Slot, Surroundings
 from holdfast.hub.store import Store, default_state_file
@@ -66,14 +69,16 @@ class Hub:
         on_warning: OnWarning | None = None,
         clock: Clock | None = None,
         chance: Callable[[], float] = random.random,
+        logins: Logins | None = None,
     ) -> None:
         self.config = config
+        self.logins = logins or Logins()
         self.catalog = Catalog()
         self._clock = clock or RealClock()
         self._chance = chance
-        self._journal = Journal(self._clock)
-        self._journal.add_sink(Watcher(on_warning))
-        self.approvals = Approvals(state_file, holds=lambda one: holds_changed(self.config, one), journal=self._journal)
+        self.journal = Journal(self._clock)
+        self.journal.add_sink(Watcher(on_warning))
+        self.approvals = Approvals(state_file, holds=lambda one: holds_changed(self.config, one), journal=self.journal)
         self._keeper = Keeper(Store(state_file) if state_file is not None else None, self.approvals)
         self._slots: dict[str, Slot] = {}
         self._memory = Memory()
@@ -108,6 +113,7 @@ class Hub:
     async def __aenter__(self) -> Self:
         """Start, and return at once: servers come up in the background."""
         self.catalog = await anyio.to_thread.run_sync(self._keeper.restore, self.config)
+        logins = await noted_logins(self)
         self._house = await anyio.create_task_group().__aenter__()
         with anyio.CancelScope(shield=True):  # over in a moment; half an entered group could not be left again
             tasks: anyio.abc.TaskGroup = await self._house.start(self._keep_house)
@@ -117,7 +123,12 @@ class Hub:
             clock=self._clock,
             chance=self._chance,
             workshop=Workshop(
-                Dialer(warden=self._warden, limits=settings.limits),
+                Dialer(
+                    warden=self._warden,
+                    limits=settings.limits,
+                    authorize=self.logins.authorize,
+                    on_stderr=self.journal.heard,
+                ),
                 Turnstile(settings.load.concurrency, tasks),
                 self._memory,
                 settings.load,
@@ -126,10 +137,12 @@ class Hub:
             shelf=self,
             relay=lambda: self._relay,
         )
-        self.private.open(self._around, self._journal.tell)
+        self.private.open(self._around, self.journal.tell)
         for slot in [self._placed(server) for server in self.config.servers.values()]:
             self._begin(slot)
         tasks.start_soon(self._keeper.run, name="state keeper")
+        tasks.start_soon(self._warden.keep, name="warden keeper")
+        tasks.start_soon(notice_logins, self, logins, name="login watch")
         return self
 
     async def __aexit__(
@@ -172,7 +185,7 @@ class Hub:
             await self._keeper.close(lambda: last)
             for slot in self._all_slots():
                 await slot.closed.wait()
-        self._journal.close()
+        self.journal.close()
         self._all_closed.set()
 
     # What readers see.
@@ -209,11 +222,11 @@ class Hub:
 
     def events(self) -> AsyncIterator[HubRecord]:
         """Every transition, trip, retry and publication from now on, until the hub is closed."""
-        return self._journal.records()
+        return self.journal.records()
 
     def listen(self, sink: Sink) -> Callable[[], None]:
         """Have ``sink`` told every record at once, calls too; it must not wait. What is returned ends it."""
-        return self._journal.add_sink(sink)
+        return self.journal.add_sink(sink)
 
     # What callers ask.
 
@@ -243,33 +256,20 @@ class Hub:
         """Ask for completions of a prompt's or a template's argument; ``ref`` uses the catalog's names."""
         by_uri = "uri" in ref
         key = resolved(self.catalog, str(ref["uri" if by_uri else "name"]), Kind.TEMPLATE if by_uri else Kind.PROMPT)
-        own = {**ref, ("uri" if by_uri else "name"): key.original}
-        params = {"ref": own, "argument": dict(argument)}
+        params = {"ref": {**ref, ("uri" if by_uri else "name"): key.original}, "argument": dict(argument)}
         return await self.request(key.server, "completion/complete", params, repeatable=True)
 
     # What operators do.
 
     async def reconnect(self, name: str) -> Health:
         """Make a new connection now. Raises ``ServerDisabled``, or ``LoadFailed`` with the reason."""
-        slot = self.slot(name)
-        effects = slot.tell(on.ReconnectRequested())
-        if any(isinstance(effect, do.Reject) for effect in effects):
-            health = slot.health()
-            kind = ServerDisabled if health.state in (State.DISABLED, State.DISABLING) else HubClosed
-            raise kind(f"MCP server '{name}' is {health.state.value}", server_id=name, state=health.state.value)
-        generation = slot.machine.dialing
-        while slot.machine.dialing == generation and generation is not None:
-            await slot.changed()
-        failure = slot.failed_dials.get(generation) if generation is not None else None
-        if failure is not None:
-            raise LoadFailed(failure.evidence, f"MCP server '{name}' could not be connected: {failure.reason}")
-        return slot.health()
+        return await renewed(self.slot(name))
 
     def logged_in(self, name: str) -> Health:
         """New credentials are there: a server that was denied or parked is tried again now."""
-        slot = self.slot(name)
-        slot.tell(on.LoginSucceeded())
-        return slot.health()
+        for slot in [self.slot(name), *(own for own in self.private.all() if own.id == name)]:
+            slot.tell(on.LoginSucceeded())
+        return self.server_health(name)
 
     async def toggle(self, name: str, enabled: bool) -> Health:
         """Switch a server on or off. Idempotent; switching on resets its health."""
@@ -281,10 +281,13 @@ class Hub:
         return slot.health()
 
     async def apply(self, config: Config) -> None:
-        """Take a new configuration; only servers whose definition changed are touched."""
+        """Take a new configuration; only the connections of servers whose definition changed are touched."""
         if self._closing:
             return
-        applied, self.config = config_applied(self.config, config, at=self._clock.now()), config
+        before, self.config = self.config, config
+        applied = config_applied(before, config, at=self._clock.now())
+        if config.settings != before.settings:
+            self._adopt(config.settings)
         # All are in place, or out of it, before any of them is told: no reader sees half of a change.
         gone = [self._slots.pop(name) for name in applied.removed]
         fresh = [self._placed(config.servers[name]) for name in applied.added]
@@ -294,7 +297,7 @@ class Hub:
             self._begin(slot)
         for name in applied.changed:
             self._reconfigure(self._slots[name], config.servers[name])
-        self._journal.tell(applied)
+        self.journal.tell(applied)
         self._keeper.changed(self._snapshot)
 
     # What slots tell (the ``Shelf`` of slot.py).
@@ -316,7 +319,8 @@ class Hub:
         return approved
 
     def withdraw(self, server: str, *, removed: bool) -> None:
-        """Stop showing a server's items."""
+        """Stop showing a server's items, and end the connections to it that were one client's."""
+        self.private.end(server)
         if removed:
             self.approvals.forget(server)
         self._show(server, self.catalog.remove(server) if removed else self.catalog.withdraw(server))
@@ -327,14 +331,14 @@ class Hub:
 
     def tell(self, record: HubRecord) -> None:
         """Pass a record on."""
-        self._journal.tell(record)
+        self.journal.tell(record)
 
     def _show(self, server: str, catalog: Catalog) -> None:
         before, self.catalog = self.catalog, catalog
         if catalog is not before:
             kinds = tuple(sorted(kind.value for kind in catalog.since(before).kinds))
             if kinds:
-                self._journal.tell(Published(server=server, version=catalog.version, kinds=kinds, at=self._clock.now()))
+                self.journal.tell(Published(server=server, version=catalog.version, kinds=kinds, at=self._clock.now()))
             self._keeper.changed(self._snapshot)
 
     def _placed(self, server: ServerSpec | BadServer) -> Slot:
@@ -349,6 +353,14 @@ class Hub:
         self._tasks.start_soon(slot.run, name=f"{slot.id} owner")
         enabled = slot.spec.enabled and not self.catalog.servers[slot.id].withdrawn
         slot.tell(on.StartRequested() if enabled else on.DisableRequested())
+
+    def _adopt(self, settings: Settings) -> None:
+        assert self._around is not None  # noqa: S101 - the hub is open
+        self._around = replace(self._around, settings=settings)
+        self._around.workshop.adopt(settings)
+        self.private.adopt(settings)
+        for slot in self._all_slots():
+            slot.adopt(settings)
 
     def _reconfigure(self, slot: Slot, server: ServerSpec | BadServer) -> None:
         was_enabled = slot.spec.enabled
@@ -382,7 +394,7 @@ class Hub:
         """Pass any request on, under the server's names, for ``caller``, on its own connection if ``slot`` is one."""
         used, settings = slot or self.slot(server), self.config.settings
         refuse = partial(refuse_held, self.approvals, server, method, params)
-        with Account(server, method, params, self._clock, self._journal.tell) as account:
+        with Account(server, method, params, self._clock, self.journal.tell) as account:
             errand = Errand(method, params, settings.call, account, refuse, on_progress=on_progress, caller=caller)
             refuse()
             ready_at = self._clock.now() + ready_within(used, settings, own=slot is not None)

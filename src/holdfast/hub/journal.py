@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator, Callable
 
 import anyio
 
+from holdfast.core.redact import Redactor
 from holdfast.hub.clock import Clock
 from holdfast.hub.loglines import write_to_log
 from holdfast.hub.records import CallEnded, HubRecord, Missed, OfOneClient, Published, Sink
+from holdfast.wire.process import OnStderr
 
 __all__ = ["CallEnded", "HubRecord", "Journal", "Missed", "OfOneClient", "Published", "Sink"]
 
@@ -27,12 +29,22 @@ class Journal:
         self.clock = clock
         self._listeners: set[_Listener] = set()
         self._sinks: list[Sink] = [write_to_log]
+        self._readers: list[OnStderr] = []
         self._closed = False
 
     def add_sink(self, sink: Sink) -> Callable[[], None]:
         """Have every record told to a function, at once; it must not wait. What is returned ends it."""
         self._sinks.append(sink)
         return lambda: self._sinks.remove(sink)
+
+    def add_reader(self, reader: OnStderr) -> None:
+        """Have what servers' processes write to stderr told to a function, line by line; it must not wait."""
+        self._readers.append(reader)
+
+    def heard(self, server: str, line: bytes, redactor: Redactor) -> None:
+        """A server's process wrote a line to its stderr: no record, since there may be any number of them."""
+        for reader in self._readers:
+            reader(server, line, redactor)
 
     def tell(self, record: HubRecord) -> None:
         """Tell everyone; of calls the sinks alone: they are so many that they would push all else out of a backlog."""

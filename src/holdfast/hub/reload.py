@@ -47,17 +47,27 @@ class Reloaded:
     changed: tuple[str, ...] = ()
     kept: Mapping[str, tuple[Problem, ...]]
     """Servers whose new definition cannot be used, and why: each goes on with the one that it had."""
+    settings: tuple[str, ...] = ()
+    """Which of Holdfast's own settings changed: in force from now on."""
     at_restart: tuple[str, ...] = ()
-    """Settings that changed and are read only when the hub starts."""
+    """What of them waits for the next start."""
 
     def __str__(self) -> str:
         parts = [(f"{word}: {', '.join(names)}") for word, names in self._changes() if names]
         return "; ".join(parts) or "no server's definition changed"
 
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the file, in words; empty if all of it is in force."""
+        return "; ".join(
+            f"{name} goes on with its old definition: {_told(problems)}" for name, problems in self.kept.items()
+        )
+
     def _changes(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield "added", self.added
         yield "removed", self.removed
         yield "changed", self.changed
+        yield "settings", self.settings
         yield "in force at the next start", self.at_restart
 
 
@@ -67,6 +77,11 @@ class Kept:
 
     file: Path
     problems: tuple[Problem, ...]
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the file, in words."""
+        return _told(self.problems)
 
 
 OnReload: TypeAlias = Callable[[Reloaded | Kept], None]
@@ -91,6 +106,7 @@ class Reloader:
         self._environ = os.environ if environ is None else environ
         self._watched: tuple[Path, ...] = (file, *_env_files(file, self._environ))
         self._applied = self._seen = _stamp(self._watched)
+        self._in_trouble = False
 
     async def run(self) -> None:
         """Look, wait, and look again. The first time the file is read: it may have changed since the hub's was."""
@@ -118,6 +134,7 @@ class Reloader:
         if result is not None:
             if (refused := _refused(result, self._clock.now())) is not None:
                 self._hub.tell(refused)
+            self._in_trouble = bool(result.trouble)
             self._on_reload(result)
         return result
 
@@ -140,7 +157,7 @@ class Reloader:
         unusable = dict(_unusable(before, fresh))
         servers = {name: before.servers[name] if name in unusable else server for name, server in fresh.servers.items()}
         config = replace(fresh, servers=servers)
-        if config == before and not unusable:
+        if config == before and not unusable and not self._in_trouble:
             return None
         await self._hub.apply(config)
         return _difference(self._file, before, config, unusable)
@@ -168,6 +185,10 @@ def write_to_log(result: Reloaded | Kept) -> None:
         for problem in problems:
             log.error("%s: the new definition cannot be used: %s%s", name, problem, _hint(problem))
         log.error("%s: the running definition stays in force", name)
+
+
+def _told(problems: tuple[Problem, ...]) -> str:
+    return "; ".join(f"{problem}{_hint(problem)}" for problem in problems)
 
 
 def _hint(problem: Problem) -> str:
@@ -211,15 +232,18 @@ def _difference(file: Path, before: Config, after: Config, unusable: dict[str, t
         removed=applied.removed,
         changed=applied.changed,
         kept=unusable,
+        settings=tuple(_settings(before.settings, after.settings)),
         at_restart=tuple(_at_restart(before.settings, after.settings)),
     )
 
 
-def _at_restart(before: Settings, after: Settings) -> Iterator[str]:
-    """What is built into the hub when it starts; the timeouts of calls are read at each call."""
+def _settings(before: Settings, after: Settings) -> Iterator[str]:
     for one in fields(Settings):
-        old, new = getattr(before, one.name), getattr(after, one.name)
-        if one.name == "call":
-            new = replace(new, timeout=old.timeout, hard_timeout=old.hard_timeout, ready_timeout=old.ready_timeout)
-        if old != new:
+        if getattr(before, one.name) != getattr(after, one.name):
             yield f"holdfast.{one.name}"
+
+
+def _at_restart(before: Settings, after: Settings) -> Iterator[str]:
+    """What is built into the endpoint when it is opened."""
+    if before.limits.message_bytes != after.limits.message_bytes:
+        yield "holdfast.limits.messageBytes, for what clients send"
