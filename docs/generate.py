@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from observing import observing
+
 DOCS = Path(__file__).parent
 COMMANDS = DOCS / "reference" / "commands.md"
 
@@ -55,10 +57,11 @@ def _section(title: str, text: str) -> str:
 
 def main() -> int:
     """Write the pages, or with ``--check`` say whether they are fresh."""
-    fresh = commands()
+    fresh = {COMMANDS: commands(), **observing()}
     if "--check" in sys.argv:
-        return 0 if COMMANDS.exists() and COMMANDS.read_text() == fresh else 1
-    COMMANDS.write_text(fresh)
+        return 0 if all(page.exists() and page.read_text() == text for page, text in fresh.items()) else 1
+    for page, text in fresh.items():
+        page.write_text(text)
     return 0
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from opentelemetry.trace import NonRecordingSpan, SpanContext, use_span
@@ -198,6 +199,20 @@ def test_lines_that_are_no_errors_are_written_each_time(writing: Written) -> Non
 def test_the_same_words_about_another_server_are_another_line(writing: Written) -> None:
     for server in ("web1", "web2", "web1"):
         writing.log.warning("%s: breaker open for %.0f s", server, 60.0)
+    assert len(writing.lines) == 2
+
+
+@console
+def test_words_that_differ_are_another_line_though_they_are_no_text_yet(writing: Written) -> None:
+    for path in (Path("a"), Path("b"), Path("a")):
+        writing.log.error("%s cannot be read", path)
+    assert len(writing.lines) == 2
+
+
+@pytest.mark.parametrize("writing", [(ConsoleLines(), "holdfast.reload")], indirect=True)
+def test_whoever_saves_the_same_mistake_twice_is_told_twice(writing: Written) -> None:
+    for _ in range(2):
+        writing.log.error("the configuration was changed and cannot be used")
     assert len(writing.lines) == 2
 
 
