@@ -14,6 +14,8 @@ from holdfast.admin.feed import EVENTS
 from holdfast.admin.openapi import document
 from holdfast.admin.operations import OPERATIONS, Operation
 
+from observing import observing
+
 DOCS = Path(__file__).parent
 COMMANDS = DOCS / "reference" / "commands.md"
 CONTROL_API = DOCS / "reference" / "control-api.md"
@@ -143,7 +145,7 @@ def _kind(schema: dict[str, Any]) -> str:
 
 def main() -> int:
     """Write the pages, or with ``--check`` say whether they are fresh."""
-    fresh = {COMMANDS: commands(), CONTROL_API: control_api()}
+    fresh = {COMMANDS: commands(), CONTROL_API: control_api(), **observing()}
     if "--check" in sys.argv:
         return 0 if all(page.exists() and page.read_text() == text for page, text in fresh.items()) else 1
     for page, text in fresh.items():
