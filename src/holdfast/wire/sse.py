@@ -20,6 +20,9 @@ from holdfast.wire.rpc import Message
 
 __all__ = ["SseDispatcher"]
 
+CUT_SECONDS = 0.2
+"""A server that died cuts its stream in the same moment as a POST that is under way."""
+
 
 class SseDispatcher(Duplex):
     """The SDK's dispatcher over HTTP+SSE."""
@@ -40,9 +43,18 @@ class SseDispatcher(Duplex):
             self._posting.add(scope)
             try:
                 return await self._post(message)
+            except ServerFailure as failure:
+                if _was_cut(failure.evidence):
+                    await self._end_or_moment()
+                raise
             finally:
                 self._posting.discard(scope)
         raise self._exchange.failure()
+
+    async def _end_or_moment(self) -> None:
+        """Whether a POST was cut alone, or with everything else, shows a moment later."""
+        with anyio.move_on_after(CUT_SECONDS):
+            await self._over.wait()
 
     async def _post(self, message: Message) -> None:
         await self._known.wait()
@@ -97,6 +109,10 @@ class SseDispatcher(Duplex):
         if (here.scheme, here.host, here.port) != (there.scheme, there.host, there.port):
             raise ServerFailure(NotMcp(fault=NotMcpFault.NO_ENDPOINT, detail="it is on another origin"))
         return there
+
+
+def _was_cut(seen: Evidence) -> bool:
+    return isinstance(seen, NetworkFailure) and seen.fault is not NetworkFault.REFUSED
 
 
 def _decode(text: str) -> object:
