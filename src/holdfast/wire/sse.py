@@ -88,8 +88,9 @@ class SseDispatcher(Duplex):
                 scope.cancel()
 
     async def _take_events(self, response: httpx2.Response) -> None:
+        limits = self._limits  # a stream keeps the bound that it was opened with
         try:
-            async for event in httpx2.EventSource(response, max_event_size=self._limits.message_bytes):
+            async for event in httpx2.EventSource(response, max_event_size=limits.message_bytes):
                 if event.event == "endpoint":
                     self._endpoint = self._same_origin(event.data)
                     self._known.set()
@@ -97,7 +98,7 @@ class SseDispatcher(Duplex):
                     self._exchange.received += len(event.data)
                     self._exchange.take(_decode(event.data))
         except httpx2.SSEError as exc:
-            raise ServerFailure(over_message_bound(self._limits)) from exc
+            raise ServerFailure(over_message_bound(limits)) from exc
 
     def _same_origin(self, place: str) -> httpx2.URL:
         """Where to POST; another origin would be sent our credentials, so it is refused."""
