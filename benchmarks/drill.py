@@ -121,7 +121,7 @@ class _Drilling:
         self._connected: dict[str, anyio.Event] = {}
         self._back_at: dict[str, float] = {}
         self._answered = {name: anyio.Event() for name in fleet}
-        hub._journal.add_sink(self._see)  # noqa: SLF001 - told at once, not at the next turn
+        hub.listen(self._see)
 
     async def run(self, rounds: int) -> None:
         async with anyio.create_task_group() as load:

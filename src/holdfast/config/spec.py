@@ -22,6 +22,8 @@ __all__ = [
     "HeaderSource",
     "Limits",
     "LoadPolicy",
+    "OAuthSettings",
+    "PerClientSettings",
     "ReconnectSettings",
     "ServerSpec",
     "Settings",
@@ -50,6 +52,23 @@ class ToolFilter:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OAuthSettings:
+    """How Holdfast logs in to a server, as far as that is not found out by asking."""
+
+    enabled: bool = True
+    """Whether a login is used at all, and whether a person is told to make one."""
+    client_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+    client_metadata_url: str | None = None
+    scope: tuple[str, ...] = ()
+    redirect_uri: str | None = None
+    issuer: str | None = None
+    authorization_url: str | None = None
+    token_url: str | None = None
+    device_authorization_url: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServerSpec:
     """One server that can be dialed."""
 
@@ -62,6 +81,7 @@ class ServerSpec:
     url: str = field(default="", repr=False)
     headers: HeaderSource = field(default_factory=_nothing, repr=False)
     allow_plain_http: bool = False
+    oauth: OAuthSettings = OAuthSettings()
     tools: ToolFilter = ToolFilter()
     prefix: str | None = None
     enabled: bool = True
@@ -150,6 +170,16 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PerClientSettings:
+    """Connections that clients have to themselves, of a server with ``sharing: per-client``. Times in seconds."""
+
+    connections: int = 64
+    """How many clients may have one to the same server at a time."""
+    idle: float = 600.0
+    """How long one may be unused whose client has no session that ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """Holdfast's own settings, with their defaults."""
 
@@ -158,6 +188,7 @@ class Settings:
     limits: Limits = Limits()
     breaker: BreakerSettings = BreakerSettings()
     reconnect: ReconnectSettings = ReconnectSettings()
+    per_client: PerClientSettings = PerClientSettings()
     refresh: float | None = 60.0
     """How often, in seconds, each server is asked again for what it offers; None for only when it says so."""
     idle: float = 300.0

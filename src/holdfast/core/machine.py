@@ -72,6 +72,10 @@ class Health:
     breaker: BreakerState
     retry_in: float | None
     """Seconds until the hub itself tries or looks again; 0 while it is dialing, None if it has no plan to."""
+    breaker_retry_in: float | None = None
+    """Seconds until a call may try again; None unless the breaker is open."""
+    calls: int = 0
+    """Those that were admitted and have not ended."""
 
 
 class Machine:
@@ -170,6 +174,8 @@ class Machine:
             attempts=life.attempts,
             breaker=self.breaker.state,
             retry_in=self._retry_in(now),
+            breaker_retry_in=self.breaker.retry_in(now) if self.breaker.state is BreakerState.OPEN else None,
+            calls=life.calls,
         )
 
     def _take(self, event: Event, now: float, chance: float) -> list[Effect]:
