@@ -68,6 +68,11 @@ class Surroundings:
     shelf: Shelf
     relay: FindRelay
 
+    def adopting(self, settings: Settings) -> Surroundings:
+        """The same under other settings."""
+        self.workshop.adopt(settings)
+        return replace(self, settings=settings)
+
 
 class Slot:
     """One server: its machine, its leases, and whoever waits for it."""
