@@ -8,9 +8,9 @@
     ├── UsageError                     the command was called with wrong arguments
     ├── UnknownServer                  no server of that name is configured
     ├── UnknownTool                    the server has no tool of that name
+    ├── LoginFailed                    logging in to a server did not succeed; whatever login there was stands
     ├── NoHub                          no hub runs that could be asked
     ├── HubRefused                     a running hub refused what was asked of it; .status
-    ├── LoginFailed                    logging in to a server did not succeed; whatever login there was stands
     ├── ToolHeld                       the tool says something else than when it was first seen, and is held
     ├── ServerUnavailable              the hub did not send the call; .server_id .state .reason .retry_in
     │   ├── ServerDisabled             it is switched off

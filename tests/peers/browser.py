@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 import anyio
-import anyio.abc
 import httpx2
 
 from holdfast.auth.device import DeviceCode
@@ -15,14 +15,19 @@ __all__ = ["Browser"]
 
 
 class Browser:
-    """Somebody who logs in and agrees to everything (a ``Person`` of ``holdfast.auth.login``)."""
+    """Somebody who logs in and agrees to everything (a ``Person`` of ``holdfast.auth.login``).
 
-    def __init__(self) -> None:
+    One that is ``elsewhere`` cannot follow a redirect to this machine: they paste where they ended up.
+    """
+
+    def __init__(self, *, elsewhere: bool = False) -> None:
         self.visited: list[str] = []
         self.scopes: list[tuple[str, ...]] = []
-        self.pasted: anyio.abc.ObjectSendStream[str]
+        self.codes: list[DeviceCode] = []
+        self._elsewhere = elsewhere
+        self._pasted = ""
+        self._has_pasted = anyio.Event()
         self._tasks = anyio.create_task_group()
-        self._codes: list[DeviceCode] = []
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -45,17 +50,18 @@ class Browser:
 
     def enter(self, code: DeviceCode) -> None:
         """Enter a device's code."""
-        self._codes.append(code)
+        self.codes.append(code)
         self._tasks.start_soon(self._open, code.complete_address)
 
     async def paste(self) -> str:
-        """Nothing is pasted."""
-        await anyio.sleep_forever()
-        raise AssertionError
+        """Where a browser elsewhere ended up."""
+        await self._has_pasted.wait()
+        return self._pasted
 
     async def _open(self, address: str) -> None:
-        async with httpx2.AsyncClient(follow_redirects=True, trust_env=False) as http:
-            try:
-                await http.get(address)
-            except httpx2.HTTPError:
-                return
+        async with httpx2.AsyncClient(follow_redirects=not self._elsewhere, trust_env=False) as http:
+            with suppress(httpx2.HTTPError):
+                answer = await http.get(address)
+                if self._elsewhere:
+                    self._pasted = answer.headers.get("location", "")
+                    self._has_pasted.set()

@@ -6,6 +6,7 @@ here, no cookie and no address: a request acts only by the token in it.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from itertools import count
 from typing import TypeAlias
@@ -24,7 +25,15 @@ from holdfast.admin.sessions import CODE_SECONDS, Sessions, TooManyGuesses
 from holdfast.admin.views import Views
 from holdfast.control.models import ApiError, Approve, Code, Logs, Server, Session, Shape, SignIn
 from holdfast.core.classify import classify
-from holdfast.errors import HoldfastError, LoadFailed, ServerUnavailable, ToolHeld, UnknownServer, UnknownTool
+from holdfast.errors import (
+    HoldfastError,
+    LoadFailed,
+    ServerDisabled,
+    ServerUnavailable,
+    ToolHeld,
+    UnknownServer,
+    UnknownTool,
+)
 from holdfast.hub.hub import Hub
 
 __all__ = ["HEADERS", "ControlApi", "Refused"]
@@ -165,12 +174,12 @@ class ControlApi:
 
     async def _follow_logs(self, asked: Asked) -> Response:
         self._hub.slot(asked.server)
-        return _stream(self._log_frames(asked.server))
+        last = asked.number("lines", default=0, most=MOST_LINES)
+        return _stream(self._log_frames(asked.server, last))
 
-    async def _log_frames(self, server: str) -> AsyncIterator[bytes]:
-        yield KEEP_ALIVE
+    async def _log_frames(self, server: str, last: int) -> AsyncIterator[bytes]:
         numbers = count(1)
-        async for lines in self._lines.follow(server, silence=KEEP_ALIVE_SECONDS):
+        async for lines in self._lines.follow(server, silence=KEEP_ALIVE_SECONDS, last=last):
             yield b"".join(frame("line", line.model_dump_json(), next(numbers)) for line in lines) or KEEP_ALIVE
 
     async def _follow_events(self, asked: Asked) -> Response:
@@ -248,8 +257,16 @@ def _status(error: HoldfastError) -> int:
 
 
 def _explained(error: HoldfastError) -> ApiError:
-    hint = classify(error.evidence).hint if isinstance(error, LoadFailed) and not error.hint else error.hint
-    return ApiError(error=error.message, hint=hint)
+    return ApiError(error=error.message, hint=error.hint or _next_step(error))
+
+
+def _next_step(error: HoldfastError) -> str:
+    match error:
+        case LoadFailed():
+            return classify(error.evidence).hint
+        case ServerDisabled():
+            return f"switch it on first: `holdfast enable {shlex.quote(error.server_id)}`"
+    return ""
 
 
 def _json(shape: Shape, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

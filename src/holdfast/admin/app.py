@@ -11,6 +11,7 @@ from holdfast.admin.api import ControlApi
 from holdfast.admin.feed import Feed
 from holdfast.admin.history import History
 from holdfast.admin.lines import Lines
+from holdfast.admin.page import page_routes
 from holdfast.admin.sessions import Sessions
 from holdfast.admin.views import About, Views
 from holdfast.core.lifecycle.effects import Transition
@@ -38,7 +39,7 @@ class Admin:
 
     def routes(self) -> Sequence[BaseRoute]:
         """What is served beside the MCP endpoints; each route checks for itself who asks."""
-        return (Mount("/api", app=self._api),)
+        return (Mount("/api", app=self._api), *page_routes())
 
     # What is told to it.
 

@@ -101,9 +101,11 @@ class Feed:
         self._followers.add(follower)
         try:
             yield self._frame("hello", self._views.hub().model_dump_json())
-            while not self._closed:
+            while True:
                 if frames := b"".join(self._due(follower)):
                     yield frames
+                elif self._closed:
+                    return
                 elif not await follower.news():
                     yield KEEP_ALIVE
         finally:

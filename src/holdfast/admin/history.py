@@ -13,7 +13,7 @@ from holdfast.admin.tally import Tally
 from holdfast.control.models import Change, LastError
 from holdfast.core.lifecycle.effects import Transition
 from holdfast.core.lifecycle.table import State
-from holdfast.hub.journal import CallEnded, CallOutcome, HubRecord
+from holdfast.hub.records import CallEnded, CallOutcome, HubRecord
 
 __all__ = ["History", "Past", "change_of"]
 

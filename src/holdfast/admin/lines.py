@@ -110,15 +110,18 @@ class Lines:
         book = self._books.get(server)
         return tuple(line.shown() for line in list(book.lines)[-most:]) if book is not None else ()
 
-    async def follow(self, server: str, *, silence: float) -> AsyncIterator[list[LogLine]]:
-        """The lines from now on, as they come; none of them where nothing came for so many seconds."""
+    async def follow(self, server: str, *, silence: float, last: int = 0) -> AsyncIterator[list[LogLine]]:
+        """The last lines, and those from now on as they come; none where nothing came for so many seconds."""
         book, reader = self._book(server), _Reader()
         book.readers.add(reader)
         try:
+            if last:
+                yield list(self.last(server, last))
             while not book.ended:
+                yield reader.take()
                 with anyio.move_on_after(silence):
                     await reader.came.wait()
-                yield reader.take()
+            yield reader.take()
         finally:
             book.readers.discard(reader)
 

@@ -105,8 +105,9 @@ OPERATIONS = (
         name="follow_logs",
         method="GET",
         path=f"{_SERVER}/logs/stream",
-        summary="The lines about it from now on: an event `line`, a LogLine, for each",
+        summary="Its last lines, if asked for, and those from now on: an event `line`, a LogLine, for each",
         media_type="text/event-stream",
+        query=("lines",),
         errors=(404,),
     ),
     Operation(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
@@ -26,7 +26,7 @@ from holdfast.auth.identity import identify, known_client
 from holdfast.auth.lock import renewing
 from holdfast.auth.loopback import DEFAULT_PATH, Loopback, listening
 from holdfast.auth.store import TokenStore
-from holdfast.auth.tokens import Given, Refused, Unanswered, post_form, request_tokens
+from holdfast.auth.tokens import Given, Refused, Unanswered, request_tokens, revoke
 from holdfast.config.spec import Limits, ServerSpec
 from holdfast.core.challenge import Challenge, read_challenge, scopes_in
 from holdfast.core.classify import classify
@@ -36,7 +36,7 @@ from holdfast.errors import LoginFailed, ServerFailure
 from holdfast.wire.dial import Dialer
 from holdfast.wire.warden import Warden
 
-__all__ = ["How", "Person", "log_in", "log_out"]
+__all__ = ["How", "LoggedOut", "Person", "log_in", "log_out"]
 
 How: TypeAlias = Literal["browser", "paste", "device"]
 
@@ -62,6 +62,15 @@ class Person(Protocol):
 
     async def paste(self) -> str:
         """The address that their browser ended up at; waits for ever where they cannot be asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedOut:
+    """A login that is no more."""
+
+    grant: Grant
+    revoked: bool
+    """Whether the authorization server said that it took it back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,16 +120,16 @@ async def log_in(
         return await anyio.to_thread.run_sync(store.put, grant)
 
 
-async def log_out(spec: ServerSpec, *, store: TokenStore) -> Grant | None:
+async def log_out(spec: ServerSpec, *, store: TokenStore) -> LoggedOut | None:
     """Forget a server's login, and tell its authorization server, if that can be told; None if there was none."""
     grant = await anyio.to_thread.run_sync(store.of, canonical(spec.url))
     if grant is None:
         return None
     async with renewing(store.folder, grant.key):
         await anyio.to_thread.run_sync(store.remove, grant.key)
-    if grant.revocation_endpoint:
-        await _revoke(grant)
-    return grant
+    token = grant.refresh_token or grant.access_token
+    endpoint = grant.revocation_endpoint
+    return LoggedOut(grant=grant, revoked=bool(endpoint) and await revoke(endpoint, token, client=grant.client))
 
 
 async def _challenge(spec: ServerSpec) -> Challenge:
@@ -241,10 +250,3 @@ def _grant(login: _Login, found: Discovered, client: Client, given: Given, wante
         expires_at=given.expires_at(login.now()),
         login=secrets.token_hex(8),
     )
-
-
-async def _revoke(grant: Grant) -> None:
-    """Best effort: the login is forgotten here in any case."""
-    form = {"token": grant.refresh_token or grant.access_token}
-    with suppress(Refused, Unanswered):
-        await post_form(grant.revocation_endpoint, form, client=grant.client)

@@ -17,7 +17,7 @@ from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
 from holdfast.wire.fetch import Answer, ask
 
-__all__ = ["ANSWER_SECONDS", "Given", "Refused", "Unanswered", "document", "post_form", "request_tokens"]
+__all__ = ["ANSWER_SECONDS", "Given", "Refused", "Unanswered", "document", "post_form", "request_tokens", "revoke"]
 
 ANSWER_SECONDS = 10.0
 """How long an authorization server may take."""
@@ -82,20 +82,17 @@ async def post_form(
 ) -> dict[str, Any]:
     """POST a form to an authorization server as ``client``; the object that it answers with."""
     fields, headers = _as_client(client, {name: value for name, value in form.items() if value})
-    headers |= {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
-    try:
-        answer = await ask(
-            "POST",
-            endpoint,
-            headers=headers,
-            content=urlencode(fields).encode(),
-            doing="the authorization server's answer",
-            within=ANSWER_SECONDS,
-            on_sending=on_sending,
-        )
-    except ServerFailure as failure:
-        raise Unanswered(f"the authorization server: {classify(failure.evidence).reason}") from failure
+    answer = await _post(endpoint, fields, headers, on_sending)
     return _meaning(answer, Redactor([*fields.values(), *headers.values()]))
+
+
+async def revoke(endpoint: str, token: str, *, client: Client) -> bool:
+    """Give a token back (RFC 7009); whether the authorization server said that it took it."""
+    fields, headers = _as_client(client, {"token": token})
+    try:
+        return (await _post(endpoint, fields, headers)).status == 200
+    except Unanswered:
+        return False
 
 
 def document(body: bytes) -> dict[str, Any] | None:
@@ -116,6 +113,27 @@ def _as_client(client: Client, form: Mapping[str, str]) -> tuple[dict[str, str],
     if client.method == "client_secret_post" and client.secret:
         fields["client_secret"] = client.secret
     return fields, {}
+
+
+async def _post(
+    endpoint: str,
+    fields: Mapping[str, str],
+    headers: Mapping[str, str],
+    on_sending: Callable[[], None] | None = None,
+) -> Answer:
+    kinds = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
+    try:
+        return await ask(
+            "POST",
+            endpoint,
+            headers={**headers, **kinds},
+            content=urlencode(fields).encode(),
+            doing="the authorization server's answer",
+            within=ANSWER_SECONDS,
+            on_sending=on_sending,
+        )
+    except ServerFailure as failure:
+        raise Unanswered(f"the authorization server: {classify(failure.evidence).reason}") from failure
 
 
 def _meaning(answer: Answer, redactor: Redactor) -> dict[str, Any]:

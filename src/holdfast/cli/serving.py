@@ -25,6 +25,7 @@ import uvicorn
 from holdfast.admin.app import Admin
 from holdfast.cli.address import endpoint, typed_command
 from holdfast.cli.callers import Callers
+from holdfast.cli.log_setup import keep_log
 from holdfast.cli.stdin import EndableStdin
 from holdfast.cli.steering import admin_of, word_left
 from holdfast.config.load import load_config
@@ -205,6 +206,7 @@ async def _fleet(serving: Serving, url: str) -> AsyncIterator[tuple[Config, Path
 
 
 def _watch(tasks: anyio.abc.TaskGroup, serving: Serving, hub: Hub, *, on_reload: OnReload | None = None) -> None:
+    tasks.start_soon(keep_log, hub)
     if hub.config.source is None:
         return
 

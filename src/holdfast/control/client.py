@@ -6,8 +6,8 @@ Answers are the shapes of ``models.py``. Whatever goes wrong is ``NoHub`` (it co
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 from urllib.parse import quote
@@ -107,13 +107,15 @@ class Control:
         """The last lines about a server."""
         return await self._ask(Logs, "GET", f"{_of(server)}/logs?lines={lines}")
 
-    async def follow(self, server: str) -> AsyncIterator[LogLine]:
-        """The lines about a server from now on, until the hub ends."""
-        async for event in self._events(f"{_of(server)}/logs/stream"):
-            if event.name == "line":
-                yield self._read(LogLine, event.data)
+    async def follow(self, server: str, *, lines: int = 0) -> AsyncGenerator[LogLine, None]:
+        """The last lines about a server and all from now on, until the hub ends or no longer has it."""
+        first = f"?lines={lines}" if lines else ""
+        async with aclosing(self._events(f"{_of(server)}/logs/stream{first}")) as events:
+            async for event in events:
+                if event.name == "line":
+                    yield self._read(LogLine, event.data)
 
-    def events(self) -> AsyncIterator[HubEvent]:
+    def events(self) -> AsyncGenerator[HubEvent, None]:
         """Everything that happens from now on, until the hub ends; the first one is ``hello``, with a ``HubView``."""
         return self._events("/api/events")
 
@@ -149,12 +151,13 @@ class Control:
             raise self._refusal(answer)
         return self._read(shape, answer.body)
 
-    async def _events(self, path: str) -> AsyncIterator[HubEvent]:
+    async def _events(self, path: str) -> AsyncGenerator[HubEvent, None]:
         with self._explained():
-            async for event in self._api.events(path, silence=SILENCE_SECONDS):
-                if isinstance(event, Answer):
-                    raise self._refusal(event)
-                yield HubEvent(event.name, event.data)
+            async with aclosing(self._api.events(path, silence=SILENCE_SECONDS)) as events:
+                async for event in events:
+                    if isinstance(event, Answer):
+                        raise self._refusal(event)
+                    yield HubEvent(event.name, event.data)
 
     def _read(self, shape: type[_Shape], data: bytes | str) -> _Shape:
         try:

@@ -13,14 +13,8 @@ __all__ = ["wants_login", "wants_scope"]
 
 def wants_login(login: Login) -> Verdict:
     """No credentials of the definition's own are in play: a person has to log in, and is told why."""
-    return Verdict(
-        status="denied",
-        reason=f"{_LOGIN[login.state]} (HTTP 401): run `{login.command}`",
-        hint=f"run `{login.command}`"
-        if login.state is not LoginState.NONE
-        else f"run `{login.command}`; or, if it takes a key instead of a login, add it to its definition:"
-        ' "headers": {"Authorization": "Bearer ${env:TOKEN}"}',
-    )
+    why, hint = _LOGIN[login.state]
+    return Verdict(status="denied", reason=f"{why} (HTTP 401): run `{login.command}`", hint=hint)
 
 
 def wants_scope(seen: HttpStatus, challenge: Challenge, login: Login) -> Verdict:
@@ -31,13 +25,19 @@ def wants_scope(seen: HttpStatus, challenge: Challenge, login: Login) -> Verdict
     return Verdict(
         status="denied",
         reason=f"it asks for {named}, which the login does not have (HTTP {seen.status}): run `{command}`",
-        hint=f"run `{command}`: what was granted before is kept",
+        hint="what was granted before is kept",
     )
 
 
 _LOGIN = {
-    LoginState.NONE: "it asks for a login",
-    LoginState.EXPIRED: "the login has ended and cannot be renewed",
-    LoginState.REFUSED: "the login was revoked, or has ended",
-    LoginState.GOOD: "it rejected the login",
+    LoginState.NONE: (
+        "it asks for a login",
+        'if it takes a key instead, add it to its definition: "headers": {"Authorization": "Bearer ${env:TOKEN}"}',
+    ),
+    LoginState.EXPIRED: ("the login has ended and cannot be renewed", ""),
+    LoginState.REFUSED: ("the login was revoked, or has ended", ""),
+    LoginState.GOOD: (
+        "it rejected the login",
+        "if it rejects a new login too, it and its authorization server disagree: tell whoever runs them",
+    ),
 }

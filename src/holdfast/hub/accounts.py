@@ -14,7 +14,7 @@ from typing import Any, Self
 from holdfast.core.evidence import RpcError, TimedOut
 from holdfast.errors import CallDenied, CallFailed, HoldfastError, ServerUnavailable, ToolHeld
 from holdfast.hub.clock import Clock
-from holdfast.hub.journal import CallEnded, CallOutcome, HubRecord
+from holdfast.hub.records import CallEnded, CallOutcome, HubRecord
 
 __all__ = ["Account"]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -18,14 +19,13 @@ import anyio.abc
 import anyio.to_thread
 
 from holdfast.auth.bearer import Logins
-from holdfast.config.spec import BadServer, Config, ServerSpec
+from holdfast.config.spec import BadServer, Config, ServerSpec, Settings
 from holdfast.core.catalog import Catalog, Listing, NameKey
-from holdfast.core.lifecycle import effects as do
 from holdfast.core.lifecycle import events as on
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.core.names import Kind
-from holdfast.errors import HubClosed, LoadFailed, ServerDisabled, UnknownServer
+from holdfast.errors import UnknownServer
 from holdfast.hub.accounts import Account
 from holdfast.hub.approvals import Approvals
 from holdfast.hub.calls import Errand, send
@@ -39,6 +39,8 @@ from holdfast.hub.lookup import holds_changed, is_repeatable, refuse_held, resol
 from holdfast.hub.memory import Memory
 from holdfast.hub.outcome import Tool
 from holdfast.hub.private import PrivateSlots, ready_within
+from holdfast.hub.records import config_applied
+from holdfast.hub.renewing import renewed
 from holdfast.hub.showing import shown
 from holdfast.hub.slot import Slot, Surroundings
 from holdfast.hub.store import Store, default_state_file
@@ -74,10 +76,10 @@ class Hub:
         self.catalog = Catalog()
         self._clock = clock or RealClock()
         self._chance = chance
-        self.approvals = Approvals(state_file, holds=lambda server: holds_changed(self.config, server))
-        self._keeper = Keeper(Store(state_file) if state_file is not None else None, self.approvals)
-        self.journal = Journal()
+        self.journal = Journal(self._clock)
         self.journal.add_sink(Watcher(on_warning))
+        self.approvals = Approvals(state_file, holds=lambda one: holds_changed(self.config, one), journal=self.journal)
+        self._keeper = Keeper(Store(state_file) if state_file is not None else None, self.approvals)
         self._slots: dict[str, Slot] = {}
         self._memory = Memory()
         self._warden = Warden()
@@ -139,6 +141,7 @@ class Hub:
         for slot in [self._placed(server) for server in self.config.servers.values()]:
             self._begin(slot)
         tasks.start_soon(self._keeper.run, name="state keeper")
+        tasks.start_soon(self._warden.keep, name="warden keeper")
         tasks.start_soon(notice_logins, self, logins, name="login watch")
         return self
 
@@ -223,8 +226,7 @@ class Hub:
 
     def listen(self, sink: Sink) -> Callable[[], None]:
         """Have ``sink`` told every record at once, calls too; it must not wait. What is returned ends it."""
-        self.journal.add_sink(sink)
-        return lambda: self.journal.remove_sink(sink)
+        return self.journal.add_sink(sink)
 
     # What callers ask.
 
@@ -261,18 +263,7 @@ class Hub:
 
     async def reconnect(self, name: str) -> Health:
         """Make a new connection now. Raises ``ServerDisabled``, or ``LoadFailed`` with the reason."""
-        slot = self.slot(name)
-        effects = slot.tell(on.ReconnectRequested())
-        if any(isinstance(effect, do.Reject) for effect in effects):
-            health = slot.health()
-            kind = ServerDisabled if health.state in (State.DISABLED, State.DISABLING) else HubClosed
-            raise kind(f"MCP server '{name}' is {health.state.value}", server_id=name, state=health.state.value)
-        generation = slot.machine.dialing
-        while slot.machine.dialing == generation and generation is not None:
-            await slot.changed()
-        if generation is not None and (failure := slot.failed_dials.get(generation)) is not None:
-            raise LoadFailed(failure.evidence, f"MCP server '{name}' could not be connected: {failure.reason}")
-        return slot.health()
+        return await renewed(self.slot(name))
 
     def logged_in(self, name: str) -> Health:
         """New credentials are there: a server that was denied or parked is tried again now."""
@@ -290,20 +281,23 @@ class Hub:
         return slot.health()
 
     async def apply(self, config: Config) -> None:
-        """Take a new configuration; only servers whose definition changed are touched."""
+        """Take a new configuration; only the connections of servers whose definition changed are touched."""
         if self._closing:
             return
         before, self.config = self.config, config
+        applied = config_applied(before, config, at=self._clock.now())
+        if config.settings != before.settings:
+            self._adopt(config.settings)
         # All are in place, or out of it, before any of them is told: no reader sees half of a change.
-        gone = [self._slots.pop(name) for name in [*self._slots] if name not in config.servers]
-        fresh = [self._placed(server) for server in config.servers.values() if server.id not in self._slots]
+        gone = [self._slots.pop(name) for name in applied.removed]
+        fresh = [self._placed(config.servers[name]) for name in applied.added]
         for slot in gone:
             slot.tell(on.RemoveRequested())
         for slot in fresh:
             self._begin(slot)
-        for name, server in config.servers.items():
-            if name in before.servers and before.servers[name] != server:
-                self._reconfigure(self._slots[name], server)
+        for name in applied.changed:
+            self._reconfigure(self._slots[name], config.servers[name])
+        self.journal.tell(applied)
         self._keeper.changed(self._snapshot)
 
     # What slots tell (the ``Shelf`` of slot.py).
@@ -325,7 +319,8 @@ class Hub:
         return approved
 
     def withdraw(self, server: str, *, removed: bool) -> None:
-        """Stop showing a server's items."""
+        """Stop showing a server's items, and end the connections to it that were one client's."""
+        self.private.end(server)
         if removed:
             self.approvals.forget(server)
         self._show(server, self.catalog.remove(server) if removed else self.catalog.withdraw(server))
@@ -334,7 +329,7 @@ class Hub:
         """Show a server's last good listing again."""
         self._show(server, self.catalog.reinstate(server))
 
-    def tell(self, record: do.Record) -> None:
+    def tell(self, record: HubRecord) -> None:
         """Pass a record on."""
         self.journal.tell(record)
 
@@ -358,6 +353,14 @@ class Hub:
         self._tasks.start_soon(slot.run, name=f"{slot.id} owner")
         enabled = slot.spec.enabled and not self.catalog.servers[slot.id].withdrawn
         slot.tell(on.StartRequested() if enabled else on.DisableRequested())
+
+    def _adopt(self, settings: Settings) -> None:
+        assert self._around is not None  # noqa: S101 - the hub is open
+        self._around = replace(self._around, settings=settings)
+        self._around.workshop.adopt(settings)
+        self.private.adopt(settings)
+        for slot in self._all_slots():
+            slot.adopt(settings)
 
     def _reconfigure(self, slot: Slot, server: ServerSpec | BadServer) -> None:
         was_enabled = slot.spec.enabled

@@ -6,7 +6,7 @@ What an answer means is its reader's matter; a question that could not be put, o
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -63,7 +63,7 @@ class Api:
                 return Answer(response.status_code, await read_bounded(response, self._peer.limits))
         raise ServerFailure(TimedOut(doing="its answer", after=within))
 
-    async def events(self, path: str, *, silence: float) -> AsyncIterator[Event | Answer]:
+    async def events(self, path: str, *, silence: float) -> AsyncGenerator[Event | Answer, None]:
         """The events of a stream until it ends; an ``Answer`` alone where there is no stream but an error.
 
         A stream of which nothing is heard for ``silence`` seconds, not even a comment, is dead.

@@ -50,6 +50,10 @@ class Dialer:
         self._authorize = authorize
         self._on_stderr = on_stderr
 
+    def adopt(self, limits: Limits) -> None:
+        """Other bounds, for connections from now on."""
+        self._limits = limits
+
     @asynccontextmanager
     async def connect(
         self,
