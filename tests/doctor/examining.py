@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.cli.entry import COMMANDS
 from holdfast.config.reading import Reading
 from holdfast.config.spec import ServerSpec
 from holdfast.doctor.codes import CODES
@@ -148,6 +149,8 @@ def _is_complete(found: Finding) -> None:
     assert found.code in CODES
     assert found.remedy.commands or found.remedy.edits, f"{found.code} has nothing to paste"
     assert "***" not in "".join(found.remedy.commands), f"{found.code}: {found.remedy.commands}"
+    ours = [command.split()[1] for command in found.remedy.commands if command.startswith("holdfast ")]
+    assert set(ours) <= {*COMMANDS, "--version"}
 
 
 def _steps(edit: Edit) -> list[str]:
