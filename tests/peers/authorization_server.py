@@ -124,6 +124,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         path = urlsplit(self.path).path
         if path == "/token" and WORLD.behaviour.token_delay:
+            WORLD.note("waits")
             time.sleep(WORLD.behaviour.token_delay)
         with WORLD.lock:
             self._post(path, body)
@@ -339,10 +340,16 @@ def _result(method: str, message: dict[str, Any]) -> dict[str, Any]:
             return {"error": {"code": -32601, "message": "no such method"}}
 
 
+class Server(ThreadingHTTPServer):
+    """Takes many at once, and waits for none at the end."""
+
+    request_queue_size = 128
+    daemon_threads = True
+
+
 def main() -> None:
     """Serve until killed."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = Server(("127.0.0.1", 0), Handler)
     WORLD.address = f"http://127.0.0.1:{server.server_port}"
     announced = Path(sys.argv[1])
     announced.with_suffix(".part").write_text(WORLD.address + "\n")
