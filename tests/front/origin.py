@@ -33,7 +33,7 @@ Era = Literal["modern", "legacy"]
 Context = ServerRequestContext[Any, Any]
 
 OBJECT: dict[str, Any] = {"type": "object"}
-TOOLS = ("echo", "count", "ask", "log", "hang", "touch", "grow", "fail", "pid")
+TOOLS = ("echo", "count", "ask", "log", "hang", "touch", "grow", "fail", "pid", "bump", "wait")
 FORM = {"type": "object", "properties": {"colour": {"type": "string"}}}
 
 
@@ -67,6 +67,8 @@ class Origin(Server[Any]):
         self.extra_tools: list[str] = []
         self.hanging = anyio.Event()
         self.cancelled = anyio.Event()
+        self.waiting = anyio.Event()
+        self.go = anyio.Event()
         self.subscribed: list[str] = []
         self.changed = anyio.Event()
         self.levels: list[str] = []
@@ -95,7 +97,7 @@ class Origin(Server[Any]):
         args = params.arguments or {}
         match params.name:
             case "echo":
-                meta = {key: value for key, value in (ctx.meta or {}).items() if key.startswith("test/")}
+                meta = {key: value for key, value in (ctx.meta or {}).items() if key.startswith(("test/", "holdfast/"))}
                 return _text(str(args.get("text")), structured={"text": args.get("text")}, meta=meta)
             case "count":
                 await self._count(ctx, int(args["n"]))
@@ -105,12 +107,18 @@ class Origin(Server[Any]):
                 await self._log(ctx, args["level"], args["text"])
             case "hang":
                 await self._hang()
+            case "wait":
+                self.waiting.set()
+                await self.go.wait()
+                return _text("waited")
             case "touch":
                 await self._touch(ctx, args["uri"])
             case "grow":
                 await self._grow(ctx)
             case "fail":
                 raise MCPError(-32123, "it failed", {"why": "asked to"})
+            case "bump":
+                return _text(str(_bumped(ctx)))
             case "pid":
                 return _text(str(os.getpid()))
             case _ if params.name not in self.extra_tools:
@@ -253,6 +261,13 @@ def _text(text: str, *, structured: dict[str, Any] | None = None, meta: Any = No
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=text)], structured_content=structured, _meta=meta or None
     )
+
+
+def _bumped(ctx: Context) -> int:
+    """Counts for each connection: what a server does that keeps state for its client."""
+    state = ctx.session._connection.state
+    state["bumps"] = state.get("bumps", 0) + 1
+    return int(state["bumps"])
 
 
 def _question(kind: str) -> Any:

@@ -235,7 +235,7 @@ async def test_a_call_that_is_refused_because_nobody_listens_waits_and_is_sent_w
         with anyio.fail_after(10):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(call)
-                await until(hub, "a", lambda: hub.server_health("a").retry_in == 1)
+                await until(hub, "a", lambda: hub.server_health("a").retry_in == 0.25)
                 await peer.start()
                 await clock.advance(1)
         assert answers == ["once"]

@@ -10,7 +10,7 @@ import glob
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import cast
@@ -164,7 +164,9 @@ class _Reader:
         result = expand(given, self._path, variables, self._found)
         for fault in self._found.faults:
             inside = fault.path[len(self._path) :]
-            self._problem(inside, f"{quoted(joined(inside))} {fault.message}", fault.hint)
+            message = f"{quoted(joined(inside))} {fault.message}"
+            problem = self._around.places.problem(fault.path, message, hint=fault.hint)
+            self._problems.append(replace(problem, variable=fault.variable))
         return result
 
     def _validate(self, given: dict[str, object]) -> ServerFile | None:

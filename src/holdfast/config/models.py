@@ -43,6 +43,7 @@ __all__ = [
     "HoldfastSettings",
     "LimitSettings",
     "LoadSettings",
+    "PerClientFile",
     "ReconnectFile",
     "ServerFile",
     "ToolsFile",
@@ -51,6 +52,7 @@ __all__ = [
 _DEFAULTS = Settings()
 _LOAD, _CALL, _LIMITS = _DEFAULTS.load, _DEFAULTS.call, _DEFAULTS.limits
 _BREAKER, _RECONNECT = _DEFAULTS.breaker, _DEFAULTS.reconnect
+_PER_CLIENT = _DEFAULTS.per_client
 
 
 def _listed(value: object) -> object:
@@ -224,6 +226,19 @@ class ReconnectFile(_File):
     )
 
 
+class PerClientFile(_File):
+    """Connections that clients have to themselves, of a server with `sharing: per-client`."""
+
+    connections: Count = Field(
+        default=_PER_CLIENT.connections,
+        description="How many clients may have a connection of their own to the same server at a time.",
+    )
+    idle: Timeout = Field(
+        default=_PER_CLIENT.idle,
+        description="How long such a connection may be unused if its client has no session (2026-07-28 over HTTP).",
+    )
+
+
 class LimitSettings(_File):
     """Bounds on what comes from a server. Over one, that server alone fails, and says so."""
 
@@ -247,6 +262,9 @@ class HoldfastSettings(_File):
     limits: LimitSettings = Field(default=LimitSettings(), description="Bounds on what comes from a server.")
     breaker: BreakerFile = Field(default=BreakerFile(), description="When a server that keeps failing is left alone.")
     reconnect: ReconnectFile = Field(default=ReconnectFile(), description="How a lost connection is made anew.")
+    per_client: PerClientFile = Field(
+        default=PerClientFile(), description="Connections that clients have to themselves."
+    )
     refresh: Period = Field(
         default=_DEFAULTS.refresh,
         description="How often each server is asked again for what it offers; `off` for only when it says so.",

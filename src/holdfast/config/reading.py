@@ -27,6 +27,7 @@ from holdfast.config.spec import (
     Config,
     Limits,
     LoadPolicy,
+    PerClientSettings,
     ReconnectSettings,
     Settings,
 )
@@ -182,6 +183,7 @@ def _meant(model: HoldfastSettings) -> Settings:
         limits=Limits(**model.limits.model_dump()),
         breaker=BreakerSettings(**model.breaker.model_dump()),
         reconnect=ReconnectSettings(**model.reconnect.model_dump()),
+        per_client=PerClientSettings(**model.per_client.model_dump()),
         refresh=model.refresh,
         idle=model.idle,
     )

@@ -27,6 +27,7 @@ _NAMES = {
     "LimitSettings": "limits",
     "BreakerFile": "breaker",
     "ReconnectFile": "reconnect",
+    "PerClientFile": "perClient",
 }
 _URLS = [{"required": [key]} for key in ("url", "serverUrl", "httpUrl")]
 

@@ -23,6 +23,7 @@ __all__ = [
     "Limits",
     "LoadPolicy",
     "OAuthSettings",
+    "PerClientSettings",
     "ReconnectSettings",
     "ServerSpec",
     "Settings",
@@ -169,6 +170,16 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PerClientSettings:
+    """Connections that clients have to themselves, of a server with ``sharing: per-client``. Times in seconds."""
+
+    connections: int = 64
+    """How many clients may have one to the same server at a time."""
+    idle: float = 600.0
+    """How long one may be unused whose client has no session that ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """Holdfast's own settings, with their defaults."""
 
@@ -177,6 +188,7 @@ class Settings:
     limits: Limits = Limits()
     breaker: BreakerSettings = BreakerSettings()
     reconnect: ReconnectSettings = ReconnectSettings()
+    per_client: PerClientSettings = PerClientSettings()
     refresh: float | None = 60.0
     """How often, in seconds, each server is asked again for what it offers; None for only when it says so."""
     idle: float = 300.0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from mcp.shared.subscriptions import ServerEvent
 
@@ -11,17 +13,30 @@ from holdfast.front.view import View
 __all__ = ["Board"]
 
 
+_READER: ContextVar[Hashable] = ContextVar("holdfast_reader", default=None)
+
+
 class Board:
-    """The SDK's subscription bus, written to without waiting."""
+    """The SDK's subscription bus, written to without waiting; some of it is for one client's eyes."""
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self._readers: dict[object, Callable[[ServerEvent], None]] = {}
+        self._readers: dict[object, tuple[Hashable, Callable[[ServerEvent], None]]] = {}
 
-    def post(self, event: ServerEvent) -> None:
-        """Tell every listener; each keeps what it was told, or ends its stream if it reads too slowly."""
-        for read in list(self._readers.values()):
-            read(event)
+    def post(self, event: ServerEvent, *, only: Hashable = None) -> None:
+        """Tell every listener, or those of one client; each keeps what it was told, or ends its stream if too slow."""
+        for owner, read in list(self._readers.values()):
+            if only is None or owner == only:
+                read(event)
+
+    @contextmanager
+    def read_by(self, owner: Hashable) -> Iterator[None]:
+        """Whoever listens within the block is this client."""
+        token = _READER.set(owner)
+        try:
+            yield
+        finally:
+            _READER.reset(token)
 
     async def publish(self, event: ServerEvent) -> None:
         """The same, as the SDK calls it."""
@@ -30,7 +45,7 @@ class Board:
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
         """Add a listener; the returned function removes it."""
         key = object()
-        self._readers[key] = listener
+        self._readers[key] = _READER.get(), listener
 
         def leave() -> None:
             self._readers.pop(key, None)

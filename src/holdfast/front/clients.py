@@ -1,13 +1,14 @@
 """The clients of the hub, and what each of them is told on its own account.
 
 In the legacy era a client is a session. In the modern era there are no sessions: over HTTP each request is
-a client of its own, over a pipe the pipe is. What a client is told coalesces: a notice that says "this
-changed" says no more when it is said twice, so a slow client costs a bounded memory and nobody's time.
+a client of its own unless it says whose it is (see ``identity.py``), over a pipe the pipe is. What a client
+is told coalesces: a notice that says "this changed" says no more when it is said twice, so a slow client costs
+a bounded memory and nobody's time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -37,9 +38,13 @@ class Channel:
 
     session: ServerSession
     request_id: RequestId | None = None
+    reachable: Callable[[], Awaitable[bool]] | None = None
+    """Where the way is a stream that the client may have open or not: whether it is, now or in a moment."""
 
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
         """The client's answer; raises ``MCPError`` where it gives none."""
+        if self.reachable is not None and not await self.reachable():
+            raise MCPError(INVALID_REQUEST, f"{method} cannot reach the client: it keeps no stream open to be asked on")
         request = cast("types.ServerRequest", RawRequest(method=method, params=dict(params or {})))
         related = ServerMessageMetadata(related_request_id=self.request_id) if self.request_id is not None else None
         try:
@@ -67,7 +72,10 @@ class Client:
     owner: Hashable
     """Whose the connections are that it does not share."""
     lasting: bool = False
-    """Whether the owner outlives what is known here as the client: a pipe carries many modern requests."""
+    """Whether the owner outlives what is known here as the client: a pipe carries many modern requests, and a client
+    that says who it is makes many."""
+    expires: bool = False
+    """Whether the owner can be gone without anybody being told."""
     log_level: str | None = None
     watched: set[tuple[str, str]] = field(default_factory=set)
     """The server and the URI, as the server knows it, of each resource that it watches."""

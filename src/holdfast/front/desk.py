@@ -8,7 +8,7 @@ and said so: never guessed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -21,16 +21,19 @@ from mcp_types import INVALID_REQUEST
 
 from holdfast.config.spec import ServerSpec
 from holdfast.core.lifecycle.effects import Transition
+from holdfast.core.lifecycle.table import State
 from holdfast.errors import HoldfastError
 from holdfast.front.board import Board
 from holdfast.front.calls import Call
-from holdfast.front.clients import Client, refuse_unasked
+from holdfast.front.clients import Client
+from holdfast.front.identity import HOW_TO_BE_KNOWN
+from holdfast.front.relays import OwnRelay, Standing
 from holdfast.front.rounds import Parking
 from holdfast.front.status import STATUS_URI
 from holdfast.hub.hub import Hub
 from holdfast.hub.journal import HubRecord, Missed, Published
 from holdfast.hub.slot import Slot
-from holdfast.wire.relay import OF_A_CALL, Caller, Relay
+from holdfast.wire.relay import OF_A_CALL, Caller
 
 __all__ = ["Desk"]
 
@@ -134,17 +137,35 @@ class Desk:
             raise MCPError(INVALID_REQUEST, "Holdfast is shutting down and takes no new calls; try again in a moment")
         self._calls[call] = None
         try:
-            yield
+            with self.hub.private.using(call.client.owner, call.server):
+                yield
         finally:
             self._calls.pop(call, None)
             self._quiet.set()
 
     def slot(self, client: Client, server: str) -> Slot:
-        """The connection that a client uses: the one that all share, or one of its own."""
+        """The connection that a client uses: the one that all share, or one of its own, begun now if need be."""
         shared = self.hub.slot(server)
-        if not isinstance(shared.spec, ServerSpec) or shared.spec.sharing == "shared" or not shared.spec.enabled:
+        if not isinstance(shared.spec, ServerSpec) or not self.has_own(server):
             return shared
-        return self.hub.private.of(client.owner, shared.spec, lambda: _OwnRelay(self, client))
+        if self.forgets(client, server):
+            self._note_stateless(server)
+        relay = OwnRelay(self, client)
+        return self.hub.private.of(client.owner, shared.spec, lambda: relay, expires=client.expires)
+
+    def has_own(self, server: str) -> bool:
+        """Whether each client has a connection of its own to a server; none to one that is switched off."""
+        slot = self.hub.slot(server)
+        per_client = isinstance(slot.spec, ServerSpec) and slot.spec.sharing == "per-client" and slot.spec.enabled
+        return per_client and slot.state not in (State.DISABLING, State.DISABLED)
+
+    def forgets(self, client: Client, server: str) -> bool:
+        """Whether a server keeps nothing for a client from one call to the next, since it cannot be known again."""
+        return client.modern and not client.lasting and server in self.hub.servers and self.has_own(server)
+
+    def existing(self, client: Client, server: str) -> Slot | None:
+        """The same as ``slot``, but nothing is begun for it."""
+        return self.hub.private.find(client.owner, server) if self.has_own(server) else self.hub.slot(server)
 
     # What clients want beside answers.
 
@@ -162,13 +183,16 @@ class Desk:
                 client.watched.discard((server, uri))
                 slot.wishes.unwatch(uri)
                 raise
+        self.hub.private.use(client.owner, server)
 
     def _unwatch(self, client: Client, server: str, uri: str) -> None:
         client.watched.discard((server, uri))
-        if server in self.hub.servers:
-            slot = self.slot(client, server)
-            if slot.wishes.unwatch(uri) and _era(slot) == "legacy":
-                self.start(self._quietly, server, "resources/unsubscribe", {"uri": uri}, slot)
+        slot = self.existing(client, server) if server in self.hub.servers else None
+        if slot is None:
+            return
+        if slot.wishes.unwatch(uri) and _era(slot) == "legacy":
+            self.start(self._quietly, server, "resources/unsubscribe", {"uri": uri}, slot)
+        self.hub.private.leave(client.owner, server)
 
     def unwatch(self, client: Client, server: str, uri: str) -> None:
         """No longer."""
@@ -177,9 +201,9 @@ class Desk:
 
     def wants_log(self, client: Client, server: str, level: str) -> None:
         """See that a server logs as much as one of its clients wants to be told."""
-        slot = self.slot(client, server)
-        lease = slot.lease
-        if not slot.wishes.log(level) or lease is None or lease.connection is None:
+        slot = self.existing(client, server)
+        lease = slot.lease if slot is not None else None
+        if slot is None or not slot.wishes.log(level) or lease is None or lease.connection is None:
             return
         if lease.connection.era == "legacy" and "logging" in lease.connection.capabilities:
             self.start(self._quietly, server, "logging/setLevel", {"level": level}, slot)
@@ -223,7 +247,7 @@ class Desk:
         under_way, here = self._candidates(server)
         if len({client.owner for client in (*here, *(call.client for call in under_way))}) != 1:
             return None
-        return under_way[-1] if under_way else _Standing(self, here[0])
+        return under_way[-1] if under_way else Standing(self, here[0])
 
     def _candidates(self, server: str) -> tuple[list[Call], list[Client]]:
         under_way = [call for call in self._calls if call.server == server]
@@ -232,7 +256,16 @@ class Desk:
     def standing(self, client: Client, server: str) -> Caller:
         """One client, by a call of its own to this server if one is under way."""
         own = [call for call in self._calls if call.server == server and call.client.owner == client.owner]
-        return own[-1] if own else _Standing(self, client)
+        return own[-1] if own else Standing(self, client)
+
+    def _note_stateless(self, server: str) -> None:
+        words = (
+            "a client of protocol 2026-07-28 over HTTP that does not say who it is has a connection for each of its "
+            f"calls, and nothing is kept for it from one to the next. {HOW_TO_BE_KNOWN}"
+        )
+        if server not in self.findings:
+            log.warning("%s: %s", server, words)
+        self.findings[server] = words
 
     def _unattributed(self, server: str, method: str) -> MCPError:
         if not any(self._candidates(server)):
@@ -272,10 +305,14 @@ class Desk:
                     self.tell(client, method)
 
     def _updated(self, server: str, uri: str) -> None:
+        self.post_updated(server, uri)
+        self._tell_watchers(server, uri)
+
+    def post_updated(self, server: str, uri: str, *, only: Hashable = None) -> None:
+        """Tell those who listen that a resource changed: all of them, or one client's."""
         for board in self._boards:
             if board.view.covers(server):
-                board.post(ResourceUpdated(board.view.shown_uri(server, uri)))
-        self._tell_watchers(server, uri)
+                board.post(ResourceUpdated(board.view.shown_uri(server, uri)), only=only)
 
     def _tell_watchers(self, server: str, uri: str) -> None:
         for client in self._clients:
@@ -286,51 +323,6 @@ class Desk:
         for board in self._boards:
             if server is None or board.view.covers(server):
                 board.post(event)
-
-
-class _Standing:
-    """A client that has no call under way, but is there: asked and told on its own stream."""
-
-    def __init__(self, desk: Desk, client: Client) -> None:
-        self._desk = desk
-        self._client = client
-
-    @property
-    def capabilities(self) -> Mapping[str, Any]:
-        return self._client.capabilities
-
-    async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
-        refuse_unasked(self._client, method, params)
-        return await self._client.channel.ask(method, params)
-
-    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
-        if method != "notifications/message" or self._client.wants_log((params or {}).get("level")):
-            self._desk.start(self._client.channel.tell, method, params)
-
-
-class _OwnRelay(Relay):
-    """The relay of a connection that one client has for itself: everything is that client's."""
-
-    def __init__(self, desk: Desk, client: Client) -> None:
-        self._desk = desk
-        self._client = client
-
-    @property
-    def capabilities(self) -> Mapping[str, Any]:
-        return self._client.capabilities
-
-    async def asked(
-        self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None
-    ) -> dict[str, Any]:
-        return await (caller or self._desk.standing(self._client, server)).ask(method, params)
-
-    def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
-        uri = (params or {}).get("uri")
-        if method in OF_A_CALL:
-            self._desk.standing(self._client, server).tell(method, params)
-        elif method == "notifications/resources/updated" and isinstance(uri, str):
-            shown = self._client.view.shown_uri(server, uri)
-            self._desk.tell(self._client, method, {"uri": shown})
 
 
 def _era(slot: Slot) -> str | None:

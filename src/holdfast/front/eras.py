@@ -18,9 +18,13 @@ from mcp_types.methods import CACHEABLE_METHODS
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic_core import to_json
 
+from holdfast.front.identity import CLIENT_META_KEY
+
 __all__ = ["for_client", "forwarded", "is_modern", "listed_for"]
 
-_ENVELOPE = frozenset({PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, "progressToken"})
+_ENVELOPE = frozenset(
+    {PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, CLIENT_META_KEY, "progressToken"}
+)
 """What belongs to the connection that a request came on, and not to the request."""
 
 _MODERN_ONLY = frozenset({"resultType", "ttlMs", "cacheScope"})

@@ -7,6 +7,7 @@ the answer, so whatever a server adds to the protocol reaches the client too.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import mcp_types as types
@@ -27,9 +28,11 @@ from holdfast.front.board import Board
 from holdfast.front.clients import Channel, Client
 from holdfast.front.desk import Desk
 from holdfast.front.eras import for_client, is_modern, listed_for
+from holdfast.front.identity import named_client
 from holdfast.front.passing import Passing
+from holdfast.front.sessions import Streams
 from holdfast.front.view import LIST_METHODS, View
-from holdfast.front.words import instructions, refusal, unknown
+from holdfast.front.words import forgetful, instructions, refusal, unknown
 from holdfast.wire.wishes import LOG_LEVELS
 
 __all__ = ["Face"]
@@ -49,6 +52,7 @@ class Face(Server[Any]):
     def __init__(self, desk: Desk, view: View, *, owner: Hashable = None) -> None:
         self.view = view
         self.board = Board(view)
+        self.streams = Streams()
         self._desk = desk
         self._owner = owner
         self._passing = Passing(desk, view)
@@ -90,10 +94,12 @@ class Face(Server[Any]):
         )
 
     async def _on_discover(self, ctx: Context, params: types.RequestParams) -> types.DiscoverResult:
+        client = self._client(ctx)
+        forgotten = forgetful([server for server in self.view.servers if self._desk.forgets(client, server)])
         return types.DiscoverResult(
             supported_versions=list(MODERN_PROTOCOL_VERSIONS),
             capabilities=self._capabilities(modern=True),
-            instructions=self._instructions() or None,
+            instructions="\n\n".join(filter(None, (self._instructions(), forgotten))) or None,
         )
 
     def _instructions(self) -> str:
@@ -168,13 +174,15 @@ class Face(Server[Any]):
         declared = ctx.session.client_capabilities
         modern = is_modern(ctx.protocol_version)
         alone = self._owner is not None
+        named = named_client(ctx) if modern and not alone else None
         client = connection.state[_CLIENT] = Client(
             view=self.view,
-            channel=Channel(ctx.session),
+            channel=Channel(ctx.session, reachable=self._way_to(connection.session_id)),
             capabilities=declared.model_dump(by_alias=True, mode="json", exclude_none=True) if declared else {},
             modern=modern,
-            owner=self._owner if alone else object(),
-            lasting=alone,
+            owner=self._owner if alone else named or object(),
+            lasting=alone or named is not None,
+            expires=named is not None,
         )
         if modern:
             client.log_level = _log_level(ctx)
@@ -182,6 +190,9 @@ class Face(Server[Any]):
             self._desk.attach(client)
         connection.exit_stack.callback(self._desk.detach, client)
         return client
+
+    def _way_to(self, session: str | None) -> Callable[[], Awaitable[bool]] | None:
+        return partial(self.streams.reachable, session) if session is not None else None
 
     # Lists.
 
@@ -277,6 +288,12 @@ class Face(Server[Any]):
         self, ctx: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
         client = self._client(ctx)
+        with self.board.read_by(client.owner):
+            return await self._listen_for(ctx, client, params)
+
+    async def _listen_for(
+        self, ctx: Context, client: Client, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
         for uri in params.notifications.resource_subscriptions or ():
             found = self.view.find(Kind.RESOURCE, str(uri))
             if isinstance(found, NameKey):

@@ -19,9 +19,10 @@ from holdfast.front.calls import Call
 from holdfast.front.clients import Channel, Client, refuse_unasked
 from holdfast.front.desk import Desk
 from holdfast.front.eras import forwarded
+from holdfast.front.identity import principal_of
 from holdfast.front.rounds import OpenCall, identity_of
 from holdfast.front.view import View
-from holdfast.front.words import failed_tool
+from holdfast.front.words import failed_tool, with_notice
 from holdfast.hub.slot import Slot
 from holdfast.wire.relay import RELAYED
 
@@ -66,12 +67,26 @@ class Passing:
         repeatable: bool,
     ) -> Mapping[str, Any]:
         """Any request's result."""
-        identity = identity_of(ctx.method, ctx.params or {}, _principal(ctx))
+        result = await self._on(ctx, client, server, params, repeatable=repeatable)
+        if result.get("resultType") != "input_required" and self._desk.forgets(client, server):
+            return with_notice(result, server, tool=ctx.method == "tools/call")
+        return result
+
+    async def _on(
+        self,
+        ctx: ServerRequestContext[Any, Any],
+        client: Client,
+        server: str,
+        params: Mapping[str, Any],
+        *,
+        repeatable: bool,
+    ) -> Mapping[str, Any]:
+        identity = identity_of(ctx.method, ctx.params or {}, principal_of(ctx))
         if client.modern and self._desk.parking.is_ours(params.get("requestState")):
             return await self._go_on(ctx, identity, params)
+        modern_server = _speaks_modern(self._desk.slot(client, server))
         if client.log_level is not None:
             self._desk.wants_log(client, server, client.log_level)
-        modern_server = _speaks_modern(self._desk.slot(client, server))
         wanted = forwarded(params, log_level=_told_up_from(client) if modern_server else None)
         if client.modern and not modern_server and ctx.method in INPUT_REQUIRED_METHODS:
             return await self._open(ctx, client, server, wanted, identity, repeatable=repeatable)
@@ -81,7 +96,8 @@ class Passing:
     async def notice(self, client: Client, method: str, params: Mapping[str, Any] | None) -> None:
         """Tell every legacy server behind the face; the modern era has no such notices."""
         for server in self._view.servers:
-            lease = self._desk.slot(client, server).lease
+            slot = self._desk.existing(client, server)
+            lease = slot.lease if slot is not None else None
             if lease is not None and lease.connection is not None and lease.connection.era == "legacy":
                 self._desk.start(lease.connection.notify, method, params)
 
@@ -198,9 +214,3 @@ def _told_up_from(client: Client) -> str | None:
 def _speaks_modern(slot: Slot) -> bool:
     lease = slot.lease
     return lease is not None and lease.connection is not None and lease.connection.era == "modern"
-
-
-def _principal(ctx: ServerRequestContext[Any, Any]) -> str | None:
-    scope = getattr(ctx.request, "scope", None) or {}
-    principal = scope.get("holdfast.principal")
-    return principal if isinstance(principal, str) else None

@@ -73,6 +73,7 @@ def resource_contents(hub: Hub, findings: Mapping[str, str]) -> dict[str, Any]:
 
 def _servers(hub: Hub, findings: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     tools: dict[str, int] = {}
+    all_changed = hub.approvals.changed
     for entry in hub.catalog.tools:
         tools[entry.server] = tools.get(entry.server, 0) + 1
     return {
@@ -84,7 +85,7 @@ def _servers(hub: Hub, findings: Mapping[str, str]) -> dict[str, dict[str, Any]]
             "tools": tools.get(name, 0),
         }
         | ({"finding": findings[name]} if name in findings else {})
-        | ({"changedTools": sorted(changed)} if (changed := hub.approvals.changed.get(name)) else {})
+        | ({"changedTools": sorted(changed)} if (changed := all_changed.get(name)) else {})
         for name, health in hub.servers.items()
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mcp import MCPError
@@ -13,11 +14,25 @@ from holdfast.core.lifecycle.table import State
 from holdfast.core.messages import Failure, for_user
 from holdfast.core.names import Kind
 from holdfast.errors import CallFailed, HoldfastError, ServerUnavailable
+from holdfast.front.identity import HOW_TO_BE_KNOWN
 from holdfast.front.view import View
 from holdfast.hub.hub import Hub
 from holdfast.hub.warnings import STATUS, warnings_of
 
-__all__ = ["IDENTITY", "explained", "failed_tool", "instructions", "refusal", "unknown"]
+__all__ = [
+    "IDENTITY",
+    "STATELESS",
+    "explained",
+    "failed_tool",
+    "forgetful",
+    "instructions",
+    "refusal",
+    "unknown",
+    "with_notice",
+]
+
+STATELESS = "holdfast/stateless"
+"""The key in ``_meta`` that is true for the result of a server that kept nothing from the client's earlier calls."""
 
 RESOURCE_NOT_FOUND = -32002
 """The legacy era's own code; the modern one says invalid params."""
@@ -56,6 +71,27 @@ def failed_tool(error: HoldfastError) -> dict[str, Any]:
         state = {"server": error.server_id, "state": error.state, "reason": error.reason, "retryIn": error.retry_in}
         result["_meta"] = {"holdfast/unavailable": state}
     return result
+
+
+def with_notice(result: Mapping[str, Any], server: str, *, tool: bool) -> dict[str, Any]:
+    """A result of a server that is to keep state, for a client that cannot be known again: said where models look."""
+    meta = result.get("_meta")
+    noted = {**result, "_meta": {**(meta if isinstance(meta, Mapping) else {}), STATELESS: True}}
+    if tool and isinstance(result.get("content"), list):
+        block = {"type": "text", "text": forgetful([server]), "annotations": {"audience": ["assistant"]}}
+        noted["content"] = [*result["content"], block]
+    return noted
+
+
+def forgetful(servers: Sequence[str]) -> str:
+    """What a client is told that cannot be known from one request to the next; nothing if that is no matter."""
+    if not servers:
+        return ""
+    return (
+        f"Holdfast: nothing is kept between calls to these MCP servers, which have a connection for each client: "
+        f"{', '.join(servers)}. This client does not say who it is, so each of its calls has a new one. "
+        f"{HOW_TO_BE_KNOWN}"
+    )
 
 
 def refusal(error: HoldfastError, *, modern: bool) -> MCPError:

@@ -16,10 +16,10 @@ import anyio
 from holdfast.config.find import read_config
 from holdfast.config.load import parse_config
 from holdfast.config.spec import Config
+from holdfast.config.targets import Targets, targets_of
 from holdfast.core.classify import classify
 from holdfast.core.redact import mask_url
 from holdfast.errors import ConfigError, ServerFailure
-from holdfast.gateway.targets import Targets, targets_of
 from holdfast.wire.fetch import fetch
 
 __all__ = ["FileSource", "HttpSource", "Source", "SourceFailed"]

@@ -7,9 +7,10 @@ other failure on the way says that the outcome is uncertain.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
+from holdfast.config.spec import CallPolicy
 from holdfast.core.breaker import Outcome, Permit, Refusal, RefusalReason
 from holdfast.core.classify import classify
 from holdfast.core.evidence import (
@@ -42,25 +43,65 @@ from holdfast.errors import (
     ServerPermanentlyFailed,
     ServerUnavailable,
 )
+from holdfast.hub.accounts import Account
 from holdfast.hub.bulkhead import Full
 from holdfast.hub.lease import Lease, session_expired
 from holdfast.hub.slot import Slot
-from holdfast.wire.connection import Connection
+from holdfast.wire.connection import Connection, ProgressFn
+from holdfast.wire.relay import Caller
 
-__all__ = ["send"]
+__all__ = ["Errand", "send"]
 
 _T = TypeVar("_T")
 
 
-async def send(slot: Slot, ask: Callable[[Connection], Awaitable[_T]], *, repeatable: bool, ready_at: float) -> _T:
+class Errand:
+    """One request, as it is asked of whichever connection stands when its turn comes."""
+
+    __slots__ = ("_caller", "_method", "_on_progress", "_params", "_policy", "_refuse")
+
+    def __init__(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        policy: CallPolicy,
+        refuse: Callable[[], None],
+        *,
+        on_progress: ProgressFn | None,
+        caller: Caller | None,
+    ) -> None:
+        self._method = method
+        self._params = params
+        self._policy = policy
+        self._refuse = refuse
+        self._on_progress = on_progress
+        self._caller = caller
+
+    async def __call__(self, connection: Connection) -> Mapping[str, Any]:
+        """Ask once, unless it must not be: what a server's tools say is known only once it is there."""
+        self._refuse()
+        return await connection.request(
+            self._method,
+            self._params,
+            idle=self._policy.timeout,
+            within=self._policy.hard_timeout,
+            on_progress=self._on_progress,
+            caller=self._caller,
+        )
+
+
+async def send(
+    slot: Slot, ask: Callable[[Connection], Awaitable[_T]], account: Account, *, repeatable: bool, ready_at: float
+) -> _T:
     """Make one call; ``ready_at`` is how long it waits for a server that is coming up."""
-    attempt = _Attempt(slot)
+    attempt = _Attempt(slot, account)
     try:
         return await attempt.make(ask, ready_at)
     except ServerFailure as failure:
         if not attempt.may_be_repeated(failure.evidence, repeatable=repeatable):
             raise attempt.told(failure, repeatable=repeatable) from None
-    again = _Attempt(slot)
+    account.waits()
+    again = _Attempt(slot, account)
     try:
         return await again.make(ask, ready_at)
     except ServerFailure as failure:
@@ -70,8 +111,9 @@ async def send(slot: Slot, ask: Callable[[Connection], Awaitable[_T]], *, repeat
 class _Attempt:
     """One time that a call is sent, on one connection."""
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: Slot, account: Account) -> None:
         self._slot = slot
+        self._account = account
         self._lease: Lease | None = None
         self._faults = 0
 
@@ -84,6 +126,7 @@ class _Attempt:
                 lease = self._lease = await _ready(slot, ready_at)
                 permit.connection, self._faults = lease.generation, lease.faults
                 assert lease.connection is not None  # noqa: S101 - a lease that stands has one
+                self._account.sent()
                 result = await ask(lease.connection)
                 outcome = Outcome.COMPLETED
                 return result

@@ -11,6 +11,7 @@ import anyio.to_thread
 
 from holdfast.config.spec import Config, ServerSpec
 from holdfast.core.catalog import Catalog, NameKey
+from holdfast.hub.approvals import Approvals
 from holdfast.hub.store import Kept, Store, fingerprint
 
 __all__ = ["Keeper", "Snapshot"]
@@ -20,16 +21,18 @@ Snapshot: TypeAlias = "Callable[[], tuple[Config, Catalog, frozenset[str]]]"
 
 
 class Keeper:
-    """One writer for one store; without a store, nothing is kept."""
+    """One writer for one store, and for what was approved beside it; without a store, nothing is kept."""
 
-    def __init__(self, store: Store | None) -> None:
+    def __init__(self, store: Store | None, approvals: Approvals) -> None:
         self._store = store
+        self._approvals = approvals
         self._pending: Snapshot | None = None
         self._came = anyio.Event()
         self._writing = anyio.Lock()
 
     def restore(self, config: Config) -> Catalog:
-        """The catalog as it was last seen, for the servers whose definition is still the same."""
+        """Read what was kept; the catalog as it was last seen, for the servers whose definition is still the same."""
+        self._approvals.load()
         catalog = Catalog()
         kept = self._store.load() if self._store is not None else {}
         for server in config.servers.values():
@@ -64,6 +67,8 @@ class Keeper:
             snapshot, self._pending = self._pending, None
             if self._store is not None and snapshot is not None:
                 await anyio.to_thread.run_sync(self._store.save, _kept(*snapshot()))
+            if self._store is not None and self._approvals.unsaved:
+                await anyio.to_thread.run_sync(self._approvals.save, self._approvals.to_save())
 
 
 def _shown_again(catalog: Catalog, kept: Kept) -> Catalog:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from holdfast.config.spec import Config, ServerSpec
 from holdfast.core.catalog import Catalog, NameKey, Unknown
 from holdfast.core.names import Kind
 from holdfast.errors import ToolHeld, UnknownTool
+from holdfast.hub.approvals import Approvals
 
-__all__ = ["held", "is_repeatable", "resolved"]
+__all__ = ["holds_changed", "is_repeatable", "refuse_held", "resolved"]
 
 
 def resolved(catalog: Catalog, name: str, kind: Kind) -> NameKey:
@@ -28,9 +31,17 @@ def is_repeatable(catalog: Catalog, name: str) -> bool:
     return isinstance(said, Mapping) and (said.get("readOnlyHint") is True or said.get("idempotentHint") is True)
 
 
-def held(server: str, tool: str) -> ToolHeld:
-    """A tool that waits for somebody's approval."""
-    return ToolHeld(
-        f"the tool `{tool}` of `{server}` is held: it is not what it was when it was first seen",
-        hint="Somebody must look at the change and approve it before the tool can be called.",
-    )
+def holds_changed(config: Config, server: str) -> bool:
+    """Whether a server's tools are held when they change."""
+    spec = config.servers.get(server)
+    return isinstance(spec, ServerSpec) and spec.hold_changed
+
+
+def refuse_held(approvals: Approvals, server: str, method: str, params: Mapping[str, Any]) -> None:
+    """A tool that waits for somebody's approval is not called."""
+    tool = str(params.get("name"))
+    if method == "tools/call" and approvals.is_held(server, tool):
+        raise ToolHeld(
+            f"the tool `{tool}` of `{server}` is held: it is not what it was when it was first seen",
+            hint="Somebody must look at the change and approve it before the tool can be called.",
+        )

@@ -34,6 +34,11 @@ class Duplex(Dispatcher[TransportContext]):
         self.stood = False
         """Whether the handshake is done; set by whoever did it."""
 
+    def adopt(self, limits: Limits) -> None:
+        """Go by other bounds from now on."""
+        self._limits = limits
+        self._exchange.adopt(limits)
+
     async def gone(self) -> Evidence:
         """Wait until the peer is gone; what was seen then."""
         await self._over.wait()

@@ -21,6 +21,7 @@ from mcp.shared.transport_context import TransportContext
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic_core import from_json
 
+from holdfast.config.spec import Limits
 from holdfast.core.evidence import Evidence, HttpStatus, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, TimedOut
 from holdfast.errors import ServerFailure
 from holdfast.wire.http_client import HttpPeer, over_message_bound, read_bounded, translated
@@ -57,6 +58,11 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         self._one_ended = anyio.Event()
         self.stood = False
         """Whether the handshake is done; set by whoever did it."""
+
+    def adopt(self, limits: Limits) -> None:
+        """Go by other bounds from now on."""
+        self._peer.limits = limits
+        self._exchange.adopt(limits)
 
     @property
     def received(self) -> int:

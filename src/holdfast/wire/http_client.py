@@ -39,7 +39,7 @@ from holdfast.errors import ServerFailure
 from holdfast.wire.authorizer import Authorizer
 from holdfast.wire.network import evidence_of
 
-__all__ = ["HttpPeer", "is_loopback", "over_message_bound", "read_bounded", "translated"]
+__all__ = ["HttpPeer", "is_loopback", "over_message_bound", "read_bounded", "ssl_context", "translated"]
 
 CONNECT_SECONDS = 10.0
 """A TCP and TLS handshake that takes longer than this has met a filter; the attempt's own deadline may be shorter."""
@@ -84,7 +84,7 @@ class HttpPeer:
         if self.credentials and self._exposed:
             raise ServerFailure(PlainHttpRefused())
         self._client = httpx2.AsyncClient(
-            verify=_ssl_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")),
+            verify=ssl_context(),
             timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
             headers={"accept-encoding": "identity", "user-agent": "holdfast"},
@@ -311,6 +311,11 @@ async def _head(response: httpx2.Response, size: int) -> bytes:
             if len(body) >= size:
                 break
     return bytes(body[:size])
+
+
+def ssl_context() -> ssl.SSLContext:
+    """Whom every connection trusts: the usual authorities, or those that the environment names."""
+    return _ssl_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
 
 
 @lru_cache(maxsize=8)

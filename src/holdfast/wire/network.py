@@ -26,7 +26,10 @@ from holdfast.core.evidence import (
     TlsFault,
 )
 
-__all__ = ["evidence_of"]
+__all__ = ["NOT_HTTP", "evidence_of"]
+
+NOT_HTTP = "it does not speak HTTP"
+"""The detail of the evidence for a peer that answered with something else."""
 
 _ERRNO = {
     errno.ECONNREFUSED: NetworkFault.REFUSED,
@@ -75,7 +78,7 @@ def evidence_of(exc: BaseException, *, doing: str, after: float = 0.0) -> Eviden
 def _broken_http(exc: httpx2.RemoteProtocolError) -> Evidence:
     if str(exc).startswith(_CUT_SHORT):
         return NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
-    return NotMcp(fault=NotMcpFault.CONTENT_TYPE, detail="it does not speak HTTP")
+    return NotMcp(fault=NotMcpFault.CONTENT_TYPE, detail=NOT_HTTP)
 
 
 def _from_chain(exc: BaseException, *, stood: bool) -> Evidence:

@@ -24,6 +24,18 @@ app.kubernetes.io/name: holdfast-hub
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{- define "holdfast.hub.url" -}}
+http://{{ include "holdfast.name" . }}-hub.{{ .Release.Namespace }}.svc.cluster.local:{{ int .Values.hub.port }}
+{{- end }}
+
+{{/* Whether the bridge reads the hub's own registry; that needs a hub, and no other source beside it. */}}
+{{- define "holdfast.bridge.fromHub" -}}
+{{- if .Values.bridge.fromHub }}
+{{- if or (not .Values.hub.enabled) .Values.bridge.targetsUrl }}
+{{- fail "bridge.fromHub needs hub.enabled, and no bridge.targetsUrl" }}
+{{- end }}yes{{ end }}
+{{- end }}
+
 {{- define "holdfast.mode.static" -}}
 {{- if eq .Values.global.agentgateway.mode "static" }}yes{{ end }}
 {{- end }}

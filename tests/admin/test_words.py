@@ -1,0 +1,115 @@
+"""What a person is told of a server: true in every state, the same on the page and in the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from holdfast.admin.words import STATUS, Facts, words_for
+from holdfast.core.breaker import BreakerState
+from holdfast.core.lifecycle.table import State
+from holdfast.core.machine import Health
+
+
+def health(state: State, **more: Any) -> Health:
+    base: dict[str, Any] = {
+        "server": "x",
+        "state": state,
+        "reason": "",
+        "generation": None,
+        "failures": 0,
+        "attempts": 0,
+        "breaker": BreakerState.CLOSED,
+        "retry_in": None,
+    }
+    return Health(**{**base, **more})
+
+
+@pytest.mark.requirement("HUB-5")
+def test_a_server_that_is_up_needs_nobody() -> None:
+    assert words_for(health(State.CONNECTED), Facts(tools=3)) == ("Connected; 3 tools.", "", "")
+    assert words_for(health(State.CONNECTED), Facts(tools=1)).summary == "Connected; 1 tool."
+
+
+@pytest.mark.requirement("HUB-5")
+def test_held_tools_ask_for_somebody() -> None:
+    words = words_for(health(State.CONNECTED), Facts(tools=3, held=2))
+    assert "2 of them are held" in words.summary
+    assert words.command == "holdfast approve x"
+
+
+@pytest.mark.requirement("HUB-5", "MSG-1", "MSG-5")
+def test_what_is_retried_asks_nothing_of_anybody_and_says_when() -> None:
+    coming = health(State.RECONNECTING, reason="it is not ready", attempts=2, retry_in=3.6)
+    words = words_for(coming, Facts(attempts_allowed=5))
+    assert words.summary == (
+        "MCP server 'x' is starting up and not ready yet — it will be retried."
+        " The last try: it is not ready. The next one is in 4 s (2 of 5)."
+    )
+    assert (words.action, words.command) == ("", "")
+
+
+@pytest.mark.requirement("HUB-5", "MSG-3")
+def test_a_login_is_offered_only_where_it_helps() -> None:
+    denied = health(State.DENIED, reason="its credentials were rejected (HTTP 401)")
+    assert words_for(denied, Facts(can_log_in=True)).command == "holdfast login x"
+    words = words_for(denied, Facts(hint="replace the credentials in its `headers`"))
+    assert words.command == ""
+    assert words.action == "Replace the credentials in its `headers`."
+    assert "starting up" not in words.summary
+
+
+@pytest.mark.requirement("HUB-5", "MSG-2")
+def test_a_failure_comes_with_its_cure_and_a_closer_look() -> None:
+    failed = health(State.PERMANENTLY_FAILED, reason="the command `y` was not found", retry_in=250.0)
+    words = words_for(failed, Facts(hint="install it"))
+    assert words.summary.startswith("MCP server 'x' is unavailable: the command `y` was not found. Tools from")
+    assert words.summary.endswith("The hub looks at it again in 250 s.")
+    assert (words.action, words.command) == ("Install it.", "holdfast doctor x")
+
+
+@pytest.mark.requirement("HUB-5", "BRK-5")
+def test_an_open_breaker_says_for_how_long_calls_are_refused() -> None:
+    shut = health(State.CONNECTED, breaker=BreakerState.OPEN, breaker_retry_in=41.7)
+    assert "refused for another 42 s" in words_for(shut, Facts()).summary
+    coming = health(State.RECONNECTING, breaker=BreakerState.OPEN, breaker_retry_in=9.0)
+    assert "Calls to it are refused for another 9 s." in words_for(coming, Facts()).summary
+    trying = health(State.CONNECTED, breaker=BreakerState.HALF_OPEN)
+    assert "refused but for one that tries it" in words_for(trying, Facts()).summary
+
+
+@pytest.mark.requirement("HUB-5")
+def test_a_command_can_be_pasted_whatever_the_server_is_called() -> None:
+    words = words_for(health(State.DISABLED, server="two words; rm -rf /"), Facts())
+    assert words.command == "holdfast enable 'two words; rm -rf /'"
+
+
+@pytest.mark.requirement("MSG-2", "MSG-1", "MSG-4")
+@given(
+    state=some.sampled_from(State),
+    breaker=some.sampled_from(BreakerState),
+    retry_in=some.none() | some.floats(0, 1e6),
+    attempts=some.integers(0, 9),
+    facts=some.builds(
+        Facts,
+        tools=some.integers(0, 9),
+        held=some.integers(0, 9),
+        hint=some.sampled_from(["", "do this", "Ünd"]),
+        can_log_in=some.booleans(),
+    ),
+)
+def test_every_state_has_words_that_are_true_of_it(
+    state: State, breaker: BreakerState, retry_in: float | None, attempts: int, facts: Facts
+) -> None:
+    one = health(state, breaker=breaker, retry_in=retry_in, attempts=attempts, breaker_retry_in=retry_in)
+    words = words_for(one, facts)
+    assert words == words_for(one, facts)
+    assert words.summary.endswith(".")
+    assert ("starting up" in words.summary) == (STATUS[state] == "transient")
+    assert ("will not work" in words.summary) == (STATUS[state] == "permanent")
+    assert not words.command or words.command.startswith("holdfast ")
+    if STATUS[state] == "transient":
+        assert not words.action
