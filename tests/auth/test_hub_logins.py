@@ -77,6 +77,21 @@ async def test_a_token_refused_in_mid_session_is_renewed_once_and_the_call_repea
 
 
 @pytest.mark.requirement("AUTH-3")
+async def test_a_server_of_the_older_transport_has_its_login_renewed_too(peer: Guarded, store: TokenStore) -> None:
+    there = {"type": "sse", "url": f"{peer.address}/sse"}
+    await peer.behave(resource=peer.address)
+    await logged_in(peer.spec(**there), store)
+    await peer.behave(end_tokens=True)
+    async with hub_of(peer, store, **there) as hub:
+        await reaches(hub, "files")
+        assert (await hub.call_tool("files__read")).text == "read done"
+        await peer.behave(end_tokens=True)
+        hub.logins.renewer.now = lambda: 2e9  # time goes by, and the token ends
+        assert (await hub.call_tool("files__read")).text == "read done"
+        assert await peer.renewals() == 2
+
+
+@pytest.mark.requirement("AUTH-3")
 async def test_many_calls_on_a_token_that_has_ended_cause_one_renewal(peer: Guarded, store: TokenStore) -> None:
     await logged_in(peer.spec(), store)
     async with hub_of(peer, store) as hub:
