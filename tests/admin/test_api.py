@@ -11,6 +11,7 @@ import pytest
 from holdfast.control.models import ApiError
 from holdfast.core.catalog import Item, Listing
 from holdfast.errors import CallFailed, HubRefused
+from holdfast.gateway.source import HttpSource, SourceFailed
 from holdfast.testing import Fault, HttpServer, StdioServer
 from tests.admin.steered import TOKEN, steered
 
@@ -162,8 +163,13 @@ async def test_a_gateway_is_told_the_addresses_that_it_can_route_to() -> None:
     ):
         await hub.control.disable("off")
         targets = await hub.control.targets()
+        source = HttpSource(url=f"{hub.base}/api/targets", token=lambda: TOKEN)
+        read = await source.read()
+        with pytest.raises(SourceFailed):
+            await HttpSource(url=f"{hub.base}/api/targets", token=lambda: "wrong").read()
     assert [(one.id, one.url) for one in targets.targets] == [("up", up.definition["url"])]
-    assert set(targets.left_out) == {"off", "local"}
+    assert set(targets.left_out) == set(read.left_out) == {"off", "local"}
+    assert [(one.id, one.url) for one in read.found] == [("up", up.definition["url"])]
 
 
 @pytest.mark.requirement("HUB-5")
