@@ -98,10 +98,8 @@ class Passing:
     async def notice(self, client: Client, method: str, params: Mapping[str, Any] | None) -> None:
         """Tell every legacy server behind the face; the modern era has no such notices."""
         for server in self._view.servers:
-            slot = self._desk.existing(client, server)
-            lease = slot.lease if slot is not None else None
-            if lease is not None and lease.connection is not None and lease.connection.era == "legacy":
-                self._desk.start(lease.connection.notify, method, params)
+            if (slot := self._desk.existing(client, server)) is not None:
+                self._desk.notify(slot, method, params)
 
     # A modern client and a server that may ask.
 

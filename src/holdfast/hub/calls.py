@@ -162,7 +162,7 @@ class _Attempt:
         uncertain = not repeatable and _may_have_acted(seen)
         if uncertain:
             words += ". Its outcome is uncertain: the server may have acted on it, or still act"
-        if isinstance(seen, NetworkFailure | ProcessExit) or (self._is_pipe() and isinstance(seen, OverBound | NotMcp)):
+        if isinstance(seen, NetworkFailure | ProcessExit) or (self._is_over() and isinstance(seen, OverBound | NotMcp)):
             return ConnectionClosed(seen, words, hint=verdict.hint, uncertain=uncertain)
         kind = CallDenied if verdict.status == "denied" else CallFailed
         return kind(seen, words, hint=verdict.hint)
@@ -178,7 +178,7 @@ class _Attempt:
                 return Outcome.NEUTRAL  # the authorization server is away: that says nothing of this one
             case HttpStatus() if session_expired(seen) or classify(seen).status == "denied":
                 return Outcome.NEUTRAL
-            case NetworkFailure() | ProcessExit() | OverBound() | NotMcp() if self._is_pipe():
+            case NetworkFailure() | ProcessExit() | OverBound() | NotMcp() if self._is_over():
                 return Outcome.CONNECTION_LOST
             case NetworkFailure(fault=NetworkFault.REFUSED):
                 return Outcome.CONNECTION_LOST  # nobody listens: there is no connection that still stands
@@ -194,8 +194,11 @@ class _Attempt:
         lease.faults += 1
         return Outcome.TRANSPORT_FAILURE
 
-    def _is_pipe(self) -> bool:
-        return getattr(self._slot.spec, "transport", "") in ("stdio", "sse")
+    def _is_over(self) -> bool:
+        """Whether the connection itself is gone, and not this one request on it: a pipe is, whatever broke it."""
+        connection = self._lease.connection if self._lease is not None else None
+        piped = getattr(self._slot.spec, "transport", "") == "stdio"
+        return piped or (connection is not None and connection.wire.ended)
 
     def _masked(self, seen: Evidence) -> Evidence:
         return masked(seen, (self._lease or self._slot).redactor)

@@ -66,6 +66,11 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         self._exchange.adopt(limits)
 
     @property
+    def ended(self) -> bool:
+        """There is no connection to lose."""
+        return False
+
+    @property
     def received(self) -> int:
         """How many bytes of messages came so far."""
         return self._exchange.received
