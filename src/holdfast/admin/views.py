@@ -29,6 +29,7 @@ from holdfast.control.models import (
     TargetView,
 )
 from holdfast.core.catalog import Entry, Source
+from holdfast.core.challenge import read_challenge
 from holdfast.core.classify import classify
 from holdfast.core.evidence import Evidence, HttpStatus
 from holdfast.core.machine import Health
@@ -42,9 +43,6 @@ __all__ = ["About", "Views"]
 LONGEST_TARGET = 300
 LONGEST_DESCRIPTION = 1_000
 """Characters; whoever wants all of a tool's description lists it as a client."""
-
-_ASKS_FOR_LOGIN = ("resource_metadata", "insufficient_scope")
-"""How a server's challenge says that OAuth would help."""
 
 
 @dataclass(kw_only=True)
@@ -193,7 +191,7 @@ class Views:
             tools=tools,
             held=held,
             hint=verdict.hint if verdict is not None else "",
-            can_log_in=_asks_for_login(seen),
+            login=_login_command(seen),
             attempts_allowed=len(self._hub.config.settings.reconnect.backoff),
         )
         return words_for(health, facts)
@@ -221,11 +219,16 @@ def _trouble(health: Health, since: float) -> LastError | None:
     return LastError(at=since, text=health.reason) if in_trouble else None
 
 
-def _asks_for_login(seen: Evidence | None) -> bool:
-    if not isinstance(seen, HttpStatus):
-        return False
-    challenge = seen.headers.get("www-authenticate", "")
-    return any(word in challenge for word in _ASKS_FOR_LOGIN)
+def _login_command(seen: Evidence | None) -> str:
+    """What logs in, where ``core.classify`` says that a login is wanted; empty where one would not help."""
+    if not isinstance(seen, HttpStatus) or seen.login is None:
+        return ""
+    challenge = read_challenge(seen.headers.get("www-authenticate", ""))
+    if challenge.wants_scope:
+        scope = f" --scope {shlex.quote(' '.join(challenge.scope))}" if challenge.scope else ""
+        return seen.login.command + scope
+    wanted = seen.status == 401 and (challenge.made or not seen.credentials_sent)
+    return seen.login.command if wanted else ""
 
 
 def _item(entry: Entry, *, held: bool) -> CatalogItem:

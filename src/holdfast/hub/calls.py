@@ -58,13 +58,14 @@ _T = TypeVar("_T")
 class Errand:
     """One request, as it is asked of whichever connection stands when its turn comes."""
 
-    __slots__ = ("_caller", "_method", "_on_progress", "_params", "_policy", "_refuse")
+    __slots__ = ("_account", "_caller", "_method", "_on_progress", "_params", "_policy", "_refuse")
 
     def __init__(
         self,
         method: str,
         params: Mapping[str, Any],
         policy: CallPolicy,
+        account: Account,
         refuse: Callable[[], None],
         *,
         on_progress: ProgressFn | None,
@@ -73,6 +74,7 @@ class Errand:
         self._method = method
         self._params = params
         self._policy = policy
+        self._account = account
         self._refuse = refuse
         self._on_progress = on_progress
         self._caller = caller
@@ -82,7 +84,7 @@ class Errand:
         self._refuse()
         return await connection.request(
             self._method,
-            self._params,
+            self._account.carried(self._params),
             idle=self._policy.timeout,
             within=self._policy.hard_timeout,
             on_progress=self._on_progress,
@@ -100,7 +102,6 @@ async def send(
     except ServerFailure as failure:
         if not attempt.may_be_repeated(failure.evidence, repeatable=repeatable):
             raise attempt.told(failure, repeatable=repeatable) from None
-    account.waits()
     again = _Attempt(slot, account)
     try:
         return await again.make(ask, ready_at)
@@ -118,15 +119,17 @@ class _Attempt:
         self._faults = 0
 
     async def make(self, ask: Callable[[Connection], Awaitable[_T]], ready_at: float) -> _T:
-        slot = self._slot
+        slot, account = self._slot, self._account
+        account.enter("admission")
         permit = _admitted(slot)
         outcome, reason = Outcome.NEUTRAL, ""
         try:
             async with slot.bulkhead.place():
+                account.enter("wait")
                 lease = self._lease = await _ready(slot, ready_at)
                 permit.connection, self._faults = lease.generation, lease.faults
                 assert lease.connection is not None  # noqa: S101 - a lease that stands has one
-                self._account.sent()
+                account.enter("upstream")
                 result = await ask(lease.connection)
                 outcome = Outcome.COMPLETED
                 return result

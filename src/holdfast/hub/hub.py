@@ -382,8 +382,8 @@ class Hub:
         """Pass any request on, under the server's names, for ``caller``, on its own connection if ``slot`` is one."""
         used, settings = slot or self.slot(server), self.config.settings
         refuse = partial(refuse_held, self.approvals, server, method, params)
-        errand = Errand(method, params, settings.call, refuse, on_progress=on_progress, caller=caller)
-        with Account(server, method, self._clock, self.journal.tell) as account:
+        with Account(server, method, params, self._clock, self.journal.tell) as account:
+            errand = Errand(method, params, settings.call, account, refuse, on_progress=on_progress, caller=caller)
             refuse()
             ready_at = self._clock.now() + ready_within(used, settings, own=slot is not None)
             return account.answered(await send(used, errand, account, repeatable=repeatable, ready_at=ready_at))

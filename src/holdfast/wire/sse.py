@@ -17,6 +17,7 @@ from holdfast.errors import ServerFailure
 from holdfast.wire.duplex import Duplex
 from holdfast.wire.http_client import HttpPeer, over_message_bound
 from holdfast.wire.rpc import Message
+from holdfast.wire.tracing import in_headers
 
 __all__ = ["SseDispatcher"]
 
@@ -62,7 +63,7 @@ class SseDispatcher(Duplex):
             raise self._exchange.failure()
         doing = f"the receipt of {message.get('method', 'an answer')}"
         content = json.dumps(message, separators=(",", ":")).encode()
-        headers = {"content-type": "application/json"}
+        headers = {"content-type": "application/json", **in_headers(message.get("params"))}
         async with self._peer.request(
             "POST", self._endpoint, headers=headers, content=content, doing=doing
         ) as response:
