@@ -2,8 +2,8 @@
 
 Three are tormented: an HTTP server with a stream of notices, one without, and a child that is killed with
 ``kill -9``. All policies are the shipped ones. What the hub adds to a recovery is the time from the moment when
-the server can be reached again to the moment when it is connected, less what a bare dial and listing takes; time
-in which the event loop was ready and the machine ran something else is left out of both.
+the server can be reached again to the moment when it is connected, less what a bare dial and listing takes. Of both
+dials, time in which the event loop was ready and the machine ran something else is left out; of the wait before, not.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CALLERS = 4
 
 AT_MOST = 1.0
 """What the hub may add to a recovery, in seconds. Servers, callers and hub share one event loop under load, and what
-that costs counts as the hub's; only time in which the machine ran something else does not."""
+that costs counts as the hub's."""
 
 PAUSE = 0.02
 """Between two calls of one caller, in seconds: load enough, and the event loop still tells the time."""
@@ -69,7 +69,7 @@ class Drilled:
     bare: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in TORMENTED})
     """A bare dial and listing of the same server, in seconds."""
     waited: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in TORMENTED})
-    """How much longer a recovery waited for the machine than the bare dial did, in seconds."""
+    """How much longer the hub's dial waited for the machine than the bare one did, in seconds."""
     answered: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -115,6 +115,7 @@ class _Drilling:
         self._chance = chance
         self._listed = {entry.name for entry in hub.catalog.tools}
         self._connected: dict[str, anyio.Event] = {}
+        self._dialed: dict[str, Moment] = {}
         self._back: dict[str, Moment] = {}
         self._answered = {name: anyio.Event() for name in fleet}
         hub.listen(self._see)
@@ -124,6 +125,7 @@ class _Drilling:
             for name in self._fleet:
                 for _ in range(CALLERS):
                     load.start_soon(self._keep_calling, name)
+                load.start_soon(self._note_dials, name)
             for _ in range(rounds):
                 async with anyio.create_task_group() as outages:
                     for name in TORMENTED:
@@ -147,7 +149,8 @@ class _Drilling:
         back = self._back[name]
         self._found.recoveries[name].append(back.since(up_again))
         self._found.bare[name].append(ended.since(began))
-        self._found.waited[name].append(back.waited_since(up_again) - ended.waited_since(began))
+        dialed = max(up_again, self._dialed[name])
+        self._found.waited[name].append(back.waited_since(dialed) - ended.waited_since(began))
 
     async def _down_and_up(self, name: str) -> Moment:
         """Kill it, and the moment when it can be reached again: a child at once, since it is started by need."""
@@ -168,6 +171,14 @@ class _Drilling:
         async with self._dialer.connect(spec, within=10, redactor=Redactor(), era="legacy") as connection:
             await connection.list_everything(within=10)
             return Moment.now()
+
+    async def _note_dials(self, name: str) -> None:
+        slot, dialing = self._hub.slot(name), None
+        while True:
+            if slot.machine.dialing not in (None, dialing):
+                self._dialed[name] = Moment.now()
+            dialing = slot.machine.dialing
+            await slot.changed()
 
     async def _keep_calling(self, name: str) -> None:
         while True:
