@@ -17,6 +17,15 @@ hypothesis.settings.register_profile("holdfast", deadline=None)
 hypothesis.settings.load_profile("holdfast")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def state_of_nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Whoever runs the tests has logins of their own: no test is to use them, nor their keyring."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("HOLDFAST_TOKEN_STORE", "file")
+        yield
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"

@@ -8,6 +8,9 @@
     ├── UsageError                     the command was called with wrong arguments
     ├── UnknownServer                  no server of that name is configured
     ├── UnknownTool                    the server has no tool of that name
+    ├── LoginFailed                    logging in to a server did not succeed; whatever login there was stands
+    ├── NoHub                          no hub runs that could be asked
+    ├── HubRefused                     a running hub refused what was asked of it; .status
     ├── ToolHeld                       the tool says something else than when it was first seen, and is held
     ├── ServerUnavailable              the hub did not send the call; .server_id .state .reason .retry_in
     │   ├── ServerDisabled             it is switched off
@@ -46,7 +49,10 @@ __all__ = [
     "ConnectionClosed",
     "HoldfastError",
     "HubClosed",
+    "HubRefused",
     "LoadFailed",
+    "LoginFailed",
+    "NoHub",
     "Problem",
     "ServerBusy",
     "ServerDenied",
@@ -85,6 +91,8 @@ class Problem:
     line: int = 0
     column: int = 0
     path: str = ""
+    variable: str = ""
+    """The environment variable whose absence is the problem, if it is."""
 
     @property
     def place(self) -> str:
@@ -129,6 +137,23 @@ class UnknownServer(HoldfastError):
 
 class UnknownTool(HoldfastError):
     """The server answered, and has no tool of that name."""
+
+
+class NoHub(HoldfastError):
+    """There is no running hub that could be asked, or it does not answer."""
+
+
+class HubRefused(HoldfastError):
+    """A running hub refused what was asked of it through its control API."""
+
+    def __init__(self, message: str, *, status: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        """The HTTP status that it answered with."""
+
+
+class LoginFailed(HoldfastError):
+    """Logging in did not succeed; whatever login there was before stands."""
 
 
 class ToolHeld(HoldfastError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import dead_server, hub_calls
+from benchmarks import dead_server, hub_calls, status_page
 
 pytestmark = pytest.mark.anyio
 
@@ -21,8 +21,17 @@ async def test_a_server_that_refuses_from_the_start_is_looked_at_briskly_then_ra
 @pytest.mark.requirement("LIFE-22")
 async def test_a_server_that_went_away_is_not_hammered() -> None:
     seen = await dead_server.bothered("refuses after it was up")
-    assert seen.within(0, 60) <= 60 + dead_server.DIALS
-    assert seen.within(60, 300) == 13
+    assert seen.within(0, 10) <= 40 + dead_server.DIALS
+    assert seen.within(0, 60) <= dead_server.KNOWN_LOOKS + dead_server.DIALS
+    assert seen.within(60, 300) <= dead_server.SLOW_AT_MOST
+    assert max(seen.gaps) <= 30.0
+
+
+@pytest.mark.requirement("LIFE-22", "LIFE-19")
+async def test_a_server_that_listens_again_and_is_never_well_is_dialed_for_a_minute_and_then_parked() -> None:
+    seen = await dead_server.bothered("listens again and is never well")
+    assert seen.within(0, 60) <= dead_server.STARTING_DIALS + dead_server.DIALS
+    assert seen.within(62, 300) == 0
 
 
 @pytest.mark.requirement("LIFE-23")
@@ -44,3 +53,9 @@ def test_the_hub_is_measured_beside_a_bare_connection() -> None:
         f"{path}, {hub_calls.HUB}" for path in hub_calls.PATHS
     ]
     assert all(row.time.median > 0 for row in report.rows)
+
+
+@pytest.mark.requirement("HUB-5")
+def test_the_cost_of_watching_is_measured_beside_that_of_nobody_watching() -> None:
+    report = status_page.measure(rounds=1, servers=2, seconds=0.1)
+    assert [row.label for row in report.rows] == ["nobody watches", f"{status_page.STREAMS} event streams are open"]

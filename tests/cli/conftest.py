@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.cli.inside import inside
 from tests.cli.running import cli
 
-__all__ = ["cli"]
+__all__ = ["cli", "inside"]

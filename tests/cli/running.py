@@ -11,22 +11,27 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+import pyte
 import pytest
 
+import holdfast
 from tests.peers.stdio import StdioPeer
 
 __all__ = ["HOLDFAST", "LONGEST", "Cli", "Terminal", "cli", "stdio"]
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
+PACKAGE = str(Path(holdfast.__file__).parents[1])
+"""Where the package under test is: the command must be the same one, wherever it is installed."""
 
 LONGEST = 60
 
 _ON_TERMINAL = """
-import fcntl, os, sys, termios
+import fcntl, os, signal, sys, termios
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell has its background jobs, this test run for one, ignore it
 os.setsid()
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
@@ -38,7 +43,16 @@ class Cli:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", "COLUMNS": "200"}
+        self.size = (200, 50)
+        """Columns and lines of the terminals."""
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": PACKAGE,
+            "HOME": str(folder),
+            "LANG": "C.UTF-8",
+            "COLUMNS": "200",
+            "HOLDFAST_TOKEN_STORE": "file",
+        }
 
     def configure(self, servers: Mapping[str, object], **settings: object) -> None:
         (self.folder / "mcp.json").write_text(json.dumps({"mcpServers": servers, "holdfast": settings}))
@@ -54,22 +68,27 @@ class Cli:
             check=False,
         )
 
-    @contextmanager
-    def on_terminal(self, *arguments: str, **environment: str) -> Iterator[Terminal]:
+    def on_terminal(self, *arguments: str, **environment: str) -> AbstractContextManager[Terminal]:
         """Run on a terminal of its own, until the end of the block at the latest."""
+        return self.in_terminal([str(HOLDFAST), *arguments], environment)
+
+    @contextmanager
+    def in_terminal(self, command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Terminal]:
+        """The same for any program."""
+        columns, lines = self.size
         ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         process = subprocess.Popen(
-            [sys.executable, "-c", _ON_TERMINAL, HOLDFAST, *arguments],
+            [sys.executable, "-c", _ON_TERMINAL, *command],
             cwd=self.folder,
-            env={**self.environment, "TERM": "xterm-256color", **environment},
+            env={**self.environment, "TERM": "xterm-256color", "COLUMNS": str(columns), **environment},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
         )
         os.close(theirs)
         try:
-            yield Terminal(process, ours)
+            yield Terminal(process, ours, columns, lines)
         finally:
             process.kill()
             process.wait()
@@ -79,9 +98,11 @@ class Cli:
 class Terminal:
     """What a person at the terminal sees and can type."""
 
-    def __init__(self, process: subprocess.Popen[bytes], master: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], master: int, columns: int, lines: int) -> None:
         self._process = process
         self._master = master
+        self._screen = pyte.Screen(columns, lines)
+        self._stream = pyte.ByteStream(self._screen)
         self.seen = ""
 
     @property
@@ -89,13 +110,40 @@ class Terminal:
         """What was shown, without the sequences that colour it and move the cursor."""
         return re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", self.seen)
 
+    @property
+    def screen(self) -> list[str]:
+        """What is on the screen now, line by line."""
+        return [line.rstrip() for line in self._screen.display]
+
+    @property
+    def mode(self) -> list[object]:
+        """How the terminal is set: whether it echoes, takes lines or keys, and so on."""
+        return termios.tcgetattr(self._master)
+
     def until(self, wanted: str) -> None:
         """Read until a text is shown; the test's own time limit ends a wait in vain."""
         while wanted not in self.text:
             assert self._read(), f"it ended without showing {wanted!r}:\n{self.text}"
 
+    def until_on_screen(self, wanted: str, *, line: int | None = None) -> None:
+        """Read until a text stands on the screen, on any line or on a certain one."""
+        while not any(wanted in shown for shown in (self.screen if line is None else [self.screen[line]])):
+            assert self._read(), f"it ended without {wanted!r} on the screen:\n" + "\n".join(self.screen)
+
+    def until_after(self, mark: str, wanted: str, *, times: int) -> None:
+        """Read until a text is shown after a mark that came so many times, sequences and all."""
+        while len(parts := self.seen.split(mark)) <= times or wanted not in parts[-1]:
+            assert self._read(), f"it ended without {wanted!r} after {times} of {mark!r}:\n{self.text}"
+
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
+
+    def resize(self, columns: int, lines: int) -> None:
+        self._screen.resize(lines, columns)
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
 
     def code(self) -> int:
         """Read to the end; the exit code."""
@@ -109,6 +157,7 @@ class Terminal:
         except OSError:  # how Linux says that the other side of a terminal is closed
             return False
         self.seen += data.decode("utf-8", "replace")
+        self._stream.feed(data)
         return bool(data)
 
 

@@ -1,4 +1,4 @@
-"""Runs the protocol's conformance suite against a URL and reads its verdict, scenario by scenario.
+"""Runs the protocol's conformance suite against a URL, or a client's command, and reads its verdict by scenario.
 
 ``make .tools/node/.ready`` installs the suite. It prints a summary and saves every check that it made.
 """
@@ -18,19 +18,22 @@ import anyio
 from tests.peers.everything import node
 from tests.peers.process import foreign_process
 
-__all__ = ["REQUIRED", "Requirements", "Score", "run_suite"]
+__all__ = ["REQUIRED", "REQUIRED_OF_CLIENTS", "Requirements", "Score", "run_client_suite", "run_suite"]
 
 Requirements = Literal["2025-11-25", "2026-07-28"]
 
 REQUIRED: Mapping[Requirements, int] = {"2025-11-25": 30, "2026-07-28": 37}
 """How many scenarios each revision of the protocol requires of a server."""
 
+REQUIRED_OF_CLIENTS: Mapping[Requirements, int] = {"2025-11-25": 18, "2026-07-28": 32}
+"""How many it requires of a client."""
+
 _ROOT = Path(__file__).parents[2]
 _SUITE = _ROOT / ".tools/node/node_modules/@modelcontextprotocol/conformance/dist/index.js"
 # A run takes 7 s on an idle machine.
 _RUN = 90.0
-_SCENARIO = re.compile(r"^(?P<mark>[✓✗]) (?P<name>[\w-]+): (?P<passed>\d+) passed", re.MULTILINE)
-_UNSCORED = re.compile(r"^  [✓✗] (?P<name>[\w-]+) \([\w-]+\)$", re.MULTILINE)
+_SCENARIO = re.compile(r"^(?P<mark>[✓✗]) (?P<name>[\w/-]+): (?P<passed>\d+) passed", re.MULTILINE)
+_UNSCORED = re.compile(r"^  [✓✗] (?P<name>[\w/-]+) \([\w-]+\)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -70,11 +73,20 @@ class Score:
 
 
 async def run_suite(url: str, requirements: Requirements, *, folder: Path) -> Score:
-    """Run every scenario that the revision requires, and those that it only reports."""
+    """Run every scenario that the revision requires of a server, and those that it only reports."""
+    return await _run(("server", "--url", url), requirements, folder)
+
+
+async def run_client_suite(command: str, requirements: Requirements, *, folder: Path) -> Score:
+    """Run every scenario that the revision requires of a client, and those that it only reports."""
+    return await _run(("client", "--command", command), requirements, folder)
+
+
+async def _run(what: tuple[str, ...], requirements: Requirements, folder: Path) -> Score:
     assert _SUITE.exists(), f"{_SUITE.relative_to(_ROOT)} is missing: run `make .tools/node/.ready`"
     saved, log = folder / f"checks-{requirements}", folder / f"suite-{requirements}.log"
     saved.mkdir(parents=True, exist_ok=True)
-    command = (node(), _SUITE, "server", "--url", url, "--requirements", requirements, "--output-dir", saved)
+    command = (node(), _SUITE, *what, "--requirements", requirements, "--output-dir", saved)
     async with foreign_process(command, log=log) as suite:
         with anyio.fail_after(_RUN):
             await suite.ended()
@@ -82,7 +94,7 @@ async def run_suite(url: str, requirements: Requirements, *, folder: Path) -> Sc
 
 
 def _read(printed: str, saved: Path) -> Score:
-    summary = printed.partition("=== SUMMARY ===")[2]
+    summary = printed.partition("SUMMARY ===")[2]
     assert summary, f"the suite gave no verdict; it said:\n{printed}"
     scenarios = list(_SCENARIO.finditer(summary))
     return Score(
@@ -94,9 +106,8 @@ def _read(printed: str, saved: Path) -> Score:
 
 
 def _reasons(saved: Path, scenario: str) -> list[str]:
-    checks = [
-        check for file in saved.glob(f"server-{scenario}-2*/checks.json") for check in json.loads(file.read_text())
-    ]
+    files = [*saved.glob(f"server-{scenario}-2*/checks.json"), *saved.glob(f"{scenario}-2*/checks.json")]
+    checks = [check for file in files for check in json.loads(file.read_text())]
     return [f"{check['id']}: {check.get('errorMessage')}" for check in checks if check["status"] in _BAD]
 
 

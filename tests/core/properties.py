@@ -50,6 +50,9 @@ from tests.core.world import Asked, Happening, Property, Settled, World, listing
 EPSILON = 1e-6
 """Simulated times are sums of floats."""
 
+MINUTE = 60.0
+"""For so long, a server that listens again and does not answer well yet is taken for one that starts."""
+
 
 class Watcher:
     """A property that looks at nothing beforehand."""
@@ -212,10 +215,12 @@ class BudgetIsFive(Watcher):
 
 
 class LooksKeepTheirRate(Watcher):
-    """A second apart at least; half a minute apart once the outage is old."""
+    """A second apart at least, a quarter of one if the server was up before; half a minute once the outage is old."""
 
     def __init__(self) -> None:
         self.outage: float | None = None
+        self.answered: float | None = None
+        self.known = False
         self.last: float | None = None
 
     def before(self, world: World, happening: Happening) -> None:
@@ -225,17 +230,29 @@ class LooksKeepTheirRate(Watcher):
         for effect in effects:
             if isinstance(effect, Watch):
                 self._looked(world.now)
-        if isinstance(happening, DialSucceeded | DialFailed) and self.current:
-            refused = isinstance(happening, DialFailed) and happening.refused and happening.status != "denied"
-            self.outage = (self.outage or world.now) if refused else None
+        if isinstance(happening, DialFailed) and self.current:
+            self._failed(happening, world.now)
+        elif isinstance(happening, DialSucceeded) and self.current:
+            self.outage = self.answered = None
+            self.known = True
         if isinstance(happening, DisableRequested | ConfigChanged):
-            self.outage = None
+            self.outage = self.answered = None
+            self.known = self.known and not isinstance(happening, ConfigChanged)
+
+    def _failed(self, dial: DialFailed, now: float) -> None:
+        if dial.refused and dial.status != "denied":
+            self.outage = self.outage or now
+            return
+        if self.outage is not None and dial.status == "transient":
+            self.answered = self.answered or now
+        if self.answered is None or dial.status != "transient" or now - self.answered >= MINUTE - EPSILON:
+            self.outage = self.answered = None
 
     def _looked(self, now: float) -> None:
         self.holds(self.outage is not None)
         if self.last is not None and self.outage is not None:
             old = self.last - self.outage > 100.0
-            self.holds(now - self.last >= (30.0 if old else 1.0) - EPSILON)
+            self.holds(now - self.last >= (30.0 if old else 0.25 if self.known else 1.0) - EPSILON)
         self.last = now
 
 

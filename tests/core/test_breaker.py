@@ -300,6 +300,33 @@ def test_a_connection_that_stood_wipes_what_came_before_it_and_no_more() -> None
     assert breaker.failures == 1
 
 
+@pytest.mark.requirement("BRK-9", "BRK-10")
+def test_a_trip_on_the_connection_that_stood_still_counts_for_the_growth_of_the_next_cooldown() -> None:
+    breaker = tripped(BreakerPolicy(growth=2.0))
+    breaker.connected(1, 5.0)
+    trip = breaker.settle(admitted(breaker, 6.0, 1), FAILED, 6.0)
+    assert isinstance(trip, Tripped)
+    assert trip.retry_in == 120.0
+
+    breaker.stood()  # the first trip is forgotten, that on this connection is not
+    probe = admitted(breaker, 130.0, 1)
+    trip = breaker.settle(probe, FAILED, 130.0)
+    assert isinstance(trip, Tripped)
+    assert (trip.trips, trip.retry_in) == (2, 120.0)
+
+
+@pytest.mark.requirement("BRK-10")
+def test_trips_that_were_forgotten_once_are_not_forgotten_twice() -> None:
+    breaker = tripped(BreakerPolicy(growth=2.0))
+    breaker.connected(1, 5.0)
+    breaker.stood()
+    assert breaker.trips == 0
+    breaker.stood()
+    breaker.settle(admitted(breaker, 40.0, 1), Outcome.COMPLETED, 40.0)
+    breaker.stood()
+    assert breaker.trips == 0
+
+
 @pytest.mark.requirement("BRK-2", "BRK-10")
 def test_a_listing_resets_the_counter_once_the_connection_has_stood() -> None:
     breaker = Breaker()

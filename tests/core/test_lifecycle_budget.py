@@ -165,7 +165,7 @@ def test_a_dead_transport_is_detached_closed_and_dialed_again_in_one_turn() -> N
 
 
 @pytest.mark.requirement("LIFE-6", "BRK-10")
-def test_a_second_death_within_thirty_seconds_waits_for_the_backoff() -> None:
+def test_a_second_death_within_thirty_seconds_waits_for_a_part_of_the_first_backoff() -> None:
     world = connected()
     world.send(TransportLost(world.lease))
     world.connect("read")
@@ -173,13 +173,24 @@ def test_a_second_death_within_thirty_seconds_waits_for_the_backoff() -> None:
     world.advance(29.0)
     world.send(TransportLost(world.lease))
     assert world.dial is None
-    assert planned(world) == [(1, 1.0)]
+    assert planned(world) == [(1, 0.3)]
 
     world.sleep()
     world.connect("read")
     world.advance(1.0)
     world.send(TransportLost(world.lease))
     assert world.dial is not None
+
+
+@pytest.mark.requirement("LIFE-5", "BRK-10")
+def test_a_connection_that_dies_before_it_proved_itself_waits_for_the_whole_backoff() -> None:
+    world = connected()
+    for _ in range(3):
+        world.send(TransportLost(world.lease))
+        if world.dial is None:
+            world.sleep()
+        world.connect("read")
+    assert planned(world) == [(2, 2.0), (3, 4.0)]
 
 
 @pytest.mark.requirement("LIFE-3")

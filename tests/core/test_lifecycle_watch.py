@@ -75,7 +75,20 @@ def test_a_dead_server_sees_few_connections_in_five_minutes() -> None:
     died.send(TransportLost(died.lease))
     died.fail(refused=True)
     stay_dead(died, 300.0)
-    assert len(died.looks) + len(died.dials) < 80
+    assert len(died.looks) + len(died.dials) == 155
+
+
+@pytest.mark.requirement("LIFE-22")
+def test_a_server_that_was_up_before_is_looked_at_sooner_while_it_may_be_restarting() -> None:
+    world = connected(LifecyclePolicy(watchable=True, backoff=(1000.0,) * 5))  # no reconnect comes between
+    world.send(TransportLost(world.lease))
+    world.fail(refused=True)
+    stay_dead(world, 290.0)
+    gaps = [later - earlier for earlier, later in zip([0.0, *world.looks], world.looks, strict=False)]
+    assert gaps[:39] == [0.25] * 39
+    assert gaps[40:140] == [0.5] * 100
+    assert gaps == sorted(gaps)
+    assert gaps[-1] == 30.0
 
 
 @pytest.mark.requirement("LIFE-22")
@@ -84,7 +97,7 @@ def test_a_server_that_was_connected_is_looked_at_between_reconnects() -> None:
     world.send(TransportLost(world.lease))
     world.fail(refused=True)
     assert world.state() is State.RECONNECTING
-    world.advance(1.0)
+    world.advance(0.25)
     assert world.look is not None
     world.send(Looked(world.look, listening=True))
     assert world.dials[-1].cause is Cause.WATCH
@@ -96,15 +109,17 @@ def test_a_dial_that_a_look_caused_neither_charges_nor_puts_off_the_next_reconne
     world.send(TransportLost(world.lease))
     world.fail(refused=True)
     due = world.now + 2.0
-    world.advance(1.0)
+    world.advance(0.25)
     assert world.look is not None
     world.send(Looked(world.look, listening=True))
     world.fail(refused=True)
 
     assert world.machine.health(world.now).attempts == 1
-    world.advance(1.0)
+    stay_dead(world, 1.5)
+    assert [dial.cause for dial in world.dials].count(Cause.RECONNECT) == 1
+    world.advance(0.25)
     assert world.now == due
-    assert world.dials[-1].cause is Cause.RECONNECT
+    assert [dial.cause for dial in world.dials].count(Cause.RECONNECT) == 2
 
 
 @pytest.mark.requirement("LIFE-22")
@@ -139,6 +154,87 @@ def test_a_server_that_answers_with_an_error_is_not_looked_at() -> None:
     world.fail("permanent", "404")
     world.advance(299.0)
     assert len(world.looks) == 1
+
+
+def listens_again(world: World) -> None:
+    """The next look finds somebody, who is dialed and not well yet."""
+    while world.look is None:
+        world.sleep()
+    world.send(Looked(world.look, listening=True))
+    world.fail(reason="503")
+
+
+def not_well(world: World, seconds: float) -> list[float]:
+    """The server listens and every dial fails, for so long; when it was dialed."""
+    at: list[float] = []
+    until = world.now + seconds
+    while world.wake_at is not None and world.wake_at <= until:
+        world.sleep()
+        if world.dial is not None:
+            at.append(world.now)
+            world.fail(reason="503")
+    world.now = until
+    return at
+
+
+@pytest.mark.requirement("LIFE-19", "LIFE-22")
+def test_a_parked_server_that_listens_again_and_is_not_well_yet_is_back_within_a_second_of_being_well() -> None:
+    world = connected(WATCHABLE)
+    world.send(TransportLost(world.lease))
+    world.fail_until_parked(refused=True)
+    stay_dead(world, 200.0)
+    listens_again(world)
+    assert world.state() is State.PERMANENTLY_FAILED
+    for _ in range(30):
+        assert world.sleep()
+        assert world.dials[-1].cause is Cause.WATCH
+        world.fail(reason="503")
+    assert world.wake_at is not None
+    assert world.wake_at - world.now <= 1.0
+    world.sleep()
+    world.connect("read")
+    assert world.state() is State.CONNECTED
+
+
+@pytest.mark.requirement("LIFE-5", "LIFE-22")
+def test_a_server_that_starts_is_tried_for_a_minute_beside_its_budget_and_then_left_to_it() -> None:
+    world = connected(WATCHABLE)
+    world.send(TransportLost(world.lease))
+    world.fail(refused=True)
+    listens_again(world)
+    began = world.now
+    tries = not_well(world, 290.0)
+    assert max(later - earlier for earlier, later in zip([began, *tries], tries, strict=False)) <= 1.0
+    assert tries[-1] - began <= 61.0
+    causes = [dial.cause for dial in world.dials]
+    assert (causes.count(Cause.WATCH), causes.count(Cause.RECONNECT)) == (69, 5)
+    assert world.state() is State.PERMANENTLY_FAILED
+
+
+@pytest.mark.requirement("LIFE-22")
+def test_a_server_that_starts_and_dies_again_is_looked_at_at_the_pace_of_the_whole_outage() -> None:
+    world = connected(WATCHABLE)
+    world.send(TransportLost(world.lease))
+    world.fail_until_parked(refused=True)
+    stay_dead(world, 200.0)
+    listens_again(world)
+    world.sleep()
+    world.fail(refused=True)
+    looks = len(world.looks)
+    stay_dead(world, 29.0)
+    assert len(world.looks) == looks
+
+
+@pytest.mark.requirement("LIFE-22", "LOAD-9")
+def test_a_server_that_starts_and_asks_to_be_left_alone_for_a_while_is() -> None:
+    world = refused_at_start()
+    world.advance(1.0)
+    world.send(Looked(1, listening=True))
+    world.fail(reason="503", retry_after=3.0)
+    world.advance(2.9)
+    assert world.dial is None
+    world.advance(0.1)
+    assert world.dial is not None
 
 
 @pytest.mark.requirement("LIFE-22")

@@ -10,9 +10,11 @@ from holdfast.core.lifecycle.effects import (
 from holdfast.core.lifecycle.events import (
     Closed,
     DisableRequested,
+    Looked,
     RefreshFailed,
     ShutdownRequested,
 )
+from holdfast.core.lifecycle.policy import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
 from tests.core.world import World, connected, started
 
@@ -50,9 +52,37 @@ def ready(world: World, permit: Permit) -> Permit:
 def test_an_open_breaker_refuses_before_anything_is_dialed() -> None:
     world = tripped_and_down()
     dials = len(world.dials)
-    refusal = world.refusal()
-    assert (refusal.reason, refusal.retry_in) == (RefusalReason.OPEN, 60.0)
+    assert world.refusal().reason is RefusalReason.OPEN
     assert len(world.dials) == dials
+
+
+@pytest.mark.requirement("BRK-5", "MSG-5")
+def test_a_refused_caller_is_told_of_the_next_try_be_it_the_hubs_or_its_own() -> None:
+    world = tripped_and_down()
+    assert world.refusal().retry_in == 1.0  # the reconnect that is planned
+    world.sleep()
+    assert world.refusal().retry_in == 1.0  # it is under way, and takes its moment
+    world.fail()
+    assert world.refusal().retry_in == 2.0
+    world.advance(1.5)
+    assert world.refusal().retry_in == 1.0
+
+    world.fail_until_parked()
+    left = 60.0 - world.now
+    assert world.machine.breaker.retry_in(world.now) == left
+    assert world.refusal().retry_in == 60.0  # parked: a call may try before the hub does, in five minutes
+
+
+@pytest.mark.requirement("BRK-5", "LIFE-22")
+def test_a_caller_of_a_parked_server_is_told_of_the_next_look() -> None:
+    world = started(LifecyclePolicy(watchable=True))
+    world.fail("permanent", "connection refused", refused=True)
+    assert world.refusal().retry_in == 1.0
+    world.sleep()
+    assert world.look is not None
+    assert world.refusal().retry_in == 59.0  # a look is under way, and promises nothing
+    world.send(Looked(world.look, listening=False))
+    assert world.refusal().retry_in == 1.0
 
 
 @pytest.mark.requirement("BRK-6")

@@ -11,10 +11,12 @@ from holdfast.core.lifecycle.events import (
     DialFailed,
     DialSucceeded,
     LivenessConfirmed,
+    LivenessFailed,
     ReconnectRequested,
     StartRequested,
     TransportLost,
 )
+from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Machine
 
 
@@ -58,6 +60,29 @@ def test_a_trip_inherited_by_an_unproven_connection_is_looked_into_and_ends_when
     assert CheckLiveness(generation) in effects
     machine.handle(LivenessConfirmed(generation), 3.3)
     assert state(machine) is BreakerState.CLOSED
+
+
+@pytest.mark.requirement("BRK-2", "LIFE-22")
+def test_a_connection_that_inherits_a_trip_and_does_not_answer_is_given_up_since_no_call_could_show_it(
+    back_after_an_outage: Machine,
+) -> None:
+    machine = back_after_an_outage
+    generation = machine.connection
+    assert generation is not None
+    fail_a_call(machine, 3.2)
+    machine.handle(LivenessFailed(generation, "no answer"), 3.3)
+    assert machine.state is State.RECONNECTING
+
+
+@pytest.mark.requirement("LIFE-10")
+def test_a_connection_that_answered_is_no_longer_in_doubt(back_after_an_outage: Machine) -> None:
+    machine = back_after_an_outage
+    generation = machine.connection
+    assert generation is not None
+    fail_a_call(machine, 3.2)
+    machine.handle(LivenessConfirmed(generation), 3.3)
+    machine.handle(LivenessFailed(generation, "slow this time"), 3.4)
+    assert machine.state is State.CONNECTED
 
 
 @pytest.mark.requirement("BRK-1", "BRK-5")

@@ -23,7 +23,7 @@ EVERYTHING = {
     "prometheus": {"rules": True, "podMonitor": True, "labels": {"team": "agents"}},
     "networkPolicy": {"from": [{"podSelector": {}}], "metricsFrom": [{"namespaceSelector": {}}]},
     "bridge": {"targetsUrl": "https://hub.example/targets", "tokenSecret": "hub-token"},
-    "hub": {"enabled": True},
+    "hub": {"enabled": True, "tokenSecret": "hub", "stateClaim": "state", "envFrom": [{"secretRef": {"name": "keys"}}]},
     "imagePullSecrets": [{"name": "registry"}],
     "nodeSelector": {"disk": "ssd"},
     "tolerations": [{"key": "agents", "operator": "Exists"}],
@@ -33,6 +33,7 @@ EVERYTHING = {
 INSTALLS: dict[str, dict[str, Any]] = {
     "default": {},
     "everything": EVERYTHING,
+    "bridge on the hub": {"hub": {"enabled": True, "tokenSecret": "hub"}, "bridge": {"fromHub": True}},
     "without the bridge": {"bridge": {"enabled": False}, "targets": TARGETS},
     "without authorization": {AUTH: {"enabled": False}},
     "without anything": {AUTH: {"enabled": False}, "bridge": {"enabled": False}},
@@ -261,6 +262,6 @@ def test_two_targets_never_share_a_resource() -> None:
 
 def test_the_hub_is_rendered_only_where_it_is_asked_for() -> None:
     assert not [m for m in manifests() if "hub" in m["metadata"]["name"]]
-    found = manifests("hub.enabled=true", values={"targets": TARGETS})
-    assert by_kind(found, "Deployment", "hub")["spec"]["template"]["spec"]["containers"][0]["args"] == ["serve"]
+    found = manifests("hub.enabled=true", "hub.tokenSecret=hub", values={"targets": TARGETS})
+    assert by_kind(found, "Deployment", "hub")["spec"]["template"]["spec"]["containers"][0]["args"][0] == "serve"
     assert "holdfast-hub" in by_kind(found, "ConfigMap", "agentgateway")["data"]["config.yaml"]

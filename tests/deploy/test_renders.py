@@ -109,6 +109,7 @@ def test_the_compose_file_is_whole() -> None:
             assert (COMPOSE / source).exists() if source.startswith(".") else source in document["volumes"]
     assert services["agentgateway"]["image"].endswith(f":v{GATEWAY_VERSION}")
     assert services["agentgateway"]["ports"] == ["127.0.0.1:8080:8080"]
+    assert services["hub"]["ports"] == ["127.0.0.1:4653:4653"]
     for name in ("seed", "bridge"):
         assert f"--gateway-version={GATEWAY_VERSION}" in services[name]["command"]
 
@@ -123,7 +124,8 @@ def test_the_image_is_pinned_and_runs_as_nobody() -> None:
 
 def test_everything_that_the_image_needs_is_locked() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["gateway"]]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["gateway"], *extras["otel"]]
     lock = (ROOT / "deploy" / "docker" / "requirements.lock").read_text()
     locked = dict(re.findall(r"^([a-z0-9-]+)==(\S+)$", lock, flags=re.MULTILINE))
     assert {re.split(r"[><=~!\[ ]", name)[0].lower() for name in wanted} <= set(locked)

@@ -99,7 +99,11 @@ class Origin(Server[Any]):
         args = params.arguments or {}
         match params.name:
             case "echo":
-                meta = {key: value for key, value in (ctx.meta or {}).items() if key.startswith(("test/", "holdfast/"))}
+                meta = {
+                    key: value
+                    for key, value in (ctx.meta or {}).items()
+                    if key.startswith(("test/", "holdfast/", "trace"))
+                }
                 return _text(str(args.get("text")), structured={"text": args.get("text")}, meta=meta)
             case "count":
                 await self._count(ctx, int(args["n"]))

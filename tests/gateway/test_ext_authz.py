@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import anyio
 import pytest
 
 from holdfast.gateway.defaults import OUTAGE_STATUS
@@ -80,25 +79,12 @@ async def test_a_service_that_comes_up_during_a_load_costs_no_server(tmp_path: P
             authz_port=authz.port,
             folder=tmp_path,
             protocol=protocol,
-            timeout_ms=100,
+            timeout_ms=300,
             status_on_error=OUTAGE_STATUS,
         )
         async with proxy as gateway:
-            authz.hold()
-            results: list[LoadResult] = []
-
-            async def loading() -> None:
-                results.append(await load([gateway.url("/mcp/a")], ALICE, attempts=3))
-
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(loading)
-                await _asked(authz, times=2)
-                authz.allow()
-    (outcome,) = results[0].outcomes
-    assert (outcome.status, outcome.attempts) == ("available", 3)
-
-
-async def _asked(authz: AuthzService, *, times: int) -> None:
-    with anyio.fail_after(30):
-        while len(authz.requests) < times:  # noqa: ASYNC110 - the proxy, another process, sets no event
-            await anyio.sleep(0.01)
+            authz.hold_first(2)
+            result = await load([gateway.url("/mcp/a")], ALICE, attempts=6)
+    (outcome,) = result.outcomes
+    assert outcome.status == "available"
+    assert outcome.attempts > 2  # a busy machine may be slow once more: that is retried too

@@ -184,7 +184,7 @@ class Interleaving:
             (3, self._bounce),
             (4, self._read),
         )
-        hub._journal.add_sink(lambda _: self.look())
+        hub.listen(lambda _: self.look())
 
     async def run(self, operations: int) -> None:
         """So many operations, a moment apart, each followed by a look; then calm."""

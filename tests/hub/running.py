@@ -82,7 +82,7 @@ async def reaches(hub: Hub, name: str, *wanted: State) -> None:
 def records(hub: Hub) -> list[HubRecord]:
     """A list that every record from now on is added to."""
     told: list[HubRecord] = []
-    hub._journal.add_sink(told.append)
+    hub.listen(told.append)
     return told
 
 

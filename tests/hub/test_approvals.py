@@ -13,6 +13,8 @@ from holdfast.core.catalog import Item, Listing
 from holdfast.errors import ToolHeld, UnknownServer, UnknownTool
 from holdfast.hub.approvals import HELD, Approvals
 from holdfast.hub.hub import Hub
+from holdfast.hub.journal import Journal
+from holdfast.testing import FakeClock
 from tests.front.origin import running
 
 pytestmark = pytest.mark.requirement("SEC-5")
@@ -27,7 +29,7 @@ def _listing(**tools: Any) -> Listing:
 
 
 def _approvals(file: Path | None = None, *, hold: bool = True) -> Approvals:
-    approvals = Approvals(file, holds=lambda server: hold)
+    approvals = Approvals(file, holds=lambda server: hold, journal=Journal(FakeClock()))
     approvals.load()
     return approvals
 

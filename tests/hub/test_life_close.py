@@ -90,7 +90,7 @@ async def test_closing_while_a_server_waits_to_reconnect_cancels_the_wait(stdio_
     async with McpPeer(get_stream=True) as peer, running({"a": peer}, clock=clock) as hub:
         await settled(hub, peer)
         await peer.stop()
-        await until(hub, "a", lambda: hub.server_health("a").retry_in == 1)
+        await until(hub, "a", lambda: hub.server_health("a").retry_in == 0.25)
         await peer.start()
         seen = peer.connections
         await hub.close()

@@ -14,7 +14,7 @@ import pytest
 from holdfast.core.breaker import BreakerState
 from holdfast.core.lifecycle.effects import CloseFailed, RetryPlanned
 from holdfast.core.lifecycle.table import State
-from holdfast.errors import ConnectionClosed, ServerNotReady, ServerPermanentlyFailed
+from holdfast.errors import CallFailed, ConnectionClosed, ServerNotReady, ServerPermanentlyFailed
 from holdfast.hub import slot as slots
 from holdfast.hub.hub import Hub
 from holdfast.hub.watch import look
@@ -116,7 +116,7 @@ async def test_the_death_of_an_http_server_with_a_stream_is_noticed_at_once(era:
         with anyio.fail_after(5):
             await peer.streaming()
         await peer.stop()
-        await until(hub, "a", lambda: hub.server_health("a").retry_in == 1)
+        await until(hub, "a", lambda: hub.server_health("a").retry_in == 0.25)
         assert hub.server_health("a").state is State.RECONNECTING
         peer.sessions.clear()
         await peer.start()
@@ -186,6 +186,69 @@ async def test_a_server_that_restarts_is_back_within_a_second_however_long_its_b
         await clock.advance(1)
         await reaches(hub, "a")
         assert dialed <= 7
+
+
+@pytest.mark.requirement("LIFE-6", "LIFE-22")
+async def test_a_refresh_that_finds_nobody_listening_starts_a_reconnect_at_once() -> None:
+    clock = FakeClock()
+    async with McpPeer() as peer, running({"a": peer}, clock=clock) as hub:
+        await settled(hub, peer)
+        await peer.stop()
+        await clock.advance(60)
+        await reaches(hub, "a", State.RECONNECTING)
+        assert "refused" in hub.server_health("a").reason
+
+
+@pytest.mark.requirement("LIFE-17", "LIFE-22")
+async def test_a_liveness_check_that_finds_the_session_forgotten_renews_it_at_once() -> None:
+    clock = FakeClock()
+    async with McpPeer() as peer, running({"a": peer}, clock=clock, call={"timeout": "1s"}) as hub:
+        await settled(hub, peer)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_times_out, hub)
+            with anyio.fail_after(10):
+                await peer.slow_started.wait()
+            peer.sessions.clear()
+        await until(hub, "a", lambda: hub.server_health("a").generation == 2)
+        assert peer.methods.count("ping") == 1
+        assert hub.server_health("a").attempts == 0
+
+
+async def _times_out(hub: Hub) -> None:
+    with pytest.raises(CallFailed):
+        await hub.call_tool("a__slow")
+
+
+@pytest.mark.requirement("LIFE-19", "LIFE-22")
+async def test_a_parked_server_that_listens_again_but_answers_503_is_back_within_a_second_of_being_well() -> None:
+    clock = FakeClock()
+    async with (
+        McpPeer(get_stream=True) as peer,
+        running({"a": peer}, clock=clock, reconnect={"backoff": ["1s"]}) as hub,
+    ):
+        await hub.ready()
+        with anyio.fail_after(5):
+            await peer.streaming()
+        await peer.stop()
+        await reaches(hub, "a", State.PERMANENTLY_FAILED)
+        peer.script = respond(503, "starting")
+        await peer.start()
+        for _ in range(10):
+            await _all_answered(hub)
+            await clock.advance(1)
+        await _all_answered(hub)
+        assert hub.server_health("a").state is State.PERMANENTLY_FAILED
+        assert "starting" in hub.server_health("a").reason
+        peer.script = peer.healthy
+        await clock.advance(1)
+        await reaches(hub, "a")
+        assert hub.server_health("a").attempts == 1
+
+
+async def _all_answered(hub: Hub) -> None:
+    """Wait until neither a look nor a dial is under way."""
+    life = hub._slots["a"].machine.life
+    await until(hub, "a", lambda: life.lookout.pending is None and life.dial is None)
 
 
 @pytest.mark.requirement("LIFE-5", "LIFE-6", "BRK-10")
@@ -306,7 +369,7 @@ async def test_a_call_waits_for_a_server_that_is_coming_back_and_no_longer_than_
         with anyio.fail_after(5):
             await peer.streaming()
         await peer.stop()
-        await until(hub, "a", lambda: hub.server_health("a").retry_in == 1)
+        await until(hub, "a", lambda: hub.server_health("a").retry_in == 0.25)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_not_ready, hub)
             await anyio.wait_all_tasks_blocked()

@@ -159,14 +159,21 @@ async def test_a_change_of_an_env_file_is_a_change_of_its_server(file: Path) -> 
             assert result.changed == ("one",)
 
 
-async def test_settings_that_wait_for_the_next_start_are_named(file: Path) -> None:
-    file.write_text("{}")
-    async with running(file) as (hub, reloader):
-        file.write_text('{"holdfast": {"call": {"timeout": "5s"}, "breaker": {"threshold": 9}}}')
-        result = await settled(reloader)
-        assert isinstance(result, Reloaded)
-        assert result.at_restart == ("holdfast.breaker",)
-        assert hub.config.settings.call.timeout == 5
+@pytest.mark.requirement("LIFE-20")
+async def test_settings_that_changed_are_named_and_what_of_them_waits_for_the_next_start(file: Path) -> None:
+    with StdioServer({"a": "1"}) as one:
+        file.write_text(text(one=one.definition))
+        async with running(file) as (hub, reloader):
+            changed = {"call": {"timeout": "5s"}, "breaker": {"threshold": 9}, "limits": {"messageBytes": 5000}}
+            file.write_text(json.dumps({"mcpServers": {"one": one.definition}, "holdfast": changed}))
+            result = await settled(reloader)
+            assert isinstance(result, Reloaded)
+            assert result.settings == ("holdfast.call", "holdfast.limits", "holdfast.breaker")
+            assert result.at_restart == ("holdfast.limits.messageBytes, for what clients send",)
+            assert "settings: holdfast.call" in str(result)
+            assert hub.config.settings.call.timeout == 5
+            assert hub.slot("one").machine.breaker.policy.threshold == 9
+            assert len(one.pids) == 1
 
 
 async def test_a_saved_file_that_says_the_same_changes_nothing(file: Path) -> None:

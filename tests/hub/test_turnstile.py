@@ -64,7 +64,7 @@ async def test_a_place_is_given_back_once_whether_its_time_ran_out_or_not() -> N
                 async with turnstile.place():
                     await anyio.lowlevel.checkpoint()
                     await anyio.lowlevel.checkpoint()
-        assert turnstile._free.value == 2
+        assert turnstile._places.free == 2
 
 
 async def test_an_attempt_that_fails_or_is_cancelled_gives_its_place_back() -> None:

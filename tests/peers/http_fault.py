@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar
 
 import anyio
 
+from holdfast.testing.listener import stop_listening
 from tests.peers.http1 import NO_HEADERS, Request, head_of, read_request
 
 if TYPE_CHECKING:
@@ -129,14 +130,16 @@ class FaultServer:
         """Stop listening and drop every connection; the port refuses from now on."""
         if self._listener is None:
             return
-        self._listener.close()
-        self._listener = None
+        listener, self._listener = self._listener, None
+        await stop_listening(listener)
         open_ = dict(self._open)
         for task in open_:
             task.cancel()
         await asyncio.gather(*open_, return_exceptions=True)
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._listener is None:
+            return writer.transport.abort()  # accepted in the moment in which the server was stopped
         self.connections += 1
         self.stirred()
         behaviour = self._upcoming()
@@ -159,6 +162,7 @@ class FaultServer:
             writer.transport.abort()
 
         task.add_done_callback(let_go)
+        return None
 
     async def _guarded(self, serving: Awaitable[None], writer: asyncio.StreamWriter) -> None:
         """Serve one connection, whatever the client does, and let go of the socket at the end."""

@@ -14,7 +14,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast import load
+from holdfast import Hub, load
+from holdfast.testing import StdioServer
 from holdfast.wire.warden import MARK, Warden
 from tests.peers.leaks import RUN_MARK, alive, no_leaks
 from tests.peers.mcp_http import McpPeer
@@ -142,6 +143,45 @@ async def test_a_warden_that_was_killed_is_replaced_and_knows_the_groups_again(
         assert alive(watched)
     await gone(watched)
     assert alive(later) == noticed
+
+
+@pytest.mark.requirement("LIFE-12")
+async def test_a_warden_that_is_kept_is_replaced_as_soon_as_it_dies_and_knows_the_groups_again(
+    sleepers: Sleepers,
+) -> None:
+    watched, released = sleepers.start(), sleepers.start()
+    async with no_leaks(), Warden() as warden:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(warden.keep)
+            await warden.ready()
+            warden.watch(watched)
+            warden.watch(released)
+            warden.release(released)
+            await replaced(warden)
+            tasks.cancel_scope.cancel()
+        assert alive(watched)
+    await gone(watched)
+    assert alive(released)
+
+
+@pytest.mark.requirement("LIFE-12")
+async def test_a_hub_keeps_its_warden_and_its_servers_notice_nothing() -> None:
+    with StdioServer({"say": "hello"}) as server:
+        async with no_leaks(), Hub.from_config({"mcpServers": {"a": server.definition}}) as hub:
+            assert await hub.ready(20)
+            await replaced(hub._warden)
+            assert (await hub.call_tool("a__say")).text == "hello"
+            assert len(server.pids) == 1
+
+
+async def replaced(warden: Warden) -> None:
+    """Kill a warden, and wait until there is another; nobody asks for it."""
+    first = warden_process(warden)
+    os.kill(first, signal.SIGKILL)
+    with anyio.fail_after(20):
+        while warden._pipe is None or warden_process(warden) == first:  # noqa: ASYNC110 - what it starts sets no event
+            await anyio.sleep(0.005)
+    assert alive(warden_process(warden))
 
 
 async def test_a_warden_is_not_started_twice_and_ends_with_its_owner() -> None:

@@ -14,8 +14,18 @@ __all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
     "serve": ("holdfast.cli.serve", "Serve all servers behind one MCP endpoint, over HTTP or stdio"),
+    "status": ("holdfast.cli.status", "Show how the servers of a running hub are, once or live"),
+    "reconnect": ("holdfast.cli.reconnect", "Connect to servers anew, now"),
+    "enable": ("holdfast.cli.enable", "Switch servers of a running hub on"),
+    "disable": ("holdfast.cli.disable", "Switch servers of a running hub off"),
+    "logs": ("holdfast.cli.logs", "Show what a server wrote, and what the hub noted of it"),
+    "approve": ("holdfast.cli.approve", "Look at tools that say something else than before, and approve it"),
+    "doctor": ("holdfast.cli.doctor", "Check every server, and say how to mend what is broken"),
     "tools": ("holdfast.cli.tools", "List every server's tools, and why the others have none"),
     "call": ("holdfast.cli.call", "Call one tool of one server"),
+    "login": ("holdfast.cli.login", "Log in to a server that asks for it"),
+    "logout": ("holdfast.cli.logout", "Forget a server's login"),
+    "auth": ("holdfast.cli.auth", "Show which servers you are logged in to, and for how long"),
     "demo": ("holdfast.cli.demo", "Break and heal the demo fleet that `serve` runs, and see what a client sees"),
     "import": ("holdfast.cli.import_", "Copy other clients' servers, and point the clients at the hub"),
     "config": ("holdfast.cli.config", "Show the configuration that is in force, and where each value came from"),

@@ -29,10 +29,10 @@ from holdfast.cli.gateway_options import (
     warn,
 )
 from holdfast.config.load import load_config
+from holdfast.config.targets import targets_of
 from holdfast.errors import HoldfastError
 from holdfast.gateway.defaults import ADMIN_ADDRESS, BODY_BYTES, EXT_AUTH_TIMEOUT, LISTEN_PORT, OUTAGE_STATUS
 from holdfast.gateway.model import Gateway, check_address
-from holdfast.gateway.targets import targets_of
 
 __all__ = ["app"]
 

@@ -12,23 +12,32 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-__all__ = ["data_console", "print_error", "print_json", "side_console", "working"]
+__all__ = ["data_console", "print_error", "print_json", "print_json_line", "side_console", "working"]
 
 
 def data_console() -> Console:
     """For what the user asked for."""
-    return Console(highlight=False, markup=False, emoji=False)
+    return _Console(highlight=False, markup=False, emoji=False)
 
 
 def side_console() -> Console:
     """For progress, warnings and errors."""
-    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+    return _Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def print_json(value: object) -> None:
     """For programs: one JSON document on stdout, in whatever encoding that has."""
-    ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=ascii_only) + "\n")
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=_ascii_only()) + "\n")
+
+
+def print_json_line(value: object) -> None:
+    """For programs that read as it happens: one JSON document in a line, at once."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=_ascii_only()) + "\n")
+    sys.stdout.flush()
+
+
+def _ascii_only() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
 
 
 def print_error(message: str, hint: str = "") -> None:
@@ -38,6 +47,14 @@ def print_error(message: str, hint: str = "") -> None:
     if hint:
         console.print()
         console.print(Text.assemble(("hint: ", "bold cyan"), hint), soft_wrap=True)
+
+
+class _Console(Console):
+    """Leaves it to whoever runs the command what to do about a reader that went away."""
+
+    def on_broken_pipe(self) -> None:
+        """Called while the error is handled; by itself it would end the program in the middle of whatever runs."""
+        raise  # noqa: PLE0704 - see above
 
 
 @contextmanager

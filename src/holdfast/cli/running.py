@@ -37,6 +37,9 @@ def run_app(load_app: Callable[[], typer.Typer], argv: list[str], *, program: st
     except HoldfastError as exc:
         print_error(exc.message, exc.hint)
         return USAGE if isinstance(exc, UsageError) else FAILED
+    except BrokenPipeError:  # the reader of our output went away (`| head`): nobody is left to tell
+        _forget_output()
+        return FAILED
     except OSError as exc:
         return _unwritten(exc) if exc.errno in UNWRITTEN else _unexpected(exc)
     except Exception as exc:  # noqa: BLE001 - the last place where a traceback can become a sentence
@@ -47,7 +50,7 @@ def run_app(load_app: Callable[[], typer.Typer], argv: list[str], *, program: st
 def _flushed(code: int) -> int:
     try:
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of our output went away (`| head`): nobody is left to tell
+    except BrokenPipeError:  # as above; the command itself had ended by then
         _forget_output()
     except OSError as exc:
         return _unwritten(exc)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
-import sys
 from contextlib import closing
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +16,7 @@ from holdfast.cli.address import DEFAULT_HOST, DEFAULT_PORT, typed_command
 from holdfast.cli.callers import Callers, Jwt
 from holdfast.cli.listening import bind, refuse_strangers
 from holdfast.cli.output import side_console
+from holdfast.cli.trace_setup import traced
 from holdfast.config.find import find_config
 from holdfast.config.load import load_config
 from holdfast.config.spec import Config
@@ -28,6 +29,30 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 TOKEN_VARIABLE = "HOLDFAST_TOKEN"  # noqa: S105 - the name of a variable
 SHORTEST_TOKEN = 16
 """Characters: whoever can reach the port can guess at a shorter one."""
+
+
+class LogFormat(Enum):
+    """How the log is written."""
+
+    CONSOLE = "console"
+    JSON = "json"
+
+
+class LogLevel(Enum):
+    """How much is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Logging:
+    """How, and how much."""
+
+    format: LogFormat
+    level: LogLevel
 
 
 @app.command()
@@ -63,7 +88,14 @@ def serve(
         float, typer.Option("--drain", metavar="SECONDS", min=0, help="How long calls may still run at the end")
     ] = 10.0,
     demo: Annotated[bool, typer.Option("--demo", help="Serve the built-in demo fleet")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more about what happens")] = False,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option("--log-format", envvar="HOLDFAST_LOG_FORMAT", help="For people, or JSON lines"),
+    ] = LogFormat.CONSOLE,
+    log_level: Annotated[
+        LogLevel, typer.Option("--log-level", envvar="HOLDFAST_LOG_LEVEL", help="The least that is logged")
+    ] = LogLevel.INFO,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="The same as --log-level debug")] = False,
 ) -> None:
     """Serve every server of an mcp.json behind one MCP endpoint, over HTTP or stdio.
 
@@ -75,33 +107,42 @@ def serve(
     """
     if demo and config is not None:
         raise UsageError("--demo and --config contradict each other", hint="give one of them")
-    _log_to_stderr(verbose=verbose)
     secret = _token(token, token_file)
+    log = Logging(format=log_format, level=LogLevel.DEBUG if verbose else log_level)
     jwt = _jwt(jwt_issuer, jwt_audience, jwt_keys)
     file = None if demo else _find(config)
     loaded = load_config(file) if file is not None else None
     if stdio:
-        _serve(loaded, None, watch=watch, drain=drain)
+        _serve(loaded, None, log, watch=watch, drain=drain)
         return
     refuse_strangers(host, can_verify=secret is not None or jwt is not None)
     who = Callers(token=secret, jwt=jwt, hosts=tuple(allow_host or ()))
     with closing(bind(host, port)) as listener:
-        _serve(loaded, listener, watch=watch, drain=drain, host=host, callers=who)
+        _serve(loaded, listener, log, watch=watch, drain=drain, host=host, callers=who)
 
 
 def _serve(
     config: Config | None,
     listener: socket.socket | None,
+    log: Logging,
     *,
     watch: bool,
     drain: float,
     host: str = "",
     callers: Callers | None = None,
 ) -> None:
+    from holdfast.cli.log_setup import log_to_stderr  # noqa: PLC0415 - as below
     from holdfast.cli.serving import Serving, run  # noqa: PLC0415 - costs a second, which a bad config need not wait for
+    from holdfast.cli.steering import control_token  # noqa: PLC0415 - the same
 
     who = callers or Callers()
-    run(Serving(config=config, listener=listener, host=host, watch=watch, callers=who, drain=drain))
+    token = control_token(os.environ, callers=who.token)
+    log_to_stderr(log.format.value, log.level.value, secrets=[secret for secret in (who.token, token) if secret])
+    serving = Serving(
+        config=config, listener=listener, host=host, watch=watch, callers=who, drain=drain, control_token=token
+    )
+    with traced(os.environ):
+        run(serving)
 
 
 def _jwt(issuer: str | None, audience: str | None, keys: str | None) -> Jwt | None:
@@ -145,11 +186,3 @@ def _read_token(file: Path) -> str:
     except (OSError, UnicodeDecodeError) as exc:
         why = getattr(exc, "strerror", None) or type(exc).__name__
         raise HoldfastError(f"the token file {file} cannot be read: {why}", hint="is the path right?") from exc
-
-
-def _log_to_stderr(*, verbose: bool) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
-    log = logging.getLogger("holdfast")
-    log.addHandler(handler)
-    log.setLevel(logging.DEBUG if verbose else logging.INFO)

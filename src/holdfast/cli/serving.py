@@ -22,9 +22,12 @@ import anyio
 import anyio.abc
 import uvicorn
 
+from holdfast.admin.app import Admin
 from holdfast.cli.address import endpoint, typed_command
 from holdfast.cli.callers import Callers
+from holdfast.cli.log_setup import keep_log
 from holdfast.cli.stdin import EndableStdin
+from holdfast.cli.steering import admin_of, word_left
 from holdfast.config.load import load_config
 from holdfast.config.spec import Config
 from holdfast.demo.control import forget_running, note_running
@@ -35,7 +38,7 @@ from holdfast.front.guard import LOOPBACK_HOSTS, TokenPolicy
 from holdfast.front.jwt import jwt_verifier
 from holdfast.front.stdio import serve_stdio
 from holdfast.hub.hub import Hub
-from holdfast.hub.reload import Reloader
+from holdfast.hub.reload import Kept, OnReload, Reloaded, Reloader, write_to_log
 from holdfast.hub.store import default_state_file
 
 __all__ = ["Serving", "run"]
@@ -62,6 +65,8 @@ class Serving:
     watch: bool = True
     callers: Callers = field(default_factory=Callers)
     drain: float = 10.0
+    control_token: str = field(default="", repr=False)
+    """What the control API asks for; needed over HTTP alone."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -85,18 +90,31 @@ async def _run_http(serving: Serving) -> None:
     url = endpoint(serving.host, port)
     async with _fleet(serving, url) as (config, state_file):
         hub = Hub(config, state_file=state_file)
-        web = create_app(hub, tokens=_tokens(serving.callers), allowed_hosts=serving.hosts)
+        tokens = _tokens(serving.callers)
+        admin = admin_of(hub, url, demo=serving.config is None, token=serving.control_token, callers=tokens)
+        web = create_app(hub, tokens=tokens, allowed_hosts=serving.hosts, beside=admin.routes())
         server = _Server(
             uvicorn.Config(
                 web, log_config=None, access_log=False, timeout_graceful_shutdown=STREAMS_SECONDS, lifespan="on"
             ),
-            told=lambda: _announce(serving, config, url, endpoint(serving.host, port, "/readyz")),
+            told=lambda: _announce(serving, config, url, admin),
         )
+
+        async def drain(seconds: float) -> bool:
+            admin.drains()
+            return bool(await web.state.front.drain(seconds))
+
+        def end() -> None:
+            admin.close()
+            server.end()
+
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
+        word = word_left(endpoint(serving.host, port, ""), hub.config.source, token=serving.control_token)
         async with hub, anyio.create_task_group() as tasks:
-            _watch(tasks, serving, hub)
-            tasks.start_soon(_end_on_signal, web.state.front.drain, serving.drain, server.end)
-            await server.serve([serving.listener])
+            _watch(tasks, serving, hub, on_reload=admin.reloaded)
+            tasks.start_soon(_end_on_signal, drain, serving.drain, end)
+            with word:
+                await server.serve([serving.listener])
             tasks.cancel_scope.cancel()
 
 
@@ -130,11 +148,18 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-def _announce(serving: Serving, config: Config, url: str, ready: str) -> None:
-    """The addresses are what a program waits for: they go to stdout, all else to stderr."""
-    sys.stdout.write(f"MCP endpoint: {url}\nready when:   {ready} answers 200\n")
+def _announce(serving: Serving, config: Config, url: str, admin: Admin) -> None:
+    """The addresses are what a program waits for: they go to stdout, all else to stderr.
+
+    The page's has a code in it only where a person reads it, and in the part of an address that is never sent.
+    """
+    base = url.removesuffix("/mcp")
+    code = f"#code={admin.sessions.new_code()}" if sys.stdout.isatty() else ""
+    lines = f"MCP endpoint: {url}\nstatus page:  {base}/{code}\nready when:   {base}/readyz answers 200\n"
+    sys.stdout.write(lines)
     sys.stdout.flush()
     log.info("serving %d servers of %s", len(config.servers), config.source)
+    log.info("if one does not come up, this says why: %s doctor --config %s", typed_command(), config.source)
     if serving.config is None:
         log.info("see what a client sees, and break things, in a second terminal: %s demo", typed_command())
     if serving.callers == Callers(hosts=serving.callers.hosts):
@@ -181,10 +206,17 @@ async def _fleet(serving: Serving, url: str) -> AsyncIterator[tuple[Config, Path
         yield load_config(control.config_file), control.folder / "state.sqlite"
 
 
-def _watch(tasks: anyio.abc.TaskGroup, serving: Serving, hub: Hub) -> None:
+def _watch(tasks: anyio.abc.TaskGroup, serving: Serving, hub: Hub, *, on_reload: OnReload | None = None) -> None:
+    tasks.start_soon(keep_log, hub)
     if hub.config.source is None:
         return
-    reloader = Reloader(hub, hub.config.source)
+
+    def told(result: Reloaded | Kept) -> None:
+        write_to_log(result)
+        if on_reload is not None:
+            on_reload(result)
+
+    reloader = Reloader(hub, hub.config.source, on_reload=told)
     if not _on_terminal():
         tasks.start_soon(_reload_on_signal, reloader)
     if serving.watch:

@@ -10,7 +10,7 @@ import glob
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import cast
@@ -23,6 +23,7 @@ from holdfast.config.expand import Expansion, expand, variables_for
 from holdfast.config.fields import kind_of, read_flag, read_transport
 from holdfast.config.foreign import SERVER_KEYS
 from holdfast.config.models import ServerFile
+from holdfast.config.oauth import oauth_settings
 from holdfast.config.places import KeyPath, Places, joined, quoted
 from holdfast.config.problems import validation_problems
 from holdfast.config.secrets import gather_secrets
@@ -34,7 +35,7 @@ __all__ = ["Definition", "Ignored", "Surroundings", "read_definition"]
 _TYPE_KEYS = ("type", "transport", "transportType")
 _URL_KEYS = ("url", "serverUrl", "httpUrl")
 _PROCESS_KEYS = ("args", "env", "envFile", "cwd")
-_REQUEST_KEYS = ("headers", "allowPlainHttp")
+_REQUEST_KEYS = ("headers", "allowPlainHttp", "oauth")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +164,9 @@ class _Reader:
         result = expand(given, self._path, variables, self._found)
         for fault in self._found.faults:
             inside = fault.path[len(self._path) :]
-            self._problem(inside, f"{quoted(joined(inside))} {fault.message}", fault.hint)
+            message = f"{quoted(joined(inside))} {fault.message}"
+            problem = self._around.places.problem(fault.path, message, hint=fault.hint)
+            self._problems.append(replace(problem, variable=fault.variable))
         return result
 
     def _validate(self, given: dict[str, object]) -> ServerFile | None:
@@ -272,6 +275,7 @@ class _Reader:
             url=url,
             headers=MappingProxyType(dict(model.headers)),
             allow_plain_http=model.allow_plain_http,
+            oauth=oauth_settings(model.oauth),
             tools=_tool_filter(model),
             hold_changed=model.tools.hold_changed,
             prefix=model.prefix,
@@ -279,7 +283,11 @@ class _Reader:
             lazy=model.lazy,
             sharing=cast("Sharing", model.sharing),
             secrets=gather_secrets(
-                env=env, headers=model.headers, url=url, args=model.args, expanded=self._found.secrets
+                env=env,
+                headers=model.headers,
+                url=url,
+                args=model.args,
+                expanded=[*self._found.secrets, model.oauth.client_secret or ""],
             ),
         )
 

@@ -44,6 +44,8 @@ class Fault:
     path: KeyPath
     message: str
     hint: str
+    variable: str = ""
+    """The environment variable that is missing, where that is the fault."""
 
 
 @dataclass
@@ -121,7 +123,8 @@ class _Text:
             return default
         if value is None:
             hint = f"set it (export {name}=…), or give a default: ${{{name}:-…}}"
-            return self._fault(reference, f"needs the environment variable {quoted(name)}, which is not set", hint)
+            message = f"needs the environment variable {quoted(name)}, which is not set"
+            return self._fault(reference, message, hint, variable=name)
         self._found.names[self._path] = (*self._found.names.get(self._path, ()), name)
         if value and name not in NOT_SECRET:
             self._found.secrets.add(value)
@@ -131,8 +134,8 @@ class _Text:
         hint = "use ${env:NAME} and set that environment variable"
         return self._fault(reference, f"uses `${{{kind}:…}}`, which only an editor can resolve", hint)
 
-    def _fault(self, reference: re.Match[str], message: str, hint: str) -> str:
-        fault = Fault(self._path, message, hint)
+    def _fault(self, reference: re.Match[str], message: str, hint: str, *, variable: str = "") -> str:
+        fault = Fault(self._path, message, hint, variable)
         if fault not in self._found.faults:
             self._found.faults.append(fault)
         return reference.group()

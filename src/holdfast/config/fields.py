@@ -26,6 +26,7 @@ __all__ = [
     "HeaderValue",
     "Pauses",
     "Period",
+    "Port",
     "Prefix",
     "Scalar",
     "SharingName",
@@ -136,6 +137,13 @@ def _whole_number(value: object, *, least: int = 0) -> int:
 
 def _count(value: object) -> int:
     return _whole_number(value, least=1)
+
+
+def _port(value: object) -> int:
+    port = _count(value)
+    if port > 65535:
+        raise Unfit("must be between 1 and 65535", hint="write the number of a port, as in 8765")
+    return port
 
 
 def _factor(value: object) -> float:
@@ -252,6 +260,9 @@ Flag: TypeAlias = Annotated[bool, BeforeValidator(_flag), _schema({"type": "bool
 Count: TypeAlias = Annotated[int, BeforeValidator(_count), _schema({"type": "integer", "minimum": 1}, _EXPANDS)]
 WholeNumber: TypeAlias = Annotated[
     int, BeforeValidator(_whole_number), _schema({"type": "integer", "minimum": 0}, _EXPANDS)
+]
+Port: TypeAlias = Annotated[
+    int, BeforeValidator(_port), _schema({"type": "integer", "minimum": 1, "maximum": 65535}, _EXPANDS)
 ]
 Factor: TypeAlias = Annotated[
     float, BeforeValidator(_factor), _schema({"type": "number", "minimum": 1, "maximum": _LARGEST_FACTOR}, _EXPANDS)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.errors import ConfigError, ConfigNotFound, Problem
 
-__all__ = ["find_config", "project_folder", "read_config", "search_places", "user_folders"]
+__all__ = ["find_config", "project_folder", "read_config", "search_places", "state_folder", "user_folders"]
 
 LARGEST = 16 << 20
 """Bytes; whatever is larger is not a configuration."""
@@ -43,6 +43,12 @@ def user_folders(environ: Mapping[str, str]) -> Iterator[Path]:
     yield (Path(xdg) if xdg.startswith("/") else home / ".config") / "holdfast"
     if sys.platform == "darwin":
         yield home / "Library" / "Application Support" / "holdfast"
+
+
+def state_folder(environ: Mapping[str, str]) -> Path:
+    """The folder of what Holdfast keeps between two runs."""
+    home = environ.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises where there is none
+    return Path(environ.get("XDG_STATE_HOME") or Path(home) / ".local" / "state") / "holdfast"
 
 
 def project_folder(file: Path) -> Path:

@@ -53,7 +53,6 @@ SERVER_KEYS: Mapping[str, str] = {
     "initTimeout": _LIBRECHAT,
     "name": "several clients",
     "note": _NOTE,
-    "oauth": "Claude Code, Gemini CLI, LibreChat",
     "oauth_headers": _LIBRECHAT,
     "obo": _LIBRECHAT,
     "proxy": _LIBRECHAT,

@@ -33,6 +33,7 @@ from holdfast.config.fields import (
     WholeNumber,
     kind_of,
 )
+from holdfast.config.oauth import OAuth, OAuthFile
 from holdfast.config.spec import Settings
 
 __all__ = [
@@ -147,6 +148,9 @@ class ServerFile(_File):
     disabled_tools: _Names = Field(default=(), description="Names of tools that are not shown (Windsurf, Roo Code).")
     allow_plain_http: Flag = Field(
         default=False, description="Allow credentials to go over plain http to a host that is not this machine."
+    )
+    oauth: OAuth = Field(
+        default=OAuthFile(), description="How to log in to it, where that cannot be found out by asking it."
     )
 
 

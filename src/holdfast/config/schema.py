@@ -20,6 +20,7 @@ __all__ = ["config_schema", "schema_text"]
 _NAMES = {
     "ServerFile": "server",
     "ToolsFile": "tools",
+    "OAuthFile": "oauth",
     "HoldfastSettings": "holdfast",
     "LoadSettings": "load",
     "CallSettings": "call",
@@ -41,6 +42,8 @@ def config_schema() -> dict[str, Any]:
     server["oneOf"] = [{"required": ["command"]}, {"anyOf": _URLS}]
     tools = server["properties"]["tools"]
     tools["anyOf"] = [{"$ref": tools.pop("$ref")}, {"type": "array", "items": {"type": "string"}}]
+    oauth = server["properties"]["oauth"]
+    oauth["anyOf"] = [{"$ref": oauth.pop("$ref")}, {"type": "boolean"}]
     for key in ("mcpServers", "servers"):
         schema["properties"][key]["propertyNames"] = {"pattern": r"^(?=.*\S)[^\u0000-\u001f\u007f]+$"}
     return {

@@ -22,6 +22,7 @@ __all__ = [
     "HeaderSource",
     "Limits",
     "LoadPolicy",
+    "OAuthSettings",
     "PerClientSettings",
     "ReconnectSettings",
     "ServerSpec",
@@ -51,6 +52,23 @@ class ToolFilter:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OAuthSettings:
+    """How Holdfast logs in to a server, as far as that is not found out by asking."""
+
+    enabled: bool = True
+    """Whether a login is used at all, and whether a person is told to make one."""
+    client_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+    client_metadata_url: str | None = None
+    scope: tuple[str, ...] = ()
+    redirect_uri: str | None = None
+    issuer: str | None = None
+    authorization_url: str | None = None
+    token_url: str | None = None
+    device_authorization_url: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServerSpec:
     """One server that can be dialed."""
 
@@ -63,6 +81,7 @@ class ServerSpec:
     url: str = field(default="", repr=False)
     headers: HeaderSource = field(default_factory=_nothing, repr=False)
     allow_plain_http: bool = False
+    oauth: OAuthSettings = OAuthSettings()
     tools: ToolFilter = ToolFilter()
     prefix: str | None = None
     enabled: bool = True

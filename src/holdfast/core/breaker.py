@@ -47,7 +47,7 @@ class BreakerPolicy:
     """Each trip in a row multiplies the cooldown by this; 1 keeps it as it is."""
     max_cooldown: float = 600.0
     probe_wait: float = 1.0
-    """What a caller is told to wait while another caller's probe is under way."""
+    """What a caller is told to wait while a try is under way: another caller's probe, or the hub's own."""
 
 
 class BreakerState(Enum):
@@ -138,8 +138,9 @@ class Breaker:
         self.state = BreakerState.CLOSED
         self.generation = 0
         self.trips = 0
+        self._earlier_trips = 0
         self._failures: deque[float] = deque(maxlen=self.policy.threshold)
-        self._until = 0.0
+        self._opened_at = self._until = 0.0
         self._probe: Permit | None = None
         self._oldest_connection = 0
         self._connected_at = 0.0
@@ -159,6 +160,13 @@ class Breaker:
     def retry_in(self, now: float) -> float:
         """Seconds until the next call may try; 0 when it may try now."""
         return max(0.0, self._until - now) if self.state is BreakerState.OPEN else 0.0
+
+    def adopt(self, policy: BreakerPolicy) -> None:
+        """Go by another policy from now on; a cooldown that has begun is as long as the new one says."""
+        self.policy = policy
+        self._failures = deque(self._failures, maxlen=policy.threshold)
+        if self.state is BreakerState.OPEN:
+            self._until = self._opened_at + self._cooldown()
 
     def admit(self, now: float, connection: int | None = None) -> Permit | Refusal:
         """A permit when closed, for one probe at a time after the cooldown, else a refusal."""
@@ -196,6 +204,7 @@ class Breaker:
         """A dial succeeded: closes, and remembers what came before until the connection has stood."""
         self._oldest_connection = max(self._oldest_connection, connection)
         self._connected_at = now
+        self._earlier_trips = self.trips
         self._firm = False
         return self._close(now)
 
@@ -230,7 +239,8 @@ class Breaker:
     def stood(self) -> None:
         """The connection has stood long enough: what happened before it is forgotten."""
         self._firm = True
-        self.trips = 0
+        self.trips -= self._earlier_trips
+        self._earlier_trips = 0
         while self._failures and self._failures[0] <= self._connected_at:
             self._failures.popleft()
 
@@ -275,7 +285,7 @@ class Breaker:
         self.trips += 1
         self._probe = None
         cooldown = self._cooldown()
-        self._until = now + cooldown
+        self._opened_at, self._until = now, now + cooldown
         refused, late = self._take_counts()
         return Tripped(
             at=now,
@@ -303,7 +313,7 @@ class Breaker:
 
     def _forget(self) -> None:
         self._failures.clear()
-        self.trips = 0
+        self.trips = self._earlier_trips = 0
 
     def _take_counts(self) -> tuple[int, int]:
         counts = self._refused, self._late

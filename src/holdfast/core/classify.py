@@ -28,6 +28,7 @@ process ended before: any other exit code              permanent
 bad definition; credentials over plain http            permanent
 the headers callable failed on the network             transient
 the headers callable failed otherwise                  permanent
+the login could not be renewed just now                transient
 anything unforeseen                                    permanent
 =====================================================  ==========================================
 
@@ -37,8 +38,8 @@ id or the user's arguments, and never on the time that something took.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from holdfast.core.challenge import read_challenge
+from holdfast.core.classify_login import wants_login, wants_scope
 from holdfast.core.evidence import (
     BadConfig,
     CommandFault,
@@ -58,9 +59,11 @@ from holdfast.core.evidence import (
     TimedOut,
     TlsFailure,
     TlsFault,
+    TokenNotRenewed,
     Unexpected,
 )
 from holdfast.core.messages import FailureStatus
+from holdfast.core.verdict import Verdict
 
 __all__ = ["OUTAGE_BODIES", "Verdict", "classify", "is_outage_body", "status_class"]
 
@@ -83,16 +86,6 @@ STOPPED_FROM_OUTSIDE = frozenset({1, 2, 9, 15})
 INTERNAL_ERROR = -32603
 SHOWN = 200
 """How much of a server's own words is passed on."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """What a failure is, why, what would change it, and how long the server asked us to wait."""
-
-    status: FailureStatus
-    reason: str
-    hint: str = ""
-    retry_after: float | None = None
 
 
 def classify(  # noqa: PLR0912 - one arm for each kind of evidence
@@ -119,7 +112,7 @@ def classify(  # noqa: PLR0912 - one arm for each kind of evidence
             )
         case PlainHttpRefused():
             return _permanent(
-                "its headers would travel unencrypted over plain http",
+                "its credentials would travel unencrypted over plain http",
                 'use https, or set `"allowPlainHttp": true` for this server if the network is trusted',
             )
         case CredentialsUnavailable():
@@ -127,6 +120,13 @@ def classify(  # noqa: PLR0912 - one arm for each kind of evidence
                 status="transient" if evidence.network else "permanent",
                 reason=f"the program that gives its headers failed ({evidence.type})",
                 hint="the callable passed as `headers` must return a mapping of strings",
+            )
+        case TokenNotRenewed():
+            return Verdict(
+                status="transient",
+                reason=f"its access token has ended and could not be renewed just now ({evidence.reason})",
+                hint="the login stands: it is renewed as soon as the authorization server answers",
+                retry_after=evidence.retry_after,
             )
         case NotMcp():
             return _permanent(*_NOT_MCP[evidence.fault], detail=evidence.detail)
@@ -189,11 +189,14 @@ def _http(seen: HttpStatus) -> Verdict:
 
 
 def _unauthorized(seen: HttpStatus) -> Verdict:
+    challenge = read_challenge(seen.headers.get("www-authenticate", ""))
+    if seen.login is not None and (challenge.made or not seen.credentials_sent):
+        return wants_scope(seen, challenge, seen.login) if challenge.wants_scope else wants_login(seen.login, challenge)
     if seen.credentials_sent:
         return Verdict(
             status="denied",
             reason="the credentials configured for this server were rejected (HTTP 401)",
-            hint="replace the credentials in its `headers`, or log in again",
+            hint="replace the credentials in its `headers`; a login is used only where they have no Authorization",
         )
     return Verdict(
         status="denied",
@@ -203,6 +206,9 @@ def _unauthorized(seen: HttpStatus) -> Verdict:
 
 
 def _forbidden(seen: HttpStatus, said: str) -> Verdict:
+    challenge = read_challenge(seen.headers.get("www-authenticate", ""))
+    if challenge.wants_scope and seen.login is not None:
+        return wants_scope(seen, challenge, seen.login)
     who = (
         "the credentials configured for this server are"
         if seen.credentials_sent

@@ -19,6 +19,8 @@ __all__ = [
     "CredentialsUnavailable",
     "Evidence",
     "HttpStatus",
+    "Login",
+    "LoginState",
     "NetworkFailure",
     "NetworkFault",
     "NotMcp",
@@ -31,8 +33,29 @@ __all__ = [
     "TimedOut",
     "TlsFailure",
     "TlsFault",
+    "TokenNotRenewed",
     "Unexpected",
 ]
+
+
+class LoginState(Enum):
+    """What became of the login that a server's requests are made with."""
+
+    NONE = "none"
+    EXPIRED = "expired"
+    REFUSED = "refused"
+    GOOD = "good"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Login:
+    """A server that a person can log in to: how its login is, and what to type."""
+
+    state: LoginState
+    """``EXPIRED``: it ended, and cannot be renewed. ``REFUSED``: the authorization server renews it no more.
+    ``GOOD``: as far as we know nothing is wrong with it."""
+    command: str
+    """``holdfast login github``"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +71,8 @@ class HttpStatus:
     """Seconds from now, from ``Retry-After`` in either of its forms."""
     credentials_sent: bool = False
     """Whether the request carried configured headers: tells "log in" from "your token is no good"."""
+    login: Login | None = None
+    """The server's login; None where credentials come from its definition, or it takes no login."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +159,18 @@ class CredentialsUnavailable:
     type: str
     network: bool = False
     """Whether it failed on the network: then trying again can help."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenNotRenewed:
+    """The server's access token has ended, and the authorization server could not be asked for another.
+
+    Nothing is lost by it: the login stands, and the next try may renew it.
+    """
+
+    reason: str
+    """Why, in words."""
+    retry_after: float | None = None
 
 
 class NotMcpFault(Enum):
@@ -227,6 +264,7 @@ Evidence: TypeAlias = (
     | Redirected
     | PlainHttpRefused
     | CredentialsUnavailable
+    | TokenNotRenewed
     | NotMcp
     | OverBound
     | CommandUnusable

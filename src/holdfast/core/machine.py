@@ -21,6 +21,7 @@ from holdfast.core.breaker import (
     RefusalReason,
     Tripped,
 )
+from holdfast.core.lifecycle.adopt import adopt
 from holdfast.core.lifecycle.effects import BreakerChanged, CheckLiveness, Effect, Emit, RefreshNow
 from holdfast.core.lifecycle.events import (
     CallCompleted,
@@ -46,7 +47,7 @@ from holdfast.core.lifecycle.events import (
     TransportLost,
 )
 from holdfast.core.lifecycle.judge import lost_session, renewed_in_vain
-from holdfast.core.lifecycle.life import Lifecycle
+from holdfast.core.lifecycle.life import Lifecycle, Turn
 from holdfast.core.lifecycle.table import State
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ class Health:
     breaker: BreakerState
     retry_in: float | None
     """Seconds until the hub itself tries or looks again; 0 while it is dialing, None if it has no plan to."""
+    breaker_retry_in: float | None = None
+    """Seconds until a call may try again; None unless the breaker is open."""
+    calls: int = 0
+    """Those that were admitted and have not ended."""
 
 
 class Machine:
@@ -113,6 +118,17 @@ class Machine:
         effects = [effect for each in events for effect in self._take(each, now, chance)]
         return (*effects, *self.life.wake())
 
+    def adopt(
+        self, breaker: BreakerPolicy, lifecycle: LifecyclePolicy, now: float, *, chance: float = 0.0
+    ) -> tuple[Effect, ...]:
+        """Go by other policies from now on; the connection and whatever is under way are left alone."""
+        if self.life.stopped:
+            return ()
+        self.breaker.adopt(breaker)
+        turn = Turn(now, chance)
+        adopt(self.life, lifecycle, turn)
+        return (*turn.effects, *self.life.wake())
+
     def admit(self, now: float) -> tuple[Permit | Refusal, tuple[Effect, ...]]:
         """May a call try? One that is admitted without a connection waits for it, and may start a dial."""
         refusal = self._shut(now)
@@ -120,7 +136,7 @@ class Machine:
             return refusal, ()
         decision = self.breaker.admit(now, self.connection)
         if isinstance(decision, Refusal):
-            return self._explained(decision), ()
+            return self._explained(decision, now), ()
         self.life.calls += 1
         self.life.last_used = now
         if decision.connection is not None:
@@ -158,6 +174,8 @@ class Machine:
             attempts=life.attempts,
             breaker=self.breaker.state,
             retry_in=self._retry_in(now),
+            breaker_retry_in=self.breaker.retry_in(now) if self.breaker.state is BreakerState.OPEN else None,
+            calls=life.calls,
         )
 
     def _take(self, event: Event, now: float, chance: float) -> list[Effect]:
@@ -221,13 +239,23 @@ class Machine:
             return Refusal(reason, None, life.reason)
         if life.state is State.PERMANENTLY_FAILED and now < life.parked_until:
             wait = max(life.parked_until - now, self.breaker.retry_in(now))
-            return Refusal(RefusalReason.PERMANENTLY_FAILED, wait, life.reason)
+            return Refusal(RefusalReason.PERMANENTLY_FAILED, self._or_sooner(wait, now), life.reason)
         return None
 
-    def _explained(self, refusal: Refusal) -> Refusal:
+    def _explained(self, refusal: Refusal, now: float) -> Refusal:
         parked = self.life.state is State.PERMANENTLY_FAILED
         reason = RefusalReason.PERMANENTLY_FAILED if parked else refusal.reason
-        return Refusal(reason, refusal.retry_in, self.life.reason)
+        return Refusal(reason, self._or_sooner(refusal.retry_in, now), self.life.reason)
+
+    def _or_sooner(self, wait: float | None, now: float) -> float | None:
+        """How long until a call may try, or until the hub itself tries: its success lets calls pass at once.
+
+        Such a try takes its moment, so that nobody is told to come back sooner than that.
+        """
+        plan = self._retry_in(now)
+        if wait is None or plan is None:
+            return wait
+        return min(wait, max(plan, self.breaker.policy.probe_wait))
 
     def _is_routine(self, outcome: Outcome) -> bool:
         """A completed call on a connection without a blemish changes nothing: most calls end here."""

@@ -6,7 +6,7 @@ Each face has sessions of its own, begun when it is first asked for, and ended w
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Hashable
+from collections.abc import AsyncIterator, Collection, Hashable, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -17,7 +17,7 @@ from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from holdfast.front.desk import Desk
@@ -26,6 +26,7 @@ from holdfast.front.guard import LOOPBACK_HOSTS, Guard, TokenPolicy
 from holdfast.front.identity import named_by
 from holdfast.front.replay import Bounds
 from holdfast.front.sessions import Sessions
+from holdfast.front.tracing import TraceContext
 from holdfast.front.view import View
 from holdfast.hub.hub import Hub
 
@@ -36,10 +37,15 @@ ENDING_SECONDS = 5.0
 
 
 def create_app(
-    hub: Hub, *, tokens: TokenPolicy | None = None, allowed_hosts: Collection[str] = LOOPBACK_HOSTS
+    hub: Hub,
+    *,
+    tokens: TokenPolicy | None = None,
+    allowed_hosts: Collection[str] = LOOPBACK_HOSTS,
+    beside: Sequence[BaseRoute] = (),
 ) -> Starlette:
     """The application. Make it before the hub is entered, so that servers know that clients can be asked;
     run it while the hub is open. Its ``state.front`` can be drained before a shutdown.
+    Routes that stand ``beside`` its own are served to whoever they let in: no caller's token is asked for there.
     """
     front = Front(hub)
 
@@ -63,8 +69,12 @@ def create_app(
             Route("/servers/{server}/mcp", _Endpoint(front)),
             Route("/healthz", healthz),
             Route("/readyz", readyz),
+            *beside,
         ],
-        middleware=[Middleware(Guard, tokens=tokens, allowed_hosts=allowed_hosts)],
+        middleware=[
+            Middleware(Guard, tokens=tokens, allowed_hosts=allowed_hosts, beside=beside),
+            Middleware(TraceContext),
+        ],
         lifespan=lifespan,
     )
     app.state.front = front

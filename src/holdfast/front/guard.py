@@ -2,14 +2,15 @@
 
 A page in a browser can make requests to a loopback address, also under a name of its own (DNS rebinding):
 so the Host must be one of ours and an Origin, where there is one, must be too. Beyond loopback a caller
-must show a token, or a JWT that can be verified; nobody else is served.
+must show a token, or a JWT that can be verified; nobody else is served. What stands beside the MCP
+endpoints (the control API, the status page) has tokens of its own, which a caller's do not replace.
 """
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.errors import UsageError
@@ -72,9 +74,17 @@ def is_loopback(host: str) -> bool:
 class Guard:
     """ASGI middleware: refuses what may not come in, and says why."""
 
-    def __init__(self, app: ASGIApp, *, tokens: TokenPolicy | None, allowed_hosts: Collection[str]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        tokens: TokenPolicy | None,
+        allowed_hosts: Collection[str],
+        beside: Sequence[BaseRoute] = (),
+    ) -> None:
         self._app = app
         self._tokens = tokens
+        self._beside = beside
         self._hosts = frozenset(host.lower() for host in allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,7 +105,7 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and not self._is_ours(_host_in(urlsplit(origin).netloc)):
             return _refused(403, "this Origin may not call here", hint="name its host with --allow-host")
-        if self._tokens is None or scope["path"] in OPEN_PATHS:
+        if self._tokens is None or scope["path"] in OPEN_PATHS or self._is_beside(scope):
             return None
         kind, _, token = headers.get("authorization", "").partition(" ")
         principal = await self._tokens.principal(token.strip()) if kind.lower() == "bearer" else None
@@ -105,6 +115,10 @@ class Guard:
         # The SDK lets a session be used only by the user who opened it.
         scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal, scopes=[]))
         return None
+
+    def _is_beside(self, scope: Scope) -> bool:
+        """Whether it goes where a token of another kind is asked for; the same routes serve it then."""
+        return any(route.matches(scope)[0] is not Match.NONE for route in self._beside)
 
     def _is_ours(self, host: str) -> bool:
         return host in self._hosts

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import anyio
 
+from holdfast.config.targets import Targets
 from holdfast.errors import ConfigError
 from holdfast.gateway.decide import Decision, Down, Ledger, Sight, Take, decide
 from holdfast.gateway.health import Health
@@ -20,7 +21,6 @@ from holdfast.gateway.merge import MARK, Rendered, Rules, merge
 from holdfast.gateway.render import Document
 from holdfast.gateway.source import Source, SourceFailed
 from holdfast.gateway.store import Place, Store
-from holdfast.gateway.targets import Targets
 from holdfast.gateway.watch import Watch
 
 __all__ = ["Bridge", "Plan", "seed"]

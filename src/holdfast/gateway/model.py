@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
+from holdfast.config.targets import Target
 from holdfast.errors import UsageError
 from holdfast.gateway.defaults import (
     ADMIN_ADDRESS,
@@ -70,15 +71,6 @@ class Jwt:
     jwks: str
     """The address of the issuer's keys, or the path of a file that the gateway can read."""
     audiences: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Target:
-    """One MCP server behind the gateway."""
-
-    id: str
-    url: str
-    transport: Literal["http", "sse"] = "http"
 
 
 @dataclass(frozen=True, kw_only=True)

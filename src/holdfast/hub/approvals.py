@@ -19,6 +19,8 @@ from typing import Any, TypeAlias
 from holdfast.core.catalog import Item, Listing
 from holdfast.core.changed import WATCHED, ChangedTool, said
 from holdfast.errors import ToolHeld, UnknownTool
+from holdfast.hub.journal import Journal
+from holdfast.hub.records import ToolApproved, ToolChanged
 
 __all__ = ["HELD", "Approvals"]
 
@@ -41,9 +43,10 @@ class Approvals:
     ``holds`` says whether a server's changed tools are held.
     """
 
-    def __init__(self, state_file: Path | None, *, holds: Callable[[str], bool]) -> None:
+    def __init__(self, state_file: Path | None, *, holds: Callable[[str], bool], journal: Journal) -> None:
         self._file = state_file.with_suffix(".tools.json") if state_file is not None else None
         self._holds = holds
+        self._journal = journal
         self._seen: dict[str, _Tools] = {}
         self._now: dict[str, _Tools] = {}
         """What those say now that say something else."""
@@ -77,9 +80,8 @@ class Approvals:
         now: _Tools = {item.name: what for item in listing.tools if (what := said(item.raw)) != seen[item.name]}
         for name in sorted(now):
             if before.get(name) != now[name]:
-                log.warning(
-                    "%s: the tool %s is not what it was when it was first seen%s", server, name, self._so(server)
-                )
+                at = self._journal.clock.now()
+                self._journal.tell(ToolChanged(server=server, tool=name, held=self._holds(server), at=at))
         self.unsaved |= now != before
         self._now[server] = now
         if not now or not self._holds(server):
@@ -105,6 +107,7 @@ class Approvals:
         for change in wanted:
             self._seen[server][change.tool] = self._now[server].pop(change.tool)
             self.unsaved = True
+            self._journal.tell(ToolApproved(server=server, tool=change.tool, at=self._journal.clock.now()))
         return tuple(change.tool for change in wanted)
 
     def latest(self, server: str) -> Listing | None:
@@ -155,9 +158,6 @@ class Approvals:
         for name in [name for name in seen if name not in listed][:-REMEMBERED]:
             del seen[name]
             self.unsaved = True
-
-    def _so(self, server: str) -> str:
-        return ": it is held until the change is approved" if self._holds(server) else ""
 
 
 def _checked(read: object) -> tuple[dict[str, _Tools], dict[str, _Tools]]:

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 
 import anyio
 
+from holdfast.hub.places import Places
+
 __all__ = ["Bulkhead", "Full"]
 
 
@@ -18,22 +20,28 @@ class Bulkhead:
     """The places of one server."""
 
     def __init__(self, places: int, queue: int, *, patience: float) -> None:
-        self._free = anyio.Semaphore(places, max_value=places)
+        self._places = Places(places)
         self._queue = queue
         self._patience = patience
         self.waiting = 0
+
+    def resize(self, places: int, queue: int, *, patience: float) -> None:
+        """Other numbers from now on; whoever has a place, or waits for one, goes on by the old ones."""
+        self._places.resize(places)
+        self._queue = queue
+        self._patience = patience
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
         """A place for the length of the block; raises ``Full`` if even the queue is, or its turn never comes."""
         try:
-            self._free.acquire_nowait()
+            self._places.take_nowait()
         except anyio.WouldBlock:
             await self._wait()
         try:
             yield
         finally:
-            self._free.release()
+            self._places.give_back()
 
     async def _wait(self) -> None:
         if self.waiting >= self._queue:
@@ -41,7 +49,7 @@ class Bulkhead:
         self.waiting += 1
         try:
             with anyio.fail_after(self._patience):
-                await self._free.acquire()
+                await self._places.take()
         except TimeoutError:
             raise Full from None
         finally:

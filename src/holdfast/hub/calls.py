@@ -7,9 +7,10 @@ other failure on the way says that the outcome is uncertain.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
+from holdfast.config.spec import CallPolicy
 from holdfast.core.breaker import Outcome, Permit, Refusal, RefusalReason
 from holdfast.core.classify import classify
 from holdfast.core.evidence import (
@@ -23,6 +24,7 @@ from holdfast.core.evidence import (
     ProcessExit,
     RpcError,
     TimedOut,
+    TokenNotRenewed,
     Unexpected,
 )
 from holdfast.core.lifecycle.table import State
@@ -41,25 +43,66 @@ from holdfast.errors import (
     ServerPermanentlyFailed,
     ServerUnavailable,
 )
+from holdfast.hub.accounts import Account
 from holdfast.hub.bulkhead import Full
 from holdfast.hub.lease import Lease, session_expired
 from holdfast.hub.slot import Slot
-from holdfast.wire.connection import Connection
+from holdfast.wire.connection import Connection, ProgressFn
+from holdfast.wire.relay import Caller
 
-__all__ = ["send"]
+__all__ = ["Errand", "send"]
 
 _T = TypeVar("_T")
 
 
-async def send(slot: Slot, ask: Callable[[Connection], Awaitable[_T]], *, repeatable: bool, ready_at: float) -> _T:
+class Errand:
+    """One request, as it is asked of whichever connection stands when its turn comes."""
+
+    __slots__ = ("_account", "_caller", "_method", "_on_progress", "_params", "_policy", "_refuse")
+
+    def __init__(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        policy: CallPolicy,
+        account: Account,
+        refuse: Callable[[], None],
+        *,
+        on_progress: ProgressFn | None,
+        caller: Caller | None,
+    ) -> None:
+        self._method = method
+        self._params = params
+        self._policy = policy
+        self._account = account
+        self._refuse = refuse
+        self._on_progress = on_progress
+        self._caller = caller
+
+    async def __call__(self, connection: Connection) -> Mapping[str, Any]:
+        """Ask once, unless it must not be: what a server's tools say is known only once it is there."""
+        self._refuse()
+        return await connection.request(
+            self._method,
+            self._account.carried(self._params),
+            idle=self._policy.timeout,
+            within=self._policy.hard_timeout,
+            on_progress=self._on_progress,
+            caller=self._caller,
+        )
+
+
+async def send(
+    slot: Slot, ask: Callable[[Connection], Awaitable[_T]], account: Account, *, repeatable: bool, ready_at: float
+) -> _T:
     """Make one call; ``ready_at`` is how long it waits for a server that is coming up."""
-    attempt = _Attempt(slot)
+    attempt = _Attempt(slot, account)
     try:
         return await attempt.make(ask, ready_at)
     except ServerFailure as failure:
         if not attempt.may_be_repeated(failure.evidence, repeatable=repeatable):
             raise attempt.told(failure, repeatable=repeatable) from None
-    again = _Attempt(slot)
+    again = _Attempt(slot, account)
     try:
         return await again.make(ask, ready_at)
     except ServerFailure as failure:
@@ -69,20 +112,24 @@ async def send(slot: Slot, ask: Callable[[Connection], Awaitable[_T]], *, repeat
 class _Attempt:
     """One time that a call is sent, on one connection."""
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: Slot, account: Account) -> None:
         self._slot = slot
+        self._account = account
         self._lease: Lease | None = None
         self._faults = 0
 
     async def make(self, ask: Callable[[Connection], Awaitable[_T]], ready_at: float) -> _T:
-        slot = self._slot
+        slot, account = self._slot, self._account
+        account.enter("admission")
         permit = _admitted(slot)
         outcome, reason = Outcome.NEUTRAL, ""
         try:
             async with slot.bulkhead.place():
+                account.enter("wait")
                 lease = self._lease = await _ready(slot, ready_at)
                 permit.connection, self._faults = lease.generation, lease.faults
                 assert lease.connection is not None  # noqa: S101 - a lease that stands has one
+                account.enter("upstream")
                 result = await ask(lease.connection)
                 outcome = Outcome.COMPLETED
                 return result
@@ -115,7 +162,7 @@ class _Attempt:
         uncertain = not repeatable and _may_have_acted(seen)
         if uncertain:
             words += ". Its outcome is uncertain: the server may have acted on it, or still act"
-        if isinstance(seen, NetworkFailure | ProcessExit) or (self._is_pipe() and isinstance(seen, OverBound | NotMcp)):
+        if isinstance(seen, NetworkFailure | ProcessExit) or (self._is_over() and isinstance(seen, OverBound | NotMcp)):
             return ConnectionClosed(seen, words, hint=verdict.hint, uncertain=uncertain)
         kind = CallDenied if verdict.status == "denied" else CallFailed
         return kind(seen, words, hint=verdict.hint)
@@ -127,9 +174,11 @@ class _Attempt:
                 return Outcome.COMPLETED
             case TimedOut():
                 return Outcome.TIMED_OUT
+            case TokenNotRenewed():
+                return Outcome.NEUTRAL  # the authorization server is away: that says nothing of this one
             case HttpStatus() if session_expired(seen) or classify(seen).status == "denied":
                 return Outcome.NEUTRAL
-            case NetworkFailure() | ProcessExit() | OverBound() | NotMcp() if self._is_pipe():
+            case NetworkFailure() | ProcessExit() | OverBound() | NotMcp() if self._is_over():
                 return Outcome.CONNECTION_LOST
             case NetworkFailure(fault=NetworkFault.REFUSED):
                 return Outcome.CONNECTION_LOST  # nobody listens: there is no connection that still stands
@@ -145,8 +194,11 @@ class _Attempt:
         lease.faults += 1
         return Outcome.TRANSPORT_FAILURE
 
-    def _is_pipe(self) -> bool:
-        return getattr(self._slot.spec, "transport", "") in ("stdio", "sse")
+    def _is_over(self) -> bool:
+        """Whether the connection itself is gone, and not this one request on it: a pipe is, whatever broke it."""
+        connection = self._lease.connection if self._lease is not None else None
+        piped = getattr(self._slot.spec, "transport", "") == "stdio"
+        return piped or (connection is not None and connection.wire.ended)
 
     def _masked(self, seen: Evidence) -> Evidence:
         return masked(seen, (self._lease or self._slot).redactor)

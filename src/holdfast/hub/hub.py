@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
@@ -16,31 +17,35 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from holdfast.config.spec import BadServer, Config, ServerSpec
+from holdfast.auth.bearer import Logins
+from holdfast.config.spec import BadServer, Config, ServerSpec, Settings
 from holdfast.core.catalog import Catalog, Listing, NameKey
-from holdfast.core.lifecycle import effects as do
 from holdfast.core.lifecycle import events as on
-from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.core.names import Kind
-from holdfast.errors import HubClosed, LoadFailed, ServerDisabled, UnknownServer
+from holdfast.errors import UnknownServer
+from holdfast.hub.accounts import Account
 from holdfast.hub.approvals import Approvals
-from holdfast.hub.calls import send
+from holdfast.hub.calls import Errand, send
 from holdfast.hub.clock import Clock, RealClock
-from holdfast.hub.journal import HubRecord, Journal, Published
+from holdfast.hub.commands import renewed, switched
+from holdfast.hub.house import keep_house
+from holdfast.hub.journal import HubRecord, Journal, Published, Sink
 from holdfast.hub.keeper import Keeper
 from holdfast.hub.lease import Workshop
 from holdfast.hub.loader import read
+from holdfast.hub.logins import noted_logins, notice_logins
 from holdfast.hub.lookup import holds_changed, is_repeatable, refuse_held, resolved
 from holdfast.hub.memory import Memory
 from holdfast.hub.outcome import Tool
 from holdfast.hub.private import PrivateSlots, ready_within
+from holdfast.hub.records import config_applied
 from holdfast.hub.showing import shown
 from holdfast.hub.slot import Slot, Surroundings
 from holdfast.hub.store import Store, default_state_file
 from holdfast.hub.turnstile import Turnstile
 from holdfast.hub.warnings import OnWarning, Warnings, Watcher, warnings_of
-from holdfast.wire.connection import CallResult, Connection, ProgressFn
+from holdfast.wire.connection import CallResult, ProgressFn
 from holdfast.wire.dial import Dialer
 from holdfast.wire.listing import tool_info
 from holdfast.wire.relay import Caller, Relay
@@ -63,15 +68,17 @@ class Hub:
         on_warning: OnWarning | None = None,
         clock: Clock | None = None,
         chance: Callable[[], float] = random.random,
+        logins: Logins | None = None,
     ) -> None:
         self.config = config
+        self.logins = logins or Logins()
         self.catalog = Catalog()
         self._clock = clock or RealClock()
         self._chance = chance
-        self.approvals = Approvals(state_file, holds=lambda server: holds_changed(self.config, server))
+        self.journal = Journal(self._clock)
+        self.journal.add_sink(Watcher(on_warning))
+        self.approvals = Approvals(state_file, holds=lambda one: holds_changed(self.config, one), journal=self.journal)
         self._keeper = Keeper(Store(state_file) if state_file is not None else None, self.approvals)
-        self._journal = Journal()
-        self._journal.add_sink(Watcher(on_warning))
         self._slots: dict[str, Slot] = {}
         self._memory = Memory()
         self._warden = Warden()
@@ -105,16 +112,22 @@ class Hub:
     async def __aenter__(self) -> Self:
         """Start, and return at once: servers come up in the background."""
         self.catalog = await anyio.to_thread.run_sync(self._keeper.restore, self.config)
+        logins = await noted_logins(self)
         self._house = await anyio.create_task_group().__aenter__()
         with anyio.CancelScope(shield=True):  # over in a moment; half an entered group could not be left again
-            tasks: anyio.abc.TaskGroup = await self._house.start(self._keep_house)
+            tasks: anyio.abc.TaskGroup = await self._house.start(keep_house)
         self._tasks, settings = tasks, self.config.settings
         self._around = Surroundings(
             settings=settings,
             clock=self._clock,
             chance=self._chance,
             workshop=Workshop(
-                Dialer(warden=self._warden, limits=settings.limits),
+                Dialer(
+                    warden=self._warden,
+                    limits=settings.limits,
+                    authorize=self.logins.authorize,
+                    on_stderr=self.journal.heard,
+                ),
                 Turnstile(settings.load.concurrency, tasks),
                 self._memory,
                 settings.load,
@@ -123,10 +136,12 @@ class Hub:
             shelf=self,
             relay=lambda: self._relay,
         )
-        self.private.open(self._around)
+        self.private.open(self._around, self.journal.tell)
         for slot in [self._placed(server) for server in self.config.servers.values()]:
             self._begin(slot)
         tasks.start_soon(self._keeper.run, name="state keeper")
+        tasks.start_soon(self._warden.keep, name="warden keeper")
+        tasks.start_soon(notice_logins, self, logins, name="login watch")
         return self
 
     async def __aexit__(
@@ -156,20 +171,13 @@ class Hub:
                 self._tasks.start_soon(self._finish, last, name="hub close")
         await self._all_closed.wait()
 
-    async def _keep_house(self, *, task_status: anyio.abc.TaskStatus[anyio.abc.TaskGroup]) -> None:
-        """Hold the group of all tasks. Shielded: whoever cancels the hub's user still gets an orderly close."""
-        with anyio.CancelScope(shield=True):
-            async with anyio.create_task_group() as tasks:
-                task_status.started(tasks)
-                await anyio.sleep_forever()
-
     async def _finish(self, last: tuple[Config, Catalog, frozenset[str]]) -> None:
         """Wait for what a close has begun; in a task of its own, since whoever asked for it may be cancelled."""
         with anyio.move_on_after(CLOSE_SECONDS):
             await self._keeper.close(lambda: last)
             for slot in self._all_slots():
                 await slot.closed.wait()
-        self._journal.close()
+        self.journal.close()
         self._all_closed.set()
 
     # What readers see.
@@ -206,7 +214,11 @@ class Hub:
 
     def events(self) -> AsyncIterator[HubRecord]:
         """Every transition, trip, retry and publication from now on, until the hub is closed."""
-        return self._journal.records()
+        return self.journal.records()
+
+    def listen(self, sink: Sink) -> Callable[[], None]:
+        """Have ``sink`` told every record at once, calls too; it must not wait. What is returned ends it."""
+        return self.journal.add_sink(sink)
 
     # What callers ask.
 
@@ -236,58 +248,45 @@ class Hub:
         """Ask for completions of a prompt's or a template's argument; ``ref`` uses the catalog's names."""
         by_uri = "uri" in ref
         key = resolved(self.catalog, str(ref["uri" if by_uri else "name"]), Kind.TEMPLATE if by_uri else Kind.PROMPT)
-        own = {**ref, ("uri" if by_uri else "name"): key.original}
-        params = {"ref": own, "argument": dict(argument)}
+        params = {"ref": {**ref, ("uri" if by_uri else "name"): key.original}, "argument": dict(argument)}
         return await self.request(key.server, "completion/complete", params, repeatable=True)
 
     # What operators do.
 
     async def reconnect(self, name: str) -> Health:
         """Make a new connection now. Raises ``ServerDisabled``, or ``LoadFailed`` with the reason."""
-        slot = self.slot(name)
-        effects = slot.tell(on.ReconnectRequested())
-        if any(isinstance(effect, do.Reject) for effect in effects):
-            health = slot.health()
-            kind = ServerDisabled if health.state in (State.DISABLED, State.DISABLING) else HubClosed
-            raise kind(f"MCP server '{name}' is {health.state.value}", server_id=name, state=health.state.value)
-        generation = slot.machine.dialing
-        while slot.machine.dialing == generation and generation is not None:
-            await slot.changed()
-        failure = slot.failed_dials.get(generation) if generation is not None else None
-        if failure is not None:
-            raise LoadFailed(failure.evidence, f"MCP server '{name}' could not be connected: {failure.reason}")
-        return slot.health()
+        return await renewed(self.slot(name))
 
     def logged_in(self, name: str) -> Health:
         """New credentials are there: a server that was denied or parked is tried again now."""
-        slot = self.slot(name)
-        slot.tell(on.LoginSucceeded())
-        return slot.health()
+        for slot in [self.slot(name), *(own for own in self.private.all() if own.id == name)]:
+            slot.tell(on.LoginSucceeded())
+        return self.server_health(name)
 
     async def toggle(self, name: str, enabled: bool) -> Health:
         """Switch a server on or off. Idempotent; switching on resets its health."""
         slot = self.slot(name)
-        slot.tell(on.EnableRequested() if enabled else on.DisableRequested())
         self._keeper.changed(self._snapshot)
-        while not enabled and slot.state is State.DISABLING:
-            await slot.changed()
-        return slot.health()
+        return await switched(slot, enabled=enabled)
 
     async def apply(self, config: Config) -> None:
-        """Take a new configuration; only servers whose definition changed are touched."""
+        """Take a new configuration; only the connections of servers whose definition changed are touched."""
         if self._closing:
             return
         before, self.config = self.config, config
+        applied = config_applied(before, config, at=self._clock.now())
+        if config.settings != before.settings:
+            self._adopt(config.settings)
         # All are in place, or out of it, before any of them is told: no reader sees half of a change.
-        gone = [self._slots.pop(name) for name in [*self._slots] if name not in config.servers]
-        fresh = [self._placed(server) for server in config.servers.values() if server.id not in self._slots]
+        gone = [self._slots.pop(name) for name in applied.removed]
+        fresh = [self._placed(config.servers[name]) for name in applied.added]
         for slot in gone:
             slot.tell(on.RemoveRequested())
         for slot in fresh:
             self._begin(slot)
-        for name, server in config.servers.items():
-            if name in before.servers and before.servers[name] != server:
-                self._reconfigure(self._slots[name], server)
+        for name in applied.changed:
+            self._reconfigure(self._slots[name], config.servers[name])
+        self.journal.tell(applied)
         self._keeper.changed(self._snapshot)
 
     # What slots tell (the ``Shelf`` of slot.py).
@@ -319,16 +318,16 @@ class Hub:
         """Show a server's last good listing again."""
         self._show(server, self.catalog.reinstate(server))
 
-    def tell(self, record: do.Record) -> None:
+    def tell(self, record: HubRecord) -> None:
         """Pass a record on."""
-        self._journal.tell(record)
+        self.journal.tell(record)
 
     def _show(self, server: str, catalog: Catalog) -> None:
         before, self.catalog = self.catalog, catalog
         if catalog is not before:
             kinds = tuple(sorted(kind.value for kind in catalog.since(before).kinds))
             if kinds:
-                self._journal.tell(Published(server=server, version=catalog.version, kinds=kinds, at=self._clock.now()))
+                self.journal.tell(Published(server=server, version=catalog.version, kinds=kinds, at=self._clock.now()))
             self._keeper.changed(self._snapshot)
 
     def _placed(self, server: ServerSpec | BadServer) -> Slot:
@@ -343,6 +342,13 @@ class Hub:
         self._tasks.start_soon(slot.run, name=f"{slot.id} owner")
         enabled = slot.spec.enabled and not self.catalog.servers[slot.id].withdrawn
         slot.tell(on.StartRequested() if enabled else on.DisableRequested())
+
+    def _adopt(self, settings: Settings) -> None:
+        assert self._around is not None  # noqa: S101 - the hub is open
+        self._around = self._around.adopting(settings)
+        self.private.adopt(settings)
+        for slot in self._all_slots():
+            slot.adopt(settings)
 
     def _reconfigure(self, slot: Slot, server: ServerSpec | BadServer) -> None:
         was_enabled = slot.spec.enabled
@@ -374,18 +380,13 @@ class Hub:
         slot: Slot | None = None,
     ) -> Mapping[str, Any]:
         """Pass any request on, under the server's names, for ``caller``, on its own connection if ``slot`` is one."""
-        policy = self.config.settings.call
-        refuse_held(self.approvals, server, method, params)
-
-        async def ask(connection: Connection) -> Mapping[str, Any]:
-            refuse_held(self.approvals, server, method, params)  # what its tools say is known only once it is there
-            return await connection.request(
-                method, params, idle=policy.timeout, within=policy.hard_timeout, on_progress=on_progress, caller=caller
-            )
-
-        used = slot or self.slot(server)
-        ready_at = self._clock.now() + ready_within(used, self.config.settings, own=slot is not None)
-        return await send(used, ask, repeatable=repeatable, ready_at=ready_at)
+        used, settings = slot or self.slot(server), self.config.settings
+        refuse = partial(refuse_held, self.approvals, server, method, params)
+        with Account(server, method, params, self._clock, self.journal.tell) as account:
+            errand = Errand(method, params, settings.call, account, refuse, on_progress=on_progress, caller=caller)
+            refuse()
+            ready_at = self._clock.now() + ready_within(used, settings, own=slot is not None)
+            return account.answered(await send(used, errand, account, repeatable=repeatable, ready_at=ready_at))
 
     async def _handle(self, name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
         return await self.call_tool(name, args, on_progress=on_progress)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
-from typing import TypeAlias
 
 import anyio
 
-from holdfast.core.breaker import Tripped
-from holdfast.core.lifecycle.effects import BreakerChanged, CloseFailed, Record, RetryPlanned, Transition
+from holdfast.core.redact import Redactor
+from holdfast.hub.clock import Clock
+from holdfast.hub.loglines import write_to_log
+from holdfast.hub.records import CallEnded, HubRecord, Missed, OfOneClient, Published, Sink
+from holdfast.wire.process import OnStderr
 
-__all__ = ["HubRecord", "Journal", "Missed", "Published"]
+__all__ = ["CallEnded", "HubRecord", "Journal", "Missed", "OfOneClient", "Published", "Sink"]
 
 log = logging.getLogger("holdfast.hub")
 
@@ -21,51 +22,42 @@ BACKLOG = 1024
 """How many records wait for a slow listener; then the oldest give way, and it is told how many."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Published:
-    """The catalog is another one now."""
-
-    server: str
-    version: int
-    kinds: tuple[str, ...]
-    """What changed: tools, prompts, resources, templates."""
-    at: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Missed:
-    """A listener was too slow: so many records were not told to it."""
-
-    count: int
-
-
-HubRecord: TypeAlias = Record | Published | Missed
-
-
 class Journal:
     """Takes records from the slots and hands them on; nobody who listens can hold it up."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
         self._listeners: set[_Listener] = set()
-        self._sinks: list[Callable[[HubRecord], None]] = [write_to_log]
+        self._sinks: list[Sink] = [write_to_log]
+        self._readers: list[OnStderr] = []
         self._closed = False
 
-    def add_sink(self, sink: Callable[[HubRecord], None]) -> None:
-        """Have every record told to a function, at once; it must not wait."""
+    def add_sink(self, sink: Sink) -> Callable[[], None]:
+        """Have every record told to a function, at once; it must not wait. What is returned ends it."""
         self._sinks.append(sink)
+        return lambda: self._sinks.remove(sink)
+
+    def add_reader(self, reader: OnStderr) -> None:
+        """Have what servers' processes write to stderr told to a function, line by line; it must not wait."""
+        self._readers.append(reader)
+
+    def heard(self, server: str, line: bytes, redactor: Redactor) -> None:
+        """A server's process wrote a line to its stderr: no record, since there may be any number of them."""
+        for reader in self._readers:
+            reader(server, line, redactor)
 
     def tell(self, record: HubRecord) -> None:
-        """Tell everyone."""
-        for sink in self._sinks:
-            try:
-                sink(record)
-            except Exception as exc:  # noqa: BLE001 - a sink of the user's must not stop the hub
-                log.warning("a listener raised %s", type(exc).__name__)
-        for listener in self._listeners:
-            listener.put(record)
+        """Tell everyone; of calls the sinks alone: they are so many that they would push all else out of a backlog."""
+        self._tell_sinks(record)
+        if not isinstance(record, CallEnded):
+            for listener in self._listeners:
+                listener.put(record)
 
     def records(self) -> AsyncIterator[HubRecord]:
-        """Every record from now on (not: from the first time that one is asked for), until the hub is closed."""
+        """Every record but those of calls, from now on (not: from the first time that one is asked for).
+
+        They end when the hub is closed.
+        """
         listener = _Listener()
         self._listeners.add(listener)
         return self._records(listener)
@@ -74,11 +66,20 @@ class Journal:
         try:
             while not self._closed or listener.waiting:
                 for record in listener.take():
+                    if isinstance(record, Missed):
+                        self._tell_sinks(record)
                     yield record
                 if not self._closed:
                     await listener.came.wait()
         finally:
             self._listeners.discard(listener)
+
+    def _tell_sinks(self, record: HubRecord) -> None:
+        for sink in tuple(self._sinks):
+            try:
+                sink(record)
+            except Exception as exc:  # noqa: BLE001 - a sink of the user's must not stop the hub
+                log.warning("a listener raised %s", type(exc).__name__)
 
     def close(self) -> None:
         """No more records will come."""
@@ -107,29 +108,3 @@ class _Listener:
         self._missed = 0
         self.came = anyio.Event()
         return taken
-
-
-def write_to_log(record: HubRecord) -> None:
-    """One line for each record that a person may want to see."""
-    match record:
-        case Transition():
-            because = f": {record.reason}" if record.reason else ""
-            log.info("%s: %s -> %s (%s)%s", record.server, record.old.value, record.new.value, record.cause, because)
-        case RetryPlanned():
-            log.info("%s: attempt %d in %.1f s", record.server, record.attempt, record.delay)
-        case BreakerChanged(change=Tripped() as trip):
-            log.warning(
-                "%s: breaker open for %.0f s after %d failures (%d calls refused since)",
-                record.server,
-                trip.retry_in,
-                trip.failures,
-                trip.refused,
-            )
-        case BreakerChanged():
-            log.info("%s: breaker closed (%d calls refused meanwhile)", record.server, record.change.refused)
-        case CloseFailed():
-            log.warning("%s: an old connection did not close cleanly: %s", record.server, record.error)
-        case Published():
-            log.debug(
-                "catalog %d: %s of %s changed", record.version, ", ".join(record.kinds) or "nothing", record.server
-            )

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import anyio
 
-from holdfast.config.spec import BadServer, LoadPolicy, ServerSpec, ToolFilter
+from holdfast.config.spec import BadServer, LoadPolicy, ServerSpec, Settings, ToolFilter
 from holdfast.core.catalog import Item, Listing
 from holdfast.core.classify import classify
 from holdfast.core.evidence import BadConfig, Evidence, HttpStatus, NetworkFailure, NetworkFault, Unexpected
@@ -93,6 +93,12 @@ class Workshop:
         self._memory = memory
         self._policy = policy
 
+    def adopt(self, settings: Settings) -> None:
+        """Go by other settings from the next attempt on."""
+        self._policy = settings.load
+        self._turnstile.resize(settings.load.concurrency)
+        self._dialer.adopt(settings.limits)
+
     async def live(
         self,
         spec: ServerSpec | BadServer,
@@ -127,8 +133,8 @@ class Workshop:
             listing = await self._list(spec, lease, connection)
         except Exception as exc:  # noqa: BLE001 - whatever it was, it is that server's and no other's
             seen = evidence_in(exc)
-            if session_expired(seen):
-                return on.SessionExpired(generation)
+            if session_expired(seen) or _nobody_listens(seen):
+                return _end(lease, seen)
             verdict = classify(masked(seen, lease.redactor), connected_before=True)
             return on.RefreshFailed(generation, verdict.status, verdict.reason)
         if listing == lease.listing:
@@ -142,8 +148,11 @@ class Workshop:
             if lease.connection is not None:
                 await lease.connection.ping(within=within)
         except Exception as exc:  # noqa: BLE001 - whatever it was, it is that server's and no other's
-            seen = masked(evidence_in(exc), lease.redactor)
-            return on.LivenessFailed(lease.generation, classify(seen, connected_before=True).reason)
+            seen = evidence_in(exc)
+            if session_expired(seen) or _nobody_listens(seen):
+                return _end(lease, seen)
+            reason = classify(masked(seen, lease.redactor), connected_before=True).reason
+            return on.LivenessFailed(lease.generation, reason)
         return on.LivenessConfirmed(lease.generation)
 
     async def _live(
@@ -211,6 +220,11 @@ def evidence_in(exc: Exception) -> Evidence:
     return Unexpected(type=type(exc).__name__, detail=str(exc))
 
 
+def _nobody_listens(seen: Evidence) -> bool:
+    """Whether there is no connection that could still stand."""
+    return isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED
+
+
 def session_expired(seen: Evidence) -> bool:
     """Whether the server forgot our session: a 404 where one stood."""
     return isinstance(seen, HttpStatus) and seen.status == 404
@@ -240,7 +254,7 @@ def _failed(lease: Lease, seen: Evidence, *, ever_connected: bool) -> FailedDial
         lease.generation,
         verdict.status,
         reason=verdict.reason,
-        refused=isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED,
+        refused=_nobody_listens(seen),
         neutral=isinstance(seen, BadConfig),
         retry_after=verdict.retry_after,
     )

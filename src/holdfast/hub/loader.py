@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import anyio
 
+from holdfast.auth.bearer import Logins
 from holdfast.config.load import config_from_mapping, load_config, spec_from_connection
 from holdfast.config.spec import BadServer, Config, LoadPolicy, ServerSpec, Settings
 from holdfast.core.backoff import delay
@@ -100,11 +101,13 @@ class Loader:
         memory: Memory = _MEMORY,
         chance: Callable[[], float] = random.random,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+        logins: Logins | None = None,
     ) -> None:
         self._config = config
         self._memory = memory
         self._chance = chance
         self._sleep = sleep
+        self._logins = logins or Logins()
 
     async def load(self, servers: Sequence[str] = (), *, on_outcome: OnOutcome | None = None) -> LoadResult:
         """Load all servers that are enabled, or those named; every one of them gets an outcome.
@@ -117,7 +120,7 @@ class Loader:
         settings = self._config.settings
 
         async with Warden() as warden, anyio.create_task_group() as tasks:
-            dialer = Dialer(warden=warden, limits=settings.limits)
+            dialer = Dialer(warden=warden, limits=settings.limits, authorize=self._logins.authorize)
             turnstile = Turnstile(settings.load.concurrency, tasks)
 
             async def load_one(server: ServerSpec | BadServer) -> None:
@@ -230,7 +233,7 @@ class Loader:
         redactor = Redactor(spec.secrets)
         try:
             async with Warden() as warden:
-                dialer = Dialer(warden=warden, limits=settings.limits)
+                dialer = Dialer(warden=warden, limits=settings.limits, authorize=self._logins.authorize)
                 async with self._connection(spec, dialer, redactor, within=settings.load.attempt_timeout) as connection:
                     if callable(args):
                         args = args(await self._input_schema(spec, connection, tool))

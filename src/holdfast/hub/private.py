@@ -19,6 +19,7 @@ from holdfast.core.lifecycle import effects as do
 from holdfast.core.lifecycle import events as on
 from holdfast.errors import ServerBusy
 from holdfast.hub.lease import FindRelay
+from holdfast.hub.records import OfOneClient, Sink
 from holdfast.hub.slot import Slot, Surroundings
 
 __all__ = ["PrivateSlots", "ready_within"]
@@ -43,10 +44,16 @@ class PrivateSlots:
         self._own: dict[tuple[Hashable, str], _Own] = {}
         self._changed = anyio.Event()
 
-    def open(self, around: Surroundings) -> None:
-        """The hub is open."""
-        self._around = replace(around, shelf=_NoShelf())
-        around.tasks.start_soon(self._expire, around, name="unused connections")
+    def open(self, around: Surroundings, tell: Sink) -> None:
+        """The hub is open; what happens to these connections is told as what it is."""
+        self._around = replace(around, shelf=_OwnShelf(tell))
+        around.tasks.start_soon(self._expire, name="unused connections")
+
+    def adopt(self, settings: Settings) -> None:
+        """From now on these settings hold, also for connections that are there."""
+        if self._around is not None:
+            self._around = replace(self._around, settings=settings)
+            self._changed.set()
 
     def of(self, owner: Hashable, spec: ServerSpec, relay: FindRelay, *, expires: bool = False) -> Slot:
         """The owner's slot for a server; begun now if this is its first use, anew if the definition changed."""
@@ -120,9 +127,9 @@ class PrivateSlots:
                 state="connected",
             )
 
-    async def _expire(self, around: Surroundings) -> None:
+    async def _expire(self) -> None:
         """End what was unused for too long, whenever there is something that can be."""
-        while True:
+        while (around := self._around) is not None:
             self._changed = anyio.Event()
             idle, now = around.settings.per_client.idle, around.clock.now()
             due = {key: own.unused_since + idle for key, own in self._own.items() if own.expires and not own.uses}
@@ -136,8 +143,11 @@ def ready_within(slot: Slot, settings: Settings, *, own: bool) -> float:
     return settings.load.attempt_timeout if first else settings.call.ready_timeout
 
 
-class _NoShelf:
-    """Nobody reads what is put here."""
+class _OwnShelf:
+    """Nobody reads what is put here; what is told is told as one client's own."""
+
+    def __init__(self, tell: Sink) -> None:
+        self._tell = tell
 
     def publish(self, listing: Listing) -> None:
         """The hub's own connection lists."""
@@ -150,3 +160,4 @@ class _NoShelf:
 
     def tell(self, record: do.Record) -> None:
         """One client's connection says nothing about the server's health for others."""
+        self._tell(OfOneClient(server=record.server, record=record))

@@ -21,6 +21,7 @@ from holdfast.config.load import read_file
 from holdfast.config.spec import BadServer, Config, ServerSpec, Settings
 from holdfast.errors import ConfigError, Problem
 from holdfast.hub.clock import Clock, RealClock
+from holdfast.hub.records import ConfigApplied, ConfigRefused, config_applied
 
 if TYPE_CHECKING:
     from holdfast.hub.hub import Hub
@@ -46,17 +47,27 @@ class Reloaded:
     changed: tuple[str, ...] = ()
     kept: Mapping[str, tuple[Problem, ...]]
     """Servers whose new definition cannot be used, and why: each goes on with the one that it had."""
+    settings: tuple[str, ...] = ()
+    """Which of Holdfast's own settings changed: in force from now on."""
     at_restart: tuple[str, ...] = ()
-    """Settings that changed and are read only when the hub starts."""
+    """What of them waits for the next start."""
 
     def __str__(self) -> str:
         parts = [(f"{word}: {', '.join(names)}") for word, names in self._changes() if names]
         return "; ".join(parts) or "no server's definition changed"
 
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the file, in words; empty if all of it is in force."""
+        return "; ".join(
+            f"{name} goes on with its old definition: {_told(problems)}" for name, problems in self.kept.items()
+        )
+
     def _changes(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield "added", self.added
         yield "removed", self.removed
         yield "changed", self.changed
+        yield "settings", self.settings
         yield "in force at the next start", self.at_restart
 
 
@@ -66,6 +77,11 @@ class Kept:
 
     file: Path
     problems: tuple[Problem, ...]
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the file, in words."""
+        return _told(self.problems)
 
 
 OnReload: TypeAlias = Callable[[Reloaded | Kept], None]
@@ -90,6 +106,7 @@ class Reloader:
         self._environ = os.environ if environ is None else environ
         self._watched: tuple[Path, ...] = (file, *_env_files(file, self._environ))
         self._applied = self._seen = _stamp(self._watched)
+        self._in_trouble = False
 
     async def run(self) -> None:
         """Look, wait, and look again. The first time the file is read: it may have changed since the hub's was."""
@@ -115,6 +132,9 @@ class Reloader:
     async def _take(self) -> Reloaded | Kept | None:
         result = await self._read()
         if result is not None:
+            if (refused := _refused(result, self._clock.now())) is not None:
+                self._hub.tell(refused)
+            self._in_trouble = bool(result.trouble)
             self._on_reload(result)
         return result
 
@@ -137,24 +157,40 @@ class Reloader:
         unusable = dict(_unusable(before, fresh))
         servers = {name: before.servers[name] if name in unusable else server for name, server in fresh.servers.items()}
         config = replace(fresh, servers=servers)
-        if config == before and not unusable:
+        if config == before and not unusable and not self._in_trouble:
             return None
         await self._hub.apply(config)
         return _difference(self._file, before, config, unusable)
 
 
+def _refused(result: Reloaded | Kept, at: float) -> ConfigRefused | None:
+    """The record of what could not be used; None if all could. What could be is the hub's own record."""
+    if isinstance(result, Kept):
+        return ConfigRefused(problems=tuple(map(str, result.problems)), at=at)
+    if not result.kept:
+        return None
+    problems = tuple(str(problem) for several in result.kept.values() for problem in several)
+    return ConfigRefused(servers=tuple(result.kept), problems=problems, at=at)
+
+
 def write_to_log(result: Reloaded | Kept) -> None:
-    """One line for what was done, and one for each thing that is wrong."""
+    """One line for what was done, and one for each thing that is wrong; the hub's record goes with the last of them."""
     if isinstance(result, Kept):
         for problem in result.problems:
             log.error("the configuration was changed and cannot be used: %s%s", problem, _hint(problem))
-        log.error("the running configuration stays in force")
+        log.error("the running configuration stays in force", extra={"record": _refused(result, 0.0)})
         return
-    log.info("the configuration was changed: %s", result)
+    applied = ConfigApplied(added=result.added, removed=result.removed, changed=result.changed, at=0.0)
+    log.info("the configuration was changed: %s", result, extra={"record": applied})
     for name, problems in result.kept.items():
         for problem in problems:
             log.error("%s: the new definition cannot be used: %s%s", name, problem, _hint(problem))
-        log.error("%s: the running definition stays in force", name)
+        refused = ConfigRefused(servers=(name,), problems=tuple(map(str, problems)), at=0.0)
+        log.error("%s: the running definition stays in force", name, extra={"record": refused})
+
+
+def _told(problems: tuple[Problem, ...]) -> str:
+    return "; ".join(f"{problem}{_hint(problem)}" for problem in problems)
 
 
 def _hint(problem: Problem) -> str:
@@ -191,22 +227,25 @@ def _unusable(before: Config, fresh: Config) -> Iterator[tuple[str, tuple[Proble
 
 
 def _difference(file: Path, before: Config, after: Config, unusable: dict[str, tuple[Problem, ...]]) -> Reloaded:
-    both = [name for name in after.servers if name in before.servers]
+    applied = config_applied(before, after, at=0.0)
     return Reloaded(
         file=file,
-        added=tuple(name for name in after.servers if name not in before.servers),
-        removed=tuple(name for name in before.servers if name not in after.servers),
-        changed=tuple(name for name in both if after.servers[name] != before.servers[name]),
+        added=applied.added,
+        removed=applied.removed,
+        changed=applied.changed,
         kept=unusable,
+        settings=tuple(_settings(before.settings, after.settings)),
         at_restart=tuple(_at_restart(before.settings, after.settings)),
     )
 
 
-def _at_restart(before: Settings, after: Settings) -> Iterator[str]:
-    """What is built into the hub when it starts; the timeouts of calls are read at each call."""
+def _settings(before: Settings, after: Settings) -> Iterator[str]:
     for one in fields(Settings):
-        old, new = getattr(before, one.name), getattr(after, one.name)
-        if one.name == "call":
-            new = replace(new, timeout=old.timeout, hard_timeout=old.hard_timeout, ready_timeout=old.ready_timeout)
-        if old != new:
+        if getattr(before, one.name) != getattr(after, one.name):
             yield f"holdfast.{one.name}"
+
+
+def _at_restart(before: Settings, after: Settings) -> Iterator[str]:
+    """What is built into the endpoint when it is opened."""
+    if before.limits.message_bytes != after.limits.message_bytes:
+        yield "holdfast.limits.messageBytes, for what clients send"

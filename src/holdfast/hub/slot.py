@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import anyio
@@ -67,6 +67,11 @@ class Surroundings:
     tasks: anyio.abc.TaskGroup
     shelf: Shelf
     relay: FindRelay
+
+    def adopting(self, settings: Settings) -> Surroundings:
+        """The same under other settings."""
+        self.workshop.adopt(settings)
+        return replace(self, settings=settings)
 
 
 class Slot:
@@ -188,6 +193,18 @@ class Slot:
         policy = lifecycle_policy(spec, self._around.settings)
         self.tell(on.ConfigChanged(lazy=policy.lazy, watchable=policy.watchable))
 
+    def adopt(self, settings: Settings) -> None:
+        """Holdfast's settings are others now; what stands or is under way is left alone."""
+        around = self._around = replace(self._around, settings=settings)
+        policies = breaker_policy(settings), lifecycle_policy(self.spec, settings)
+        call = settings.call
+        self.bulkhead.resize(call.concurrency, call.queue, patience=call.timeout)
+        for lease in self._leases.values():
+            if lease.connection is not None:
+                lease.connection.adopt(settings.limits)
+        self._perform(self.machine.adopt(*policies, around.clock.now(), chance=around.chance()))
+        self._note()
+
     def _perform(self, effects: tuple[do.Effect, ...]) -> None:
         for effect in effects:
             self._do(effect)
@@ -299,7 +316,7 @@ class Slot:
 
     async def _check(self, generation: int) -> None:
         if (lease := self._leases.get(generation)) is not None:
-            self.tell(await self._around.workshop.check(lease, within=PING_SECONDS))
+            self._hear(await self._around.workshop.check(lease, within=PING_SECONDS))
 
     def __repr__(self) -> str:
         health = self.health()

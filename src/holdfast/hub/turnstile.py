@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 import anyio
 import anyio.abc
 
+from holdfast.hub.places import Places
+
 __all__ = ["HOLD_SECONDS", "Turnstile"]
 
 HOLD_SECONDS = 1.0
@@ -22,14 +24,18 @@ class Turnstile:
     """At most ``places`` young attempts at a time; ``tasks`` owns the timers that give places back."""
 
     def __init__(self, places: int, tasks: anyio.abc.TaskGroup, *, hold: float = HOLD_SECONDS) -> None:
-        self._free = anyio.Semaphore(places, max_value=places)
+        self._places = Places(places)
         self._tasks = tasks
         self._hold = hold
+
+    def resize(self, places: int) -> None:
+        """So many from now on."""
+        self._places.resize(places)
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
         """Wait for a place; it is given back at the end of the block, or sooner."""
-        await self._free.acquire()
+        await self._places.take()
         held = anyio.CancelScope()
         self._tasks.start_soon(self._give_back, held)
         try:
@@ -42,4 +48,4 @@ class Turnstile:
             with held:
                 await anyio.sleep(self._hold)
         finally:
-            self._free.release()
+            self._places.give_back()

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 from holdfast.testing import script
+from holdfast.testing.listener import stop_listening
 from holdfast.testing.script import Fault
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ class HttpServer:
         """Listen no more, and cut off whoever is connected."""
         if self._listener is None:
             return
-        self._listener.close()
-        self._listener = None
+        listener, self._listener = self._listener, None
+        await stop_listening(listener)
         self._sessions.clear()
         serving = list(self._serving)
         for task in serving:

@@ -90,6 +90,11 @@ class Connection:
         self.on_stream: Callable[[], None] = _nobody
         """Told each time that a subscription to the server's notices has begun."""
 
+    def adopt(self, limits: Limits) -> None:
+        """Go by other bounds from the next message on."""
+        self._limits = limits
+        self.wire.adopt(limits)
+
     def noticed(self, method: str, pass_on: Callable[[str], None] | None) -> None:
         """A notice came that belongs to no request of ours."""
         if method == "notifications/subscriptions/acknowledged":

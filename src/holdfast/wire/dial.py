@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TypeAlias
 
 import anyio
@@ -16,11 +17,12 @@ from holdfast.config.spec import Limits, ServerSpec
 from holdfast.core.evidence import Evidence, ProcessExit, TimedOut
 from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
+from holdfast.wire.authorizer import Authorize
 from holdfast.wire.connection import CLOSE_SECONDS, Connection, Wire
 from holdfast.wire.handshake import Era, negotiate
 from holdfast.wire.http import HttpDispatcher
 from holdfast.wire.http_client import HttpPeer
-from holdfast.wire.process import Child
+from holdfast.wire.process import Child, OnStderr
 from holdfast.wire.relay import Relay, Relayed
 from holdfast.wire.sse import SseDispatcher
 from holdfast.wire.stdio import StdioDispatcher
@@ -35,8 +37,21 @@ OnNotice: TypeAlias = Callable[[str], None]
 class Dialer:
     """Dials servers under one set of bounds and one warden."""
 
-    def __init__(self, *, warden: Warden, limits: Limits) -> None:
+    def __init__(
+        self,
+        *,
+        warden: Warden,
+        limits: Limits,
+        authorize: Authorize | None = None,
+        on_stderr: OnStderr | None = None,
+    ) -> None:
         self._warden = warden
+        self._limits = limits
+        self._authorize = authorize
+        self._on_stderr = on_stderr
+
+    def adopt(self, limits: Limits) -> None:
+        """Other bounds, for connections from now on."""
         self._limits = limits
 
     @asynccontextmanager
@@ -112,16 +127,23 @@ class Dialer:
         """The transport, and on the stack whatever ends it again. No answer is waited for here."""
         if spec.transport == "stdio":
             child = await Child.start(spec, warden=self._warden, redactor=redactor, keep=self._limits.stderr_bytes)
+            if self._on_stderr is not None:
+                child.on_line = partial(_pass_on, self._on_stderr, spec.id, redactor)
             pipes = StdioDispatcher(child, self._limits, redactor)
             stack.push_async_callback(lambda: child.close(politely=pipes.stood))
             return pipes
-        peer = HttpPeer(spec, self._limits, redactor)
+        authorizer = self._authorize(spec) if self._authorize is not None else None
+        peer = HttpPeer(spec, self._limits, redactor, authorizer)
         stack.push_async_callback(peer.aclose)
         if spec.transport == "sse":
             return SseDispatcher(peer)
         posts = HttpDispatcher(peer)
         stack.push_async_callback(posts.end_session)
         return posts
+
+
+def _pass_on(told: OnStderr, server: str, redactor: Redactor, line: bytes) -> None:
+    told(server, line, redactor)
 
 
 def _of_one_resource(message: types.ServerNotification) -> bool:

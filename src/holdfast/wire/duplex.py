@@ -34,10 +34,20 @@ class Duplex(Dispatcher[TransportContext]):
         self.stood = False
         """Whether the handshake is done; set by whoever did it."""
 
+    def adopt(self, limits: Limits) -> None:
+        """Go by other bounds from now on."""
+        self._limits = limits
+        self._exchange.adopt(limits)
+
     async def gone(self) -> Evidence:
         """Wait until the peer is gone; what was seen then."""
         await self._over.wait()
         return self._exchange.failure().evidence
+
+    @property
+    def ended(self) -> bool:
+        """Whether the peer is gone."""
+        return self._exchange.ended is not None
 
     @property
     def received(self) -> int:

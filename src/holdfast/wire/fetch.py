@@ -1,6 +1,9 @@
-"""One document from an HTTP address: bounded in time and size, its credentials kept to their origin."""
+"""One exchange with an address that is no MCP server: bounded in time and size, credentials kept to their origin."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import anyio
 import httpx2
@@ -11,9 +14,19 @@ from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
 from holdfast.wire.http_client import HttpPeer, read_bounded
 
-__all__ = ["fetch"]
+__all__ = ["Answer", "ask", "fetch"]
 
 LARGEST = 16 << 20
+LARGEST_ANSWER = 1 << 20
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back, whatever its status."""
+
+    status: int
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes = field(repr=False)
 
 
 async def fetch(
@@ -36,6 +49,32 @@ async def fetch(
                 if response.is_success:
                     return await read_bounded(response, peer.limits)
                 raise ServerFailure((await peer.refusal(response))[0])
+        finally:
+            with anyio.CancelScope(shield=True):
+                await peer.aclose()
+    raise ServerFailure(TimedOut(doing=doing, after=within))
+
+
+async def ask(
+    method: str,
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    content: bytes | None = None,
+    doing: str,
+    within: float = 10.0,
+    on_sending: Callable[[], None] | None = None,
+) -> Answer:
+    """One request and its answer, an error status too; ``ServerFailure`` if there is none."""
+    with anyio.move_on_after(within):
+        peer = HttpPeer(
+            ServerSpec(id="authorization", transport="http", url=url), Limits(message_bytes=LARGEST_ANSWER), Redactor()
+        )
+        try:
+            async with peer.request(
+                method, peer.url, headers=headers or {}, content=content, doing=doing, on_sending=on_sending
+            ) as response:
+                return Answer(response.status_code, response.headers, await read_bounded(response, peer.limits))
         finally:
             with anyio.CancelScope(shield=True):
                 await peer.aclose()

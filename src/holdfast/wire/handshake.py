@@ -109,7 +109,7 @@ async def _discover(session: ClientSession, version: str) -> Era:
     try:
         raw = await session.send_discover(version)
     except MCPError as exc:
-        return await _discover_again(session, exc, version)
+        return await _discover_again(session, exc)
     except ServerFailure as failure:
         seen = failure.evidence
         if isinstance(seen, HttpStatus) and seen.status < 500 and seen.status not in NO_ANSWER_ABOUT_ERA:
@@ -118,11 +118,11 @@ async def _discover(session: ClientSession, version: str) -> Era:
     return _adopt(session, raw)
 
 
-async def _discover_again(session: ClientSession, refusal: MCPError, version: str) -> Era:
+async def _discover_again(session: ClientSession, refusal: MCPError) -> Era:
     if refusal.code != UNSUPPORTED_PROTOCOL_VERSION:
         raise _SpeaksNoModern from refusal
     supported = _supported(refusal.data)
-    shared = [known for known in MODERN_PROTOCOL_VERSIONS if known in supported and known != version]
+    shared = [known for known in MODERN_PROTOCOL_VERSIONS if known in supported]
     if shared:
         return await _discover_at(session, shared[-1])
     if supported and not set(supported) & set(HANDSHAKE_PROTOCOL_VERSIONS):

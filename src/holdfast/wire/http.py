@@ -21,10 +21,12 @@ from mcp.shared.transport_context import TransportContext
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic_core import from_json
 
+from holdfast.config.spec import Limits
 from holdfast.core.evidence import Evidence, HttpStatus, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, TimedOut
 from holdfast.errors import ServerFailure
 from holdfast.wire.http_client import HttpPeer, over_message_bound, read_bounded, translated
 from holdfast.wire.rpc import Exchange, Message, Waiter, notice_message, request_message, with_progress_token
+from holdfast.wire.tracing import in_headers
 
 __all__ = ["HttpDispatcher"]
 
@@ -58,6 +60,16 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         self.stood = False
         """Whether the handshake is done; set by whoever did it."""
 
+    def adopt(self, limits: Limits) -> None:
+        """Go by other bounds from now on."""
+        self._peer.limits = limits
+        self._exchange.adopt(limits)
+
+    @property
+    def ended(self) -> bool:
+        """There is no connection to lose."""
+        return False
+
     @property
     def received(self) -> int:
         """How many bytes of messages came so far."""
@@ -75,7 +87,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         request_id, waiter = self._exchange.open(opts)
         if method == "initialize":
             self._version = None
-        headers = self._headers(opts)
+        headers = {**self._headers(opts), **in_headers(params)}
         message = request_message(request_id, method, with_progress_token(params, request_id, opts))
         timeout = opts.get("timeout")
         tell_server = opts.get("cancel_on_abandon", True) and self._version not in MODERN_PROTOCOL_VERSIONS

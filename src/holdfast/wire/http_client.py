@@ -13,12 +13,12 @@ import os
 import re
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import httpx2
@@ -29,15 +29,17 @@ from holdfast.core.evidence import (
     BadConfig,
     CredentialsUnavailable,
     HttpStatus,
+    Login,
     OverBound,
     PlainHttpRefused,
     Redirected,
 )
 from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
+from holdfast.wire.authorizer import Authorizer
 from holdfast.wire.network import evidence_of
 
-__all__ = ["HttpPeer", "over_message_bound", "read_bounded", "translated"]
+__all__ = ["HttpPeer", "is_loopback", "over_message_bound", "read_bounded", "ssl_context", "translated"]
 
 CONNECT_SECONDS = 10.0
 """A TCP and TLS handshake that takes longer than this has met a filter; the attempt's own deadline may be shorter."""
@@ -56,6 +58,9 @@ MAX_REDIRECTS = 5
 TELLING_HEADERS = ("content-type", "retry-after", "www-authenticate", "server", "via", "x-request-id")
 """The response headers that say something about a refusal."""
 
+_OWN = "holdfast.own_authorization"
+"""Marks a request whose authorization came from the server's definition."""
+
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _BAD_IN_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
@@ -63,19 +68,23 @@ _BAD_IN_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 class HttpPeer:
     """One server's HTTP endpoint: who it is, what it may be sent, and the client that talks to it."""
 
-    def __init__(self, spec: ServerSpec, limits: Limits, redactor: Redactor) -> None:
+    def __init__(
+        self, spec: ServerSpec, limits: Limits, redactor: Redactor, authorizer: Authorizer | None = None
+    ) -> None:
         self.limits = limits
         self._headers = spec.headers
+        self._authorizer = authorizer
         self._redactor = redactor
         try:
             self.url = httpx2.URL(spec.url)
         except (httpx2.InvalidURL, TypeError, ValueError) as exc:
             raise ServerFailure(BadConfig(problems=("its URL cannot be read",), hint="check `url`")) from exc
         self.credentials = bool(spec.headers) or bool(self.url.userinfo)
-        if self.credentials and self.url.scheme == "http" and not (spec.allow_plain_http or is_loopback(self.url.host)):
+        self._exposed = self.url.scheme == "http" and not (spec.allow_plain_http or is_loopback(self.url.host))
+        if self.credentials and self._exposed:
             raise ServerFailure(PlainHttpRefused())
         self._client = httpx2.AsyncClient(
-            verify=_ssl_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")),
+            verify=ssl_context(),
             timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
             headers={"accept-encoding": "identity", "user-agent": "holdfast"},
@@ -89,15 +98,25 @@ class HttpPeer:
 
     @asynccontextmanager
     async def request(
-        self, method: str, url: httpx2.URL, *, headers: Mapping[str, str], content: bytes | None = None, doing: str
+        self,
+        method: str,
+        url: httpx2.URL,
+        *,
+        headers: Mapping[str, str],
+        content: bytes | None = None,
+        doing: str,
+        on_sending: Callable[[], None] | None = None,
     ) -> AsyncIterator[httpx2.Response]:
-        """One request; yields a 2xx or an error response, raises ``ServerFailure`` if there is none."""
-        merged = {**await self._fresh_headers(), **headers}
+        """One request; yields a 2xx or an error response, raises ``ServerFailure`` if there is none.
+
+        One that is refused for its token is made once more if there is another token: nothing was done yet.
+        ``on_sending`` is told when a connection stands and the request is about to leave.
+        """
         with translated(doing):
-            extensions = {"trace": _close_cut_handshakes()} if url.scheme == "https" else None
-            request = self._client.build_request(method, url, headers=merged, content=content, extensions=extensions)
-            with _unlogged():
-                response = await self._send(request)
+            asked = _Asked(method, url, headers, content, _trace(url, on_sending))
+            response, token = await self._authorized(asked)
+            if response.status_code == 401 and token is not None and await self._renewed(response, token):
+                response, _ = await self._authorized(asked)
             try:
                 yield response
             finally:
@@ -116,8 +135,48 @@ class HttpPeer:
             body=text if is_outage_body(text) else _cut(self._redactor.mask(text)),
             retry_after=_retry_after(headers.get("retry-after"), time.time()),
             credentials_sent=self.credentials,
+            login=self._login(response.request),
         )
         return seen, body
+
+    async def _authorized(self, asked: _Asked) -> tuple[httpx2.Response, str | None]:
+        """Send a request with the headers and the token of this moment; the token too, if one was sent."""
+        own = await self._fresh_headers()
+        token = None if "authorization" in own else await self._token()
+        bearer = {"authorization": f"Bearer {token}"} if token is not None else {}
+        merged = {**bearer, **own, **asked.headers}
+        request = self._client.build_request(
+            asked.method, asked.url, headers=merged, content=asked.content, extensions=asked.extensions
+        )
+        request.extensions[_OWN] = "authorization" in own
+        with _unlogged():
+            return await self._send(request), token
+
+    def _login(self, refused: httpx2.Request) -> Login | None:
+        """How the login is, unless the request was made with an authorization of the definition's own."""
+        if self._authorizer is None or refused.extensions.get(_OWN):
+            return None
+        return self._authorizer.login()
+
+    async def _token(self) -> str | None:
+        token = await self._authorizer.token() if self._authorizer is not None else None
+        if token is not None:
+            if self._exposed:
+                raise ServerFailure(PlainHttpRefused())
+            self._redactor.learn(token)
+        return token
+
+    async def _renewed(self, refusal: httpx2.Response, token: str) -> bool:
+        """Whether there is a better token; then, and if finding out fails, the refusal is done with."""
+        assert self._authorizer is not None  # noqa: S101 - it gave the token
+        another = True
+        try:
+            another = await self._authorizer.renewed(token)
+        finally:
+            if another:
+                with anyio.CancelScope(shield=True):
+                    await refusal.aclose()
+        return another
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         """Send, following a redirect only within the origin and only if it keeps the request whole."""
@@ -205,23 +264,37 @@ def over_message_bound(limits: Limits) -> OverBound:
     return OverBound(bound="the size of a message", limit=limits.message_bytes, setting="holdfast.limits.messageBytes")
 
 
-def _close_cut_handshakes() -> Callable[[str, Mapping[str, Any]], Awaitable[None]]:
+class _Asked(NamedTuple):
+    """A request as its maker wants it, before it is given credentials."""
+
+    method: str
+    url: httpx2.URL
+    headers: Mapping[str, str]
+    content: bytes | None
+    extensions: dict[str, Any] | None
+
+
+def _trace(url: httpx2.URL, on_sending: Callable[[], None] | None) -> dict[str, Any] | None:
     """A trace for one request that closes its socket if a cancellation ends the TLS handshake.
 
     The HTTP client closes it only when the handshake fails by itself; a socket that waits for a server
     which never answers would otherwise stay open for as long as the server does.
     """
+    if url.scheme != "https" and on_sending is None:
+        return None
     sockets: list[Any] = []
 
     async def trace(event: str, info: Mapping[str, Any]) -> None:
-        if event.endswith("connect_tcp.complete"):
+        if event.endswith("send_request_headers.started") and on_sending is not None:
+            on_sending()
+        elif event.endswith("connect_tcp.complete"):
             sockets.append(info["return_value"])
         elif event.endswith("start_tls.failed"):
             with anyio.CancelScope(shield=True):
                 for opened in sockets:
                     await opened.aclose()
 
-    return trace
+    return {"trace": trace}
 
 
 def _cut(text: str) -> str:
@@ -240,6 +313,11 @@ async def _head(response: httpx2.Response, size: int) -> bytes:
     return bytes(body[:size])
 
 
+def ssl_context() -> ssl.SSLContext:
+    """Whom every connection trusts: the usual authorities, or those that the environment names."""
+    return _ssl_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+
+
 @lru_cache(maxsize=8)
 def _ssl_context(*made_from: str | None) -> ssl.SSLContext:  # noqa: ARG001 - the key of the cache
     """One context for all servers: it is the costly part of a client. Keyed by what it is made from."""
@@ -251,6 +329,7 @@ def _ssl_context(*made_from: str | None) -> ssl.SSLContext:  # noqa: ARG001 - th
 
 
 def is_loopback(host: str) -> bool:
+    """Whether a host is this machine."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

@@ -17,6 +17,7 @@ import httpx2
 from holdfast.core.evidence import (
     BadConfig,
     Evidence,
+    HttpStatus,
     NetworkFailure,
     NetworkFault,
     NotMcp,
@@ -26,7 +27,10 @@ from holdfast.core.evidence import (
     TlsFault,
 )
 
-__all__ = ["evidence_of"]
+__all__ = ["NOT_HTTP", "evidence_of"]
+
+NOT_HTTP = "it does not speak HTTP"
+"""The detail of the evidence for a peer that answered with something else."""
 
 _ERRNO = {
     errno.ECONNREFUSED: NetworkFault.REFUSED,
@@ -75,7 +79,7 @@ def evidence_of(exc: BaseException, *, doing: str, after: float = 0.0) -> Eviden
 def _broken_http(exc: httpx2.RemoteProtocolError) -> Evidence:
     if str(exc).startswith(_CUT_SHORT):
         return NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
-    return NotMcp(fault=NotMcpFault.CONTENT_TYPE, detail="it does not speak HTTP")
+    return NotMcp(fault=NotMcpFault.CONTENT_TYPE, detail=NOT_HTTP)
 
 
 def _from_chain(exc: BaseException, *, stood: bool) -> Evidence:
@@ -89,6 +93,8 @@ def _from_chain(exc: BaseException, *, stood: bool) -> Evidence:
     for cause in causes:
         if isinstance(cause, OSError) and (fault := _ERRNO.get(cause.errno or 0)):
             return NetworkFailure(fault=fault, errno=cause.errno, stood=stood)
+    if isinstance(exc, httpx2.ProxyError) and str(exc).startswith("407"):  # the client's message begins with the status
+        return HttpStatus(status=407)
     if isinstance(exc, httpx2.ProxyError):
         return NetworkFailure(fault=NetworkFault.OTHER, detail="the proxy refused the connection")
     return NetworkFailure(fault=NetworkFault.CLOSED if stood else NetworkFault.OTHER, stood=stood)

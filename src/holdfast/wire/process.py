@@ -13,9 +13,10 @@ import shutil
 import signal
 import struct
 import termios
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeAlias
 
 import anyio
 import anyio.abc
@@ -26,7 +27,7 @@ from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
 from holdfast.wire.warden import MARK, Warden
 
-__all__ = ["Child"]
+__all__ = ["Child", "OnStderr", "environment_of", "find_program"]
 
 INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 """What a server gets of our environment; whatever else it needs, its definition names."""
@@ -48,6 +49,12 @@ KILLED_SECONDS = 2.0
 
 WRITE_BYTES = 64 * 1024
 
+LONGEST_LINE = 8 * 1024
+"""Bytes; what is longer on stderr is passed on in parts."""
+
+OnStderr: TypeAlias = Callable[[str, bytes, Redactor], None]
+"""Told each line that a server's process writes to stderr: whose, the line as it came, and what masks it."""
+
 LONGEST_SECRET = 1024
 """So much is passed over where stderr was cut in the middle of a line: half a secret would not be known for one."""
 
@@ -66,13 +73,15 @@ class Child:
         self._unsent = bytearray()
         self._turn = anyio.Lock()
         self._stderr_ended = anyio.Event()
+        self.on_line: Callable[[bytes], None] | None = None
+        """Told each line of its stderr, as it came."""
         self.group = process.pid
 
     @classmethod
     async def start(cls, spec: ServerSpec, *, warden: Warden, redactor: Redactor, keep: int) -> Child:
         """Start the server's command, or raise ``ServerFailure`` with the reason why it cannot be."""
-        environment = _environment(spec, warden)
-        program = _find(spec, environment)
+        environment = {**environment_of(spec), MARK: warden.name}
+        program = find_program(spec, environment)
         await warden.ready()
         theirs, ours = os.pipe()
         os.set_blocking(ours, False)
@@ -116,8 +125,10 @@ class Child:
     async def drain_stderr(self) -> None:
         """Keep the last of what it writes to stderr, for as long as it writes."""
         assert self._process.stderr is not None  # noqa: S101 - open_process made the pipe
+        line = b""
         try:
             async for chunk in self._process.stderr:
+                line = self._pass_on(line + chunk)
                 self._stderr += chunk
                 if (over := len(self._stderr) - self._keep) > 0:
                     self._stderr_cut = True
@@ -125,7 +136,19 @@ class Child:
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             pass
         finally:
+            if line and self.on_line is not None:
+                self.on_line(line)
             self._stderr_ended.set()
+
+    def _pass_on(self, text: bytes) -> bytes:
+        """Pass on the whole lines; returns what is left of the last one."""
+        if self.on_line is None:
+            return b""
+        *lines, rest = text.split(b"\n")
+        for line in lines if len(rest) <= LONGEST_LINE else (*lines, rest):
+            if line.strip():
+                self.on_line(line[:LONGEST_LINE])
+        return rest if len(rest) <= LONGEST_LINE else b""
 
     async def exited(self) -> int:
         """Wait for its end; the exit code, or minus the signal. Does not wait for its pipes."""
@@ -228,14 +251,15 @@ def _has_living(group: int) -> bool:
     return False
 
 
-def _environment(spec: ServerSpec, warden: Warden) -> Mapping[str, str]:
+def environment_of(spec: ServerSpec) -> Mapping[str, str]:
+    """What a server finds in its environment: a minimal one, and what its definition names."""
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
     safe = {name: value for name, value in inherited.items() if not value.startswith("()")}  # exported functions
-    return {**safe, **spec.env, MARK: warden.name}
+    return {**safe, **spec.env}
 
 
-def _find(spec: ServerSpec, environment: Mapping[str, str]) -> str:
-    """The program that the command names, or why there is none."""
+def find_program(spec: ServerSpec, environment: Mapping[str, str]) -> str:
+    """The program that the command names; ``ServerFailure`` says why there is none."""
     command = spec.command
     if spec.cwd is not None and not spec.cwd.is_dir():
         raise ServerFailure(CommandUnusable(command=command, fault=CommandFault.BAD_DIRECTORY))

@@ -193,6 +193,10 @@ class Exchange:
         self.received = 0
         """How many bytes of messages came; transports count them."""
 
+    def adopt(self, limits: Limits) -> None:
+        """Go by other bounds from now on."""
+        self._limits = limits
+
     def start(
         self,
         tasks: anyio.abc.TaskGroup,

@@ -55,6 +55,11 @@ class StdioDispatcher(Duplex):
         self._noise_since = anyio.current_time()
         self._ended = anyio.Event()
 
+    @property
+    def noise(self) -> str:
+        """The first of what it printed on stdout that is not the protocol, masked."""
+        return self._noise
+
     def unanswered(self) -> Evidence | None:
         """A program that only ever printed something else is no MCP server."""
         if self._noise and not self._exchange.spoke:

@@ -13,6 +13,7 @@ import os
 import secrets
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -27,6 +28,9 @@ MARK = "HOLDFAST_WARDEN"
 
 PROGRAM = Path(__file__).with_name("warden_process.py")
 
+REPLACE_SECONDS = 1.0
+"""The least time between two replacements: one that cannot live here is not started as fast as it dies."""
+
 END_SECONDS = 5.0
 """The warden needs a second at the most to end what is left; then it is gone."""
 
@@ -40,6 +44,7 @@ class Warden:
         self._pipe: int | None = None
         self._process: anyio.abc.Process | None = None
         self._starting = anyio.Lock()
+        self._begun = anyio.Event()
 
     async def __aenter__(self) -> Self:
         return self
@@ -56,6 +61,18 @@ class Warden:
             self._tell("\n")  # says nothing, but shows at once whether anybody is left to read it
             if self._pipe is None:
                 await self._start()
+
+    async def keep(self) -> None:
+        """Replace its process whenever that dies, until cancelled; for an owner who starts no child for a long time."""
+        await self._begun.wait()
+        while True:
+            if self._process is not None:
+                await self._process.wait()
+            async with self._starting:
+                if self._process is None or self._process.returncode is not None:
+                    with suppress(OSError):  # no process can be started at all just now
+                        await self._start()
+            await anyio.sleep(REPLACE_SECONDS)
 
     def watch(self, group: int) -> None:
         """A process group of ours has begun."""
@@ -88,11 +105,12 @@ class Warden:
         finally:
             os.close(theirs)
         self._pipe = ours
+        self._begun.set()
         for group in self._groups:
             self._tell(f"+{group}\n")
 
     def _tell(self, line: str) -> None:
-        """Far less than a pipe holds is ever under way, so this never blocks; a dead warden is replaced by `ready`."""
+        """Far less than a pipe holds is ever under way, so this never blocks; a dead warden is replaced anyway."""
         if self._pipe is not None:
             try:
                 os.write(self._pipe, line.encode())

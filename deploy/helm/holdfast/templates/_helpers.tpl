@@ -24,6 +24,18 @@ app.kubernetes.io/name: holdfast-hub
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{- define "holdfast.hub.url" -}}
+http://{{ include "holdfast.name" . }}-hub.{{ .Release.Namespace }}.svc.cluster.local:{{ int .Values.hub.port }}
+{{- end }}
+
+{{/* Whether the bridge reads the hub's own registry; that needs a hub, and no other source beside it. */}}
+{{- define "holdfast.bridge.fromHub" -}}
+{{- if .Values.bridge.fromHub }}
+{{- if or (not .Values.hub.enabled) .Values.bridge.targetsUrl }}
+{{- fail "bridge.fromHub needs hub.enabled, and no bridge.targetsUrl" }}
+{{- end }}yes{{ end }}
+{{- end }}
+
 {{- define "holdfast.mode.static" -}}
 {{- if eq .Values.global.agentgateway.mode "static" }}yes{{ end }}
 {{- end }}
@@ -162,4 +174,14 @@ capabilities:
 {{- define "holdfast.target.name" -}}
 {{- $clean := regexReplaceAll "[^a-z0-9-]+" (lower .) "-" | trunc 30 | trimSuffix "-" }}
 {{- eq $clean . | ternary $clean (printf "%s-%s" $clean (sha256sum . | trunc 6)) }}
+{{- end }}
+
+{{/* A group of alerts, made of deploy/prometheus/alerts.yaml: of this release's namespace alone, and as patient as
+     the values say. */}}
+{{- define "holdfast.rules" -}}
+{{- $root := index . 0 -}}
+{{- $text := $root.Files.Get (printf "rules/%s.yaml" (index . 1)) -}}
+{{- $text = regexReplaceAll "(holdfast_[a-z_]+)[{]" $text (printf "${1}{namespace=%q," $root.Release.Namespace) -}}
+{{- $text = regexReplaceAll "(?m)^#.*\n" $text "" -}}
+{{- regexReplaceAll "for: 5m" $text (printf "for: %s" $root.Values.prometheus.for) -}}
 {{- end }}

@@ -51,7 +51,6 @@ from holdfast.core.lifecycle.events import (
     StartRequested,
     TransportLost,
 )
-from holdfast.core.lifecycle.policy import shortened
 from holdfast.core.lifecycle.standing import ON_LEASE, act_on_lease
 from holdfast.core.lifecycle.table import State
 
@@ -174,7 +173,8 @@ def _dial_failed(life: Lifecycle, dial: Dialing, event: DialFailed, turn: Turn) 
         life.begin_dial(Cause.LOGIN, turn)
         return
     life.plan_retry(turn, planned=dial.retry_at, retry_after=event.retry_after)
-    life.plan_look(event.refused, turn)
+    transient = event.status == "transient"
+    life.plan_look(turn, refused=event.refused, transient=transient, retry_after=event.retry_after)
 
 
 def _gave_up(life: Lifecycle, event: GaveUp, turn: Turn) -> None:
@@ -182,10 +182,8 @@ def _gave_up(life: Lifecycle, event: GaveUp, turn: Turn) -> None:
     life.dial = None
     life.let_go(turn)
     life.parked_until = turn.now + life.policy.parked
-    if life.policy.self_probe is not None:
-        delay = shortened(life.policy.self_probe, life.policy, turn.chance)
-        life.timers.set(SelfProbeDue, turn.now + delay)
-    life.plan_look(event.refused, turn)
+    life.plan_self_probe(turn)
+    life.plan_look(turn, refused=event.refused, transient=event.transient, retry_after=event.retry_after)
 
 
 def _denied(life: Lifecycle, _: Denied, turn: Turn) -> None:
@@ -203,7 +201,10 @@ def _self_probe(life: Lifecycle, _: SelfProbeDue, turn: Turn) -> None:
 
 
 def _look(life: Lifecycle, _: LookDue, turn: Turn) -> None:
-    turn.do(Watch(life.lookout.look(turn.now)))
+    if life.lookout.starting:
+        life.begin_dial(Cause.WATCH, turn)
+    else:
+        turn.do(Watch(life.lookout.look(turn.now)))
 
 
 def _looked(life: Lifecycle, event: Looked, turn: Turn) -> None:
@@ -224,7 +225,7 @@ def _lost(life: Lifecycle, _: TransportLost, turn: Turn) -> None:
         life.hurried_at = turn.now
         life.begin_dial(Cause.RECONNECT, turn)
     else:
-        life.plan_retry(turn)
+        life.plan_retry(turn, share=1.0 if life.attempts else life.policy.after_loss)
 
 
 def _faltered(life: Lifecycle, _: Faltered, turn: Turn) -> None:

@@ -37,6 +37,8 @@ class Lease:
     failures: int = 0
     refreshing: bool = False
     checking: bool = False
+    doubted: bool = False
+    """Calls are refused for what failed before it: if it does not answer, no call will ever show that."""
     notices: int = 0
     covered: int = 0
     """How many of those notices the last good listing is newer than."""

@@ -308,6 +308,9 @@ class GaveUp(Event):
 
     reason: str = ""
     refused: bool = False
+    transient: bool = False
+    """The dial that failed last might have gone well a moment later."""
+    retry_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,9 @@ def _failed_dial(life: Lifecycle, event: DialFailed) -> Event:
     if event.status == "denied":
         return Denied(event.reason)
     hopeless = event.status == "permanent" and not life.ever_connected
-    return GaveUp(event.reason, event.refused) if hopeless or life.spent() else event
+    if not (hopeless or life.spent()):
+        return event
+    return GaveUp(event.reason, event.refused, event.status == "transient", event.retry_after)
 
 
 def _lost(life: Lifecycle, event: TransportLost) -> Event:
@@ -86,8 +88,10 @@ def _lost(life: Lifecycle, event: TransportLost) -> Event:
 
 
 def _failed_on_lease(life: Lifecycle, event: RefreshFailed | CallFailed | LivenessFailed) -> Event:
-    failures = 1 + (life.lease.failures if life.lease is not None else 0)
-    if failures < life.policy.failures:
+    lease = life.lease
+    failures = 1 + (lease.failures if lease is not None else 0)
+    hopeless = isinstance(event, LivenessFailed) and lease is not None and lease.doubted
+    if failures < life.policy.failures and not hopeless:
         return event
     return GaveUp(event.reason) if life.spent() else Faltered(event.reason)
 

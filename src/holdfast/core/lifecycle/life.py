@@ -160,21 +160,37 @@ class Lifecycle:
         self.closing.update(live)
         turn.do(*[Close(generation) for generation in live])
 
-    def plan_retry(self, turn: Turn, *, planned: float | None = None, retry_after: float | None = None) -> None:
-        """Wait, then reconnect; at the time that was planned already, if it is still to come."""
-        delay = shortened(self.policy.backoff[self.attempts], self.policy, turn.chance)
+    def plan_retry(
+        self, turn: Turn, *, share: float = 1.0, planned: float | None = None, retry_after: float | None = None
+    ) -> None:
+        """Wait (or a share of it), then reconnect; at the time that was planned already, if it is still to come."""
+        delay = shortened(share * self.policy.backoff[self.attempts], self.policy, turn.chance)
         if planned is not None and planned > turn.now:
             delay = planned - turn.now
         delay = max(delay, min(retry_after or 0.0, RETRY_AFTER_CAP))
         self.timers.set(RetryDue, turn.now + delay)
         turn.do(Emit(RetryPlanned(server=self.server, attempt=self.attempts + 1, delay=delay, at=turn.now)))
 
-    def plan_look(self, refused: bool, turn: Turn) -> None:
-        """Look for a server that refused; anything else that is wrong cannot be seen from outside."""
+    def plan_self_probe(self, turn: Turn) -> None:
+        """Try a parked server by itself, one day."""
+        if self.policy.self_probe is not None:
+            delay = shortened(self.policy.self_probe, self.policy, turn.chance)
+            self.timers.set(SelfProbeDue, turn.now + delay)
+
+    def plan_look(self, turn: Turn, *, refused: bool, transient: bool, retry_after: float | None) -> None:
+        """Look for a server that refused; one that did and has begun to answer is dialed for a while, until it is well.
+
+        Anything else that is wrong cannot be seen from outside.
+        """
+        at: float | None = None
         if refused and self.policy.watchable:
-            self.timers.set(LookDue, self.lookout.refused(turn.now, self.policy))
-        else:
+            at = self.lookout.refused(turn.now, self.policy, known=self.ever_connected)
+        elif transient and self.lookout.watching:
+            at = self.lookout.not_well(turn.now, self.policy)
+        if at is None:
             self.end_watch(turn)
+        else:
+            self.timers.set(LookDue, max(at, turn.now + min(retry_after or 0.0, RETRY_AFTER_CAP)))
 
     def end_watch(self, turn: Turn) -> None:
         """The outage that was watched is over."""
@@ -200,10 +216,10 @@ class Lifecycle:
         the rest came before it. See whether it answers.
         """
         lease = self.lease
-        if lease is None or lease.checking or lease.failures + 1 >= failures:
+        if lease is None or lease.failures + 1 >= failures:
             return []
-        lease.checking = True
-        return [CheckLiveness(lease.generation)]
+        checking, lease.checking, lease.doubted = lease.checking, True, True
+        return [] if checking else [CheckLiveness(lease.generation)]
 
     def owed(self) -> int:
         """What the budget is charged if the current dial fails, or the current connection dies, now.

@@ -17,6 +17,9 @@ class LifecyclePolicy:
     """The wait before each reconnect; as many reconnects may fail as there are waits."""
     jitter: float = 0.2
     """The share of a wait that chance may take away; no wait is ever longer than written."""
+    after_loss: float = 0.3
+    """The share of the first wait that is waited after a connection died which may not be replaced without any wait:
+    a server that can be reached at once is then back within a second, on a busy machine too."""
     standing: float = 30.0
     """How long a connection stands before the past is forgotten; also the least time between
     two reconnects that are made without any wait."""
@@ -35,9 +38,14 @@ class LifecyclePolicy:
     watchable: bool = False
     """Whether a bare TCP connect shows that the server listens: it has a host and a port."""
     look_every: float = 1.0
-    """The least time between two looks at a server that refused the connection."""
+    """The least time between two looks at a server that refused the connection and never was up in this run."""
+    look_again_every: float = 0.25
+    """The same for one that was up, and is most likely restarting; twice that after ``restart``."""
+    restart: float = 10.0
+    """How long a quick restart takes at the most."""
     look_briskly_for: float = 60.0
-    """How long looks stay that frequent; from then on each wait is about twice the one before."""
+    """How long looks stay that frequent; from then on each wait is about twice the one before. For as long, a server
+    that listens again but is not well yet is tried at half that pace."""
     look_at_least_every: float = 30.0
     """The longest wait between two looks."""
     close_patience: float = 10.0

@@ -56,7 +56,7 @@ def act_on_lease(life: Lifecycle, lease: Lease, event: Event, turn: Turn) -> Non
         case CallTimedOut():
             _check(lease, turn)
         case LivenessConfirmed():
-            lease.checking = False
+            lease.checking = lease.doubted = False
             lease.failures = 0
         case LivenessFailed():
             lease.checking = False

@@ -1,18 +1,26 @@
-"""A configuration's servers become the gateway's targets; what cannot be one is left out, with the reason."""
+"""A configuration's servers become a gateway's targets; what cannot be one is left out, with the reason."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from holdfast.config.spec import BadServer, Config, ServerSpec
-from holdfast.gateway.model import Target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Targets", "targets_of"]
+__all__ = ["Target", "Targets", "targets_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One MCP server behind the gateway."""
+
+    id: str
+    url: str
+    transport: Literal["http", "sse"] = "http"
 
 
 @dataclass(frozen=True, kw_only=True)

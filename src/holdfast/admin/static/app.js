@@ -1,0 +1,198 @@
+// The page: the hub's events in, what a person sees out, and what they do back to the hub.
+
+import { Api } from "./api.js";
+import { Announcer } from "./announcer.js";
+import { Board } from "./board.js";
+import { Detail } from "./detail.js";
+import { Fleet } from "./fleet.js";
+import { Header } from "./header.js";
+import { SignIn } from "./signin.js";
+import { Stream } from "./stream.js";
+
+const api = new Api();
+const fleet = new Fleet();
+const header = new Header(fleet, { onFilter: filter, onRetry: () => stream.nudge() });
+const announcer = new Announcer(fleet);
+const board = new Board(document.getElementById("fleet"), { fleet, act, onToggle });
+const signIn = new SignIn(api, begin);
+const stream = new Stream(api, "/api/events", { onEvent: take, onTouch: (touch) => header.touch(touch) });
+
+const AGAIN = 2000;
+const asked = new Set();
+let detail = null;
+let loading = null;
+let news = new Map();
+let timer = 0;
+
+api.onSignedOut = () => leave("This hub does not know you (any more): sessions end with the hub.");
+
+// Coming and going
+
+function begin() {
+  signIn.hide();
+  view("board");
+  stream.start();
+}
+
+function leave(reason = "") {
+  stream.stop();
+  if (board.opened !== null) board.toggle(board.opened);
+  view("sign-in");
+  signIn.show(reason);
+}
+
+function view(name) {
+  document.body.dataset.view = name;
+  document.getElementById("board").hidden = name !== "board";
+  document.getElementById("colophon").hidden = name !== "board";
+  if (name === "sign-in") document.title = "Sign in · Holdfast";
+}
+
+// What the hub tells
+
+function take({ type, data }) {
+  if (type === "hello") hello(data);
+  else if (type === "hub") header.hub(fleet.setHub(data));
+  else if (type === "server") changed(data);
+  else if (type === "gone") changed({ id: data.server, gone: true });
+  else if (type === "activity") active(data);
+  else if (type === "published" && data.server === board.opened) detail.republished();
+  else if (type === "missed") load();
+}
+
+function hello(hub) {
+  fleet.setHub(hub);
+  header.hub();
+  load();
+}
+
+/** All servers. What an event says meanwhile may be newer than the answer, so it is kept. */
+async function load() {
+  const mine = (loading = Symbol("load"));
+  news = new Map();
+  try {
+    const { servers } = await api.get("/api/servers");
+    if (loading !== mine) return;
+    const newer = news;
+    loading = null;
+    const known = servers.filter((server) => !newer.has(server.id));
+    const ids = new Set([...servers.map((server) => server.id), ...newer.keys()]);
+    for (const { id } of fleet.servers) if (!ids.has(id)) fleet.remove(id);
+    for (const server of known) fleet.put(server);
+    board.load(fleet.servers);
+    flush();
+    announcer.begin();
+  } catch {
+    // The stream's own end tells that the hub is away; if only this failed, ask again.
+    if (loading === mine) setTimeout(() => loading === mine && load(), 1000);
+  }
+}
+
+function changed(view) {
+  news.set(view.id, view);
+  if (loading === null && timer === 0) timer = setTimeout(flush, 60);
+}
+
+/** The calls of servers whose view is otherwise as it was. */
+function active(activities) {
+  // Whoever looks at one server closely sees its numbers too.
+  if (board.opened !== null && board.opened in activities) refresh(board.opened);
+  for (const [id, activity] of Object.entries(activities)) {
+    const known = news.get(id) ?? fleet.get(id);
+    if (known && !known.gone) changed({ ...known, ...stillDue(known), activity });
+  }
+}
+
+/** One server anew: a countdown has run out and nothing was told, or its numbers moved. */
+async function refresh(id) {
+  if (asked.has(id)) return;
+  asked.add(id);
+  try {
+    changed(await api.get(`/api/servers/${encodeURIComponent(id)}`));
+  } catch {
+    // It is gone, or the hub is: both are told by the stream.
+  } finally {
+    setTimeout(() => asked.delete(id), AGAIN);
+  }
+}
+
+/** A view that is taken again says in how many seconds, counted from now. */
+function stillDue(server) {
+  if (server.due === undefined) return {};
+  const left = (due) => (due === null ? null : Math.max(0, due - fleet.now));
+  return { retry_in: left(server.due), breaker: { ...server.breaker, retry_in: left(server.breakerDue) } };
+}
+
+function flush() {
+  timer = 0;
+  const batch = news;
+  news = new Map();
+  for (const view of batch.values()) {
+    if (view.gone) {
+      fleet.remove(view.id);
+      board.remove(view.id);
+    } else {
+      const before = fleet.get(view.id);
+      const server = fleet.put(view);
+      announcer.note(before, server);
+      board.put(server);
+      if (board.opened === view.id) detail?.update();
+    }
+  }
+  summarize();
+}
+
+function summarize() {
+  header.counts(board.describe(board.summarize()));
+}
+
+// What a person does
+
+function filter(text, only) {
+  board.filter(text, only);
+  summarize();
+}
+
+const DOING = { reconnect: "Connecting…", enable: "Switching on…", disable: "Switching off…", approve: "Approving…" };
+const DONE = { reconnect: "Connected again.", enable: "Switched on.", disable: "Switched off.", approve: "Approved." };
+
+async function act(id, verb, body) {
+  const row = board.row(id);
+  row.say("busy", DOING[verb]);
+  try {
+    changed(await api.post(`/api/servers/${encodeURIComponent(id)}/${verb}`, body));
+    row.say("done", DONE[verb]);
+    announcer.say(`${id}: ${DONE[verb]}`);
+  } catch (error) {
+    const hint = error.hint ? ` ${sentence(error.hint)}` : "";
+    row.say("failed", `${sentence(error.message)}${hint}`);
+  }
+}
+
+function sentence(text) {
+  const trimmed = text.trim();
+  return trimmed.charAt(0).toUpperCase() + trimmed.slice(1) + (/[.!?]$/.test(trimmed) ? "" : ".");
+}
+
+function onToggle(row, open) {
+  detail?.close();
+  detail = open ? new Detail(row, { api, fleet, act, window: () => board.window }) : null;
+}
+
+// Time
+
+setInterval(() => {
+  if (document.hidden) return;
+  for (const id of board.tick()) if (stream.touch.state === "live") refresh(id);
+  for (const server of fleet.settled()) changed({ ...server, ...stillDue(server) });
+  detail?.draw();
+  header.tick();
+}, 1000);
+
+document.addEventListener("visibilitychange", () => document.hidden || stream.nudge());
+addEventListener("online", () => stream.nudge());
+addEventListener("hashchange", () => signIn.useCode());
+
+await signIn.useCode();
+if (api.signedIn) begin();
+else if (document.body.dataset.view === "starting") leave(document.getElementById("sign-in-reason").textContent);

@@ -1,0 +1,105 @@
+// Tools that say something else than when they were first seen, with what changed and a button that approves it.
+
+import { el, field, show } from "./dom.js";
+import { count } from "./words.js";
+
+export class Changed {
+  #id;
+  #env;
+  #held = null;
+  #shown = null;
+  #approving = false;
+  node;
+
+  constructor(id, env) {
+    this.#id = id;
+    this.#env = env;
+    this.node = el("section", { class: "changed", hidden: true });
+  }
+
+  update(server) {
+    const held = JSON.stringify(server.held);
+    if (held === this.#held) return;
+    this.#held = held;
+    this.#load();
+  }
+
+  async #load() {
+    if (this.#approving) return;
+    try {
+      const { approvals } = await this.#env.api.get("/api/approvals");
+      const own = approvals.filter((one) => one.server === this.#id);
+      const text = JSON.stringify(own);
+      // What is being read, and perhaps about to be approved, is not replaced by its like.
+      if (text !== this.#shown) this.#render(own);
+      this.#shown = text;
+    } catch (error) {
+      this.#held = this.#shown = null;
+      this.node.replaceChildren(
+        el(
+          "p",
+          { class: "note", "data-kind": "failed", role: "alert" },
+          `What changed was not loaded: ${error.message}.`,
+        ),
+      );
+      show(this.node, true);
+    }
+  }
+
+  #render(approvals) {
+    show(this.node, approvals.length > 0);
+    if (!approvals.length) return this.node.replaceChildren();
+    const held = approvals.filter((one) => one.held).length;
+    const title = held
+      ? `${count(held, "tool")} held until you approve the change`
+      : `${count(approvals.length, "tool")} changed since first seen`;
+    const all = approvals.length > 1 ? this.#button("Approve all", "Approve all", approvals) : null;
+    return this.node.replaceChildren(
+      el("div", { class: "changed-head" }, el("h4", {}, title), all),
+      el(
+        "p",
+        { class: "fine" },
+        "A tool’s words are instructions to the model. Read what changed before you let it through.",
+      ),
+      ...approvals.map((one) => this.#tool(one)),
+    );
+  }
+
+  #tool(approval) {
+    const { tool, held, changes } = approval;
+    const lines = changes.map((line) => el(LINES[line[0]] ?? "span", { class: "line" }, line));
+    return el(
+      "article",
+      { class: "change" },
+      el(
+        "header",
+        {},
+        field("held", tool, tool, "code"),
+        el("span", { class: "tag" }, held ? "held" : "let through"),
+        this.#button("Approve", `Approve ${tool}`, [approval]),
+      ),
+      lines.length
+        ? el("pre", { class: "diff", tabindex: "0", role: "region", "aria-label": `What changed in ${tool}` }, ...lines)
+        : null,
+    );
+  }
+
+  #button(words, label, approvals) {
+    return el("button", { type: "button", "aria-label": label, on: { click: () => this.#approve(approvals) } }, words);
+  }
+
+  /** Each with the mark of what was shown: what changed again since is not let through unseen. */
+  async #approve(approvals) {
+    this.#approving = true;
+    for (const { tool, mark } of approvals) await this.#env.act(this.#id, "approve", { tool, mark });
+    this.#approving = false;
+    await this.#load();
+    // The button is gone with what it approved: go on with the next.
+    const next = this.node.querySelector(".change button");
+    if (document.activeElement !== document.body) return;
+    if (next) next.focus();
+    else this.#env.leave();
+  }
+}
+
+const LINES = { "+": "ins", "-": "del" };

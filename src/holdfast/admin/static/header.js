@@ -1,0 +1,274 @@
+// The top and the foot of the page: how the fleet is in one sentence, whether the page is in touch, what hub it is.
+
+import { copyable, el, field, setAttribute, setText, show } from "./dom.js";
+import { GROUPS } from "./fleet.js";
+import { sign } from "./pictures.js";
+import { clock, countdown, duration } from "./words.js";
+
+export class Header {
+  #fleet;
+  #onFilter;
+  #onRetry;
+  #only = null;
+  #chips = new Map();
+  #touch = { state: "connecting" };
+  #uptime = null;
+  #lostBanner = null;
+
+  constructor(fleet, { onFilter, onRetry }) {
+    this.#fleet = fleet;
+    this.#onFilter = onFilter;
+    this.#onRetry = onRetry;
+    const input = at("filter");
+    input.addEventListener("input", () => this.#filter());
+    input.addEventListener("keydown", (event) => event.key === "Escape" && this.#clear(input));
+    for (const group of GROUPS) at("chips").append(this.#chip(group));
+  }
+
+  #chip({ key, title }) {
+    const number = field(`count.${key}`, 0, "0", "span", { class: "number" });
+    const chip = el(
+      "button",
+      {
+        type: "button",
+        class: "chip",
+        "data-group": key,
+        "aria-pressed": "false",
+        on: { click: () => this.#press(key) },
+      },
+      sign(key),
+      el("span", {}, title),
+      number,
+    );
+    this.#chips.set(key, { chip, number });
+    return chip;
+  }
+
+  #press(key) {
+    this.#only = this.#only === key ? null : key;
+    for (const [own, { chip }] of this.#chips) chip.setAttribute("aria-pressed", own === this.#only);
+    this.#filter();
+  }
+
+  #clear(input) {
+    input.value = "";
+    this.#filter();
+  }
+
+  #filter() {
+    this.#onFilter(at("filter").value, this.#only);
+  }
+
+  /** How many servers stand where, and how many of them are shown. */
+  counts(shown) {
+    const counts = this.#fleet.counts();
+    for (const [key, { chip, number }] of this.#chips) {
+      setText(number, String(counts[key]));
+      number.dataset.value = counts[key];
+      setAttribute(chip, "data-none", counts[key] === 0 ? "" : null);
+    }
+    const all = this.#fleet.servers.length;
+    this.#replace("headline", headline(counts, all));
+    this.#replace("subline", subline(counts));
+    setText(at("shown"), shown);
+    show(at("nothing"), all === 0 || shown.startsWith("0 of"));
+    setText(
+      at("nothing"),
+      all === 0
+        ? "No servers are configured. Add one to the mcp.json; the hub notices by itself."
+        : "No server matches. Clear the search to see them all.",
+    );
+    document.title = counts.need ? `${counts.need} need${counts.need === 1 ? "s" : ""} you · Holdfast` : "Holdfast";
+  }
+
+  /** Only if it says something else: who reads it, reads on. */
+  #replace(id, parts) {
+    const fresh = el("div", {}, ...parts);
+    if (fresh.textContent !== at(id).textContent) at(id).replaceChildren(...fresh.childNodes);
+  }
+
+  hub() {
+    const { hub } = this.#fleet;
+    this.#uptime = field("started", hub.started, "");
+    at("colophon").replaceChildren(...colophon(hub, this.#uptime));
+    at("banners").replaceChildren(...banners(hub));
+    this.#lostBanner = null;
+    this.tick();
+  }
+
+  touch(touch) {
+    this.#touch = touch;
+    this.tick();
+  }
+
+  tick() {
+    const { state } = this.#touch;
+    at("touch").dataset.touch = state;
+    document.body.toggleAttribute("data-lost", state === "lost" && this.#fleet.hub !== null);
+    setText(at("touch-text"), this.#touchWords(Date.now() / 1000));
+    this.#showLost(state === "lost");
+    const { hub, now } = this.#fleet;
+    if (hub) setText(this.#uptime, duration(now - hub.started));
+  }
+
+  #touchWords(now) {
+    const { state, heard } = this.#touch;
+    if (state === "connecting") return "Connecting…";
+    if (state === "lost") return "Out of touch";
+    const age = now - heard;
+    return age < 5 ? "Live" : `Live, heard ${duration(age)} ago`;
+  }
+
+  #showLost(lost) {
+    if (!lost) {
+      this.#lostBanner?.node.remove();
+      this.#lostBanner = null;
+      return;
+    }
+    if (!this.#lostBanner) {
+      const words = el("span", {});
+      const wait = el("span", { class: "wait" });
+      const button = el("button", { type: "button", on: { click: () => this.#onRetry() } }, "Try now");
+      const node = el(
+        "p",
+        { class: "banner", "data-kind": "lost" },
+        el("span", { role: "alert" }, words),
+        " ",
+        wait,
+        " ",
+        button,
+      );
+      at("banners").prepend(node);
+      this.#lostBanner = { node, words, wait };
+    }
+    const now = Date.now() / 1000;
+    const { heard, retry } = this.#touch;
+    const seen =
+      heard === null
+        ? "The hub does not answer."
+        : `The hub does not answer. What you see is as it was at ${clock(heard, now)}.`;
+    setText(this.#lostBanner.words, seen);
+    setText(
+      this.#lostBanner.wait,
+      retry === null || retry === undefined ? "Trying…" : `Next try in ${countdown(retry - now)}.`,
+    );
+  }
+}
+
+function at(id) {
+  return document.getElementById(id);
+}
+
+/** What matters most in large letters; the rest of the sentence beside it. */
+function headline(counts, all) {
+  if (!all) return ["No servers are configured"];
+  const number = numbers(counts);
+  const trouble = GROUPS.filter(({ key }) => (key === "need" || key === "coming") && counts[key]);
+  if (!trouble.length)
+    return counts.up
+      ? ["All is well: ", number("up"), counts.up === 1 ? " server is up" : " servers are up"]
+      : ["Nothing is running"];
+  return trouble.flatMap(({ key, verb }, index) => [
+    index ? ", " : "",
+    el(
+      "span",
+      { class: `em ${key}` },
+      number(key),
+      index ? "" : counts[key] === 1 ? " server" : " servers",
+      ` ${verb[counts[key] === 1 ? 0 : 1]}`,
+    ),
+  ]);
+}
+
+/** The others, if the headline is about trouble. */
+function subline(counts) {
+  const calm = GROUPS.filter(
+    ({ key }) => (key === "rest" || (key === "up" && (counts.need || counts.coming))) && counts[key],
+  );
+  return calm.flatMap(({ key, verb }, index) => [
+    index ? ", " : "",
+    numbers(counts)(key),
+    ` ${verb[counts[key] === 1 ? 0 : 1]}`,
+  ]);
+}
+
+function numbers(counts) {
+  return (key) => field(`count.${key}`, counts[key], counts[key].toLocaleString("en"));
+}
+
+function banners(hub) {
+  const parts = [];
+  if (hub.draining)
+    parts.push(
+      el(
+        "p",
+        { class: "banner", "data-kind": "lost", role: "alert" },
+        "The hub is closing: it finishes the calls under way and takes no new ones.",
+      ),
+    );
+  if (hub.config_problem) {
+    parts.push(
+      el(
+        "div",
+        { class: "banner", "data-kind": "need", role: "alert" },
+        el("strong", {}, "The last edit of the configuration was not taken. "),
+        field("config_problem", hub.config_problem, hub.config_problem, "span", { class: "pre" }),
+      ),
+    );
+  }
+  if (hub.demo) {
+    parts.push(
+      el(
+        "p",
+        { class: "banner", "data-kind": "hint" },
+        "This is the demo fleet: its servers fail on purpose, each in its own way. In a second terminal, ",
+        el("code", {}, `${hub.program} demo break notes`),
+        " breaks one and ",
+        el("code", {}, `${hub.program} demo heal vault`),
+        " heals one.",
+      ),
+    );
+  }
+  return parts;
+}
+
+function colophon(hub, uptime) {
+  const entry = (title, ...value) => el("div", {}, el("dt", {}, title), el("dd", {}, ...value));
+  return [
+    el(
+      "dl",
+      {},
+      entry(
+        "Endpoint for clients",
+        el("span", { class: "command small" }, ...copyable(field("endpoint", hub.endpoint), "the endpoint")),
+      ),
+      hub.config ? entry("Serves", field("config", hub.config, hub.config, "code")) : null,
+      entry(
+        "Hub",
+        field("name", hub.name),
+        " ",
+        field("version", hub.version),
+        ", process ",
+        field("pid", hub.pid),
+        ", up for ",
+        uptime,
+      ),
+      hub.identity ? entry("Acts as", field("identity", hub.identity)) : null,
+    ),
+    el(
+      "p",
+      { class: "fine keys" },
+      "Keys: ",
+      el("kbd", {}, "Tab"),
+      " to a server, ",
+      el("kbd", {}, "↑"),
+      " ",
+      el("kbd", {}, "↓"),
+      " from one to the next, ",
+      el("kbd", {}, "Enter"),
+      " opens, ",
+      el("kbd", {}, "Esc"),
+      " closes.",
+    ),
+  ];
+}

@@ -1,0 +1,67 @@
+// How a person gets in: by a code in the address, which works once, or by the hub's control token.
+
+import { copyable, setText, show } from "./dom.js";
+
+export class SignIn {
+  #api;
+  #onDone;
+  #section = document.getElementById("sign-in");
+  #reason = document.getElementById("sign-in-reason");
+  #input = document.getElementById("token");
+
+  constructor(api, onDone) {
+    this.#api = api;
+    this.#onDone = onDone;
+    document.getElementById("sign-in-command").append(...copyable("holdfast status --open", "the command"));
+    document.getElementById("sign-in-form").addEventListener("submit", (event) => this.#submit(event));
+  }
+
+  show(reason = "") {
+    show(this.#section, true);
+    this.#say(reason);
+  }
+
+  hide() {
+    show(this.#section, false);
+    this.#input.value = "";
+  }
+
+  /** Use the code in the address, if there is one; it is taken out of there first, so that nobody copies it. */
+  async useCode() {
+    const code = new URLSearchParams(location.hash.slice(1)).get("code");
+    if (code === null) return;
+    history.replaceState(null, "", location.pathname);
+    try {
+      await this.#api.signIn(code);
+      this.#onDone();
+    } catch (error) {
+      const why =
+        error.status === 0
+          ? "The hub does not answer."
+          : "That code was not accepted: it works once, and not for long.";
+      // Whoever is signed in already needs no code.
+      if (!this.#api.signedIn)
+        this.show(`${why} ${error.status === 0 ? error.hint : "Run the command again for another."}`);
+    }
+  }
+
+  async #submit(event) {
+    event.preventDefault();
+    const token = this.#input.value.trim();
+    this.#api.keep(token);
+    try {
+      await this.#api.get("/api/hub");
+      this.#onDone();
+    } catch (error) {
+      this.#api.forget();
+      this.show(error.status === 401 ? "That is not this hub’s control token." : `Not signed in: ${error.message}.`);
+      this.#input.focus();
+    }
+  }
+
+  #say(reason) {
+    setText(this.#reason, reason);
+    show(this.#reason, reason !== "");
+    this.#reason.dataset.kind = "failed";
+  }
+}

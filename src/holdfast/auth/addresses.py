@@ -1,0 +1,46 @@
+"""Addresses: how a server's is written for comparison, what a token for one may be sent to, which are safe."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit, urlunsplit
+
+from holdfast.wire.http_client import is_loopback
+
+__all__ = ["canonical", "covers", "is_safe", "origin"]
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def canonical(url: str) -> str:
+    """A server's address as a resource identifier: no user info, no fragment, host in lower case, no default port."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme.lower(), _netloc(url), parts.path, parts.query, ""))
+
+
+def origin(url: str) -> str:
+    """The scheme, host and port of an address."""
+    return f"{urlsplit(url).scheme.lower()}://{_netloc(url)}"
+
+
+def covers(resource: str, server: str) -> bool:
+    """Whether a resource is the server or one of its parents: the same origin, and a beginning of its path."""
+    if origin(resource) != origin(server):
+        return False
+    parent, child = (f"{urlsplit(url).path.rstrip('/')}/" for url in (resource, server))
+    return child.startswith(parent)
+
+
+def is_safe(url: str, *, allow_plain_http: bool = False) -> bool:
+    """Whether credentials may be sent there: over TLS, or without leaving this machine."""
+    parts = urlsplit(url)
+    if parts.scheme == "https":
+        return bool(parts.hostname)
+    return parts.scheme == "http" and bool(parts.hostname) and (allow_plain_http or is_loopback(parts.hostname or ""))
+
+
+def _netloc(url: str) -> str:
+    parts = urlsplit(url)
+    host = (parts.hostname or "").lower()
+    host = f"[{host}]" if ":" in host else host
+    port = parts.port
+    return host if port in (None, _DEFAULT_PORTS.get(parts.scheme.lower())) else f"{host}:{port}"

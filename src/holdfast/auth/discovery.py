@@ -1,0 +1,234 @@
+"""Find out where to log in: the server names its authorization server, and that one says how it is asked.
+
+RFC 9728 (protected resource), RFC 8414 and OpenID Connect (authorization server), and for servers from
+before those, the addresses that the protocol's revision of 2025-03-26 fixed. Whatever was found is checked
+against whoever named it: else one server could send people, and their tokens, to another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mcp.client.auth.utils import (
+    build_oauth_authorization_server_metadata_discovery_urls as metadata_urls,
+)
+from mcp.client.auth.utils import build_protected_resource_metadata_discovery_urls as resource_urls
+from mcp.client.auth.utils import issuers_match
+
+from holdfast.auth.addresses import canonical, covers, is_safe, origin
+from holdfast.auth.tokens import ANSWER_SECONDS, document
+from holdfast.config.spec import ServerSpec
+from holdfast.core.challenge import Challenge, scopes_in
+from holdfast.core.classify import classify
+from holdfast.core.redact import plain
+from holdfast.errors import LoginFailed, ServerFailure
+from holdfast.wire.fetch import ask
+
+__all__ = ["AuthorizationServer", "Discovered", "discover"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuthorizationServer:
+    """Who gives tokens, and where it is asked for what."""
+
+    issuer: str
+    authorization_endpoint: str = ""
+    token_endpoint: str
+    registration_endpoint: str = ""
+    device_authorization_endpoint: str = ""
+    revocation_endpoint: str = ""
+    scopes: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    """How clients may prove themselves at the token endpoint; empty where it does not say."""
+    takes_documents: bool = False
+    """Whether the address of a client id metadata document is taken for a client's id."""
+    names_itself: bool = False
+    """Whether its answers always say by whom they are (RFC 9207)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discovered:
+    """All that is known of a server's login before anybody is asked."""
+
+    resource: str
+    scopes: tuple[str, ...] = ()
+    """What the resource says that it needs."""
+    server: AuthorizationServer
+
+
+async def discover(spec: ServerSpec, challenge: Challenge) -> Discovered:
+    """Where and how to log in to a server that made this challenge. Raises ``LoginFailed``."""
+    finder = _Finder(spec)
+    if spec.oauth.authorization_url and spec.oauth.token_url:
+        return Discovered(resource=canonical(spec.url), scopes=challenge.scope, server=finder.configured())
+    return await finder.find(challenge)
+
+
+class _Finder:
+    """One server's discovery."""
+
+    def __init__(self, spec: ServerSpec) -> None:
+        self._spec = spec
+        self._server = canonical(spec.url)
+
+    def configured(self) -> AuthorizationServer:
+        oauth = self._spec.oauth
+        return self._checked(
+            AuthorizationServer(
+                issuer=oauth.issuer or origin(oauth.token_url or ""),
+                authorization_endpoint=oauth.authorization_url or "",
+                token_endpoint=oauth.token_url or "",
+                device_authorization_endpoint=oauth.device_authorization_url or "",
+            )
+        )
+
+    async def find(self, challenge: Challenge) -> Discovered:
+        described = await self._first(resource_urls(challenge.resource_metadata or None, self._server))
+        if described is None:
+            server = await self._legacy()
+            return Discovered(resource=self._server, scopes=challenge.scope or server.scopes, server=server)
+        resource = self._resource(described)
+        server = await self._authorization_server(self._issuer(described))
+        supported = scopes_in(" ".join(_texts(described.get("scopes_supported"))))
+        return Discovered(resource=resource, scopes=challenge.scope or supported, server=server)
+
+    def _resource(self, described: Mapping[str, Any]) -> str:
+        resource = described.get("resource")
+        if not isinstance(resource, str) or not covers(resource, self._server):
+            raise LoginFailed(
+                f"the server `{self._spec.id}` says that it is another one: {_shown(resource)}",
+                hint="a token for that one is not for this one. If that address is the one you mean, put it into `url`",
+            )
+        return resource
+
+    def _issuer(self, described: Mapping[str, Any]) -> str:
+        """The authorization server to use: the configured one if the resource knows it, else the first it names."""
+        named, wanted = _texts(described.get("authorization_servers")), self._spec.oauth.issuer
+        if wanted is None and named:
+            return named[0]
+        found = next((one for one in named if wanted is not None and issuers_match(one, wanted)), None)
+        if found is None and named:
+            raise LoginFailed(
+                f"the server `{self._spec.id}` does not know the authorization server {_shown(wanted)}",
+                hint=f"it names {_shown(', '.join(named))}: correct `oauth.issuer`, or remove it",
+            )
+        if found is None and wanted is None:
+            raise LoginFailed(
+                f"the server `{self._spec.id}` names no authorization server",
+                hint="if you know it, write its address into `oauth.issuer` of the server's definition",
+            )
+        return found or wanted or ""
+
+    async def _authorization_server(self, issuer: str) -> AuthorizationServer:
+        described = await self._first(metadata_urls(issuer, self._server))
+        if described is None:
+            raise LoginFailed(
+                f"the authorization server {_shown(issuer)} publishes no metadata",
+                hint="write its endpoints into the server's definition:"
+                ' "oauth": {"authorizationUrl": "…", "tokenUrl": "…", "clientId": "…"}',
+            )
+        return self._described(described, issuer)
+
+    async def _legacy(self) -> AuthorizationServer:
+        """A server that does not describe itself is its own authorization server, as it was in 2025-03-26."""
+        if self._spec.oauth.issuer is not None:
+            return await self._authorization_server(self._spec.oauth.issuer)
+        issuer = origin(self._server)
+        described = await self._first(metadata_urls(None, self._server))
+        if described is not None:
+            return self._described(described, issuer)
+        return self._checked(
+            AuthorizationServer(
+                issuer=issuer,
+                authorization_endpoint=f"{issuer}/authorize",
+                token_endpoint=f"{issuer}/token",
+                registration_endpoint=f"{issuer}/register",
+            )
+        )
+
+    def _described(self, fields: Mapping[str, Any], issuer: str) -> AuthorizationServer:
+        own = fields.get("issuer")
+        if not isinstance(own, str) or not issuers_match(own, issuer):
+            raise LoginFailed(
+                f"the authorization server {_shown(issuer)} says that it is another one: {_shown(own)}",
+                hint="this is how tokens are stolen: ask whoever runs the server, and do not log in before",
+            )
+        methods = fields.get("code_challenge_methods_supported")
+        if _text(fields, "authorization_endpoint") and "S256" not in _texts(methods):
+            raise LoginFailed(
+                f"the authorization server {_shown(issuer)} does not say that it supports PKCE (S256)",
+                hint="the protocol demands it. If you know that it does, write its endpoints into the definition:"
+                ' "oauth": {"authorizationUrl": "…", "tokenUrl": "…"}',
+            )
+        return self._checked(
+            AuthorizationServer(
+                issuer=own,
+                authorization_endpoint=_text(fields, "authorization_endpoint"),
+                token_endpoint=_text(fields, "token_endpoint"),
+                registration_endpoint=_text(fields, "registration_endpoint"),
+                device_authorization_endpoint=_text(fields, "device_authorization_endpoint"),
+                revocation_endpoint=_text(fields, "revocation_endpoint"),
+                scopes=scopes_in(" ".join(_texts(fields.get("scopes_supported")))),
+                methods=_texts(fields.get("token_endpoint_auth_methods_supported")),
+                takes_documents=fields.get("client_id_metadata_document_supported") is True,
+                names_itself=fields.get("authorization_response_iss_parameter_supported") is True,
+            )
+        )
+
+    def _checked(self, server: AuthorizationServer) -> AuthorizationServer:
+        """Codes and tokens travel to these addresses: none may be an open road."""
+        device = self._spec.oauth.device_authorization_url or server.device_authorization_endpoint
+        server = replace(server, device_authorization_endpoint=device)
+        endpoints = (server.authorization_endpoint, server.token_endpoint, server.registration_endpoint, device)
+        for endpoint in endpoints:
+            if endpoint and not is_safe(endpoint, allow_plain_http=self._spec.allow_plain_http):
+                raise LoginFailed(
+                    f"the authorization server would be talked to over an unencrypted address: {_shown(endpoint)}",
+                    hint='it must use https. On a network that you trust: `"allowPlainHttp": true` for this server',
+                )
+        if not server.token_endpoint:
+            raise LoginFailed(f"the authorization server {_shown(server.issuer)} has no token endpoint")
+        return server
+
+    async def _first(self, urls: Iterable[str]) -> dict[str, Any] | None:
+        """The first of these addresses that has a document; None if none has."""
+        for url in urls:
+            if not is_safe(url, allow_plain_http=self._spec.allow_plain_http):
+                raise LoginFailed(
+                    f"the metadata of `{self._spec.id}` is at an unencrypted address: {_shown(url)}",
+                    hint='it must use https. On a network that you trust: `"allowPlainHttp": true` for this server',
+                )
+            if (found := await _document_at(url)) is not None:
+                return found
+        return None
+
+
+async def _document_at(url: str) -> dict[str, Any] | None:
+    """The document at an address; None if it has none. An outage is no answer, and ends the login."""
+    headers = {"accept": "application/json", "mcp-protocol-version": "2025-11-25"}
+    try:
+        answer = await ask("GET", url, headers=headers, doing="the metadata", within=ANSWER_SECONDS)
+    except ServerFailure as failure:
+        verdict = classify(failure.evidence)
+        raise LoginFailed(f"{_shown(origin(url))} could not be asked: {verdict.reason}", hint=verdict.hint) from None
+    if answer.status >= 500 or answer.status == 429:
+        raise LoginFailed(
+            f"{_shown(origin(url))} could not be asked: it answered HTTP {answer.status}", hint="try again in a while"
+        )
+    return document(answer.body) if answer.status == 200 else None
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    value = fields.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
+
+
+def _shown(text: object) -> str:
+    """A stranger's word, fit to be shown."""
+    return f"`{plain(str(text))[:200]}`"

@@ -1,0 +1,50 @@
+"""A grant as the store's file has it, with or without its secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from holdfast.auth.grant import Client, Grant, GrantKey
+
+__all__ = ["key_of", "read_entry", "secrets_of", "with_secrets", "write_entry"]
+
+SECRETS = ("access_token", "refresh_token")
+
+
+def key_of(entry: Mapping[str, Any]) -> GrantKey:
+    """What an entry is kept under; raises for one that is no grant."""
+    return read_entry(entry).key
+
+
+def read_entry(entry: Mapping[str, Any]) -> Grant:
+    """The grant; its tokens are empty where the keyring has them."""
+    client = Client(**entry["client"])
+    return Grant(**{"access_token": "", **entry, "servers": tuple(entry["servers"]), "client": client})
+
+
+def write_entry(grant: Grant) -> dict[str, Any]:
+    """All of a grant, or all but its secrets where the keyring has those."""
+    entry = asdict(grant)
+    if grant.source == "keyring":
+        for name in SECRETS:
+            del entry[name]
+        entry["client"]["secret"] = None
+    return entry
+
+
+def secrets_of(grant: Grant) -> dict[str, str]:
+    """What the keyring is to keep."""
+    pairs = {name: getattr(grant, name) for name in SECRETS} | {"client_secret": grant.client.secret}
+    return {name: value for name, value in pairs.items() if value}
+
+
+def with_secrets(grant: Grant, secrets: Mapping[str, str]) -> Grant:
+    """A grant as it was before its secrets were taken out."""
+    return replace(
+        grant,
+        access_token=secrets.get("access_token", ""),
+        refresh_token=secrets.get("refresh_token"),
+        client=replace(grant.client, secret=secrets.get("client_secret")),
+    )

@@ -1,0 +1,127 @@
+"""Who Holdfast is to an authorization server: configured, described by a document, or registered on the spot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from holdfast._version import __version__
+from holdfast.auth.discovery import AuthorizationServer
+from holdfast.auth.grant import Client, Grant
+from holdfast.auth.tokens import ANSWER_SECONDS, document
+from holdfast.config.spec import OAuthSettings
+from holdfast.core.classify import classify
+from holdfast.core.redact import plain
+from holdfast.errors import LoginFailed, ServerFailure
+from holdfast.wire.fetch import ask
+
+__all__ = ["DEVICE_GRANT", "identify", "known_client"]
+
+DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+_WITH_SECRET = ("client_secret_basic", "client_secret_post")
+
+
+def known_client(
+    oauth: OAuthSettings, server: AuthorizationServer, grants: Iterable[Grant], now: float
+) -> Client | None:
+    """Who we are without asking anybody: by the definition, by a document, or from an earlier registration."""
+    if oauth.client_id is not None:
+        return _configured(oauth, server)
+    if oauth.client_metadata_url is not None and server.takes_documents:
+        return Client(id=oauth.client_metadata_url, origin="document", redirect_uri=oauth.redirect_uri or "")
+    for grant in grants:
+        client = grant.client
+        ended = client.expires_at is not None and now >= client.expires_at
+        if grant.issuer == server.issuer and client.origin == "registered" and not ended and not _unknown(grant):
+            return client
+    return None
+
+
+async def identify(server: AuthorizationServer, *, redirect_uri: str, scope: str) -> Client:
+    """Register with an authorization server (RFC 7591). Raises ``LoginFailed``."""
+    if not server.registration_endpoint:
+        raise LoginFailed(
+            f"the authorization server {server.issuer} does not know Holdfast, and registers nobody by itself",
+            hint="register Holdfast there by hand, as a native app, and write the id that it gives into the server's"
+            ' definition: "oauth": {"clientId": "…", "redirectUri": "http://localhost:8765/callback"}',
+        )
+    wanted: dict[str, object] = {
+        "client_name": "Holdfast",
+        "software_id": "holdfast",
+        "software_version": __version__,
+        "application_type": "native",
+        "redirect_uris": [redirect_uri],
+        "grant_types": ["authorization_code", "refresh_token"]
+        + ([DEVICE_GRANT] if server.device_authorization_endpoint else []),
+        "response_types": ["code"],
+        "token_endpoint_auth_method": _method(server, secret=False),
+        **({"scope": scope} if scope else {}),
+    }
+    return await _registered(server, wanted, redirect_uri)
+
+
+async def _registered(server: AuthorizationServer, wanted: dict[str, object], redirect_uri: str) -> Client:
+    try:
+        answer = await ask(
+            "POST",
+            server.registration_endpoint,
+            headers={"content-type": "application/json", "accept": "application/json"},
+            content=json.dumps(wanted).encode(),
+            doing="the registration",
+            within=ANSWER_SECONDS,
+        )
+    except ServerFailure as failure:
+        verdict = classify(failure.evidence)
+        raise LoginFailed(f"registering Holdfast failed: {verdict.reason}", hint=verdict.hint) from None
+    fields = document(answer.body) or {}
+    client_id, secret = fields.get("client_id"), fields.get("client_secret")
+    if answer.status not in (200, 201) or not isinstance(client_id, str) or not client_id:
+        raise _not_registered(server, answer.status, fields)
+    method = str(fields.get("token_endpoint_auth_method") or "")
+    ends = fields.get("client_secret_expires_at")
+    client = Client(
+        id=client_id,
+        secret=secret if isinstance(secret, str) and secret else None,
+        method=method or _method(server, secret=bool(secret)),
+        redirect_uri=redirect_uri,
+        expires_at=float(ends) if isinstance(ends, int | float) and ends > 0 else None,
+    )
+    if client.method not in ("none", *_WITH_SECRET) or (client.method in _WITH_SECRET and not client.secret):
+        raise LoginFailed(
+            f"the authorization server {server.issuer} registered Holdfast for a proof that it cannot give",
+            hint="register Holdfast there by hand, and write the id into `oauth.clientId`",
+        )
+    return client
+
+
+def _not_registered(server: AuthorizationServer, status: int, fields: dict[str, object]) -> LoginFailed:
+    said = plain(str(fields.get("error_description") or fields.get("error") or ""))[:200]
+    return LoginFailed(
+        f"the authorization server {server.issuer} did not register Holdfast"
+        f" (HTTP {status}{f': {said}' if said else ''})",
+        hint="try again in a while"
+        if status >= 500
+        else "register Holdfast there by hand, and write the id that it gives into `oauth.clientId`",
+    )
+
+
+def _configured(oauth: OAuthSettings, server: AuthorizationServer) -> Client:
+    return Client(
+        id=oauth.client_id or "",
+        secret=oauth.client_secret,
+        method=_method(server, secret=oauth.client_secret is not None),
+        origin="configured",
+        redirect_uri=oauth.redirect_uri or "",
+    )
+
+
+def _method(server: AuthorizationServer, *, secret: bool) -> str:
+    """The first way to prove ourselves that the server takes; a program on a person's machine keeps no secrets well."""
+    if not secret and (not server.methods or "none" in server.methods):
+        return "none"
+    return next((method for method in _WITH_SECRET if method in server.methods), _WITH_SECRET[0])
+
+
+def _unknown(grant: Grant) -> bool:
+    """Whether the authorization server has forgotten the client since."""
+    return grant.refused in ("invalid_client", "unauthorized_client")

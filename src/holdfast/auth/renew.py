@@ -1,0 +1,117 @@
+"""Renew a grant: one process asks, once, for all who need it; what goes wrong on the way loses nothing.
+
+Only the authorization server's own word ends a login. A fault of the network, an outage, an answer that
+makes no sense: the refresh token is kept, and asked with again after a pause that grows.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import anyio
+import anyio.to_thread
+
+from holdfast.auth.grant import Grant, GrantKey
+from holdfast.auth.lock import renewing
+from holdfast.auth.store import StoreUnusable, TokenStore
+from holdfast.auth.tokens import Refused, Unanswered, request_tokens
+from holdfast.core.backoff import delay
+from holdfast.core.evidence import TokenNotRenewed
+from holdfast.errors import ServerFailure
+
+__all__ = ["Renewer"]
+
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 60.0
+"""Seconds after a failed try in which the authorization server is left alone."""
+
+
+@dataclass
+class _Pause:
+    """An authorization server that could not be asked, and is left alone for a while."""
+
+    failures: int
+    until: float
+    reason: str
+
+
+class Renewer:
+    """Renews the grants of a store, for everybody in this process. Time and chance can be given, for tests."""
+
+    def __init__(
+        self,
+        store: TokenStore,
+        *,
+        now: Callable[[], float] = time.time,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.store = store
+        self.now = now
+        self._chance = chance
+        self._turns: dict[GrantKey, anyio.Lock] = {}
+        self._pauses: dict[GrantKey, _Pause] = {}
+
+    async def renew(self, key: GrantKey, *, instead_of: str) -> Grant | None:
+        """The grant with another access token than ``instead_of``; None if only a new login can bring one.
+
+        Raises ``ServerFailure`` with ``TokenNotRenewed`` if the authorization server could not be asked.
+        """
+        async with self._turns.setdefault(key, anyio.Lock()):
+            try:
+                async with renewing(self.store.folder, key):
+                    return await self._renew(key, instead_of)
+            except (OSError, StoreUnusable) as exc:
+                why = getattr(exc, "strerror", None) or str(exc)
+                raise ServerFailure(TokenNotRenewed(reason=f"the token store cannot be written: {why}")) from exc
+
+    async def _renew(self, key: GrantKey, instead_of: str) -> Grant | None:
+        grant = await anyio.to_thread.run_sync(self.store.get, key)
+        if grant is not None and grant.access_token != instead_of:
+            return grant  # somebody else did it while we waited for our turn
+        if grant is None or not grant.refreshable:
+            return None
+        self._leave_alone(key)
+        with anyio.CancelScope() as scope:
+            # From the moment the request leaves, the old refresh token may be worth nothing:
+            # whoever gives up waiting must not take the new one's answer with him.
+            return await self._ask(grant, lambda: setattr(scope, "shield", True))
+        raise AssertionError("nobody cancels that scope")
+
+    async def _ask(self, grant: Grant, on_sending: Callable[[], None]) -> Grant | None:
+        form = {"grant_type": "refresh_token", "refresh_token": grant.refresh_token or "", "resource": grant.resource}
+        try:
+            given = await request_tokens(grant.token_endpoint, form, client=grant.client, on_sending=on_sending)
+        except Unanswered as exc:
+            raise self._paused(grant.key, exc) from exc
+        except Refused as exc:
+            await self._keep(replace(grant, refused=exc.code))
+            return None
+        self._pauses.pop(grant.key, None)
+        renewed = replace(
+            grant,
+            access_token=given.access_token,
+            refresh_token=given.refresh_token or grant.refresh_token,
+            scope=given.scope or grant.scope,
+            expires_at=given.expires_at(self.now()),
+        )
+        return await self._keep(renewed)
+
+    async def _keep(self, grant: Grant) -> Grant:
+        return await anyio.to_thread.run_sync(self.store.put, grant)
+
+    def _leave_alone(self, key: GrantKey) -> None:
+        """Raise what was seen last, without asking again, while the pause after a failure lasts."""
+        pause = self._pauses.get(key)
+        if pause is not None and self.now() < pause.until:
+            raise ServerFailure(TokenNotRenewed(reason=pause.reason, retry_after=pause.until - self.now()))
+
+    def _paused(self, key: GrantKey, why: Unanswered) -> ServerFailure:
+        before = self._pauses.get(key)
+        failures = before.failures + 1 if before is not None else 1
+        wait = delay(failures, base=FIRST_PAUSE, chance=self._chance(), retry_after=why.retry_after)
+        wait = min(wait, LONGEST_PAUSE)
+        self._pauses[key] = _Pause(failures=failures, until=self.now() + wait, reason=why.reason)
+        return ServerFailure(TokenNotRenewed(reason=why.reason, retry_after=wait))

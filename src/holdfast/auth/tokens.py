@@ -1,0 +1,161 @@
+"""The token endpoint: what is sent there, how the client proves itself, and what its answers mean."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from pydantic_core import from_json
+
+from holdfast.auth.grant import Client
+from holdfast.core.challenge import scopes_in
+from holdfast.core.classify import classify
+from holdfast.core.redact import Redactor
+from holdfast.errors import ServerFailure
+from holdfast.wire.fetch import Answer, ask
+
+__all__ = ["ANSWER_SECONDS", "Given", "Refused", "Unanswered", "document", "post_form", "request_tokens", "revoke"]
+
+ANSWER_SECONDS = 10.0
+"""How long an authorization server may take."""
+
+_PASSING = frozenset({"temporarily_unavailable", "server_error"})
+"""Errors by which an authorization server says that it cannot answer now."""
+
+
+class Unanswered(Exception):
+    """The authorization server could not be asked, or did not say yes or no: trying again can help."""
+
+    def __init__(self, reason: str, *, retry_after: float | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.retry_after = retry_after
+
+
+class Refused(Exception):
+    """The authorization server said no."""
+
+    def __init__(self, code: str, description: str = "") -> None:
+        super().__init__(f"{code}: {description}" if description else code)
+        self.code = code
+        self.description = description
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """Tokens as they were given."""
+
+    access_token: str = field(repr=False)
+    refresh_token: str | None = field(default=None, repr=False)
+    scope: str = ""
+    expires_in: float | None = None
+
+    def expires_at(self, now: float) -> float | None:
+        """When the access token ends."""
+        return now + self.expires_in if self.expires_in is not None else None
+
+
+async def request_tokens(
+    endpoint: str, form: Mapping[str, str], *, client: Client, on_sending: Callable[[], None] | None = None
+) -> Given:
+    """Ask for tokens. Raises ``Refused`` or ``Unanswered``."""
+    fields = await post_form(endpoint, form, client=client, on_sending=on_sending)
+    token, kind = fields.get("access_token"), fields.get("token_type", "bearer")
+    if not isinstance(token, str) or not token or not token.isascii() or not token.isprintable():
+        raise Unanswered("its answer holds no access token")
+    if str(kind).lower() != "bearer":
+        raise Refused("unsupported_token_type", "it gives tokens that are not Bearer tokens")
+    refresh = fields.get("refresh_token")
+    return Given(
+        access_token=token,
+        refresh_token=refresh if isinstance(refresh, str) and refresh else None,
+        scope=" ".join(scopes_in(str(fields.get("scope") or ""))),
+        expires_in=_seconds(fields.get("expires_in")),
+    )
+
+
+async def post_form(
+    endpoint: str, form: Mapping[str, str], *, client: Client, on_sending: Callable[[], None] | None = None
+) -> dict[str, Any]:
+    """POST a form to an authorization server as ``client``; the object that it answers with."""
+    fields, headers = _as_client(client, {name: value for name, value in form.items() if value})
+    answer = await _post(endpoint, fields, headers, on_sending)
+    return _meaning(answer, Redactor([*fields.values(), *headers.values()]))
+
+
+async def revoke(endpoint: str, token: str, *, client: Client) -> bool:
+    """Give a token back (RFC 7009); whether the authorization server said that it took it."""
+    fields, headers = _as_client(client, {"token": token})
+    try:
+        return (await _post(endpoint, fields, headers)).status == 200
+    except Unanswered:
+        return False
+
+
+def document(body: bytes) -> dict[str, Any] | None:
+    """A JSON object; None for anything else."""
+    try:
+        parsed = from_json(body)
+    except ValueError:
+        return None
+    return parsed if isinstance(parsed, dict) else None
+
+
+def _as_client(client: Client, form: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The form and the headers by which a client proves who it is (RFC 6749, 2.3.1)."""
+    if client.method == "client_secret_basic" and client.secret:
+        pair = f"{quote(client.id, safe='')}:{quote(client.secret, safe='')}"
+        return dict(form), {"authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+    fields = {**form, "client_id": client.id}
+    if client.method == "client_secret_post" and client.secret:
+        fields["client_secret"] = client.secret
+    return fields, {}
+
+
+async def _post(
+    endpoint: str,
+    fields: Mapping[str, str],
+    headers: Mapping[str, str],
+    on_sending: Callable[[], None] | None = None,
+) -> Answer:
+    kinds = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
+    try:
+        return await ask(
+            "POST",
+            endpoint,
+            headers={**headers, **kinds},
+            content=urlencode(fields).encode(),
+            doing="the authorization server's answer",
+            within=ANSWER_SECONDS,
+            on_sending=on_sending,
+        )
+    except ServerFailure as failure:
+        raise Unanswered(f"the authorization server: {classify(failure.evidence).reason}") from failure
+
+
+def _meaning(answer: Answer, redactor: Redactor) -> dict[str, Any]:
+    fields = document(answer.body)
+    if answer.status in (200, 201) and fields is not None and "error" not in fields:
+        return fields
+    error = fields.get("error") if fields is not None else None
+    if not isinstance(error, str) or answer.status >= 500 or answer.status == 429 or error in _PASSING:
+        raise Unanswered(f"the authorization server answered HTTP {answer.status}", retry_after=_retry_after(answer))
+    description = str((fields or {}).get("error_description") or "")
+    raise Refused(redactor.mask(error)[:80], redactor.mask(" ".join(description.split()))[:200])
+
+
+def _retry_after(answer: Answer) -> float | None:
+    value = answer.headers.get("retry-after", "").strip()
+    return float(value[:9]) if value.isascii() and value.isdigit() else None
+
+
+def _seconds(value: object) -> float | None:
+    """``expires_in``, also where it is written as a text; nonsense says nothing."""
+    try:
+        seconds = float(value)  # type: ignore[arg-type]  # anything may stand there
+    except (TypeError, ValueError):
+        return None
+    return seconds if 0 <= seconds < 10**10 else None

@@ -1,0 +1,148 @@
+"""``holdfast approve``: tools that say something else than when they were first seen, looked at and approved."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from holdfast.cli.output import data_console, print_error, print_json, side_console
+from holdfast.cli.reaching import AsJson, Config, Url, ask, chosen, found_hub, near
+from holdfast.cli.status_words import counted, one_line
+from holdfast.control.client import Control
+from holdfast.control.find import Found
+from holdfast.control.models import Approval
+from holdfast.core.redact import plain
+from holdfast.errors import HubRefused, UnknownTool, UsageError
+
+__all__ = ["app"]
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+JSON_VERSION = 1
+
+_DIFF = {"+": "green", "-": "red", "@": "cyan"}
+
+
+@app.command()
+def approve(
+    server: Annotated[str | None, typer.Argument(metavar="SERVER", help="Approve what its tools say now")] = None,
+    tool: Annotated[str | None, typer.Argument(metavar="TOOL", help="Of this tool alone")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first")] = False,
+    mark: Annotated[
+        str | None, typer.Option("--mark", metavar="MARK", help="Only if the change is still the one that was shown")
+    ] = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    config: Config = None,
+) -> None:
+    """Show which tools say something else than when they were first seen; with a SERVER, approve that.
+
+    Whatever is approved is shown first, line by line, and on a terminal you are
+    asked. A tool that changes once more meanwhile is not approved. A held tool can
+    be called again once its change is approved.
+
+    Exit code 0: shown, or approved. 1: not approved, or no hub is running.
+    """
+    if mark is not None and tool is None:
+        raise UsageError("--mark is of one tool's change", hint="name the SERVER and the TOOL")
+    found = found_hub(url, config)
+    changes = _wanted(found, server, tool, mark)
+    if as_json and server is None:
+        print_json({"version": JSON_VERSION, "approvals": [change.model_dump(mode="json") for change in changes]})
+        return
+    if not as_json:
+        _show(changes, server, offered=server is None)
+    if server is not None and changes:
+        agreed = yes or mark is not None or as_json or not sys.stdin.isatty() or _agreed(changes)
+        raise typer.Exit(_approve(found, changes, as_json=as_json) if agreed else 1)
+    if as_json:
+        _print_done([], [])
+
+
+def _wanted(found: Found, server: str | None, tool: str | None, mark: str | None) -> list[Approval]:
+    """The changes that are asked for."""
+
+    async def look(control: Control) -> list[Approval]:
+        if server is not None:
+            chosen([server], (one.id for one in (await control.servers()).servers))
+        return [one for one in (await control.approvals()).approvals if server in (None, one.server)]
+
+    changes = ask(found, look)
+    if tool is None:
+        return changes
+    one = next((change for change in changes if change.tool == tool), None)
+    if one is None:
+        hint = near(tool, [change.tool for change in changes], f"nothing of `{server}` waits for approval")
+        raise UnknownTool(f"no change of a tool `{tool}` of `{server}` waits for approval", hint=hint)
+    return [one.model_copy(update={"mark": mark}) if mark is not None else one]
+
+
+def _show(changes: Sequence[Approval], server: str | None, *, offered: bool) -> None:
+    console = data_console()
+    for change in changes:
+        _show_change(console, change, offered=offered)
+    side = side_console()
+    if not changes:
+        side.print(f"every tool{f' of {server}' if server else ''} is as it was when it was first seen, or approved")
+    elif offered:
+        held = sum(change.held for change in changes)
+        side.print(f"{counted(len(changes), 'tool')} changed, {held} held until approved", style="bold")
+
+
+def _show_change(console: Console, change: Approval, *, offered: bool) -> None:
+    how = ("held", "yellow") if change.held else ("changed, not held", "dim")
+    title = Text.assemble((f"{one_line(change.server)}  {one_line(change.tool)}", "bold"), "  ", how)
+    console.print(title, soft_wrap=True)
+    for line in change.changes:
+        console.print(Text(f"  {_as_it_is(line)}", style=_DIFF.get(line[:1], "")), soft_wrap=True)
+    if offered:
+        command = shlex.join(["holdfast", "approve", change.server, change.tool, "--mark", change.mark])
+        console.print(Text.assemble("  $ ", (plain(command), "bold cyan"), "\n"), soft_wrap=True)
+
+
+def _as_it_is(line: str) -> str:
+    """A line of a diff as it is, indentation and all, without anything that a terminal would obey."""
+    return plain(line).replace("\n", " ")
+
+
+def _agreed(changes: Sequence[Approval]) -> bool:
+    side_console().print(f"approve {counted(len(changes), 'change')}? [y/N] ", end="")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _approve(found: Found, changes: Sequence[Approval], *, as_json: bool) -> int:
+    done: list[Approval] = []
+    refused: list[tuple[Approval, HubRefused]] = []
+
+    async def each(control: Control) -> None:
+        for change in changes:
+            try:
+                await control.approve(change.server, tool=change.tool, mark=change.mark or None)
+                done.append(change)
+            except HubRefused as exc:  # the others are their own matter
+                refused.append((change, exc))
+
+    ask(found, each)
+    if as_json:
+        _print_done(done, refused)
+        return 1 if refused else 0
+    for change in done:
+        data_console().print(f"approved: {one_line(change.server)}  {one_line(change.tool)}", soft_wrap=True)
+    for _, exc in refused:
+        print_error(one_line(exc.message), one_line(exc.hint))
+    return 1 if refused else 0
+
+
+def _print_done(done: Sequence[Approval], refused: Sequence[tuple[Approval, HubRefused]]) -> None:
+    approved = [{"server": change.server, "tool": change.tool} for change in done]
+    failed = [
+        {"server": change.server, "tool": change.tool, "error": exc.message, "hint": exc.hint or None}
+        for change, exc in refused
+    ]
+    print_json({"version": JSON_VERSION, "approved": approved, "refused": failed})

@@ -1,0 +1,110 @@
+"""``holdfast auth status``: where each server's credentials come from, and how they are."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from holdfast.cli.output import data_console, print_json, side_console
+from holdfast.cli.times import until
+from holdfast.config.load import load_config
+from holdfast.config.spec import Config, ServerSpec
+
+if TYPE_CHECKING:
+    from holdfast.auth.status import LoginStatus
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False, no_args_is_help=True)
+
+_WITHOUT_LOGIN = {
+    "none": "not logged in",
+    "header": "uses the Authorization header of its definition",
+    "callable": "a program gives its headers",
+    "off": "takes no login (its definition says so)",
+    "process": "takes no login (it is a command)",
+}
+
+
+@app.callback()
+def auth() -> None:
+    """Look at logins; `holdfast login` and `holdfast logout` change them."""
+
+
+@app.command()
+def status(
+    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
+) -> None:
+    """Show which servers you are logged in to, for how long, and for what. No token is shown, and nobody is asked.
+
+    Exit code 0: every login there is can be used. 1: at least one has ended, and somebody has to log in anew.
+    """
+    found = load_config(config)
+    now = time.time()
+    statuses = _statuses(found)
+    if as_json:
+        print_json({"servers": [_as_json(one, now) for one in statuses]})
+    else:
+        _show(statuses, now)
+    raise typer.Exit(0 if all(one.kind != "login" or _lasts(one, now) for one in statuses) else 1)
+
+
+def _statuses(config: Config) -> list[LoginStatus]:
+    from holdfast.auth.status import status_of  # noqa: PLC0415 - costs most of a second; a bad config need not wait
+    from holdfast.auth.store import TokenStore  # noqa: PLC0415
+
+    store = TokenStore()
+    return [status_of(server, store) for server in config.servers.values() if isinstance(server, ServerSpec)]
+
+
+def _as_json(status: LoginStatus, now: float) -> dict[str, Any]:
+    if status.kind != "login":
+        return {"id": status.server_id, "credentials": status.kind}
+    return {
+        "id": status.server_id,
+        "credentials": status.kind,
+        "usable": status.usable(now),
+        "expired": status.expired(now),
+        "expires_at": status.expires_at,
+        "refreshable": status.refreshable,
+        "refused": status.refused or None,
+        "scope": status.scope,
+        "issuer": status.issuer,
+        "resource": status.resource,
+        "client_id": status.client_id,
+        "source": status.source,
+        "place": status.place,
+    }
+
+
+def _show(statuses: list[LoginStatus], now: float) -> None:
+    console = data_console()
+    for one in statuses:
+        style, words = _words(one, now)
+        console.print(Text.assemble((one.server_id, "bold"), "  ", (words, style)), soft_wrap=True)
+        if one.kind == "login":
+            scope = f"for {one.scope}, " if one.scope else ""
+            console.print(Text(f"  {scope}by {one.issuer}, kept in {one.place}", style="dim"), soft_wrap=True)
+    if not statuses:
+        side_console().print("no servers are configured")
+
+
+def _words(one: LoginStatus, now: float) -> tuple[str, str]:
+    if one.kind != "login":
+        return "dim", _WITHOUT_LOGIN[one.kind]
+    when = "ended" if one.expired(now) else "ends"
+    time_left = f"; its token {when} {until(one.expires_at, now)}" if one.expires_at is not None else ""
+    if _lasts(one, now):
+        renewed = " and is renewed by itself" if one.refreshable and time_left else ""
+        return "green", f"logged in{time_left}{renewed}"
+    why = "was revoked, or has ended" if one.refused else f"ended {until(one.expires_at, now)}, and cannot be renewed"
+    return "yellow", f"the login {why}: run `holdfast login {shlex.quote(one.server_id)}`"
+
+
+def _lasts(one: LoginStatus, now: float) -> bool:
+    """Whether it can be used, and nobody said that it is over."""
+    return one.usable(now) and not one.refused

@@ -1,0 +1,204 @@
+"""How an examination looks for people: a line for what is well, all of what is not, the worst last, in 80 columns."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.text import Text
+
+from holdfast.cli.output import data_console
+from holdfast.core.redact import plain
+from holdfast.doctor.codes import Code, Severity
+from holdfast.doctor.findings import Edit, Finding
+from holdfast.doctor.report import Health, Report, ServerReport
+
+__all__ = ["print_code", "print_report"]
+
+WIDEST = 100
+"""Lines longer than this are hard to read, however wide the terminal."""
+
+_ORDER: tuple[Health, ...] = ("healthy", "disabled", "warned", "failed")
+_LABELS: dict[Health, tuple[str, str]] = {
+    "healthy": ("ok", "green"),
+    "disabled": ("off", "dim"),
+    "warned": ("warning", "yellow"),
+    "failed": ("FAILED", "bold red"),
+}
+_COLOURS: dict[Severity, str] = {"error": "red", "warning": "yellow", "note": "cyan"}
+_LABEL_WIDTH = 9
+
+
+def print_report(report: Report) -> None:
+    """The whole report, on stdout."""
+    page = _Page(data_console())
+    page.heading(report)
+    width = max((len(server.id) for server in report.servers), default=0)
+    ranked = sorted(report.servers, key=lambda server: _ORDER.index(server.health))
+    for server in (one for one in ranked if one.health in ("healthy", "disabled")):
+        page.line_of(server, width)
+    for result in report.checks:
+        page.findings(result.findings)
+    for server in (one for one in ranked if one.health in ("warned", "failed")):
+        page.block_of(server)
+    page.repairs(report)
+    page.summary(report)
+
+
+def print_code(code: Code) -> None:
+    """What a code means."""
+    page = _Page(data_console())
+    page.say(Text.assemble((code.id, "bold"), (f"  {code.severity}", _COLOURS[code.severity])))
+    page.wrapped(f"{code.means}.", indent=2)
+    page.wrapped(f"Cause: {code.cause}", indent=2, hang=7)
+    page.wrapped(f"Cure:  {code.cure}", indent=2, hang=7)
+
+
+class _Page:
+    """What is printed, line by line."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._width = min(console.width, WIDEST)
+
+    # Parts of the report
+
+    def heading(self, report: Report) -> None:
+        if report.file is None:
+            self.say("No configuration was found, so there is nothing to check. Looked at:")
+            for path in report.searched:
+                self.say(f"  {path}")
+            self.say("`holdfast import` lists the servers of your other MCP clients.")
+            return
+        self.say(f"Configuration: {report.file}")
+        if report.hub is not None:
+            self.say(f"Running hub:   {report.hub.url}, pid {report.hub.pid}, version {report.hub.version}")
+        self.say("")
+
+    def line_of(self, server: ServerReport, width: int) -> None:
+        """One line for a server that needs nobody; what is worth knowing stands under it."""
+        label, colour = _LABELS[server.health]
+        line = Text.assemble((f"{label:<{_LABEL_WIDTH}}", colour), (f"{server.id:<{width}}", "bold"), "  ")
+        line.append(_in_short(server))
+        self.say(line)
+        self.findings(server.findings)
+
+    def block_of(self, server: ServerReport) -> None:
+        """Everything about a server that needs somebody."""
+        label, colour = _LABELS[server.health]
+        self.say("")
+        line = Text.assemble((f"{label:<{_LABEL_WIDTH}}", colour), (server.id, "bold"), (f"  {server.target}", "dim"))
+        line.rstrip()
+        line.truncate(self._width, overflow="ellipsis")
+        self.say(line)
+        if server.health == "warned":
+            self.wrapped(_in_short(server), indent=2)
+        self.findings(server.findings)
+        if server.hub is not None:
+            self.wrapped(f"hub: {_hub_words(server)}", indent=2)
+
+    def findings(self, findings: Iterable[Finding]) -> None:
+        for found in findings:
+            self._finding(found)
+
+    def repairs(self, report: Report) -> None:
+        for repaired in report.repairs:
+            self.say("")
+            done = "done" if repaired.done else "not done"
+            self.wrapped(f"--fix, {done}: {repaired.words} ({repaired.code})", indent=0)
+
+    def summary(self, report: Report) -> None:
+        if report.file is None:
+            return
+        if report.servers or not report.ok:
+            self.say("")
+        if not report.servers:
+            self.say("no servers are configured there" if report.ok else "nothing was checked: correct this first")
+            return
+        well = report.count("healthy") + report.count("warned")
+        total = len(report.servers) - report.count("disabled")
+        failed = [server.id for server in report.servers if server.health == "failed"]
+        words = f"{well} of {total} servers can be used"
+        if failed:
+            words += f"; failed: {', '.join(failed)}"
+        self.wrapped(words, indent=0, style="bold")
+        if failed:
+            self.say(f"`holdfast doctor explain {_first_code(report)}` tells more of a code.")
+
+    # A finding
+
+    def _finding(self, found: Finding) -> None:
+        lead = f"{found.code}  "
+        self.wrapped(lead + found.words, indent=2, hang=2, lead=(len(lead), _COLOURS[found.severity]))
+        for line in found.detail.splitlines():
+            self.say(Text(f"    | {line}", style="dim"))
+        self.wrapped(f"fix: {found.remedy.text}", indent=4, hang=5)
+        for edit in found.remedy.edits:
+            self.say(Text(f"      in {edit.place} write: {_fragment(edit)}", style="cyan"))
+        for command in found.remedy.commands:
+            self.say(Text(f"      $ {command}", style="cyan"))
+
+    # Lines
+
+    def say(self, line: str | Text) -> None:
+        """A line as it is: what may be pasted is never broken."""
+        text = Text(line) if isinstance(line, str) else line
+        text.plain = plain(text.plain)
+        self._console.print(text, soft_wrap=True)
+
+    def wrapped(
+        self, words: str, *, indent: int, hang: int = 0, style: str = "", lead: tuple[int, str] | None = None
+    ) -> None:
+        """Words, broken where the terminal ends."""
+        lines = textwrap.wrap(
+            " ".join(words.split(" ")),
+            width=self._width,
+            initial_indent=" " * indent,
+            subsequent_indent=" " * (indent + hang),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for number, line in enumerate(lines or [""]):
+            text = Text(line, style=style)
+            if lead is not None and number == 0:
+                text.stylize(lead[1], indent, indent + lead[0])
+            self.say(text)
+
+
+def _in_short(server: ServerReport) -> str:
+    if server.health == "disabled":
+        return "disabled in its definition"
+    seen = {result.check: result for result in server.checks}
+    words = []
+    if server.tools is not None:
+        words.append(f"{server.tools} tool{'' if server.tools == 1 else 's'}")
+    if "handshake" in seen:
+        words.append(seen["handshake"].seen.partition(" after ")[0].removeprefix("speaks "))
+    words.append(f"{server.elapsed_ms / 1000:.2f} s")
+    if server.hub is not None:
+        words.append(f"hub: {_hub_words(server)}")
+    return ", ".join(words)
+
+
+def _hub_words(server: ServerReport) -> str:
+    live = server.hub
+    if live is None:
+        return ""
+    retry = f", tries again in {live.retry_in:.0f} s" if live.retry_in is not None else ""
+    return f"{live.state.replace('_', ' ')}, breaker {live.breaker.replace('_', ' ')}{retry}"
+
+
+def _fragment(edit: Edit) -> str:
+    """What to write, as it stands in the file: ``"headers": {"Authorization": "…"}``."""
+    keys = edit.keys
+    text = edit.value
+    for key in reversed(keys[1:]):
+        text = f"{{{json.dumps(key)}: {text}}}"
+    return f"{json.dumps(keys[0])}: {text}"
+
+
+def _first_code(report: Report) -> str:
+    found = (one for server in report.servers for one in server.findings if one.severity == "error")
+    return next(found).code

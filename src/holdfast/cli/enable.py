@@ -1,0 +1,30 @@
+"""``holdfast enable``: switch servers on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.acting import act_on
+from holdfast.cli.reaching import AsJson, Config, Url, found_hub
+from holdfast.control.client import Control
+
+__all__ = ["app"]
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+
+@app.command()
+def enable(
+    servers: Annotated[list[str], typer.Argument(metavar="SERVER", help="The servers to switch on")],
+    as_json: AsJson = False,
+    url: Url = None,
+    config: Config = None,
+) -> None:
+    """Switch servers on; each is connected to in the background.
+
+    Exit code 0: all are switched on. 1: at least one is not, or no hub is running.
+    """
+    found = found_hub(url, config)
+    raise typer.Exit(act_on(found, servers, Control.enable, doing="switching on", as_json=as_json))

@@ -1,0 +1,55 @@
+"""``holdfast logout``: a server's login is forgotten, here and at its authorization server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+import typer
+from rich.text import Text
+
+from holdfast.cli.output import data_console, side_console
+from holdfast.cli.servers import chosen_server
+from holdfast.config.load import load_config
+from holdfast.config.spec import Config, ServerSpec
+
+if TYPE_CHECKING:
+    from holdfast.auth.login import LoggedOut
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+
+@app.command()
+def logout(
+    server: Annotated[str, typer.Argument(metavar="SERVER", help="Its name in the configuration")],
+    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
+) -> None:
+    """Forget a server's login: its tokens are removed, and revoked where the authorization server can do that.
+
+    Exit code 0: there is no login any more.
+    """
+    found = load_config(config)
+    gone = anyio.run(_log_out, chosen_server(found, server, "log out of"))
+    if gone is None:
+        side_console().print(Text(f"Nobody was logged in to {server}."), soft_wrap=True)
+        return
+    revoked = f", and revoked by {gone.grant.issuer}" if gone.revoked else ""
+    data_console().print(Text(f"Logged out of {server}: its tokens are removed{revoked}."), soft_wrap=True)
+    if others := _others(found, gone, server):
+        side_console().print(Text(f"The same login was used for {', '.join(others)}."), soft_wrap=True)
+
+
+async def _log_out(spec: ServerSpec) -> LoggedOut | None:
+    from holdfast.auth.login import log_out  # noqa: PLC0415 - costs most of a second; a bad config need not wait for it
+    from holdfast.auth.store import TokenStore  # noqa: PLC0415
+
+    return await log_out(spec, store=TokenStore())
+
+
+def _others(config: Config, gone: LoggedOut, server: str) -> list[str]:
+    """The other servers that had the same login."""
+    from holdfast.auth.addresses import canonical  # noqa: PLC0415 - see above
+
+    servers = [one for one in config.servers.values() if isinstance(one, ServerSpec) and one.id != server]
+    return [one.id for one in servers if one.url and canonical(one.url) in gone.grant.servers]

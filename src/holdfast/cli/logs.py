@@ -1,0 +1,70 @@
+"""``holdfast logs``: what a server's process wrote, and what the hub noted of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from holdfast.cli.output import data_console, print_json_line
+from holdfast.cli.reaching import AsJson, Config, Url, ask, chosen, found_hub
+from holdfast.cli.status_words import clock
+from holdfast.control.client import Control
+from holdfast.control.models import LogLine
+from holdfast.core.redact import plain
+from holdfast.errors import NoHub
+
+__all__ = ["app"]
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+_STYLES = {"error": "red", "critical": "red", "warning": "yellow"}
+
+
+@app.command()
+def logs(
+    server: Annotated[str, typer.Argument(metavar="SERVER", help="The server")],
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", metavar="N", min=1, max=1_000, help="How many of the last lines")
+    ] = 200,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Stay, and show lines as they come")] = False,
+    as_json: AsJson = False,
+    url: Url = None,
+    config: Config = None,
+) -> None:
+    """Show the last lines about a server: what it wrote to stderr, and what the hub noted.
+
+    With --json each line is a JSON object. Exit code 0: they were shown. 1: there
+    is no such server, no hub is running, or it ended while it was followed.
+    """
+    show = _as_json if as_json else _for_people(data_console())
+
+    async def tell(control: Control) -> None:
+        name = chosen([server], (one.id for one in (await control.servers()).servers))[0]
+        if not follow:
+            for line in (await control.logs(name, lines=lines)).lines:
+                show(line)
+            return
+        async with aclosing(control.follow(name, lines=lines)) as coming:
+            async for line in coming:
+                show(line)
+        raise NoHub(f"no more is heard of `{name}`: the hub ended, or its configuration no longer has it")
+
+    ask(found_hub(url, config), tell)
+
+
+def _as_json(line: LogLine) -> None:
+    print_json_line(line.model_dump(mode="json"))
+
+
+def _for_people(console: Console) -> Callable[[LogLine], None]:
+    def show(line: LogLine) -> None:
+        head = (f"{clock(line.at)}  {line.source:<6}  ", "dim")
+        body = (plain(line.text).rstrip("\n"), _STYLES.get(line.level.lower(), ""))
+        console.print(Text.assemble(head, body), soft_wrap=True)
+
+    return show

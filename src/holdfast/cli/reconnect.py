@@ -1,0 +1,33 @@
+"""``holdfast reconnect``: a new connection to a server, now."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.acting import act_on
+from holdfast.cli.reaching import AsJson, Config, Url, found_hub
+from holdfast.control.client import Control
+
+__all__ = ["app"]
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+
+@app.command()
+def reconnect(
+    servers: Annotated[list[str], typer.Argument(metavar="SERVER", help="The servers to connect to anew")],
+    as_json: AsJson = False,
+    url: Url = None,
+    config: Config = None,
+) -> None:
+    """Connect to servers anew, now: breakers close, and attempts are counted afresh.
+
+    It waits until each is connected, or has failed. A server that is switched off
+    is not connected to: `holdfast enable` switches it on.
+
+    Exit code 0: all are connected. 1: at least one is not, or no hub is running.
+    """
+    found = found_hub(url, config)
+    raise typer.Exit(act_on(found, servers, Control.reconnect, doing="connecting to", as_json=as_json))

@@ -1,0 +1,100 @@
+"""``holdfast status``: how the servers of a running hub are, once or live."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from holdfast.cli.output import data_console, print_json, side_console
+from holdfast.cli.page import page_of
+from holdfast.cli.reaching import AsJson, Config, Url, ask, chosen, found_hub
+from holdfast.cli.status_card import card
+from holdfast.cli.status_view import counsel, heading, table, worst_last
+from holdfast.cli.status_watch import watch_hub
+from holdfast.cli.status_words import is_well, span, tally
+from holdfast.control.client import Control
+from holdfast.control.find import Found
+from holdfast.control.models import HubView, Server, Servers
+from holdfast.errors import HoldfastError, UsageError
+
+__all__ = ["app"]
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+JSON_VERSION = 1
+
+
+@app.command()
+def status(
+    servers: Annotated[list[str] | None, typer.Argument(metavar="SERVER", help="Only these servers, in full")] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Stay, and show changes as they happen")] = False,
+    as_json: AsJson = False,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the hub's status page in a browser")] = False,
+    url: Url = None,
+    config: Config = None,
+) -> None:
+    """Show how every server of a running hub is, the worst last, and what to do about it.
+
+    With --watch on a terminal, arrow keys select a server and enter shows all of
+    it; r reconnects it, d and e switch it off and on, q ends. Elsewhere it prints
+    a line for each change, or with --json an object a line for each event.
+
+    Exit code 0: every server shown is available, or at rest on purpose (idle or
+    disabled). 1: at least one is not, or no hub is running. 2: wrong usage.
+    """
+    if open_page and (watch or as_json or servers):
+        raise UsageError("--open stands alone", hint="the page shows everything")
+    found = found_hub(url, config)
+    if open_page:
+        _open(found)
+    elif watch:
+        raise typer.Exit(watch_hub(found, servers or [], as_json=as_json))
+    else:
+        raise typer.Exit(_show_once(found, servers or [], as_json=as_json))
+
+
+def _show_once(found: Found, names: Sequence[str], *, as_json: bool) -> int:
+    hub, fleet = ask(found, _look)
+    wanted = set(chosen(names, (server.id for server in fleet.servers)))
+    servers = [server for server in fleet.servers if not wanted or server.id in wanted]
+    if as_json:
+        shown = [server.model_dump(mode="json") for server in servers]
+        print_json({"version": JSON_VERSION, "hub": hub.model_dump(mode="json"), "servers": shown})
+    else:
+        _show(hub, servers, fleet.now, in_full=bool(wanted))
+    return 0 if all(map(is_well, servers)) else 1
+
+
+async def _look(control: Control) -> tuple[HubView, Servers]:
+    return await control.hub(), await control.servers()
+
+
+def _show(hub: HubView, servers: Sequence[Server], now: float, *, in_full: bool) -> None:
+    console = data_console()
+    page, ordered = page_of(console), worst_last(servers)
+    lines = heading(hub, now, page)
+    if in_full:
+        for server in ordered:
+            lines += [Text(), *card(server, now, page)]
+    elif servers:
+        lines += [Text(), *table(ordered, now, page), *counsel(ordered, page)]
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    side_console().print(f"\n{tally(servers)}", style="bold", soft_wrap=True)
+
+
+def _open(found: Found) -> None:
+    code = ask(found, Control.code)
+    address = f"{found.url}/#code={code.code}"
+    if webbrowser.open(address):
+        side_console().print(f"the status page of {found.url} opens in your browser")
+    elif sys.stdout.isatty():
+        data_console().print(address, soft_wrap=True)
+        side_console().print(f"no browser was found here: open this address within {span(code.expires_in)}, once")
+    else:  # whoever reads the address may sign in with it: it goes to a person, not into a file
+        raise HoldfastError("no browser was found here", hint="run it on a terminal, and it shows the address to open")

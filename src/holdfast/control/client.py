@@ -1,0 +1,200 @@
+"""A running hub, asked through its control API: what `holdfast status` and `doctor` go by.
+
+Answers are the shapes of ``models.py``. Whatever goes wrong is ``NoHub`` (it could not be asked) or
+``HubRefused`` (it said no, and why).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
+from types import TracebackType
+from typing import NamedTuple, Self, TypeVar
+from urllib.parse import quote
+
+from pydantic import ValidationError
+
+from holdfast.control.find import TOKEN_VARIABLE, Found
+from holdfast.control.models import (
+    ApiError,
+    Approvals,
+    Approve,
+    CatalogView,
+    Code,
+    HubView,
+    LogLine,
+    Logs,
+    Server,
+    Servers,
+    Shape,
+    TargetsView,
+)
+from holdfast.core.classify import classify
+from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, PlainHttpRefused
+from holdfast.core.redact import mask_url
+from holdfast.errors import HubRefused, NoHub, ServerFailure
+from holdfast.wire.api import Answer, Api
+
+__all__ = ["Control", "HubEvent"]
+
+ANSWER_SECONDS = 10.0
+"""A hub on this machine answers in milliseconds; one that takes longer is stuck."""
+
+RECONNECT_SECONDS = 120.0
+"""A reconnect answers when its dial is over, and a dial may take long."""
+
+SILENCE_SECONDS = 45.0
+"""A stream brings a sign of life every 15 s."""
+
+_Shape = TypeVar("_Shape", bound=Shape)
+
+
+class HubEvent(NamedTuple):
+    """One event of the hub's stream: what happened, and its data as JSON."""
+
+    name: str
+    data: str
+
+
+class Control:
+    """Use it as ``async with Control(find_hub()) as hub``."""
+
+    def __init__(self, found: Found) -> None:
+        self._found = found
+        with self._explained():
+            self._api = Api(found.url, headers={"authorization": f"Bearer {found.token}"})
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._api.__aexit__(kind, exc, traceback)
+
+    @property
+    def url(self) -> str:
+        """The hub's address, fit to be shown."""
+        return mask_url(self._found.url)
+
+    # What can be seen.
+
+    async def hub(self) -> HubView:
+        """The hub itself."""
+        return await self._ask(HubView, "GET", "/api/hub")
+
+    async def servers(self) -> Servers:
+        """The whole fleet."""
+        return await self._ask(Servers, "GET", "/api/servers")
+
+    async def server(self, server: str) -> Server:
+        """One server."""
+        return await self._ask(Server, "GET", _of(server))
+
+    async def catalog(self) -> CatalogView:
+        """What is published now."""
+        return await self._ask(CatalogView, "GET", "/api/catalog")
+
+    async def approvals(self) -> Approvals:
+        """Every tool that says something else than when it was first seen."""
+        return await self._ask(Approvals, "GET", "/api/approvals")
+
+    async def targets(self) -> TargetsView:
+        """The hub's servers, as a gateway's targets."""
+        return await self._ask(TargetsView, "GET", "/api/targets")
+
+    async def logs(self, server: str, *, lines: int = 200) -> Logs:
+        """The last lines about a server."""
+        return await self._ask(Logs, "GET", f"{_of(server)}/logs?lines={lines}")
+
+    async def follow(self, server: str, *, lines: int = 0) -> AsyncGenerator[LogLine, None]:
+        """The last lines about a server and all from now on, until the hub ends or no longer has it."""
+        first = f"?lines={lines}" if lines else ""
+        async with aclosing(self._events(f"{_of(server)}/logs/stream{first}")) as events:
+            async for event in events:
+                if event.name == "line":
+                    yield self._read(LogLine, event.data)
+
+    def events(self) -> AsyncGenerator[HubEvent, None]:
+        """Everything that happens from now on, until the hub ends; the first one is ``hello``, with a ``HubView``.
+
+        Close it if you leave it sooner: ``async with aclosing(hub.events()) as events``.
+        """
+        return self._events("/api/events")
+
+    # What can be done.
+
+    async def reconnect(self, server: str) -> Server:
+        """Make a new connection now."""
+        return await self._ask(Server, "POST", f"{_of(server)}/reconnect", within=RECONNECT_SECONDS)
+
+    async def enable(self, server: str) -> Server:
+        """Switch a server on."""
+        return await self._ask(Server, "POST", f"{_of(server)}/enable")
+
+    async def disable(self, server: str) -> Server:
+        """Switch a server off."""
+        return await self._ask(Server, "POST", f"{_of(server)}/disable", within=RECONNECT_SECONDS)
+
+    async def approve(self, server: str, *, tool: str | None = None, mark: str | None = None) -> Server:
+        """Take for good what a tool says now, or all of a server's tools."""
+        return await self._ask(Server, "POST", f"{_of(server)}/approve", body=Approve(tool=tool, mark=mark))
+
+    async def code(self) -> Code:
+        """A code that signs one browser in."""
+        return await self._ask(Code, "POST", "/api/codes")
+
+    async def _ask(
+        self, shape: type[_Shape], method: str, path: str, *, body: Shape | None = None, within: float = ANSWER_SECONDS
+    ) -> _Shape:
+        content = body.model_dump_json().encode() if body is not None else None
+        with self._explained():
+            answer = await self._api.ask(method, path, body=content, within=within)
+        if answer.status != 200:
+            raise self._refusal(answer)
+        return self._read(shape, answer.body)
+
+    async def _events(self, path: str) -> AsyncGenerator[HubEvent, None]:
+        with self._explained():
+            async with aclosing(self._api.events(path, silence=SILENCE_SECONDS)) as events:
+                async for event in events:
+                    if isinstance(event, Answer):
+                        raise self._refusal(event)
+                    yield HubEvent(event.name, event.data)
+
+    def _read(self, shape: type[_Shape], data: bytes | str) -> _Shape:
+        try:
+            return shape.model_validate_json(data)
+        except ValidationError as exc:
+            hint = "is that the address of a hub, of about the same version as this command?"
+            raise NoHub(f"what answers at {self.url} does not speak as a hub does", hint=hint) from exc
+
+    def _refusal(self, answer: Answer) -> HubRefused | NoHub:
+        try:
+            said = ApiError.model_validate_json(answer.body)
+        except ValidationError:
+            hint = "is that the address of a hub?"
+            return NoHub(f"what answers at {self.url} is no hub (HTTP {answer.status})", hint=hint)
+        return HubRefused(said.error, status=answer.status, hint=said.hint)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except ServerFailure as failure:
+            raise self._out_of_reach(failure.evidence) from None
+
+    def _out_of_reach(self, seen: Evidence) -> NoHub:
+        match seen:
+            case NetworkFailure(fault=NetworkFault.REFUSED):
+                return NoHub(f"no hub answers at {self.url}", hint="start it with `holdfast serve`")
+            case PlainHttpRefused():
+                hint = "use https, or a tunnel to a port of this machine"
+                return NoHub(f"the control token would travel unencrypted to {self.url}", hint=hint)
+        verdict = classify(seen)
+        hint = verdict.hint or f"is it still running? {TOKEN_VARIABLE} and --url say which hub is meant"
+        return NoHub(f"the hub at {self.url} could not be asked: {verdict.reason}", hint=hint)
+
+
+def _of(server: str) -> str:
+    return f"/api/servers/{quote(server, safe='')}"

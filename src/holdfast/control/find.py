@@ -1,0 +1,154 @@
+"""Where a hub of this user runs: each leaves word of its address and its control token, readable by nobody else.
+
+One file for each hub, ``hubs/<pid>.json`` in the user's state folder. A hub takes its own away when it ends;
+what a killed one left behind is passed over and removed by whoever looks next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from holdfast.config.find import state_folder
+from holdfast.core.redact import mask_url
+from holdfast.errors import NoHub
+
+__all__ = ["TOKEN_VARIABLE", "URL_VARIABLE", "Found", "find_hub", "noted", "running_hubs"]
+
+URL_VARIABLE = "HOLDFAST_URL"
+TOKEN_VARIABLE = "HOLDFAST_CONTROL_TOKEN"  # noqa: S105 - the name of a variable
+
+_START = "start one with `holdfast serve`, or name one that runs elsewhere with --url"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A hub, and what it takes to ask it."""
+
+    url: str
+    """Its address without a path: ``http://127.0.0.1:4653``."""
+    token: str = field(repr=False)
+    pid: int = 0
+    started: float = 0.0
+    """Seconds since the epoch."""
+    config: str = ""
+    """The file that it serves; empty for the demo fleet, and for a hub that left no word."""
+    version: str = ""
+
+
+def find_hub(
+    *,
+    url: str | None = None,
+    token: str | None = None,
+    config: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Found:
+    """The hub that is meant: the one at ``url`` or ``$HOLDFAST_URL``, else the one that runs on this machine.
+
+    Where several run, the one that serves ``config``; if none does, the error names them all.
+    """
+    env = os.environ if environ is None else environ
+    wanted = url or env.get(URL_VARIABLE)
+    hubs = running_hubs(env)
+    if wanted:
+        return _named(wanted, token or env.get(TOKEN_VARIABLE), hubs)
+    if len(hubs) > 1 and config is not None:
+        hubs = [hub for hub in hubs if hub.config == str(config.absolute())] or hubs
+    if not hubs:
+        raise NoHub("no hub is running here", hint=_START)
+    if len(hubs) > 1:
+        listed = "".join(f"\n  --url {hub.url}   {hub.config or 'the demo fleet'}" for hub in hubs)
+        raise NoHub("several hubs are running here", hint=f"say which one:{listed}")
+    found = hubs[0]
+    return replace(found, token=token) if token else found
+
+
+def running_hubs(environ: Mapping[str, str] | None = None) -> list[Found]:
+    """Every hub that this user runs here, the oldest first."""
+    folder = _folder(os.environ if environ is None else environ)
+    try:
+        files = sorted(folder.glob("*.json"))
+    except OSError:
+        return []
+    return sorted((hub for file in files if (hub := _alive(file)) is not None), key=lambda hub: hub.started)
+
+
+@contextmanager
+def noted(hub: Found, *, environ: Mapping[str, str] | None = None) -> Iterator[Path]:
+    """Leave word of a hub of this process, for as long as the block runs."""
+    folder = _folder(os.environ if environ is None else environ)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
+    file = folder / f"{hub.pid}.json"
+    _write(file, json.dumps(asdict(hub)))
+    try:
+        yield file
+    finally:
+        if (left := _read(file)) is None or left.started == hub.started:
+            file.unlink(missing_ok=True)
+
+
+def _folder(environ: Mapping[str, str]) -> Path:
+    return state_folder(environ) / "hubs"
+
+
+def _write(file: Path, text: str) -> None:
+    """In one step, and never readable by others, not even for a moment."""
+    fresh = file.with_suffix(".new")
+    fresh.unlink(missing_ok=True)
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:  # noqa: PTH123 - with its mode from the start
+        stream.write(text)
+    fresh.replace(file)
+
+
+def _alive(file: Path) -> Found | None:
+    hub = _read(file)
+    if hub is not None and _runs(hub.pid):
+        return hub
+    if hub is not None:
+        with suppress(OSError):
+            file.unlink()
+    return None
+
+
+def _read(file: Path) -> Found | None:
+    """What a file says; None if it is not ours, or is no such file: nobody else may send our token anywhere."""
+    try:
+        if file.stat().st_uid != os.getuid():
+            return None
+        read = json.loads(file.read_text(encoding="utf-8"))
+        return Found(
+            url=str(read["url"]),
+            token=str(read["token"]),
+            pid=int(read["pid"]),
+            started=float(read["started"]),
+            config=str(read["config"]),
+            version=str(read["version"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (OSError, OverflowError):  # gone, or another user's by now: none of ours
+        return False
+    return pid > 0
+
+
+def _named(url: str, token: str | None, hubs: list[Found]) -> Found:
+    base = url.rstrip("/").removesuffix("/mcp").rstrip("/")
+    known = next((hub for hub in hubs if hub.url == base), None)
+    if token:
+        return replace(known, token=token) if known is not None else Found(url=base, token=token)
+    if known is None:
+        raise NoHub(
+            f"there is no control token for the hub at {mask_url(base)}",
+            hint=f"set {TOKEN_VARIABLE} to the value that it was started with",
+        )
+    return known

@@ -1,0 +1,144 @@
+"""One server under examination: what is known of it beforehand, and what the checks learned on the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+import anyio
+
+from holdfast.auth.bearer import Logins
+from holdfast.config.definition import Definition
+from holdfast.config.places import KeyPath, Places, joined
+from holdfast.config.spec import BadServer, ServerSpec, Settings
+from holdfast.core.redact import Redactor, mask_url
+from holdfast.doctor.findings import Edit
+from holdfast.doctor.live import LiveHub
+from holdfast.doctor.probe import Probe
+from holdfast.doctor.report import LiveState
+from holdfast.doctor.way import Way
+from holdfast.hub.turnstile import Turnstile
+from holdfast.wire.dial import Dialer
+
+__all__ = ["Case", "Learned", "Tools"]
+
+Resolve: TypeAlias = Callable[[str, int], Awaitable[tuple[str, ...]]]
+"""The addresses of a host; raises ``socket.gaierror``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tools:
+    """What the checks work with, shared by all servers."""
+
+    dialer: Dialer
+    turnstile: Turnstile
+    settings: Settings
+    resolve: Resolve
+    logins: Logins
+    hub: LiveHub | None = None
+    """The hub that runs with this configuration."""
+
+
+@dataclass(kw_only=True)
+class Learned:
+    """What checks found out and later ones need."""
+
+    way: Way | None = None
+    addresses: tuple[str, ...] = ()
+    program: str = ""
+    probe: Probe | None = None
+    failed: bool = False
+    """Whether a check found what keeps the server from being used."""
+    login_ended: str = ""
+    """Why its login is worth nothing any more."""
+    renewed: str = ""
+    """What became of an expired login, if it was renewed."""
+    live: LiveState | None = None
+
+
+@dataclass(kw_only=True)
+class Case:
+    """One server."""
+
+    definition: Definition
+    places: Places
+    tools: Tools
+    deadline: float
+    """When everything about this server must be known, on the event loop's clock."""
+    redactor: Redactor = field(default_factory=Redactor)
+    learned: Learned = field(default_factory=Learned)
+
+    @property
+    def server(self) -> ServerSpec | BadServer:
+        """What became of the definition."""
+        return self.definition.server
+
+    @property
+    def id(self) -> str:
+        """What it is called."""
+        return self.server.id
+
+    @property
+    def spec(self) -> ServerSpec:
+        """The server, for checks that come after its definition was found good."""
+        assert isinstance(self.server, ServerSpec)  # noqa: S101 - such checks need `definition`
+        return self.server
+
+    @property
+    def transport(self) -> str:
+        """Empty where the definition cannot be read."""
+        return self.server.transport if isinstance(self.server, ServerSpec) else ""
+
+    @property
+    def target(self) -> str:
+        """Its command or URL, fit to be shown."""
+        if not isinstance(self.server, ServerSpec):
+            return ""
+        if self.server.transport == "stdio":
+            return self.redactor.mask(" ".join((self.server.command, *self.server.args)))
+        return self.redactor.mask(mask_url(self.server.url))
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline."""
+        return max(self.deadline - anyio.current_time(), 0.0)
+
+    @property
+    def beyond_proxy(self) -> bool:
+        """Whether a proxy stands on the way."""
+        return self.learned.way is not None and bool(self.learned.way.proxy)
+
+    def edit(self, key: str, value: object) -> Edit:
+        """Write ``value`` at ``key`` of this server's definition."""
+        keys = tuple(key.split("."))
+        path: KeyPath = (*self.definition.path, *keys)
+        written = json.dumps(value, ensure_ascii=False)
+        return Edit(place=self.places.label(path), key=joined(path), keys=keys, value=written)
+
+    def url_edit(self, url: str, *, transport: str = "") -> tuple[Edit, ...]:
+        """Write another address, and another transport if it changes with it; only what can be shown is written."""
+        key = next((key for key in ("url", "serverUrl", "httpUrl") if key in self.definition.given), "url")
+        edits = [self.edit(key, mask_url(url))]
+        if transport and transport != self.spec.transport:
+            written = next((key for key in ("type", "transport", "transportType") if key in self.given), "type")
+            edits.append(self.edit(written, transport))
+        return tuple(edits)
+
+    def setting(self, key: str, value: object) -> Edit:
+        """Write ``value`` at ``key`` of Holdfast's own settings."""
+        path: KeyPath = ("holdfast", *key.split("."))
+        keys = ("holdfast", *key.split("."))
+        return Edit(place=self.places.label(path), key=joined(path), keys=keys, value=json.dumps(value))
+
+    @property
+    def given(self) -> Mapping[str, object]:
+        """The definition as it was written, its variables expanded."""
+        return self.definition.given
+
+    @property
+    def host(self) -> str:
+        """The host in its URL."""
+        return urlsplit(self.spec.url).hostname or ""

@@ -1,0 +1,167 @@
+"""The way to a server over the network: its name, its port, its certificate."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import ClassVar
+
+import anyio
+from anyio.streams.tls import TLSAttribute, TLSStream
+
+from holdfast.core.evidence import Evidence, TimedOut, TlsFailure, TlsFault
+from holdfast.doctor.case import Case
+from holdfast.doctor.checks.base import Check, Seen, found
+from holdfast.doctor.diagnosis import network, tls
+from holdfast.doctor.diagnosis.diagnose import way_failed
+from holdfast.doctor.findings import finding
+from holdfast.doctor.way import Way, way_to
+from holdfast.wire.http_client import CONNECT_SECONDS, ssl_context
+from holdfast.wire.network import evidence_of
+
+__all__ = ["NameCheck", "PortCheck", "TlsCheck"]
+
+_OVER_NETWORK = ("http", "sse")
+_ANSWERED_NO = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
+
+
+SUSPICIOUS_SECONDS = 1.0
+"""A port that says nothing to a TLS handshake for so long may wait for something else."""
+
+
+class NameCheck(Check):
+    """Whether the host in its URL has an address."""
+
+    id: ClassVar[str] = "name"
+    looks_at: ClassVar[str] = "whether the host in its URL, or the proxy on the way, has an address"
+    needs: ClassVar[tuple[str, ...]] = ("definition",)
+    transports: ClassVar[tuple[str, ...]] = _OVER_NETWORK
+    finds: ClassVar[tuple[str, ...]] = ("HF-DNS-NAME", "HF-DNS-SERVER", "HF-PROXY-DOWN")
+
+    async def look(self, case: Case) -> Seen:
+        """Resolve it."""
+        way = case.learned.way = way_to(case.spec.url)
+        if way is None:
+            text = "write it as http://host:port/path"
+            return found(
+                finding("HF-DEFINITION", "its URL names no host", text, edits=case.url_edit("http://host/mcp"))
+            )
+        try:
+            with anyio.fail_after(case.left):
+                case.learned.addresses = await case.tools.resolve(way.host, way.port)
+        except TimeoutError:
+            return found(network.no_address(case, way, exists=True))
+        except socket.gaierror as exc:
+            return found(network.no_address(case, way, exists=exc.errno not in _ANSWERED_NO))
+        by = f" (the proxy of {way.variable})" if way.proxy else ""
+        return Seen(f"{way.host} is {', '.join(case.learned.addresses[:3])}{by}")
+
+
+class PortCheck(Check):
+    """Whether anything listens there."""
+
+    id: ClassVar[str] = "port"
+    looks_at: ClassVar[str] = "whether its port, or the proxy's, accepts a connection"
+    needs: ClassVar[tuple[str, ...]] = ("name",)
+    transports: ClassVar[tuple[str, ...]] = _OVER_NETWORK
+    finds: ClassVar[tuple[str, ...]] = ("HF-REFUSED", "HF-FILTERED", "HF-UNREACHABLE", "HF-PROXY-DOWN")
+
+    async def look(self, case: Case) -> Seen:
+        """Connect to all its addresses at once: one that accepts is enough."""
+        way = case.learned.way
+        assert way is not None  # noqa: S101 - `name` found it
+        patience = min(CONNECT_SECONDS, case.left)
+        failures: list[Evidence] = []
+        with anyio.move_on_after(patience):
+            accepted = await _any_accepts(case.learned.addresses, way.port, failures)
+            if accepted:
+                return Seen(f"{accepted} port {way.port} accepts connections")
+            return found(way_failed(case, way, failures[0], after=0.0))
+        return found(network.filtered(case, way, round(patience, 1)))
+
+
+async def _any_accepts(addresses: tuple[str, ...], port: int, failures: list[Evidence]) -> str:
+    accepted: list[str] = []
+
+    async def connect(address: str) -> None:
+        try:
+            stream = await anyio.connect_tcp(address, port)
+        except OSError as exc:
+            seen = evidence_of(exc, doing="a connection")
+            if seen is not None:
+                failures.append(seen)
+            return
+        await stream.aclose()
+        accepted.append(address)
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for address in addresses:
+            tasks.start_soon(connect, address)
+    return accepted[0] if accepted else ""
+
+
+class TlsCheck(Check):
+    """Whether its certificate can be trusted."""
+
+    id: ClassVar[str] = "tls"
+    looks_at: ClassVar[str] = "whether its certificate is valid, trusted and for that name"
+    needs: ClassVar[tuple[str, ...]] = ("port",)
+    transports: ClassVar[tuple[str, ...]] = _OVER_NETWORK
+    finds: ClassVar[tuple[str, ...]] = (
+        "HF-TLS-NAME",
+        "HF-TLS-EXPIRED",
+        "HF-TLS-EARLY",
+        "HF-TLS-CLOCK",
+        "HF-TLS-AUTHORITY",
+        "HF-TLS-UNVERIFIED",
+        "HF-TLS-PLAIN",
+        "HF-TLS-HANDSHAKE",
+    )
+
+    def applies(self, case: Case) -> bool:
+        """Beyond a proxy the handshake shows it."""
+        return super().applies(case) and case.spec.url.lower().startswith("https:") and not case.beyond_proxy
+
+    async def look(self, case: Case) -> Seen:
+        """Shake hands, trusting whom the runtime trusts."""
+        way = case.learned.way
+        assert way is not None  # noqa: S101 - `name` found it
+        patience = min(CONNECT_SECONDS, case.left)
+        seen = await _shaken(way, patience)
+        if isinstance(seen, TlsFailure):
+            return found(await tls.unverified(case, way, seen))
+        if isinstance(seen, TimedOut):
+            return found(await tls.no_handshake(case, way, after=patience))
+        return Seen(seen if isinstance(seen, str) else "the handshake will tell")
+
+
+async def _shaken(way: Way, patience: float) -> str | Evidence | None:
+    """The TLS version, or what was seen instead; a port that is silent but speaks plain HTTP is not waited for."""
+    result: list[str | Evidence | None] = []
+
+    async def shake() -> None:
+        try:
+            result.append(await _shake_hands(way))
+        except (ssl.SSLError, OSError, anyio.BrokenResourceError, anyio.EndOfStream) as exc:
+            result.append(evidence_of(exc, doing="the TLS handshake"))
+        tasks.cancel_scope.cancel()
+
+    async def suspect() -> None:
+        await anyio.sleep(SUSPICIOUS_SECONDS)
+        if await tls.speaks_plain_http(way):
+            result.append(TlsFailure(fault=TlsFault.HANDSHAKE))
+            tasks.cancel_scope.cancel()
+
+    with anyio.move_on_after(patience):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(shake)
+            tasks.start_soon(suspect)
+    return result[0] if result else TimedOut(doing="the TLS handshake", after=patience)
+
+
+async def _shake_hands(way: Way) -> str:
+    async with await anyio.connect_tcp(way.host, way.port) as tcp:
+        stream = await TLSStream.wrap(tcp, hostname=way.host, ssl_context=ssl_context(), standard_compatible=False)
+        version = stream.extra(TLSAttribute.tls_version)  # noqa: S610 - no database is near
+        return f"{version}, certificate valid"

@@ -1,0 +1,197 @@
+"""A TLS handshake that failed: whose clock, name, authority or protocol is wrong.
+
+The certificate is looked at over a second connection that verifies nothing and is sent nothing of ours.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.abc
+from anyio.streams.tls import TLSAttribute, TLSStream
+from cryptography import x509
+
+from holdfast.core.evidence import TlsFailure, TlsFault
+from holdfast.doctor.case import Case
+from holdfast.doctor.findings import Finding, finding, shell
+from holdfast.doctor.way import Way
+
+__all__ = ["no_handshake", "speaks_plain_http", "speaks_tls", "unverified"]
+
+LOOK_SECONDS = 3.0
+"""How long a second look may take; it is only there to say more."""
+
+ANSWER_SECONDS = 1.5
+"""How much of that is for an answer: what the certificate says is known without."""
+
+SKEW = timedelta(minutes=5)
+"""Clocks that differ by more than this are told."""
+
+_QUESTION = b"HEAD / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\nUser-Agent: holdfast\r\n\r\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Certificate:
+    names: tuple[str, ...]
+    issuer: str
+    begins: datetime
+    ends: datetime
+    server_time: datetime | None
+    """What the server's own clock says, if it said so."""
+
+
+async def unverified(case: Case, way: Way, seen: TlsFailure) -> Finding:
+    """The finding for a handshake that failed."""
+    if seen.fault is TlsFault.HANDSHAKE:
+        return await no_handshake(case, way)
+    shown = await _look(way)
+    match seen.fault:
+        case TlsFault.EXPIRED | TlsFault.NOT_YET_VALID if shown is not None and _is_our_clock(shown):
+            return _clock(shown)
+        case TlsFault.EXPIRED:
+            when = f" on {shown.ends:%Y-%m-%d}" if shown else ""
+            text = f"whoever runs {way.host} must renew it; this shows when they did"
+            return finding("HF-TLS-EXPIRED", f"the certificate of {way} expired{when}", text, _show(way))
+        case TlsFault.NOT_YET_VALID:
+            when = f" before {shown.begins:%Y-%m-%d}" if shown else " yet"
+            text = "have it replaced, or wait; if this machine's clock is wrong, set it"
+            return finding("HF-TLS-EARLY", f"the certificate of {way} is not valid{when}", text, _show(way), "date")
+        case TlsFault.WRONG_NAME:
+            return _other_name(case, way, shown)
+        case TlsFault.UNKNOWN_CA:
+            return _unknown_authority(way, shown)
+        case _:
+            text = f"whoever runs {way.host} must replace it; this shows more"
+            words = f"the certificate of {way} does not verify: {seen.detail or 'OpenSSL does not say why'}"
+            return finding("HF-TLS-UNVERIFIED", words, text, _show(way))
+
+
+async def speaks_tls(way: Way) -> bool:
+    """Whether a TLS handshake succeeds there, whatever the certificate."""
+    with anyio.move_on_after(ANSWER_SECONDS):
+        return await _look(way) is not None
+    return False
+
+
+async def speaks_plain_http(way: Way) -> bool:
+    """Whether it answers plain HTTP."""
+    with anyio.move_on_after(LOOK_SECONDS):
+        try:
+            async with await anyio.connect_tcp(way.host, way.port) as stream:
+                return (await _asked(stream, way)).startswith(b"HTTP/")
+        except (OSError, anyio.BrokenResourceError, anyio.EndOfStream):
+            return False
+    return False
+
+
+def _other_name(case: Case, way: Way, shown: _Certificate | None) -> Finding:
+    names = shown.names if shown else ()
+    words = f"the certificate is not for {way.host}" + (f", but for {', '.join(names[:4])}" if names else "")
+    usable = next((name for name in names if "*" not in name), "")
+    if not usable:
+        return finding("HF-TLS-NAME", words, "use a host name that the certificate has in `url`", _show(way))
+    parts = urlsplit(case.spec.url)
+    there = parts._replace(netloc=f"{usable}:{parts.port}" if parts.port else usable).geturl()
+    text = "if that is the server you mean, write that name"
+    return finding("HF-TLS-NAME", words, text, edits=case.url_edit(there))
+
+
+def _unknown_authority(way: Way, shown: _Certificate | None) -> Finding:
+    who = f"{shown.issuer!r}" if shown and shown.issuer else "an authority"
+    text = "if you trust it, get its certificate as a file from whoever runs it, and name that file"
+    command = "export SSL_CERT_FILE=/path/to/its-certificate.pem"
+    return finding("HF-TLS-AUTHORITY", f"the certificate of {way} is signed by {who}, not trusted here", text, command)
+
+
+def _is_our_clock(shown: _Certificate) -> bool:
+    there = shown.server_time
+    return there is not None and abs(there - datetime.now(UTC)) > SKEW and shown.begins <= there <= shown.ends
+
+
+def _clock(shown: _Certificate) -> Finding:
+    here = datetime.now(UTC)
+    there = shown.server_time or here
+    words = (
+        f"this machine's clock says {here:%Y-%m-%d %H:%M} UTC, the server's {there:%Y-%m-%d %H:%M} UTC; "
+        "by the server's, its certificate is valid"
+    )
+    return finding("HF-TLS-CLOCK", words, "set this machine's clock", "sudo timedatectl set-ntp true", "date -u")
+
+
+async def no_handshake(case: Case, way: Way, *, after: float | None = None) -> Finding:
+    """The finding for a handshake that came to nothing, or to no end."""
+    if await speaks_plain_http(way):
+        there = urlsplit(case.spec.url)._replace(scheme="http").geturl()
+        words = f"{way} speaks plain http, and `url` says https"
+        return finding("HF-TLS-PLAIN", words, "write http", edits=case.url_edit(there))
+    how = "failed" if after is None else f"came to no end within {after:.3g} s"
+    text = "look at the server's TLS settings (versions, ciphers, a client certificate); this shows the exchange"
+    return finding("HF-TLS-HANDSHAKE", f"the TLS handshake with {way} {how}", text, _show(way))
+
+
+def _show(way: Way) -> str:
+    name = shell("openssl", "s_client", "-connect", str(way), "-servername", way.host)
+    return f"{name} </dev/null"
+
+
+async def _look(way: Way) -> _Certificate | None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with anyio.move_on_after(LOOK_SECONDS):
+        try:
+            tcp = await anyio.connect_tcp(way.host, way.port)
+            async with tcp:
+                stream = await TLSStream.wrap(tcp, hostname=way.host, ssl_context=context, standard_compatible=False)
+                encoded = stream.extra(TLSAttribute.peer_certificate_binary)  # noqa: S610 - no database is near
+                return _read(encoded, _date(await _asked(stream, way)))
+        except (OSError, anyio.BrokenResourceError, anyio.EndOfStream, ValueError):
+            return None
+    return None
+
+
+async def _asked(stream: anyio.abc.ByteStream, way: Way) -> bytes:
+    """The beginning of its answer to a question that names nobody and carries nothing."""
+    with anyio.move_on_after(ANSWER_SECONDS):
+        try:
+            await stream.send(_QUESTION % way.host.encode("utf-8"))
+            return await stream.receive(4096)
+        except (anyio.EndOfStream, anyio.BrokenResourceError, ssl.SSLError):
+            return b""
+    return b""
+
+
+def _date(answer: bytes) -> datetime | None:
+    for line in answer.split(b"\r\n"):
+        if line.lower().startswith(b"date:"):
+            try:
+                return parsedate_to_datetime(line[5:].strip().decode("latin-1")).astimezone(UTC)
+            except (ValueError, TypeError):
+                return None
+    return None
+
+
+def _read(encoded: bytes | None, server_time: datetime | None) -> _Certificate | None:
+    if encoded is None:
+        return None
+    certificate = x509.load_der_x509_certificate(encoded)
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = (*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress)))
+    except x509.ExtensionNotFound:
+        names = ()
+    organisation = certificate.issuer.get_attributes_for_oid(x509.NameOID.ORGANIZATION_NAME)
+    common = certificate.issuer.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    issuer = next((str(part.value) for part in (*common, *organisation)), "")
+    return _Certificate(
+        names=names,
+        issuer=issuer,
+        begins=certificate.not_valid_before_utc,
+        ends=certificate.not_valid_after_utc,
+        server_time=server_time,
+    )

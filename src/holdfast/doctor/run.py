@@ -1,0 +1,259 @@
+"""All checks of all servers, side by side: each under a deadline, and one that crashes is a finding like any other."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.abc
+
+from holdfast._version import __version__
+from holdfast.auth.bearer import Logins
+from holdfast.auth.store import TokenStore
+from holdfast.config.definition import Definition
+from holdfast.config.reading import Reading
+from holdfast.config.spec import BadServer, ServerSpec
+from holdfast.core.redact import Redactor, mask_url
+from holdfast.doctor.case import Case, Resolve, Tools
+from holdfast.doctor.checks.all import CHECKS, WHOLE_CHECKS
+from holdfast.doctor.checks.base import Check, Seen, Whole, WholeCheck
+from holdfast.doctor.findings import Finding, finding, shell
+from holdfast.doctor.live import LiveHub, hub_of
+from holdfast.doctor.repair import repair
+from holdfast.doctor.report import CheckResult, Health, HubSeen, Repaired, Report, ServerReport, worst
+from holdfast.doctor.resolving import resolve
+from holdfast.hub.store import default_state_file
+from holdfast.hub.turnstile import Turnstile
+from holdfast.wire.dial import Dialer
+from holdfast.wire.warden import Warden
+
+__all__ = ["Doctor", "OnServer"]
+
+GRACE_SECONDS = 0.5
+"""A check that keeps its own deadline says more than one that is cut off: it gets this moment to do so."""
+
+OnServer = Callable[[ServerReport], None]
+"""Told of each server as soon as everything is known of it."""
+
+
+class Doctor:
+    """Examines the servers of one configuration. The checks, and how names are resolved, can be given, for tests."""
+
+    def __init__(
+        self,
+        reading: Reading,
+        *,
+        timeout: float | None = None,
+        fix: bool = False,
+        checks: Sequence[Check] = CHECKS,
+        whole_checks: Sequence[WholeCheck] = WHOLE_CHECKS,
+        resolve: Resolve = resolve,
+    ) -> None:
+        self._reading = reading
+        self._timeout = timeout or reading.config.settings.load.attempt_timeout
+        self._fix = fix
+        self._checks = checks
+        self._whole_checks = whole_checks
+        self._resolve = resolve
+        self._repairs: list[Repaired] = []
+
+    async def examine(self, names: Sequence[str] = (), *, on_server: OnServer | None = None) -> Report:
+        """Look at all servers that are enabled, or at those named."""
+        began = anyio.current_time()
+        hub = self._live_hub()
+        async with Warden() as warden, anyio.create_task_group() as timers:
+            if hub is not None:
+                timers.start_soon(hub.ask)
+            store = TokenStore()
+            whole = await self._look_at_whole(store)
+            tools = self._tools(warden, timers, store, whole, hub)
+            servers = await self._examine_all(names, tools, on_server)
+        return Report(
+            holdfast=__version__,
+            ok=all(server.health != "failed" for server in servers),
+            file=str(self._source) if self._source is not None else None,
+            hub=_hub_seen(hub),
+            checks=(*whole, *([_silent_hub(hub)] if hub is not None and hub.error else [])),
+            servers=servers,
+            repairs=tuple(self._repairs),
+            elapsed_ms=_ms(began),
+        )
+
+    @property
+    def _source(self) -> Path | None:
+        return self._reading.config.source
+
+    def _live_hub(self) -> LiveHub | None:
+        found = hub_of(self._source)
+        return LiveHub(found) if found is not None else None
+
+    def _tools(
+        self,
+        warden: Warden,
+        timers: anyio.abc.TaskGroup,
+        store: TokenStore,
+        whole: Sequence[CheckResult],
+        hub: LiveHub | None,
+    ) -> Tools:
+        settings = self._reading.config.settings
+        if any(one.code == "HF-TOKENS-CORRUPT" for result in whole for one in result.findings):
+            store = TokenStore(store.folder / "unread")  # whoever reads a damaged store moves it: only --fix does that
+        logins = Logins(store)
+        return Tools(
+            dialer=Dialer(warden=warden, limits=settings.limits, authorize=logins.authorize),
+            turnstile=Turnstile(settings.load.concurrency, timers),
+            settings=settings,
+            resolve=self._resolve,
+            logins=logins,
+            hub=hub,
+        )
+
+    # What concerns the whole
+
+    async def _look_at_whole(self, store: TokenStore) -> list[CheckResult]:
+        """Before any server is looked at: what is mended here is then good for all of them."""
+        state_file = default_state_file(self._source) if self._source is not None else None
+        whole = Whole(reading=self._reading, store=store, state_file=state_file)
+        return [await self._whole_result(check, whole) for check in self._whole_checks]
+
+    async def _whole_result(self, check: WholeCheck, whole: Whole) -> CheckResult:
+        look = _Look(check.id, self._timeout, Redactor(), "")
+        result = await look.at(partial(check.look, whole))
+        if not self._fix:
+            return result
+        repaired = [done for found in result.findings if (done := repair(found)) is not None]
+        self._repairs += repaired
+        return await look.at(partial(check.look, whole)) if repaired else result
+
+    # What concerns one server
+
+    async def _examine_all(
+        self, names: Sequence[str], tools: Tools, on_server: OnServer | None
+    ) -> tuple[ServerReport, ...]:
+        chosen = [one for one in self._reading.definitions if not names or one.server.id in names]
+        reports: dict[str, ServerReport] = {}
+
+        async def examine_one(definition: Definition) -> None:
+            report = reports[definition.server.id] = await self._examine(definition, tools, named=bool(names))
+            if on_server is not None:
+                on_server(report)
+
+        async with anyio.create_task_group() as tasks:
+            for definition in chosen:
+                tasks.start_soon(examine_one, definition, name=f"examine {definition.server.id}")
+        return tuple(reports[definition.server.id] for definition in chosen)
+
+    async def _examine(self, definition: Definition, tools: Tools, *, named: bool) -> ServerReport:
+        began = anyio.current_time()
+        server = definition.server
+        secrets = server.secrets if isinstance(server, ServerSpec) else definition.expansion.secrets
+        case = Case(
+            definition=definition,
+            places=self._reading.around.places,
+            tools=tools,
+            deadline=began + self._timeout,
+            redactor=Redactor(secrets),
+        )
+        if not server.enabled and not named:
+            return ServerReport(id=server.id, transport=case.transport, target=case.target, health="disabled")
+        results: dict[str, CheckResult] = {}
+        for check in self._checks:
+            if check.applies(case):
+                result = results[check.id] = await self._result(check, case, results)
+                case.learned.failed |= result.status == "failed"
+        if self._fix and case.learned.renewed:
+            words = case.redactor.mask(case.learned.renewed)
+            self._repairs.append(Repaired(code="HF-LOGIN-RENEWED", server=server.id, done=True, words=words))
+        return ServerReport(
+            id=server.id,
+            transport=case.transport,
+            target=case.target,
+            health=_health(results),
+            tools=_tool_count(case),
+            checks=tuple(results.values()),
+            hub=case.learned.live,
+            elapsed_ms=_ms(began),
+        )
+
+    async def _result(self, check: Check, case: Case, before: Mapping[str, CheckResult]) -> CheckResult:
+        blocking = [need for need in check.needs if need in before and before[need].status in ("failed", "skipped")]
+        if blocking:
+            return CheckResult(check=check.id, status="skipped", seen=f"`{blocking[0]}` comes first")
+        left = case.left if check.within is None else min(check.within, case.left)
+        return await _Look(check.id, left, case.redactor, case.id).at(partial(check.look, case))
+
+
+class _Look:
+    """One look of one check: under a deadline, its words masked, its crash a finding."""
+
+    def __init__(self, check: str, within: float, redactor: Redactor, server: str) -> None:
+        self._check = check
+        self._within = within
+        self._redactor = redactor
+        self._server = server
+
+    async def at(self, look: Callable[[], Awaitable[Seen]]) -> CheckResult:
+        began = anyio.current_time()
+        try:
+            with anyio.fail_after(self._within + GRACE_SECONDS):
+                seen = await look()
+        except TimeoutError:
+            seen = Seen("", (self._too_slow(),))
+        except Exception as exc:  # noqa: BLE001 - a crash of one check is a result, not a crash of the doctor
+            seen = Seen("", (self._crashed(exc),))
+        findings = tuple(one.rewritten(self._redactor.mask) for one in seen.findings)
+        return CheckResult(
+            check=self._check,
+            status=worst(findings),
+            seen=self._redactor.mask(seen.words),
+            findings=findings,
+            elapsed_ms=_ms(began),
+        )
+
+    def _too_slow(self) -> Finding:
+        words = f"the check `{self._check}` did not finish within {self._within:.3g} s"
+        longer = str(max(round(self._within * 4), 60))
+        return finding("HF-CHECK-TIME", words, "give it longer", self._again("--timeout", longer))
+
+    def _crashed(self, exc: Exception) -> Finding:
+        words = f"the check `{self._check}` failed by itself ({type(exc).__name__})"
+        text = "please report this as a bug in Holdfast, with what this prints"
+        detail = "".join(traceback.format_exception(exc)) if os.environ.get("HOLDFAST_DEBUG") else ""
+        return finding("HF-CHECK-CRASHED", words, text, f"HOLDFAST_DEBUG=1 {self._again()}", detail=detail)
+
+    def _again(self, *options: str) -> str:
+        return shell("holdfast", "doctor", *([self._server] if self._server else []), *options)
+
+
+def _health(results: Mapping[str, CheckResult]) -> Health:
+    statuses = {result.status for result in results.values()}
+    if "failed" in statuses:
+        return "failed"
+    return "warned" if "warned" in statuses else "healthy"
+
+
+def _tool_count(case: Case) -> int | None:
+    seen = case.learned.probe
+    if seen is None or seen.offers is None or isinstance(case.server, BadServer):
+        return None
+    return len(seen.offers.get("tools", ()))
+
+
+def _hub_seen(hub: LiveHub | None) -> HubSeen | None:
+    if hub is None or hub.view is None:
+        return None
+    return HubSeen(url=mask_url(hub.found.url), version=hub.view.version, pid=hub.view.pid)
+
+
+def _silent_hub(hub: LiveHub) -> CheckResult:
+    words = f"a hub runs with this configuration and could not be asked: {hub.error}"
+    found = finding("HF-HUB-SILENT", words, "look at its log, or restart it", "holdfast status")
+    return CheckResult(check="hub", status="warned", findings=(found,))
+
+
+def _ms(began: float) -> float:
+    return round((anyio.current_time() - began) * 1000, 1)

@@ -1,0 +1,33 @@
+"""What the tests of logins share: a guarded server, a token store of the test's own, and ways to log in."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.auth.store import TokenStore
+from tests.peers.guarded import Guarded, guarded
+
+
+@pytest.fixture
+async def peer(tmp_path: Path) -> AsyncIterator[Guarded]:
+    """A server that asks for a login, in a process of its own."""
+    async with guarded(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> TokenStore:
+    return TokenStore(tmp_path / "state", vault=lambda: None)
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port that nobody has, as far as can be known."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+    return port

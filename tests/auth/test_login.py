@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from holdfast.auth.bearer import Logins
+from holdfast.auth.login import log_in, log_out
+from holdfast.auth.store import TokenStore
+from holdfast.errors import LoginFailed
+from holdfast.hub.loader import Loader
+from tests.auth.logging_in import logged_in
+from tests.peers.browser import Browser
+from tests.peers.guarded import PLANTED, Guarded
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("AUTH-1")]
+
+
+async def loads(peer: Guarded, store: TokenStore) -> str:
+    outcome = (await Loader(peer.config(), logins=Logins(store)).load()).outcomes[0]
+    return outcome.status
+
+
+@pytest.mark.parametrize("how", ["browser", "paste", "device"])
+async def test_whichever_way_somebody_logs_in_the_server_is_available(
+    how: str, peer: Guarded, store: TokenStore
+) -> None:
+    assert await loads(peer, store) == "denied"
+    await logged_in(peer.spec(), store, how=how)  # type: ignore[arg-type]  # the list above
+    assert await loads(peer, store) == "available"
+
+
+@pytest.mark.requirement("AUTH-4")
+async def test_the_authorization_request_has_pkce_a_state_and_the_resource(peer: Guarded, store: TokenStore) -> None:
+    _, browser = await logged_in(peer.spec(), store)
+    asked = dict(parse_qsl(urlsplit(browser.visited[0]).query))
+    assert asked["code_challenge_method"] == "S256"
+    assert len(asked["code_challenge"]) == 43
+    assert len(asked["state"]) >= 32
+    assert asked["resource"] == peer.url
+    assert asked["scope"] == "files:read"
+    assert urlsplit(asked["redirect_uri"]).hostname == "127.0.0.1"
+    (exchange,) = await peer.seen("token", grant_type="authorization_code")
+    assert exchange["resource"] == peer.url
+
+
+@pytest.mark.requirement("AUTH-4")
+async def test_a_client_that_nobody_knows_is_registered_once(peer: Guarded, store: TokenStore) -> None:
+    first, _ = await logged_in(peer.spec(), store)
+    second, _ = await logged_in(peer.spec(), store)
+    assert first.client.origin == "registered"
+    assert second.client == first.client
+    assert len(await peer.seen("register")) == 1
+
+
+@pytest.mark.requirement("AUTH-4")
+async def test_a_configured_client_needs_no_registration_and_proves_itself(peer: Guarded, store: TokenStore) -> None:
+    await peer.behave(registers=False, methods=["client_secret_basic"])
+    spec = peer.spec(oauth={"clientId": "mine", "clientSecret": PLANTED + "configured"})
+    kept, _ = await logged_in(spec, store)
+    assert (kept.client.id, kept.client.origin) == ("mine", "configured")
+    (exchange,) = await peer.seen("token")
+    assert (exchange["client"], exchange["basic"]) == ("mine", True)
+
+
+@pytest.mark.requirement("AUTH-4")
+async def test_a_metadata_document_is_the_client_s_id_where_it_is_taken(peer: Guarded, store: TokenStore) -> None:
+    document = "https://holdfast.example/client.json"
+    spec = peer.spec(oauth={"clientMetadataUrl": document})
+    await peer.behave(takes_documents=True)
+    kept, _ = await logged_in(spec, store)
+    assert (kept.client.id, kept.client.origin) == (document, "document")
+    assert await peer.seen("register") == []
+    await peer.behave(takes_documents=False)
+    kept, _ = await logged_in(spec, store)
+    assert kept.client.origin == "registered"
+
+
+@pytest.mark.requirement("AUTH-4")
+async def test_a_secret_of_a_registration_is_used(peer: Guarded, store: TokenStore) -> None:
+    await peer.behave(methods=["client_secret_post"])
+    kept, _ = await logged_in(peer.spec(), store)
+    assert kept.client.method == "client_secret_post"
+    assert (await peer.seen("token"))[0]["client"] == kept.client.id
+
+
+async def test_where_nobody_registers_clients_the_error_says_what_to_write(peer: Guarded, store: TokenStore) -> None:
+    await peer.behave(registers=False)
+    with pytest.raises(LoginFailed, match="registers nobody by itself") as failed:
+        await logged_in(peer.spec(), store)
+    assert '"oauth": {"clientId": "…"' in failed.value.hint
+
+
+@pytest.mark.requirement("AUTH-4")
+async def test_more_scope_is_asked_for_only_when_told_and_keeps_what_was_granted(
+    peer: Guarded, store: TokenStore
+) -> None:
+    await logged_in(peer.spec(), store)
+    kept, browser = await logged_in(peer.spec(), store, scope=("files:write",))
+    assert browser.scopes == [("files:read", "files:write")]
+    assert kept.scope == "files:read files:write"
+    again, _ = await logged_in(peer.spec(), store)
+    assert again.scope == "files:read files:write"
+
+
+async def test_the_definition_s_scope_stands_instead_of_what_the_server_names(peer: Guarded, store: TokenStore) -> None:
+    _, browser = await logged_in(peer.spec(oauth={"scopes": ["files:read", "files:write"]}), store)
+    assert browser.scopes == [("files:read", "files:write")]
+
+
+async def test_a_server_that_describes_nothing_is_its_own_authorization_server(
+    peer: Guarded, store: TokenStore
+) -> None:
+    await peer.behave(metadata=False)
+    kept, _ = await logged_in(peer.spec(), store)
+    assert kept.issuer == peer.address
+    assert await loads(peer, store) == "available"
+
+
+async def test_endpoints_of_the_definition_need_no_metadata(peer: Guarded, store: TokenStore) -> None:
+    await peer.behave(metadata=False, registers=False)
+    oauth = {"authorizationUrl": f"{peer.address}/authorize", "tokenUrl": f"{peer.address}/token", "clientId": "mine"}
+    kept, _ = await logged_in(peer.spec(oauth=oauth), store)
+    assert (kept.issuer, kept.client.id) == (peer.address, "mine")
+
+
+async def test_a_redirect_uri_of_the_definition_is_where_the_browser_comes_back_to(
+    peer: Guarded, store: TokenStore, free_port: int
+) -> None:
+    _, browser = await logged_in(peer.spec(oauth={"clientId": "mine", "callbackPort": free_port}), store)
+    asked = dict(parse_qsl(urlsplit(browser.visited[0]).query))
+    assert asked["redirect_uri"] == f"http://localhost:{free_port}/callback"
+
+
+@pytest.mark.parametrize("how", ["browser", "device"])
+async def test_a_person_who_says_no_is_believed(how: str, peer: Guarded, store: TokenStore) -> None:
+    await peer.behave(denies=True, device_pending=0)
+    with pytest.raises(LoginFailed, match="access was denied"):
+        await logged_in(peer.spec(), store, how=how)  # type: ignore[arg-type]  # the list above
+    assert store.grants() == ()
+
+
+async def test_a_login_that_nobody_makes_ends(peer: Guarded, store: TokenStore) -> None:
+    class Absent(Browser):
+        def visit(self, address: str) -> None:
+            """Nobody opens it."""
+
+    async with Absent() as nobody:
+        with pytest.raises(LoginFailed, match=r"nobody logged in within 0\.2 s"):
+            await log_in(peer.spec(), store=store, person=nobody, within=0.2)
+
+
+async def test_where_there_is_no_device_login_the_error_names_the_key_for_its_address(
+    peer: Guarded, store: TokenStore
+) -> None:
+    await peer.behave(device=False)
+    with pytest.raises(LoginFailed, match="has no device login") as failed:
+        await logged_in(peer.spec(), store, how="device")
+    assert "deviceAuthorizationUrl" in failed.value.hint
+    assert "--paste" in failed.value.hint
+
+
+async def test_a_failed_login_leaves_the_one_there_was(peer: Guarded, store: TokenStore) -> None:
+    kept, _ = await logged_in(peer.spec(), store)
+    await peer.behave(denies=True)
+    with pytest.raises(LoginFailed):
+        await logged_in(peer.spec(), store)
+    assert store.grants() == (kept,)
+
+
+async def test_logging_out_removes_the_tokens_and_takes_them_back(peer: Guarded, store: TokenStore) -> None:
+    await logged_in(peer.spec(), store)
+    gone = await log_out(peer.spec(), store=store)
+    assert gone is not None
+    assert gone.revoked
+    assert PLANTED not in store.file.read_text()
+    assert await loads(peer, store) == "denied"
+    assert await log_out(peer.spec(), store=store) is None
+
+
+async def test_an_outage_of_the_authorization_server_is_no_answer_about_it(peer: Guarded, store: TokenStore) -> None:
+    await peer.behave(token_status=503)
+    with pytest.raises(LoginFailed, match="HTTP 503"):
+        await logged_in(peer.spec(), store)
+
+
+async def test_a_server_that_is_not_there_says_so(store: TokenStore, free_port: int, peer: Guarded) -> None:
+    spec = peer.spec(url=f"http://127.0.0.1:{free_port}/mcp")
+    with pytest.raises(LoginFailed, match="nothing listens at its address"):
+        await logged_in(spec, store)

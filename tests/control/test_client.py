@@ -1,0 +1,84 @@
+"""The client of the control API: whatever is at the other end, it says so in words."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from holdfast.control import client as clients
+from holdfast.control.client import Control
+from holdfast.control.find import Found
+from holdfast.errors import NoHub
+from holdfast.wire.api import _Reader
+from tests.front.web import serving
+
+pytestmark = pytest.mark.anyio
+
+
+async def refusal(url: str) -> NoHub:
+    with pytest.raises(NoHub) as refused:
+        async with Control(Found(url=url, token="a-secret-token")) as hub:
+            await hub.hub()
+    assert "a-secret-token" not in refused.value.message + refused.value.hint
+    return refused.value
+
+
+@pytest.mark.requirement("HUB-5")
+async def test_where_nobody_listens_there_is_no_hub() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    error = await refusal(url)
+    assert error.message == f"no hub answers at {url}"
+    assert "holdfast serve" in error.hint
+
+
+@pytest.mark.requirement("SEC-3")
+async def test_the_token_does_not_travel_unencrypted() -> None:
+    error = await refusal("http://hub.example.com")
+    assert "unencrypted" in error.message
+
+
+@pytest.mark.requirement("HUB-5")
+async def test_what_is_no_hub_is_said_to_be_none() -> None:
+    async def page(_: Request) -> Response:
+        return PlainTextResponse("<h1>hello</h1>")
+
+    async with serving(Starlette(routes=[Route("/api/hub", page)])) as base:
+        assert "does not speak as a hub does" in (await refusal(base)).message
+    async with serving(Starlette()) as base:
+        assert "is no hub (HTTP 404)" in (await refusal(base)).message
+
+
+@pytest.mark.requirement("HUB-5")
+async def test_a_stream_that_went_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "SILENCE_SECONDS", 0.05)
+    ended = anyio.Event()
+
+    async def silent(_: Request) -> Response:
+        async def frames() -> AsyncIterator[bytes]:
+            yield b"event: hello\ndata: {}\n\n"
+            await ended.wait()
+
+        return StreamingResponse(frames(), media_type="text/event-stream")
+
+    async with serving(Starlette(routes=[Route("/api/events", silent)])) as base:
+        async with Control(Found(url=base, token="t")) as hub:
+            with anyio.fail_after(20), pytest.raises(NoHub):
+                _ = [event async for event in hub.events()]
+        ended.set()
+
+
+@pytest.mark.requirement("HUB-5")
+def test_events_are_read_whole_however_they_are_cut() -> None:
+    stream = b': \n\nid: 1\nevent: line\ndata: {"a":"\xc3\xbc"}\n\n: \n\ndata: x\r\ndata: y\r\n\r\n'
+    for size in range(1, len(stream)):
+        reader = _Reader()
+        events = [event for at in range(0, len(stream), size) for event in reader.feed(stream[at : at + size])]
+        assert [(event.name, event.data) for event in events] == [("line", '{"a":"ü"}'), ("message", "x\ny")]

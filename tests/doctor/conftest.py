@@ -1,0 +1,7 @@
+"""The fixtures of the doctor's tests."""
+
+from __future__ import annotations
+
+from tests.doctor.examining import clinic
+
+__all__ = ["clinic"]

@@ -1,0 +1,158 @@
+"""401 and 403, told apart: no credentials, wrong ones, old ones, another's, too few rights, a policy, an outage."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import jwt
+import pytest
+
+from tests.doctor.examining import Examination
+from tests.peers.http_fault import Behaviour, FaultServer, Request, Script, respond
+from tests.peers.mcp_http import McpPeer
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("DOC-2", "DOC-4", "DOC-8")]
+
+
+def token(**claims: object) -> str:
+    return jwt.encode(claims, "a key that the server alone knows, and long enough", algorithm="HS256")
+
+
+async def test_a_server_that_wants_a_token_gets_one_by_the_remedy(clinic: Examination) -> None:
+    async with McpPeer(auth="Bearer right-token-of-clinic") as peer:
+        found = await clinic.found({"url": peer.url})
+        assert found.code == "HF-AUTH-NEEDED"
+        clinic.matches("auth_needed", found)
+        clinic.carry_out(found, SERVER_TOKEN="right-token-of-clinic")
+        assert (await clinic.one()).health == "healthy"
+
+
+def guarded(peer: FaultServer, **metadata: object) -> Script:
+    """A server that wants a login, and an authorization server that describes itself at the same address."""
+
+    def answer(request: Request) -> Behaviour:
+        if "oauth-protected-resource" in request.path:
+            described = {"resource": f"{peer.origin}/mcp", "authorization_servers": [peer.origin]}
+            return respond(200, json.dumps(described), content_type="application/json")
+        if "oauth-authorization-server" in request.path and metadata:
+            return respond(200, json.dumps({"issuer": peer.origin, **metadata}), content_type="application/json")
+        if ".well-known" in request.path:
+            return respond(404, "no")
+        where = f"{peer.origin}/.well-known/oauth-protected-resource"
+        return respond(401, "", {"www-authenticate": f'Bearer resource_metadata="{where}"'})
+
+    return answer
+
+
+ENDPOINTS = {
+    "token_endpoint": "http://127.0.0.1:1/token",
+    "authorization_endpoint": "http://127.0.0.1:1/authorize",
+    "code_challenge_methods_supported": ["S256"],
+}
+
+
+async def test_a_server_that_names_its_authorization_server_wants_a_login(clinic: Examination) -> None:
+    async with FaultServer([]) as server:
+        server.script = guarded(server, **ENDPOINTS, registration_endpoint="http://127.0.0.1:1/register")
+        found = await clinic.found({"url": f"{server.origin}/mcp"})
+    clinic.matches("auth_login", found)
+
+
+async def test_everything_that_a_login_needs_and_nobody_gives_is_named(clinic: Examination) -> None:
+    async with FaultServer([]) as server:
+        server.script = guarded(server, **ENDPOINTS)
+        found = await clinic.found({"url": f"{server.origin}/mcp"})
+        assert found.code == "HF-LOGIN-INPUT"
+        clinic.matches("login_client_id", found)
+        clinic.carry_out(found)
+        assert [one.code for one in (await clinic.one()).findings] == ["HF-AUTH-NEEDED"]
+        server.script = guarded(server, token_endpoint="http://127.0.0.1:1/token")
+        found = await clinic.found({"url": f"{server.origin}/mcp"})
+    clinic.matches("login_device", found)
+
+
+async def test_an_authorization_server_that_says_nothing_of_itself_is_told(clinic: Examination) -> None:
+    async with FaultServer([]) as server:
+        server.script = guarded(server)
+        found = await clinic.found({"url": f"{server.origin}/mcp"})
+    clinic.matches("login_no_metadata", found)
+
+
+async def test_a_wrong_token_is_told_apart_from_none_and_replacing_it_is_the_cure(
+    clinic: Examination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLINIC_TOKEN", "wrong-token-of-clinic")
+    async with McpPeer(auth="Bearer right-token-of-clinic") as peer:
+        definition = {"url": peer.url, "headers": {"Authorization": "Bearer ${CLINIC_TOKEN}"}}
+        found = await clinic.found(definition)
+        clinic.matches("auth_rejected", found)
+        clinic.carry_out(found, CLINIC_TOKEN="right-token-of-clinic")
+        assert (await clinic.one()).health == "healthy"
+
+
+async def test_an_expired_token_says_when_it_expired(clinic: Examination) -> None:
+    async with McpPeer(auth="Bearer another") as peer:
+        old = token(exp=int(time.time()) - 7200)
+        found = await clinic.found({"url": peer.url, "headers": {"Authorization": f"Bearer {old}"}})
+    assert old not in found.model_dump_json()
+    clinic.matches("auth_expired", found)
+
+
+async def test_a_token_for_another_server_says_for_whom_it_is(clinic: Examination) -> None:
+    async with McpPeer(auth="Bearer another") as peer:
+        other = token(aud="https://elsewhere.example/mcp", exp=int(time.time()) + 7200)
+        found = await clinic.found({"url": peer.url, "headers": {"Authorization": f"Bearer {other}"}})
+        mine = token(aud=peer.url, exp=int(time.time()) + 7200)
+        good = await clinic.found({"url": peer.url, "headers": {"Authorization": f"Bearer {mine}"}})
+    clinic.matches("auth_audience", found)
+    assert good.code == "HF-AUTH-REJECTED"
+
+
+@pytest.mark.parametrize(
+    ("said", "code"), [("The access token expired", "HF-AUTH-EXPIRED"), ("wrong audience", "HF-AUTH-AUDIENCE")]
+)
+async def test_what_the_server_says_of_a_token_that_cannot_be_read_is_believed(
+    clinic: Examination, said: str, code: str
+) -> None:
+    challenge = f'Bearer error="invalid_token", error_description="{said}"'
+    async with FaultServer(respond(401, "", {"www-authenticate": challenge})) as server:
+        definition = {"url": f"{server.origin}/mcp", "headers": {"Authorization": "Bearer opaque-one"}}
+        assert (await clinic.found(definition)).code == code
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("own", [True, False], ids=["header", "login"])
+async def test_a_scope_that_is_missing_is_named(clinic: Examination, status: int, own: bool) -> None:
+    challenge = 'Bearer error="insufficient_scope", scope="files:write admin"'
+    async with FaultServer(respond(status, "", {"www-authenticate": challenge})) as server:
+        headers = {"headers": {"Authorization": "Bearer opaque-one"}} if own else {}
+        found = await clinic.found({"url": f"{server.origin}/mcp", **headers})
+    assert found.code == "HF-AUTH-SCOPE"
+    clinic.matches("auth_scope_" + ("header" if own else "login"), found)
+
+
+async def test_a_denial_is_told_with_its_reason(clinic: Examination) -> None:
+    async with FaultServer(respond(403, "team red may not use this")) as server:
+        found = await clinic.found({"url": f"{server.origin}/mcp"})
+    clinic.matches("denied", found)
+
+
+@pytest.mark.parametrize(("name", "body"), [("envoy", ""), ("agentgateway", "external authorization failed")])
+async def test_a_403_that_may_hide_an_outage_names_the_switch_that_tells_them_apart(
+    clinic: Examination, name: str, body: str
+) -> None:
+    async with FaultServer(respond(403, body)) as server:
+        found = await clinic.found({"url": f"{server.origin}/mcp"})
+    assert found.code == "HF-DENIED-UNCLEAR"
+    clinic.matches(f"unclear_{name}", found)
+
+
+@pytest.mark.parametrize(("status", "headers"), [(403, {}), (503, {}), (403, {"server": "envoy"})])
+async def test_an_outage_of_authorization_names_the_timeout_to_raise(
+    clinic: Examination, status: int, headers: dict[str, str]
+) -> None:
+    async with FaultServer(respond(status, "Authorization service unavailable", headers)) as server:
+        found = await clinic.found({"url": f"{server.origin}/mcp"})
+    assert found.code == "HF-AUTH-OUTAGE"
+    clinic.matches("outage_" + headers.get("server", str(status)), found)

@@ -1,0 +1,230 @@
+"""A server that answers, and not as it should: paths, transports, redirects, what is no MCP, and its tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.cli.running import stdio
+from tests.doctor.examining import Examination
+from tests.peers.http_fault import FaultServer, redirect, reset_before_answer, respond
+from tests.peers.mcp_http import HTML_PAGE, McpPeer
+from tests.peers.mcp_sse import SsePeer
+from tests.peers.stdio import StdioPeer
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("DOC-2", "DOC-4", "DOC-8")]
+
+Make = Callable[..., StdioPeer]
+
+
+# Where it is
+
+
+@pytest.mark.parametrize(
+    ("is_at", "says", "name"),
+    [("/mcp", "", "root"), ("/mcp/", "/mcp", "slash"), ("/api/mcp", "/api", "below"), ("/mcp", "/sse/v1", "other")],
+)
+async def test_a_404_is_told_with_the_path_that_works(clinic: Examination, is_at: str, says: str, name: str) -> None:
+    async with McpPeer(path=is_at) as peer:
+        found = await clinic.found({"url": peer.origin + says, "type": "http"})
+        assert found.code == "HF-PATH"
+        clinic.matches(f"path_{name}", found)
+        clinic.carry_out(found)
+        assert (await clinic.one()).health == "healthy"
+
+
+async def test_a_path_that_works_nowhere_says_where_was_looked(clinic: Examination) -> None:
+    async with FaultServer(respond(404, "not found")) as server:
+        found = await clinic.found({"url": f"{server.origin}/v1"})
+        assert {request.path for request in server.requests} == {
+            "/v1",
+            "/v1/",
+            "/v1/mcp",
+            "/mcp",
+            "/mcp/",
+            "/v1/sse",
+            "/sse",
+        }
+    clinic.matches("path_nowhere", found)
+
+
+async def test_the_search_for_a_path_finds_one_that_asks_for_credentials(clinic: Examination) -> None:
+    async with McpPeer(auth="Bearer x") as peer:
+        peer.script = lambda request: peer.healthy if request.path == "/mcp" else respond(404, "no")
+        found = await clinic.found({"url": peer.origin})
+    assert "it asks for credentials there" in found.words
+
+
+@pytest.mark.parametrize("path", ["/sse", ""])
+async def test_an_sse_server_that_is_configured_as_http(clinic: Examination, path: str) -> None:
+    async with SsePeer() as peer:
+        found = await clinic.found({"url": peer.origin + path, "type": "http"})
+        assert found.code == "HF-TYPE-SSE"
+        clinic.matches("type_sse" + ("" if path else "_root"), found)
+        clinic.carry_out(found)
+        assert (await clinic.one()).health == "healthy"
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/sse"])
+async def test_an_http_server_that_is_configured_as_sse(clinic: Examination, path: str) -> None:
+    async with McpPeer() as peer:
+        found = await clinic.found({"url": peer.origin + path, "type": "sse"})
+        assert found.code == "HF-TYPE-HTTP"
+        clinic.matches("type_http" + ("" if path == "/mcp" else "_sse"), found)
+        clinic.carry_out(found)
+        assert (await clinic.one()).health == "healthy"
+
+
+async def test_a_redirect_to_another_origin_is_told_with_its_address(clinic: Examination) -> None:
+    async with McpPeer() as there, FaultServer(redirect(there.url, 301)) as here:
+        found = await clinic.found({"url": f"{here.origin}/mcp"})
+        assert found.code == "HF-REDIRECT"
+        clinic.matches("redirect", found)
+        clinic.carry_out(found)
+        assert (await clinic.one()).health == "healthy"
+
+
+async def test_a_redirect_to_https_means_https(clinic: Examination) -> None:
+    async with FaultServer(lambda request: redirect("https://127.0.0.1:1/mcp", 301)) as here:
+        found = await clinic.found({"url": f"{here.origin}/mcp"})
+    clinic.matches("redirect_https", found)
+
+
+async def test_credentials_that_would_travel_unencrypted_are_not_sent(clinic: Examination) -> None:
+    async def here(host: str, port: int) -> tuple[str, ...]:
+        return ("127.0.0.1",)
+
+    async with McpPeer() as peer:
+        definition = {"url": f"http://clinic.example:{peer.port}/mcp", "headers": {"X-Key": "hush-hush"}}
+        found = await clinic.found(definition, resolve=here)
+        assert peer.requests == []
+    clinic.matches("plain_credentials", found)
+
+
+# What it answers
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "code"),
+    [
+        (429, {"retry-after": "7"}, "HF-RATE"),
+        (503, {}, "HF-NOT-READY"),
+        (400, {}, "HF-STATUS"),
+    ],
+)
+async def test_each_refusal_by_status_is_told_apart(
+    clinic: Examination, status: int, headers: dict[str, str], code: str
+) -> None:
+    async with FaultServer(respond(status, "some words", headers)) as server:
+        found = await clinic.found({"url": f"{server.origin}/mcp"})
+    assert found.code == code
+    clinic.matches(f"status_{status}", found)
+
+
+async def test_a_request_that_reached_a_tls_port_in_plain_text_means_https(clinic: Examination) -> None:
+    said = "<html>The plain HTTP request was sent to HTTPS port</html>"
+    async with FaultServer(respond(400, said)) as server:
+        assert (await clinic.found({"url": f"{server.origin}/mcp"})).code == "HF-HTTPS-MEANT"
+
+
+async def test_a_web_page_is_no_mcp_server(clinic: Examination) -> None:
+    async with FaultServer(HTML_PAGE) as server:
+        found = await clinic.found({"url": f"{server.origin}/mcp"})
+    clinic.matches("not_mcp", found)
+
+
+async def test_a_web_page_beside_an_endpoint_is_the_wrong_path(clinic: Examination) -> None:
+    async with McpPeer() as peer:
+        peer.script = lambda request: peer.healthy if request.path == "/mcp" else HTML_PAGE
+        found = await clinic.found({"url": peer.origin})
+        assert found.code == "HF-PATH"
+        clinic.carry_out(found)
+        assert (await clinic.one()).health == "healthy"
+
+
+async def test_a_connection_that_is_cut_is_told_as_that(clinic: Examination) -> None:
+    async with FaultServer(reset_before_answer) as server:
+        found = await clinic.found({"url": f"{server.origin}/mcp"})
+    clinic.matches("cut", found)
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"), [("version", "HF-VERSION"), ("misfit", "HF-PROTOCOL"), ("error", "HF-RPC-ERROR")]
+)
+async def test_each_fault_of_a_handshake_is_told_apart(
+    clinic: Examination, stdio_peer: Make, fault: str, code: str
+) -> None:
+    found = await clinic.found(stdio(stdio_peer("--handshake-fault", fault)))
+    assert found.code == code
+    clinic.matches(f"handshake_{fault}", found)
+
+
+async def test_a_modern_server_of_another_version_says_which_it_speaks(clinic: Examination) -> None:
+    async with McpPeer(era="modern", handshake_fault="version") as peer:
+        found = await clinic.found({"url": peer.url})
+    assert "it speaks 2099-01-01" in found.words
+
+
+async def test_a_server_over_a_bound_is_told_which(clinic: Examination, stdio_peer: Make) -> None:
+    clinic.configure({"server": stdio(stdio_peer("--tools", "20"))}, limits={"catalogItems": 10})
+    (found,) = (await clinic.one()).findings
+    clinic.matches("bound", found)
+    clinic.carry_out(found)
+    assert (await clinic.one()).health == "healthy"
+
+
+# Its tools
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"), [("error", "HF-RPC-ERROR"), ("misfit", "HF-PROTOCOL"), ("repeating_cursor", "HF-PROTOCOL")]
+)
+async def test_a_listing_that_fails_is_told_of_the_tools_and_not_of_the_handshake(
+    clinic: Examination, stdio_peer: Make, fault: str, code: str
+) -> None:
+    server = await clinic.one(stdio(stdio_peer("--list-fault", fault)))
+    statuses = {result.check: result.status for result in server.checks}
+    assert (statuses["handshake"], statuses["tools"]) == ("passed", "failed")
+    assert [found.code for found in server.findings] == [code]
+
+
+async def test_a_server_without_tools_is_a_warning(clinic: Examination, stdio_peer: Make) -> None:
+    server = await clinic.one(stdio(stdio_peer("--tools", "0")))
+    assert (server.health, server.tools) == ("warned", 0)
+    clinic.matches("tools_none", server.findings)
+
+
+async def test_a_definition_that_hides_every_tool_is_told_and_corrected(clinic: Examination, stdio_peer: Make) -> None:
+    found = await clinic.found(stdio(stdio_peer(), tools={"include": ["reed_*"]}))
+    clinic.matches("tools_hidden", found)
+    clinic.carry_out(found)
+    assert (await clinic.one()).health == "healthy"
+
+
+def tool(name: str, schema: object = None) -> dict[str, Any]:
+    return {"name": name, "inputSchema": {"type": "object"} if schema is None else schema}
+
+
+async def test_tools_that_clients_refuse_are_named_and_hiding_them_is_the_cure(
+    clinic: Examination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = [
+        tool("fine"),
+        tool("twice"),
+        tool("twice"),
+        tool("with space"),
+        tool("x" * 70),
+        tool("bad_schema", {"type": "object", "properties": {"a": {"type": "integr"}}}),
+    ]
+    async with McpPeer() as peer:
+        monkeypatch.setattr(peer.mind, "_list", lambda message: peer.mind._complete(message, {"tools": odd}))
+        server = await clinic.one({"url": peer.url})
+        assert server.health == "warned"
+        clinic.matches("tools_odd", server.findings)
+        hidden = [name for found in server.findings for name in json.loads(found.remedy.edits[0].value)]
+        clinic.configure({"server": {"url": peer.url, "tools": {"exclude": hidden}}})
+        after = await clinic.one()
+    assert [found.code for found in after.findings] == []

@@ -1,0 +1,102 @@
+"""Beside a running hub: its live state, and why it may say something else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from holdfast.control.client import Control
+from holdfast.control.find import Found, find_hub, noted, running_hubs
+from holdfast.errors import HubRefused
+from tests.cli.running import stdio
+from tests.cli.served import served
+from tests.doctor.examining import Examination
+from tests.peers.http_fault import closed_port
+from tests.peers.stdio import StdioPeer
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("DOC-5")]
+
+Make = Callable[..., StdioPeer]
+
+
+def choosy(peer: StdioPeer, *, wants: str) -> dict[str, object]:
+    """A server that starts only where a variable has the right value."""
+    program = (
+        "import os, sys\n"
+        f"if os.environ['SWITCH'] != {wants!r}: sys.exit('not like this')\n"
+        f"os.execv({peer.command!r}, {[peer.command, *peer.args]!r})"
+    )
+    return {"command": peer.command, "args": ["-c", program], "env": {"SWITCH": "${CLINIC_SWITCH:-off}"}}
+
+
+async def test_the_hubs_state_is_shown_beside_the_probe_and_where_they_differ_it_says_why(
+    clinic: Examination, stdio_peer: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clinic.configure(
+        {
+            "both": stdio(stdio_peer()),
+            "neither": {"command": "no-such-command"},
+            "hub_only": choosy(stdio_peer(), wants="off"),
+            "here_only": choosy(stdio_peer(), wants="on"),
+            "switched_off": stdio(stdio_peer()),
+        },
+    )
+    home = clinic.folder.parent / "home"
+    monkeypatch.setenv("CLINIC_SWITCH", "on")
+    async with served(home, "--config", str(clinic.file)) as hub:
+        monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
+        with anyio.fail_after(60):
+            async with Control(find_hub()) as control:
+                for name in ("both", "hub_only"):
+                    await control.reconnect(name)
+                for name in ("neither", "here_only"):
+                    with pytest.raises(HubRefused):
+                        await control.reconnect(name)
+                await control.disable("switched_off")
+            report = await clinic.all()
+    assert report.hub is not None
+    assert report.hub.pid == hub.process.pid
+    live = {server.id: (server.health, server.hub) for server in report.servers}
+    shown = {
+        name: (health, state.state, state.breaker, state.agrees) for name, (health, state) in live.items() if state
+    }
+    assert shown == {
+        "both": ("healthy", "connected", "closed", True),
+        "neither": ("failed", "permanently_failed", "closed", True),
+        "hub_only": ("failed", "connected", "closed", False),
+        "here_only": ("healthy", "permanently_failed", "closed", False),
+        "switched_off": ("healthy", "disabled", "closed", False),
+    }
+    differing = [one for server in report.servers for one in server.findings if one.code == "HF-HUB-DIFFERS"]
+    clinic.matches("hub_differs", differing)
+
+
+async def test_no_hub_or_another_ones_is_none_of_ours(clinic: Examination) -> None:
+    clinic.configure({"off": {"command": "x", "enabled": False}})
+    other = Found(url="http://127.0.0.1:1", token="t", pid=os.getpid(), started=1.0, config="/other.json", version="1")
+    with noted(other):
+        assert len(running_hubs()) == 1
+        report = await clinic.all()
+    assert (report.hub, report.checks[-1].check) == (None, "state")
+
+
+async def test_a_hub_that_cannot_be_asked_is_a_warning(clinic: Examination) -> None:
+    clinic.configure({"off": {"command": "x", "enabled": False}})
+    with closed_port() as port:
+        stuck = Found(
+            url=f"http://127.0.0.1:{port}",
+            token="planted-control-token",
+            pid=os.getpid(),
+            started=1.0,
+            config=str(clinic.file),
+            version="1",
+        )
+        with noted(stuck):
+            report = await clinic.all()
+    (found,) = report.checks[-1].findings
+    assert found.code == "HF-HUB-SILENT"
+    assert "planted-control-token" not in report.model_dump_json()
+    clinic.matches("hub_silent", found)

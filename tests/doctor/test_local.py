@@ -1,0 +1,249 @@
+"""What is found without leaving the machine: definitions, commands, and processes that end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import stdio
+from tests.doctor.examining import Examination
+from tests.peers.stdio import StdioPeer
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("DOC-2", "DOC-4", "DOC-8")]
+
+Make = Callable[..., StdioPeer]
+
+
+def script(folder: Path, name: str, text: str, *, mode: int = 0o755) -> str:
+    file = folder / name
+    file.write_text(text)
+    file.chmod(mode)
+    return str(file)
+
+
+def dying(words: str, code: int = 1) -> dict[str, object]:
+    """A server that writes its last words to stderr and ends."""
+    program = f"import sys; sys.stderr.write({words!r}); sys.exit({code})"
+    return {"command": sys.executable, "args": ["-I", "-S", "-c", program]}
+
+
+async def test_a_healthy_server_is_told_with_what_was_seen_of_it(clinic: Examination, stdio_peer: Make) -> None:
+    server = await clinic.one(stdio(stdio_peer("--tools", "3")))
+    assert (server.health, server.tools) == ("healthy", 3)
+    assert [(result.check, result.status) for result in server.checks] == [
+        ("definition", "passed"),
+        ("command", "passed"),
+        ("handshake", "passed"),
+        ("tools", "passed"),
+    ]
+    assert server.checks[3].seen.startswith("3 tools listed in ")
+
+
+async def test_every_missing_variable_is_named_and_setting_them_is_the_cure(
+    clinic: Examination, stdio_peer: Make
+) -> None:
+    peer = stdio_peer()
+    server = await clinic.one(
+        stdio(peer, env={"A": "${env:CLINIC_A}", "B": "${CLINIC_B}", "C": "${CLINIC_A}-${CLINIC_C:-c}"})
+    )
+    assert [found.code for found in server.findings] == ["HF-VARIABLE", "HF-VARIABLE"]
+    clinic.matches("variables", server.findings)
+    for found in server.findings:
+        clinic.carry_out(found, CLINIC_A="aaaa", CLINIC_B="bbbb")
+    assert (await clinic.one()).health == "healthy"
+
+
+async def test_everything_wrong_in_a_definition_is_told_with_its_place(clinic: Examination) -> None:
+    server = await clinic.one({"comand": "x", "url": 5, "headers": ["a"]})
+    assert {found.code for found in server.findings} == {"HF-DEFINITION"}
+    clinic.matches("definition", server.findings)
+    assert {result.status for result in server.checks[1:]} == {"skipped"}
+
+
+async def test_a_misspelt_command_is_corrected_by_the_nearest_on_path(clinic: Examination, stdio_peer: Make) -> None:
+    peer = stdio_peer()
+    folder = clinic.folder / "bin"
+    folder.mkdir()
+    (folder / "clinic-runtime").symlink_to(peer.command)
+    path = f"{folder}{os.pathsep}/bin"
+    definition = {**stdio(peer), "command": "clinic-runtme", "env": {"PATH": path}}
+    found = await clinic.found(definition)
+    clinic.matches("command_misspelt", found)
+    clinic.carry_out(found)
+    assert (await clinic.one()).health == "healthy"
+
+
+@pytest.mark.parametrize("command", ["npx", "uvx", "mcp-server-clinic"])
+async def test_a_command_that_is_not_installed_is_told_with_what_has_it(clinic: Examination, command: str) -> None:
+    found = await clinic.found({"command": command, "args": ["x"], "env": {"PATH": str(clinic.folder / "bin")}})
+    clinic.matches(f"command_{command}", found)
+
+
+async def test_a_file_that_is_not_there_is_corrected_by_its_neighbour(clinic: Examination, stdio_peer: Make) -> None:
+    peer = stdio_peer()
+    (clinic.folder / "serve-files").symlink_to(peer.command)
+    found = await clinic.found({**stdio(peer), "command": "./serve-file"})
+    assert found.code == "HF-COMMAND-MISSING"
+    clinic.carry_out(found)
+    assert (await clinic.one()).health == "healthy"
+
+
+async def test_a_script_without_its_run_bit_gets_it(clinic: Examination, stdio_peer: Make) -> None:
+    peer = stdio_peer()
+    words = " ".join(f"'{word}'" for word in (peer.command, *peer.args))
+    script(clinic.folder, "serve.sh", f"#!/bin/sh\nexec {words}\n", mode=0o644)
+    found = await clinic.found({"command": "./serve.sh"})
+    clinic.matches("run_bit", found)
+    clinic.carry_out(found)
+    assert (await clinic.one()).health == "healthy"
+
+
+async def test_a_folder_that_is_not_there_is_made(clinic: Examination, stdio_peer: Make) -> None:
+    found = await clinic.found(stdio(stdio_peer(), cwd="./work/here"))
+    clinic.matches("folder", found)
+    clinic.carry_out(found)
+    assert (await clinic.one()).health == "healthy"
+
+
+async def test_a_script_without_a_first_line_is_given_to_its_interpreter(clinic: Examination, stdio_peer: Make) -> None:
+    peer = stdio_peer()
+    body = f"import os\nos.execv({peer.command!r}, {[peer.command, *peer.args]!r})\n"
+    script(clinic.folder, "serve.py", body)
+    found = await clinic.found({"command": "./serve.py"})
+    clinic.matches("no_first_line", found)
+    clinic.carry_out(found)
+    assert (await clinic.one()).health == "healthy"
+
+
+@pytest.mark.parametrize("first", ["#!/no/such/python", "#!/usr/bin/env clinic-python"])
+async def test_a_script_whose_interpreter_is_gone_says_which(clinic: Examination, first: str) -> None:
+    script(clinic.folder, "serve", f"{first}\n")
+    found = await clinic.found({"command": "./serve"})
+    clinic.matches("interpreter_by_" + ("name" if "env" in first else "path"), found)
+
+
+async def test_a_command_that_the_system_refuses_to_start_is_told_with_its_reason(clinic: Examination) -> None:
+    found = await clinic.found({"command": "/bin/echo", "args": ["x" * 200_000]})
+    assert found.code == "HF-COMMAND-START"
+    short = found.remedy.model_copy(update={"commands": (found.remedy.commands[0].replace("x" * 200_000, "XXX"),)})
+    clinic.matches("command_start", found.model_copy(update={"remedy": short}))
+
+
+async def test_what_nobody_foresaw_is_told_as_a_fault_of_ours(
+    clinic: Examination, stdio_peer: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*args: object, **options: object) -> None:
+        raise RuntimeError("nobody foresaw this")
+
+    monkeypatch.setattr("holdfast.wire.dial.negotiate", fail)
+    clinic.matches("unexpected", await clinic.found(stdio(stdio_peer())))
+    monkeypatch.setenv("HOLDFAST_DEBUG", "1")
+    (found,) = (await clinic.one()).findings
+    assert "RuntimeError: nobody foresaw this" in found.detail
+
+
+async def test_a_server_that_exits_at_once_is_told_with_its_last_words(clinic: Examination) -> None:
+    found = await clinic.found(dying("cannot open the vault\nbecause it is Sunday\n", code=3))
+    clinic.matches("exited", found)
+
+
+async def test_a_variable_that_a_server_asks_for_is_put_into_its_definition(clinic: Examination) -> None:
+    peer = StdioPeer(folder=clinic.folder)
+    program = (
+        "import os, sys\n"
+        "if not os.environ.get('CLINIC_KEY'): sys.exit('error: CLINIC_KEY is not set')\n"
+        f"os.execv({peer.command!r}, {[peer.command, *peer.args]!r})"
+    )
+    found = await clinic.found({"command": sys.executable, "args": ["-c", program]})
+    clinic.matches("exit_variable", found)
+    clinic.carry_out(found, CLINIC_KEY="opensesame")
+    assert (await clinic.one()).health == "healthy"
+
+
+async def test_a_variable_that_is_exported_but_not_passed_on_is_told_apart(
+    clinic: Examination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLINIC_KEY", "opensesame")
+    found = await clinic.found(dying("KeyError: 'CLINIC_KEY'"))
+    assert found.code == "HF-EXIT-VARIABLE"
+    assert "it is exported here, but servers get only what `env` names" in found.words
+    assert found.remedy.commands == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("python", "ERROR: Package 'x' requires a different Python: 3.9.1 not in '>=3.12'\n"),
+        ("tomllib", "ModuleNotFoundError: No module named 'tomllib'\n"),
+        ("node", "npm warn EBADENGINE   required: { node: '>=20' },\n"),
+        ("node_syntax", "SyntaxError: Unexpected token '??='\n"),
+    ],
+)
+async def test_a_server_that_wants_another_runtime_says_which_it_got(
+    clinic: Examination, name: str, words: str
+) -> None:
+    (clinic.folder / "node").write_text("#!/bin/sh\necho v12.0.0\n")
+    (clinic.folder / "node").chmod(0o755)
+    definition = {**dying(words), "env": {"PATH": f"{clinic.folder}{os.pathsep}{os.environ['PATH']}"}}
+    found = await clinic.found(definition)
+    assert found.code == "HF-EXIT-RUNTIME"
+    version = "v12.0.0" if "node" in name else f"Python {sys.version.split()[0]}"
+    assert version in found.words
+    clinic.matches(f"runtime_{name}", found.model_copy(update={"words": found.words.replace(version, "VERSION")}))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("python", "ModuleNotFoundError: No module named 'clinic_tools'\n"),
+        ("node", "Error: Cannot find module 'clinic-tools'\n"),
+        ("node_file", "Error: Cannot find module '/srv/dist/index.js'\n"),
+    ],
+)
+async def test_a_module_that_is_missing_is_named(clinic: Examination, name: str, words: str) -> None:
+    found = await clinic.found(dying(words))
+    assert found.code == "HF-EXIT-MODULE"
+    clinic.matches(f"module_{name}", found)
+
+
+@pytest.mark.parametrize(
+    ("runner", "words"),
+    [
+        ("npx", "npm error code E404\nnpm error 404  '@clinic/serverr@*' is not in this registry.\n"),
+        ("uvx", "  × No solution found\n  Because clinic-serverr was not found in the package registry and you\n"),
+    ],
+)
+async def test_a_package_that_does_not_exist_is_named(clinic: Examination, runner: str, words: str) -> None:
+    (clinic.folder / runner).write_text(f"#!/bin/sh\nprintf '%s' \"{words}\" >&2\nexit 1\n")
+    (clinic.folder / runner).chmod(0o755)
+    found = await clinic.found({"command": f"./{runner}"})
+    assert found.code == "HF-EXIT-PACKAGE"
+    clinic.matches(f"package_{runner}", found)
+
+
+async def test_a_server_that_was_killed_is_told_apart_from_one_that_failed(clinic: Examination) -> None:
+    program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    found = await clinic.found({"command": sys.executable, "args": ["-I", "-S", "-c", program]})
+    clinic.matches("killed", found)
+
+
+async def test_noise_on_stdout_is_a_warning_where_the_server_works(clinic: Examination, stdio_peer: Make) -> None:
+    server = await clinic.one(stdio(stdio_peer("--banner")))
+    assert (server.health, server.tools) == ("warned", 5)
+    clinic.matches("noise", server.findings)
+
+
+async def test_a_server_that_prints_pages_of_something_else_is_no_server(clinic: Examination, stdio_peer: Make) -> None:
+    found = await clinic.found(stdio(stdio_peer("--garbage-flood")))
+    clinic.matches("stdout_only", found)
+
+
+async def test_a_server_that_stays_silent_is_told_how_long_it_was_waited_for(
+    clinic: Examination, stdio_peer: Make
+) -> None:
+    found = await clinic.found(stdio(stdio_peer("--never-answer")), within=1.0)
+    clinic.matches("silent", found)

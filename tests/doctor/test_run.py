@@ -1,0 +1,192 @@
+"""How checks run: side by side, in order, under deadlines; one that crashes is a finding, and no secret is shown."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+import anyio
+import pytest
+
+from holdfast.doctor.case import Case
+from holdfast.doctor.checks.all import CHECKS, WHOLE_CHECKS
+from holdfast.doctor.checks.base import Check, Seen, Whole, WholeCheck
+from holdfast.doctor.codes import CODES
+from holdfast.doctor.reading import read_or_report
+from holdfast.doctor.report import Report, ServerReport
+from holdfast.doctor.run import Doctor
+from tests.doctor.examining import SNAPSHOTS, Examination
+from tests.peers.http_fault import Behaviour, Exchange, Request
+from tests.peers.mcp_http import McpPeer
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "hush-hush-of-clinic"
+
+
+class Crashing(Check):
+    id: ClassVar[str] = "crashing"
+    looks_at: ClassVar[str] = "nothing: it crashes"
+    finds: ClassVar[tuple[str, ...]] = ()
+
+    async def look(self, case: Case) -> Seen:
+        raise ValueError(f"with {SECRET} in it")
+
+
+class Endless(Check):
+    id: ClassVar[str] = "endless"
+    looks_at: ClassVar[str] = "something that never comes"
+    finds: ClassVar[tuple[str, ...]] = ()
+    within: ClassVar[float | None] = 0.05
+
+    async def look(self, case: Case) -> Seen:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+
+class Fine(Check):
+    id: ClassVar[str] = "fine"
+    looks_at: ClassVar[str] = "nothing much"
+    finds: ClassVar[tuple[str, ...]] = ()
+
+    async def look(self, case: Case) -> Seen:
+        return Seen("all is well")
+
+
+class AfterCrash(Fine):
+    id: ClassVar[str] = "after"
+    needs: ClassVar[tuple[str, ...]] = ("crashing",)
+
+
+class CrashingWhole(WholeCheck):
+    id: ClassVar[str] = "crashing"
+    looks_at: ClassVar[str] = "nothing: it crashes"
+    finds: ClassVar[tuple[str, ...]] = ()
+
+    async def look(self, whole: Whole) -> Seen:
+        raise RuntimeError("by itself")
+
+
+@pytest.mark.requirement("DOC-7")
+async def test_a_check_that_crashes_is_a_finding_and_the_others_go_on(
+    clinic: Examination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_DEBUG", "1")
+    clinic.configure({"a": {"command": "x", "env": {"KEY": SECRET}}})
+    report = await clinic.all(checks=[Crashing(), AfterCrash(), Fine()], whole_checks=[CrashingWhole()])
+    (server,) = report.servers
+    assert [(result.check, result.status) for result in server.checks] == [
+        ("crashing", "failed"),
+        ("after", "skipped"),
+        ("fine", "passed"),
+    ]
+    (found,) = server.findings
+    assert found.code == "HF-CHECK-CRASHED"
+    assert "ValueError" in found.detail
+    clinic.matches("check_crashed", found.model_copy(update={"detail": ""}))
+    assert report.checks[0].findings[0].code == "HF-CHECK-CRASHED"
+
+
+@pytest.mark.requirement("DOC-1", "DOC-7")
+async def test_a_check_that_does_not_end_is_ended_and_told(clinic: Examination) -> None:
+    clinic.configure({"a": {"command": "x"}})
+    with anyio.fail_after(30):
+        report = await clinic.all(checks=[Endless(), Fine()])
+    assert [result.status for result in report.servers[0].checks] == ["failed", "passed"]
+    clinic.matches("check_time", report.servers[0].findings[0])
+
+
+@pytest.mark.requirement("DOC-1")
+async def test_servers_that_do_not_answer_hold_up_nobody(clinic: Examination) -> None:
+    """Ten of fifty answer only once all the others are done: looked at one by one, or in turns, none would end."""
+    others_done = anyio.Event()
+    done: list[str] = []
+
+    async def hold(exchange: Exchange) -> None:
+        if await exchange.unless_gone(_true(others_done)):
+            await exchange.respond(503, b"now at last")
+
+    def script(request: Request) -> Behaviour:
+        return Behaviour("hold", hold) if "slow" in request.headers.get("x-who", "") else peer.healthy
+
+    def told(report: ServerReport) -> None:
+        done.append(report.id)
+        if sum(name.startswith("quick") for name in done) == 40:
+            others_done.set()
+
+    async with McpPeer() as peer:
+        peer.script = script
+        names = [f"slow{n}" if n % 5 == 0 else f"quick{n}" for n in range(50)]
+        clinic.configure({name: {"url": peer.url, "headers": {"X-Who": name}} for name in names})
+        with anyio.fail_after(90):
+            report = await Doctor(clinic.reading(), timeout=80).examine(on_server=told)
+    assert [server.id for server in report.servers] == names
+    assert all(name.startswith("quick") for name in done[:40])
+    assert {server.health for server in report.servers if server.id.startswith("quick")} == {"healthy"}
+    assert {server.findings[0].code for server in report.servers if server.id.startswith("slow")} == {"HF-NOT-READY"}
+
+
+async def _true(event: anyio.Event) -> bool:
+    await event.wait()
+    return True
+
+
+@pytest.mark.requirement("DOC-1")
+async def test_all_servers_have_one_deadline_and_it_counts_from_the_start(clinic: Examination) -> None:
+    deadlines: list[float] = []
+
+    class Noting(Fine):
+        async def look(self, case: Case) -> Seen:
+            deadlines.append(case.deadline)
+            return Seen()
+
+    clinic.configure({f"s{n}": {"command": "x"} for n in range(20)})
+    began = anyio.current_time()
+    await clinic.all(checks=[Noting()], within=7.0)
+    assert len(deadlines) == 20
+    assert all(began + 7 <= deadline <= anyio.current_time() + 7 for deadline in deadlines)
+
+
+async def test_a_disabled_server_is_looked_at_only_by_name(clinic: Examination) -> None:
+    clinic.configure({"on": {"command": "x"}, "off": {"command": "y", "enabled": False}})
+    by_default = await clinic.all(checks=[Fine()])
+    assert [server.health for server in by_default.servers] == ["healthy", "disabled"]
+    by_name = await clinic.all(checks=[Fine()], names=["off"])
+    assert [(server.id, server.health) for server in by_name.servers] == [("off", "healthy")]
+
+
+@pytest.mark.requirement("DOC-6")
+def test_a_file_that_cannot_be_used_is_a_finding(clinic: Examination) -> None:
+    clinic.file.write_text('{"mcpServers": {}, "holdfast": {"lood": 1}}')
+    report = read_or_report(clinic.file)
+    assert isinstance(report, Report)
+    clinic.matches("config", report.checks[0].findings)
+
+
+@pytest.mark.requirement("DOC-8")
+def test_every_code_was_produced_for_real_and_its_words_are_kept() -> None:
+    kept = "".join(file.read_text() for file in SNAPSHOTS.glob("*.txt"))
+    assert set(re.findall(r"^(HF-[A-Z-]+) \(", kept, flags=re.MULTILINE)) == set(CODES)
+
+
+@pytest.mark.requirement("DOC-8")
+def test_every_code_is_found_by_a_check_and_every_check_names_its_codes() -> None:
+    named = {code for check in (*CHECKS, *WHOLE_CHECKS) for code in check.finds}
+    engine = {"HF-CONFIG", "HF-CHECK-TIME", "HF-CHECK-CRASHED", "HF-HUB-SILENT"}
+    assert named | engine == set(CODES)
+    assert len({check.id for check in CHECKS}) == len(CHECKS)
+
+
+def test_what_a_check_needs_runs_before_it() -> None:
+    order = [check.id for check in CHECKS]
+    for check in CHECKS:
+        assert all(order.index(need) < order.index(check.id) for need in check.needs)
+
+
+def test_every_code_says_its_cause_and_its_cure_and_none_says_only_to_check_the_configuration() -> None:
+    for code in CODES.values():
+        assert code.id.startswith("HF-")
+        assert code.means
+        assert code.cause.endswith(".")
+        assert code.cure
+        assert "check your configuration" not in code.cure.lower()

@@ -1,0 +1,66 @@
+"""Places: never more given out than there are, however often their number changes."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from holdfast.hub.places import Places
+
+pytestmark = pytest.mark.anyio
+
+
+def full(places: Places) -> bool:
+    try:
+        places.take_nowait()
+    except anyio.WouldBlock:
+        return True
+    places.give_back()
+    return False
+
+
+@pytest.mark.requirement("HUB-12")
+async def test_fewer_places_are_given_out_again_only_when_enough_came_back() -> None:
+    places = Places(3)
+    for _ in range(3):
+        places.take_nowait()
+    places.resize(1)
+    places.give_back()
+    places.give_back()
+    assert full(places)
+    places.give_back()
+    assert not full(places)
+    assert places.free == 1
+
+
+@pytest.mark.requirement("HUB-12")
+async def test_places_that_are_free_go_at_once() -> None:
+    places = Places(3)
+    places.take_nowait()
+    places.resize(1)
+    assert full(places)
+
+
+@pytest.mark.requirement("HUB-12")
+async def test_more_places_let_those_in_who_wait() -> None:
+    places = Places(1)
+    places.take_nowait()
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(places.take)
+            await anyio.wait_all_tasks_blocked()
+            places.resize(2)
+    assert full(places)
+
+
+@pytest.mark.requirement("HUB-12")
+async def test_a_change_that_is_taken_back_before_anybody_left_changes_nothing() -> None:
+    places = Places(3)
+    for _ in range(3):
+        places.take_nowait()
+    places.resize(1)
+    places.resize(3)
+    assert full(places)
+    for _ in range(3):
+        places.give_back()
+    assert places.free == 3

@@ -1,0 +1,390 @@
+"""An authorization server and an MCP server that trusts it, as a process of its own, on the standard library alone.
+
+``python -m tests.peers.authorization_server FILE`` writes its address to the file once it listens. How it behaves
+is set over HTTP (``POST /control``), and what it saw is read there (``GET /control``): so tests talk to it as they
+would to somebody else's. Every token that it gives begins with ``PLANTED``, so that a token which turns up where
+it should not is found.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import queue
+import secrets
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+__all__ = ["PLANTED"]
+
+PLANTED = "hf-planted-"
+DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
+
+
+@dataclass
+class Behaviour:
+    """What a test can change."""
+
+    expires_in: int | None = 3600
+    gives_refresh: bool = True
+    rotates: bool = True
+    omits_refresh_on_renewal: bool = False
+    registers: bool = True
+    takes_documents: bool = False
+    methods: list[str] = field(default_factory=lambda: ["none"])
+    device: bool = True
+    device_pending: int = 1
+    revocation: bool = True
+    denies: bool = False
+    metadata: bool = True
+    resource: str = ""
+    """Another resource than the true one, in the protected resource metadata."""
+    issuer: str = ""
+    """Another issuer than the true one, in its own metadata."""
+    iss: str = ""
+    """Another issuer than the true one, in its answers; ``-`` for none."""
+    state: str = ""
+    """Another state than the one that was sent."""
+    redirects_to: str = ""
+    """Another place than the one that was asked for, for the metadata and the tokens."""
+    audience: str = ""
+    """Makes access tokens that say whom they are for."""
+    token_status: int = 0
+    """Answers every token request with this status."""
+    token_cut: bool = False
+    """Hangs up on every token request before it does anything."""
+    token_delay: float = 0.0
+    mcp_status: int = 0
+    needs: str = "files:read"
+    """The scope that every request needs; the tool ``write`` needs ``files:write`` beside it."""
+
+
+class World:
+    """All that the process knows."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.behaviour = Behaviour()
+        self.address = ""
+        self.codes: dict[str, dict[str, str]] = {}
+        self.tokens: dict[str, dict[str, Any]] = {}
+        self.refreshes: dict[str, dict[str, Any]] = {}
+        self.used: dict[str, str] = {}
+        self.devices: dict[str, dict[str, Any]] = {}
+        self.clients: dict[str, dict[str, Any]] = {}
+        self.log: list[dict[str, Any]] = []
+        self.aside: queue.Queue[dict[str, Any]] = queue.Queue()
+
+    def note(self, what: str, **more: Any) -> None:
+        self.log.append({"what": what, **more})
+
+    def issue(self, scope: str, client: str, resource: str, *, family: str = "") -> dict[str, Any]:
+        """Tokens for somebody who may have them."""
+        how, family = self.behaviour, family or secrets.token_hex(4)
+        access = PLANTED + secrets.token_hex(12)
+        if how.audience:
+            claims = base64.urlsafe_b64encode(json.dumps({"aud": how.audience}).encode()).decode().rstrip("=")
+            access = f"{PLANTED}e30.{claims}.{secrets.token_hex(8)}"
+        ends = time.time() + how.expires_in if how.expires_in is not None else None
+        self.tokens[access] = {"scope": scope, "ends": ends, "resource": resource, "family": family}
+        given: dict[str, Any] = {"access_token": access, "token_type": "Bearer", "scope": scope}
+        if how.expires_in is not None:
+            given["expires_in"] = how.expires_in
+        if how.gives_refresh:
+            given["refresh_token"] = PLANTED + "refresh-" + secrets.token_hex(12)
+            self.refreshes[given["refresh_token"]] = {"scope": scope, "client": client, "family": family}
+        return given
+
+    def revoke(self, family: str | None = None) -> None:
+        """Take tokens back: all of them, or those of one login."""
+        for held in (self.tokens, self.refreshes):
+            for token in [token for token, one in held.items() if family in (None, one["family"])]:
+                del held[token]
+
+
+WORLD = World()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        if parts.path == "/sse":
+            return self._stream()
+        with WORLD.lock:
+            return self._get(parts.path, dict(parse_qsl(parts.query)))
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        path = urlsplit(self.path).path
+        if path == "/token" and WORLD.behaviour.token_delay:
+            WORLD.note("waits")
+            time.sleep(WORLD.behaviour.token_delay)
+        with WORLD.lock:
+            self._post(path, body)
+
+    def do_DELETE(self) -> None:
+        self._answer(200, {})
+
+    def log_message(self, *_: object) -> None:
+        """Silence."""
+
+    def _get(self, path: str, query: dict[str, str]) -> None:
+        how, here = WORLD.behaviour, WORLD.address
+        if path == "/control":
+            return self._answer(200, {"log": WORLD.log, "tokens": len(WORLD.tokens)})
+        if path.startswith("/.well-known/oauth-protected-resource") and how.metadata:
+            described = {"resource": how.resource or f"{here}/mcp", "authorization_servers": [here]}
+            return self._answer(200, {**described, "scopes_supported": ["files:read"]})
+        if path == "/.well-known/oauth-authorization-server" and how.metadata:
+            if how.redirects_to:
+                return self._redirect(how.redirects_to)
+            return self._answer(200, _metadata(how, here))
+        if path == "/authorize":
+            return self._authorize(how, query)
+        if path == "/device/enter":
+            WORLD.devices[query["code"]]["agreed"] = not how.denies
+            WORLD.devices[query["code"]]["decided"] = True
+            return self._answer(200, {})
+        return self._answer(405 if path == "/mcp" else 404, {})
+
+    def _authorize(self, how: Behaviour, query: dict[str, str]) -> None:
+        WORLD.note("authorize", **{name: value for name, value in query.items() if name != "state"})
+        iss = {} if how.iss == "-" else {"iss": how.iss or WORLD.address}
+        answer = {"state": how.state or query.get("state", ""), **iss}
+        if how.denies:
+            return self._redirect(f"{query['redirect_uri']}?{urlencode({**answer, 'error': 'access_denied'})}")
+        code = secrets.token_hex(8)
+        WORLD.codes[code] = query
+        return self._redirect(f"{query['redirect_uri']}?{urlencode({**answer, 'code': code})}")
+
+    def _post(self, path: str, body: bytes) -> None:
+        match path:
+            case "/control":
+                self._control(json.loads(body))
+            case "/register" if WORLD.behaviour.registers:
+                self._register(json.loads(body))
+            case "/token":
+                self._token(dict(parse_qsl(body.decode())))
+            case "/device" if WORLD.behaviour.device:
+                self._device(dict(parse_qsl(body.decode())))
+            case "/revoke":
+                WORLD.note("revoke")
+                WORLD.refreshes.pop(dict(parse_qsl(body.decode())).get("token", ""), None)
+                self._answer(200, {})
+            case "/mcp" | "/messages":
+                self._mcp(json.loads(body), aside=path == "/messages")
+            case _:
+                self._answer(404, {})
+
+    def _control(self, change: dict[str, Any]) -> None:
+        if change.pop("revoke", False):
+            WORLD.revoke()
+        if change.pop("end_tokens", False):
+            WORLD.tokens.clear()
+        if change.pop("forget", False):
+            WORLD.log.clear()
+        WORLD.behaviour = Behaviour(**{**asdict(WORLD.behaviour), **change})
+        self._answer(200, {})
+
+    def _register(self, wanted: dict[str, Any]) -> None:
+        client, method = f"client-{len(WORLD.clients)}", wanted.get("token_endpoint_auth_method", "none")
+        secret = {} if method == "none" else {"client_secret": PLANTED + "client"}
+        WORLD.clients[client] = wanted
+        WORLD.note("register", redirect_uris=wanted["redirect_uris"])
+        self._answer(201, {**wanted, "client_id": client, **secret})
+
+    def _token(self, form: dict[str, str]) -> None:
+        how = WORLD.behaviour
+        basic = self.headers.get("authorization", "")
+        client = base64.b64decode(basic[6:]).decode().split(":")[0] if basic else form.get("client_id", "")
+        WORLD.note(
+            "token", grant_type=form["grant_type"], client=client, basic=bool(basic), resource=form.get("resource")
+        )
+        if how.token_cut:
+            self.close_connection = True
+            return None
+        if how.token_status:
+            return self._answer(how.token_status, {"error": "server_error"})
+        if how.redirects_to:
+            return self._redirect(how.redirects_to, status=307)
+        match form["grant_type"]:
+            case "authorization_code":
+                return self._by_code(form, client)
+            case "refresh_token":
+                return self._by_refresh(form, client)
+            case _:
+                return self._by_device(form, client)
+
+    def _by_code(self, form: dict[str, str], client: str) -> None:
+        asked = WORLD.codes.pop(form["code"], None)
+        digest = base64.urlsafe_b64encode(hashlib.sha256(form.get("code_verifier", "").encode()).digest()).decode()
+        if asked is None or asked["code_challenge"] != digest.rstrip("=") or asked["client_id"] != client:
+            return self._answer(400, {"error": "invalid_grant"})
+        return self._answer(200, WORLD.issue(asked.get("scope", ""), client, asked.get("resource", "")))
+
+    def _by_refresh(self, form: dict[str, str], client: str) -> None:
+        token, how = form["refresh_token"], WORLD.behaviour
+        held = WORLD.refreshes.get(token)
+        if held is None:
+            if token in WORLD.used:  # a stolen one, for all that we know: the whole login ends
+                WORLD.note("reuse")
+                WORLD.revoke(WORLD.used[token])
+            return self._answer(400, {"error": "invalid_grant", "error_description": f"{token} is not known"})
+        given = WORLD.issue(held["scope"], client, form.get("resource", ""), family=held["family"])
+        if how.rotates and not how.omits_refresh_on_renewal:
+            WORLD.used[token] = held["family"]
+            del WORLD.refreshes[token]
+        elif "refresh_token" in given:
+            del WORLD.refreshes[given.pop("refresh_token")]
+        return self._answer(200, given)
+
+    def _device(self, form: dict[str, str]) -> None:
+        code = secrets.token_hex(4)
+        pending = WORLD.behaviour.device_pending
+        WORLD.devices[code] = {"scope": form.get("scope", ""), "pending": pending, "agreed": False, "decided": False}
+        entered = f"{WORLD.address}/device/enter"
+        given = {"device_code": code, "user_code": code.upper(), "verification_uri": entered, "interval": 1}
+        self._answer(200, {**given, "expires_in": 600, "verification_uri_complete": f"{entered}?code={code}"})
+
+    def _by_device(self, form: dict[str, str], client: str) -> None:
+        asked = WORLD.devices[form["device_code"]]
+        if asked["pending"] > 0 or not asked["decided"]:
+            asked["pending"] -= 1
+            return self._answer(400, {"error": "authorization_pending"})
+        if not asked["agreed"]:
+            return self._answer(400, {"error": "access_denied"})
+        return self._answer(200, WORLD.issue(asked["scope"], client, form.get("resource", "")))
+
+    # The MCP server
+
+    def _stream(self) -> None:
+        """The older transport: every answer comes on one stream."""
+        with WORLD.lock:
+            held = self._held("GET")
+            if held is None:
+                return self._refuse(401, "invalid_token", WORLD.behaviour.needs)
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(b"event: endpoint\ndata: /messages\n\n")
+        with suppress(OSError):
+            while True:
+                self.wfile.write(f"event: message\ndata: {json.dumps(WORLD.aside.get())}\n\n".encode())
+
+    def _held(self, method: str) -> dict[str, Any] | None:
+        """What is known of the token that a request carries; None if it is not good."""
+        bearer = self.headers.get("authorization", "").removeprefix("Bearer ")
+        held = WORLD.tokens.get(bearer)
+        good = held is not None and (held["ends"] is None or time.time() < held["ends"])
+        WORLD.note("mcp", method=method, token=bool(bearer), good=good)
+        return held if good else None
+
+    def _mcp(self, message: dict[str, Any], *, aside: bool = False) -> None:
+        how, method = WORLD.behaviour, message.get("method", "")
+        held = self._held(method)
+        if how.mcp_status:
+            return self._answer(how.mcp_status, {})
+        if held is None:
+            return self._refuse(401, "invalid_token" if "authorization" in self.headers else "", how.needs)
+        needed = {*how.needs.split(), *(["files:write"] if _tool(message) == "write" else [])}
+        if missing := needed - {*held["scope"].split()}:
+            return self._refuse(403, "insufficient_scope", " ".join(sorted(missing)))
+        if "id" not in message:
+            return self._answer(202, None)
+        answer = {"jsonrpc": "2.0", "id": message["id"], **_result(method, message)}
+        if aside:
+            WORLD.aside.put(answer)
+            return self._answer(202, None)
+        return self._answer(200, answer)
+
+    def _refuse(self, status: int, error: str, scope: str) -> None:
+        metadata = f'resource_metadata="{WORLD.address}/.well-known/oauth-protected-resource/mcp"'
+        errors = f'error="{error}", ' if error else ""
+        metadata = f", {metadata}" if WORLD.behaviour.metadata else ""
+        self._answer(status, {}, {"WWW-Authenticate": f'Bearer {errors}scope="{scope}"{metadata}'})
+
+    def _redirect(self, where: str, *, status: int = 302) -> None:
+        self._answer(status, {}, {"Location": where})
+
+    def _answer(self, status: int, content: Any, headers: dict[str, str] | None = None) -> None:
+        data = json.dumps(content).encode() if content is not None else b""
+        self.send_response(status)
+        for name, value in {**(headers or {}), "Content-Type": "application/json"}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+def _metadata(how: Behaviour, here: str) -> dict[str, Any]:
+    described = {
+        "issuer": how.issuer or here,
+        "authorization_endpoint": f"{here}/authorize",
+        "token_endpoint": f"{here}/token",
+        "code_challenge_methods_supported": ["S256"],
+        "token_endpoint_auth_methods_supported": how.methods,
+        "scopes_supported": ["files:read", "files:write"],
+        "client_id_metadata_document_supported": how.takes_documents,
+        "authorization_response_iss_parameter_supported": True,
+    }
+    if how.registers:
+        described["registration_endpoint"] = f"{here}/register"
+    if how.device:
+        described["device_authorization_endpoint"] = f"{here}/device"
+    if how.revocation:
+        described["revocation_endpoint"] = f"{here}/revoke"
+    return described
+
+
+def _tool(message: dict[str, Any]) -> str:
+    return str((message.get("params") or {}).get("name", "")) if message.get("method") == "tools/call" else ""
+
+
+def _result(method: str, message: dict[str, Any]) -> dict[str, Any]:
+    schema = {"type": "object", "properties": {}}
+    match method:
+        case "initialize":
+            about = {"name": "guarded", "version": "1"}
+            return {"result": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": about}}
+        case "tools/list":
+            return {"result": {"tools": [{"name": name, "inputSchema": schema} for name in ("read", "write")]}}
+        case "tools/call":
+            return {"result": {"content": [{"type": "text", "text": f"{_tool(message)} done"}]}}
+        case "ping":
+            return {"result": {}}
+        case _:
+            return {"error": {"code": -32601, "message": "no such method"}}
+
+
+class Server(ThreadingHTTPServer):
+    """Takes many at once, and waits for none at the end."""
+
+    request_queue_size = 128
+    daemon_threads = True
+
+
+def main() -> None:
+    """Serve until killed."""
+    server = Server(("127.0.0.1", 0), Handler)
+    WORLD.address = f"http://127.0.0.1:{server.server_port}"
+    announced = Path(sys.argv[1])
+    announced.with_suffix(".part").write_text(WORLD.address + "\n")
+    announced.with_suffix(".part").rename(announced)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

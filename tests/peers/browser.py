@@ -1,0 +1,67 @@
+"""A browser for logins, without a window: it opens what it is told to, follows redirects, and can be made to err."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+import anyio
+import httpx2
+
+from holdfast.auth.device import DeviceCode
+
+__all__ = ["Browser"]
+
+
+class Browser:
+    """Somebody who logs in and agrees to everything (a ``Person`` of ``holdfast.auth.login``).
+
+    One that is ``elsewhere`` cannot follow a redirect to this machine: they paste where they ended up.
+    """
+
+    def __init__(self, *, elsewhere: bool = False) -> None:
+        self.visited: list[str] = []
+        self.scopes: list[tuple[str, ...]] = []
+        self.codes: list[DeviceCode] = []
+        self._elsewhere = elsewhere
+        self._pasted = ""
+        self._has_pasted = anyio.Event()
+        self._tasks = anyio.create_task_group()
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._tasks.cancel_scope.cancel()
+        await self._tasks.__aexit__(None, None, None)
+
+    def asked_for(self, scope: tuple[str, ...], issuer: str) -> None:
+        """Note what is asked for."""
+        self.scopes.append(scope)
+
+    def visit(self, address: str) -> None:
+        """Open an address, and go wherever it leads."""
+        self.visited.append(address)
+        self._tasks.start_soon(self._open, address)
+
+    def enter(self, code: DeviceCode) -> None:
+        """Enter a device's code."""
+        self.codes.append(code)
+        self._tasks.start_soon(self._open, code.complete_address)
+
+    async def paste(self) -> str:
+        """Where a browser elsewhere ended up."""
+        await self._has_pasted.wait()
+        return self._pasted
+
+    async def _open(self, address: str) -> None:
+        async with httpx2.AsyncClient(follow_redirects=not self._elsewhere, trust_env=False) as http:
+            with suppress(httpx2.HTTPError):
+                answer = await http.get(address)
+                if self._elsewhere:
+                    self._pasted = answer.headers.get("location", "")
+                    self._has_pasted.set()

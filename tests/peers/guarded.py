@@ -1,0 +1,75 @@
+"""A server that asks for a login, and its authorization server: started for a test, set and looked at from outside."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from holdfast.config.load import config_from_mapping
+from holdfast.config.spec import Config, ServerSpec
+from tests.peers.authorization_server import PLANTED
+from tests.peers.process import foreign_process
+
+__all__ = ["PLANTED", "Guarded", "guarded"]
+
+_ROOT = Path(__file__).parents[2]
+
+
+class Guarded:
+    """The running pair."""
+
+    def __init__(self, address: str, http: httpx2.AsyncClient) -> None:
+        self.address = address
+        self._http = http
+
+    @property
+    def url(self) -> str:
+        """Where the MCP server is."""
+        return f"{self.address}/mcp"
+
+    def defined(self, **more: Any) -> dict[str, Any]:
+        """The MCP server, as an entry of ``mcpServers``."""
+        return {"type": "http", "url": self.url, **more}
+
+    def config(self, **more: Any) -> Config:
+        """A configuration of this server alone, under the name ``files``."""
+        return config_from_mapping({"mcpServers": {"files": self.defined(**more)}})
+
+    def spec(self, **more: Any) -> ServerSpec:
+        """What that definition means."""
+        spec = self.config(**more).servers["files"]
+        assert isinstance(spec, ServerSpec), spec
+        return spec
+
+    async def behave(self, **how: Any) -> None:
+        """Change how it behaves: see ``authorization_server.Behaviour``, and ``revoke``, ``end_tokens``, ``forget``."""
+        (await self._http.post(f"{self.address}/control", json=how)).raise_for_status()
+
+    async def open(self, address: str) -> str:
+        """Open an address as a browser on another machine does; gives where that leads."""
+        return str((await self._http.get(address)).headers.get("location", ""))
+
+    async def seen(self, what: str, **fields: Any) -> list[dict[str, Any]]:
+        """What it noted of one kind, with these fields."""
+        log = (await self._http.get(f"{self.address}/control")).json()["log"]
+        return [one for one in log if one["what"] == what and fields.items() <= one.items()]
+
+    async def renewals(self) -> int:
+        """How often it was asked to renew."""
+        return len(await self.seen("token", grant_type="refresh_token"))
+
+
+@asynccontextmanager
+async def guarded(folder: Path) -> AsyncIterator[Guarded]:
+    """Run the pair."""
+    announced = folder / "guarded.url"
+    command = (sys.executable, "-S", "-m", "tests.peers.authorization_server", announced)
+    async with foreign_process(command, log=folder / "guarded.log", env={"PYTHONPATH": str(_ROOT)}) as process:
+        address = (await process.appears(announced, containing="\n")).strip()
+        async with httpx2.AsyncClient(trust_env=False) as http:
+            yield Guarded(address, http)
