@@ -82,6 +82,9 @@ class Report(Shape):
     ok: bool = Field(description="Whether nothing failed; the exit code is 0 then, else 1")
     file: str | None = Field(default=None, description="The configuration; null if none was found")
     searched: tuple[str, ...] = Field(default=(), description="Where a configuration was looked for")
+    served: tuple[str, ...] = Field(
+        default=(), description="Where none was found: the files that hubs on this machine serve"
+    )
     hub: HubSeen | None = Field(default=None, description="The running hub beside which the servers were seen")
     checks: tuple[CheckResult, ...] = Field(default=(), description="What concerns the whole, not one server")
     servers: tuple[ServerReport, ...] = ()
