@@ -46,7 +46,9 @@ class ServerReport(Shape):
     transport: str = Field(description="stdio, http or sse; empty where the definition cannot be read")
     target: str = Field(default="", description="Its command or URL, masked")
     health: Health
-    tools: int | None = Field(default=None, description="How many tools it listed; null if it did not")
+    tools: int | None = Field(
+        default=None, description="How many tools it listed that its definition shows; null if it did not"
+    )
     checks: tuple[CheckResult, ...] = ()
     hub: LiveState | None = Field(default=None, description="Its state in a running hub; null where none has it")
     elapsed_ms: float = 0.0
