@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from observing import observing
 
@@ -106,12 +107,12 @@ def commands() -> str:
 
 
 def _help(*command: str) -> str:
-    """Asked for in this process: dozens of new ones would take a loaded machine more than a minute."""
+    """In this very process: starting Python for each command would take most of a minute."""
     printed = io.StringIO()
-    with redirect_stdout(printed):
-        code = run([*command, "--help"])
-    if code:
-        raise SystemExit(f"`holdfast {' '.join(command)} --help` ended with {code}")
+    look = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
+    with mock.patch.dict(os.environ, look), contextlib.redirect_stdout(printed):
+        if code := run([*command, "--help"]):
+            raise SystemExit(f"holdfast {' '.join(command)} --help ended with {code}")
     return "\n".join(line.rstrip() for line in printed.getvalue().strip("\n").splitlines())
 
 
