@@ -39,8 +39,9 @@ format: $(READY)  ## Format the code and mend what can be mended
 bench: $(READY)  ## Measure, side by side in one run
 	$(BIN)/python -m benchmarks
 
-schema: $(READY)  ## Write the published JSON Schema anew from the models
+schema: $(READY)  ## Write the published JSON Schemas anew from the models
 	$(BIN)/python -m holdfast.config.schema schema/holdfast.schema.json
+	$(BIN)/python -m holdfast.doctor.schema schema/doctor.schema.json
 
 docs: $(READY)  ## Write the parts of the documentation that are made from the program
 	$(BIN)/python docs/generate.py

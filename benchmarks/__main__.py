@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from benchmarks import dead_server, drill, gateway, hub_calls, load, serve_load, startup, status_page
+from benchmarks import dead_server, doctor, drill, gateway, hub_calls, load, serve_load, startup, status_page
 from benchmarks.report import Report, as_json, as_table
 
 __all__ = ["BENCHMARKS", "main"]
@@ -22,6 +22,7 @@ BENCHMARKS: dict[str, Callable[..., Report]] = {
     "hub_calls": hub_calls.measure,
     "dead_server": dead_server.measure,
     "drill": drill.measure,
+    "doctor": doctor.measure,
     "serve_load": serve_load.measure,
     "gateway": gateway.measure,
 }

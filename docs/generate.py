@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+from observing import observing
 
 from holdfast.admin.feed import EVENTS
 from holdfast.admin.openapi import document
 from holdfast.admin.operations import OPERATIONS, Operation
+from holdfast.cli.entry import run
+from holdfast.doctor.checks.all import CHECKS, WHOLE_CHECKS
+from holdfast.doctor.checks.base import Check
+from holdfast.doctor.codes import GROUPS, Code
 
 DOCS = Path(__file__).parent
 COMMANDS = DOCS / "reference" / "commands.md"
 CONTROL_API = DOCS / "reference" / "control-api.md"
+
+PLAIN = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
+"""The terminal for which the help is written."""
 
 HEAD = """\
 # Commands
@@ -26,6 +37,62 @@ What each command prints for `--help`. This page is made by `make docs`; a test 
 Everywhere: data goes to stdout, everything else to stderr; colour only on a terminal, and not with `NO_COLOR`;
 `HOLDFAST_DEBUG=1` shows where an unexpected error came from.
 """
+
+
+DOCTOR = DOCS / "reference" / "doctor.md"
+
+DOCTOR_HEAD = """\
+# Doctor: checks and codes
+
+`holdfast doctor` looks at every server, side by side, and says how to mend what is broken; [how to use
+it](../how-to/doctor.md). This page is made by `make docs`; a test fails if it is out of date.
+
+| exit code | |
+|---|---|
+| 0 | nothing failed, or nothing is configured (it says where it looked) |
+| 1 | something failed |
+| 2 | wrong usage: an option, a server or a code that does not exist |
+
+`--json` prints one document of the schema in [schema/doctor.schema.json](../../schema/doctor.schema.json). Its
+`version` is raised when a field is renamed, removed or means something else; new fields may come at any time. Codes
+are for ever: the words may change, the meaning does not.
+
+## Checks
+
+In this order; one whose needs failed is skipped, and says so. All checks of a server share its deadline (`--timeout`,
+else `holdfast.load.attemptTimeout`); all servers are looked at side by side. A check that crashes is a finding of its
+own. Nothing is sent to a server that the definition does not say: looking for another path stays on its origin, and a
+certificate is looked at without sending anything of yours.
+
+| check | looks at | needs |
+|---|---|---|
+"""
+
+CODES_HEAD = """
+## Codes
+
+An *error* keeps a server from being used, and makes the exit code 1. A *warning* does not. A *note* is worth knowing.
+`holdfast doctor explain CODE` prints the same.
+"""
+
+
+def doctor() -> str:
+    """Every check and every code."""
+    rows = [f"| `{check.id}` | {check.looks_at} | {_needs(check)} |" for check in CHECKS]
+    rows += [f"| `{check.id}` | {check.looks_at} (once for all servers) | |" for check in WHOLE_CHECKS]
+    parts = [DOCTOR_HEAD + "\n".join(rows), CODES_HEAD]
+    for title, codes in GROUPS.items():
+        parts.append(f"## {title}\n")
+        parts += [f"### {code.id}\n\n*{code.severity}.* {_described(code)}\n" for code in codes]
+    return "\n".join(parts)
+
+
+def _needs(check: Check) -> str:
+    return ", ".join(f"`{need}`" for need in check.needs)
+
+
+def _described(code: Code) -> str:
+    return f"{code.means}.\n\n- Cause: {code.cause}\n- Cure: {code.cure}"
 
 
 def commands() -> str:
@@ -40,15 +107,13 @@ def commands() -> str:
 
 
 def _help(*command: str) -> str:
-    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb", "PYTHONIOENCODING": "utf-8"}
-    ran = subprocess.run(
-        [sys.executable, "-m", "holdfast", *command, "--help"],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=True,
-    )
-    return "\n".join(line.rstrip() for line in ran.stdout.strip("\n").splitlines())
+    """In this very process: starting Python for each command would take most of a minute."""
+    printed = io.StringIO()
+    look = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
+    with mock.patch.dict(os.environ, look), contextlib.redirect_stdout(printed):
+        if code := run([*command, "--help"]):
+            raise SystemExit(f"holdfast {' '.join(command)} --help ended with {code}")
+    return "\n".join(line.rstrip() for line in printed.getvalue().strip("\n").splitlines())
 
 
 def _subcommands(text: str) -> list[str]:
@@ -143,7 +208,8 @@ def _kind(schema: dict[str, Any]) -> str:
 
 def main() -> int:
     """Write the pages, or with ``--check`` say whether they are fresh."""
-    fresh = {COMMANDS: commands(), CONTROL_API: control_api()}
+    os.environ.update(PLAIN)
+    fresh = {COMMANDS: commands(), CONTROL_API: control_api(), DOCTOR: doctor(), **observing()}
     if "--check" in sys.argv:
         return 0 if all(page.exists() and page.read_text() == text for page, text in fresh.items()) else 1
     for page, text in fresh.items():

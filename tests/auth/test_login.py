@@ -134,7 +134,7 @@ async def test_a_redirect_uri_of_the_definition_is_where_the_browser_comes_back_
 
 @pytest.mark.parametrize("how", ["browser", "device"])
 async def test_a_person_who_says_no_is_believed(how: str, peer: Guarded, store: TokenStore) -> None:
-    await peer.behave(denies=True)
+    await peer.behave(denies=True, device_pending=0)
     with pytest.raises(LoginFailed, match="access was denied"):
         await logged_in(peer.spec(), store, how=how)  # type: ignore[arg-type]  # the list above
     assert store.grants() == ()

@@ -20,6 +20,8 @@ from holdfast.core.evidence import (
     CredentialsUnavailable,
     Evidence,
     HttpStatus,
+    Login,
+    LoginState,
     NetworkFailure,
     NetworkFault,
     NotMcp,
@@ -32,13 +34,21 @@ from holdfast.core.evidence import (
     TimedOut,
     TlsFailure,
     TlsFault,
+    TokenNotRenewed,
     Unexpected,
 )
 
 FAULTS_ONCE_IT_STOOD = [NetworkFault.RESET, NetworkFault.CLOSED, NetworkFault.OTHER, NetworkFault.UNREACHABLE]
 
 TABLE: dict[str, tuple[str, list[Evidence]]] = {
-    "HTTP 401": ("denied", [HttpStatus(status=401), HttpStatus(status=401, credentials_sent=True)]),
+    "HTTP 401": (
+        "denied",
+        [
+            HttpStatus(status=401),
+            HttpStatus(status=401, credentials_sent=True),
+            *(HttpStatus(status=401, login=Login(state=state, command="login")) for state in LoginState),
+        ],
+    ),
     "HTTP 403 whose body is an authorization outage": (
         "transient",
         [HttpStatus(status=403, body=f"{body}\n") for body in sorted(OUTAGE_BODIES)],
@@ -89,6 +99,7 @@ TABLE: dict[str, tuple[str, list[Evidence]]] = {
     "bad definition; credentials over plain http": ("permanent", [BadConfig(problems=("no url",)), PlainHttpRefused()]),
     "the headers callable failed on the network": ("transient", [CredentialsUnavailable(type="E", network=True)]),
     "the headers callable failed otherwise": ("permanent", [CredentialsUnavailable(type="KeyError")]),
+    "the login could not be renewed just now": ("transient", [TokenNotRenewed(reason="it is away")]),
     "anything unforeseen": ("permanent", [Unexpected(type="KeyError")]),
 }
 

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.anyio
 
 TOKEN = "what-the-gateway-shows-the-hub"
 CONTROL = "what-the-operator-shows-the-hub"
+POD_IP = "10.1.2.3"
 
 
 class Workload:
@@ -52,10 +53,13 @@ class Workload:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Served]:
         environ = {one["name"]: self._moved(one["value"]) for one in self.container["env"] if "value" in one}
-        (control,) = [one for one in self.container["env"] if "valueFrom" in one]
-        assert control["valueFrom"]["secretKeyRef"] == {"name": "hub", "key": "control", "optional": True}
-        environ[control["name"]] = CONTROL
-        command = [*COMMAND, *map(self._moved, self.container["args"])]
+        taken = {one["name"]: one["valueFrom"] for one in self.container["env"] if "valueFrom" in one}
+        assert taken == {
+            "HOLDFAST_CONTROL_TOKEN": {"secretKeyRef": {"name": "hub", "key": "control", "optional": True}},
+            "POD_IP": {"fieldRef": {"fieldPath": "status.podIP"}},
+        }
+        environ["HOLDFAST_CONTROL_TOKEN"] = CONTROL
+        command = [*COMMAND, *(self._moved(one).replace("$(POD_IP)", POD_IP) for one in self.container["args"])]
         async with spawned(command, self._folder, self._folder, stdin=subprocess.DEVNULL, **environ) as hub:
             await hub.said("ready when:")
             yield hub
@@ -68,6 +72,12 @@ class Workload:
         async with httpx2.AsyncClient(trust_env=False) as client:
             answer = await client.get(f"http://127.0.0.1:{self.port}{get['path']}", headers=headers)
         return answer.status_code
+
+    async def scrape(self, **headers: str) -> httpx2.Response:
+        """As Prometheus does it: by the pod's own address."""
+        async with httpx2.AsyncClient(trust_env=False) as client:
+            named = {"host": f"{POD_IP}:{self.port}", **headers}
+            return await client.get(f"http://127.0.0.1:{self.port}/metrics", headers=named)
 
 
 def _free_port() -> int:
@@ -90,10 +100,13 @@ async def test_the_rendered_container_serves_its_targets_and_answers_its_own_pro
             assert await workload.probe("startupProbe") == 200
             assert await workload.probe("livenessProbe") == 200
             assert await workload.probe("readinessProbe") == 200
+            strangers, scraped = await workload.scrape(), await workload.scrape(authorization=f"Bearer {TOKEN}")
             hub.send(signal.SIGTERM)
             assert await hub.ended() == 0
     assert stranger.status["hub"] == "denied"
     assert known.status["hub"] == "available"
+    assert strangers.status_code == 401
+    assert 'holdfast_server_state{server="github",state="connected"} 1.0' in scraped.text
     assert any(tool.name.startswith("github__") for tool in known.tools)
     assert TOKEN not in hub.out + hub.err
     assert CONTROL not in hub.out + hub.err

@@ -33,7 +33,7 @@ Era = Literal["modern", "legacy"]
 Context = ServerRequestContext[Any, Any]
 
 OBJECT: dict[str, Any] = {"type": "object"}
-TOOLS = ("echo", "count", "ask", "log", "hang", "touch", "grow", "fail", "pid", "bump", "wait")
+TOOLS = ("echo", "count", "ask", "log", "hang", "touch", "grow", "fail", "pid", "bump", "wait", "link")
 FORM = {"type": "object", "properties": {"colour": {"type": "string"}}}
 
 
@@ -73,6 +73,8 @@ class Origin(Server[Any]):
         self.changed = anyio.Event()
         self.levels: list[str] = []
         self.roots_changed = anyio.Event()
+        self.curious = False
+        self.roots: list[str] = []
         self.connections = 0
         self.url = ""
         self.words = ""
@@ -97,7 +99,11 @@ class Origin(Server[Any]):
         args = params.arguments or {}
         match params.name:
             case "echo":
-                meta = {key: value for key, value in (ctx.meta or {}).items() if key.startswith(("test/", "holdfast/"))}
+                meta = {
+                    key: value
+                    for key, value in (ctx.meta or {}).items()
+                    if key.startswith(("test/", "holdfast/", "trace"))
+                }
                 return _text(str(args.get("text")), structured={"text": args.get("text")}, meta=meta)
             case "count":
                 await self._count(ctx, int(args["n"]))
@@ -117,10 +123,8 @@ class Origin(Server[Any]):
                 await self._grow(ctx)
             case "fail":
                 raise MCPError(-32123, "it failed", {"why": "asked to"})
-            case "bump":
-                return _text(str(_bumped(ctx)))
-            case "pid":
-                return _text(str(os.getpid()))
+            case "bump" | "link" | "pid":
+                return _said(ctx, params.name, args)
             case _ if params.name not in self.extra_tools:
                 raise MCPError(types.INVALID_PARAMS, f"no tool {params.name}")
         return _text("done")
@@ -215,6 +219,10 @@ class Origin(Server[Any]):
 
     async def _roots_changed(self, ctx: Context, params: object) -> None:
         self.roots_changed.set()
+        if self.curious:
+            found = await ctx.session.send_request(types.ListRootsRequest(), types.ListRootsResult)
+            self.roots += [str(root.uri) for root in found.roots]
+            self._note()
 
     async def _listen(
         self, ctx: Context, params: types.SubscriptionsListenRequestParams
@@ -261,6 +269,20 @@ def _text(text: str, *, structured: dict[str, Any] | None = None, meta: Any = No
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=text)], structured_content=structured, _meta=meta or None
     )
+
+
+def _said(ctx: Context, tool: str, args: Mapping[str, Any]) -> types.CallToolResult:
+    if tool == "link":
+        return _links(*args["uris"])
+    return _text(str(_bumped(ctx) if tool == "bump" else os.getpid()))
+
+
+def _links(*uris: str) -> types.CallToolResult:
+    """A link to each, and each as it is."""
+    links = [types.ResourceLink(type="resource_link", name="it", uri=uri) for uri in uris]
+    inside = [types.TextResourceContents(uri=uri, text=uri) for uri in uris]
+    embedded = [types.EmbeddedResource(type="resource", resource=one) for one in inside]
+    return types.CallToolResult(content=[*links, *embedded])
 
 
 def _bumped(ctx: Context) -> int:

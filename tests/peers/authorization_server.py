@@ -11,10 +11,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import queue
 import secrets
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -79,6 +81,7 @@ class World:
         self.devices: dict[str, dict[str, Any]] = {}
         self.clients: dict[str, dict[str, Any]] = {}
         self.log: list[dict[str, Any]] = []
+        self.aside: queue.Queue[dict[str, Any]] = queue.Queue()
 
     def note(self, what: str, **more: Any) -> None:
         self.log.append({"what": what, **more})
@@ -117,13 +120,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
+        if parts.path == "/sse":
+            return self._stream()
         with WORLD.lock:
-            self._get(parts.path, dict(parse_qsl(parts.query)))
+            return self._get(parts.path, dict(parse_qsl(parts.query)))
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         path = urlsplit(self.path).path
         if path == "/token" and WORLD.behaviour.token_delay:
+            WORLD.note("waits")
             time.sleep(WORLD.behaviour.token_delay)
         with WORLD.lock:
             self._post(path, body)
@@ -177,8 +183,8 @@ class Handler(BaseHTTPRequestHandler):
                 WORLD.note("revoke")
                 WORLD.refreshes.pop(dict(parse_qsl(body.decode())).get("token", ""), None)
                 self._answer(200, {})
-            case "/mcp":
-                self._mcp(json.loads(body))
+            case "/mcp" | "/messages":
+                self._mcp(json.loads(body), aside=path == "/messages")
             case _:
                 self._answer(404, {})
 
@@ -263,22 +269,46 @@ class Handler(BaseHTTPRequestHandler):
 
     # The MCP server
 
-    def _mcp(self, message: dict[str, Any]) -> None:
-        how, method = WORLD.behaviour, message.get("method", "")
+    def _stream(self) -> None:
+        """The older transport: every answer comes on one stream."""
+        with WORLD.lock:
+            held = self._held("GET")
+            if held is None:
+                return self._refuse(401, "invalid_token", WORLD.behaviour.needs)
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(b"event: endpoint\ndata: /messages\n\n")
+        with suppress(OSError):
+            while True:
+                self.wfile.write(f"event: message\ndata: {json.dumps(WORLD.aside.get())}\n\n".encode())
+
+    def _held(self, method: str) -> dict[str, Any] | None:
+        """What is known of the token that a request carries; None if it is not good."""
         bearer = self.headers.get("authorization", "").removeprefix("Bearer ")
         held = WORLD.tokens.get(bearer)
         good = held is not None and (held["ends"] is None or time.time() < held["ends"])
         WORLD.note("mcp", method=method, token=bool(bearer), good=good)
+        return held if good else None
+
+    def _mcp(self, message: dict[str, Any], *, aside: bool = False) -> None:
+        how, method = WORLD.behaviour, message.get("method", "")
+        held = self._held(method)
         if how.mcp_status:
             return self._answer(how.mcp_status, {})
-        if not good or held is None:
-            return self._refuse(401, "invalid_token" if bearer else "", how.needs)
+        if held is None:
+            return self._refuse(401, "invalid_token" if "authorization" in self.headers else "", how.needs)
         needed = {*how.needs.split(), *(["files:write"] if _tool(message) == "write" else [])}
         if missing := needed - {*held["scope"].split()}:
             return self._refuse(403, "insufficient_scope", " ".join(sorted(missing)))
         if "id" not in message:
             return self._answer(202, None)
-        return self._answer(200, {"jsonrpc": "2.0", "id": message["id"], **_result(method, message)})
+        answer = {"jsonrpc": "2.0", "id": message["id"], **_result(method, message)}
+        if aside:
+            WORLD.aside.put(answer)
+            return self._answer(202, None)
+        return self._answer(200, answer)
 
     def _refuse(self, status: int, error: str, scope: str) -> None:
         metadata = f'resource_metadata="{WORLD.address}/.well-known/oauth-protected-resource/mcp"'
@@ -339,10 +369,16 @@ def _result(method: str, message: dict[str, Any]) -> dict[str, Any]:
             return {"error": {"code": -32601, "message": "no such method"}}
 
 
+class Server(ThreadingHTTPServer):
+    """Takes many at once, and waits for none at the end."""
+
+    request_queue_size = 128
+    daemon_threads = True
+
+
 def main() -> None:
     """Serve until killed."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = Server(("127.0.0.1", 0), Handler)
     WORLD.address = f"http://127.0.0.1:{server.server_port}"
     announced = Path(sys.argv[1])
     announced.with_suffix(".part").write_text(WORLD.address + "\n")

@@ -50,6 +50,10 @@ class Guarded:
         """Change how it behaves: see ``authorization_server.Behaviour``, and ``revoke``, ``end_tokens``, ``forget``."""
         (await self._http.post(f"{self.address}/control", json=how)).raise_for_status()
 
+    async def open(self, address: str) -> str:
+        """Open an address as a browser on another machine does; gives where that leads."""
+        return str((await self._http.get(address)).headers.get("location", ""))
+
     async def seen(self, what: str, **fields: Any) -> list[dict[str, Any]]:
         """What it noted of one kind, with these fields."""
         log = (await self._http.get(f"{self.address}/control")).json()["log"]

@@ -95,6 +95,7 @@ class TokenStore:
                 entry["servers"] = [one for one in entry["servers"] if one not in servers]
             kept = replace(kept, servers=tuple(sorted(servers)))
             entries[grant.key] = write_entry(kept)
+        self.grants()
         return kept
 
     def remove(self, key: GrantKey) -> bool:
@@ -103,6 +104,7 @@ class TokenStore:
             gone = entries.pop(key, None)
         if gone is not None and gone["source"] == "keyring" and (vault := self._vault) is not None:
             vault.remove(key)
+        self.grants()
         return gone is not None
 
     @property

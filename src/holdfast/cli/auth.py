@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,7 +41,7 @@ def status(
 ) -> None:
     """Show which servers you are logged in to, for how long, and for what. No token is shown, and nobody is asked.
 
-    Exit code 0: every login there is can be used. 1: at least one has ended, and needs a new one.
+    Exit code 0: every login there is can be used. 1: at least one has ended, and somebody has to log in anew.
     """
     found = load_config(config)
     now = time.time()
@@ -49,8 +50,7 @@ def status(
         print_json({"servers": [_as_json(one, now) for one in statuses]})
     else:
         _show(statuses, now)
-    ended = any(one.kind == "login" and not one.usable(now) for one in statuses)
-    raise typer.Exit(1 if ended else 0)
+    raise typer.Exit(0 if all(one.kind != "login" or _lasts(one, now) for one in statuses) else 1)
 
 
 def _statuses(config: Config) -> list[LoginStatus]:
@@ -98,8 +98,13 @@ def _words(one: LoginStatus, now: float) -> tuple[str, str]:
         return "dim", _WITHOUT_LOGIN[one.kind]
     when = "ended" if one.expired(now) else "ends"
     time_left = f"; its token {when} {until(one.expires_at, now)}" if one.expires_at is not None else ""
-    if one.usable(now):
+    if _lasts(one, now):
         renewed = " and is renewed by itself" if one.refreshable and time_left else ""
         return "green", f"logged in{time_left}{renewed}"
     why = "was revoked, or has ended" if one.refused else f"ended {until(one.expires_at, now)}, and cannot be renewed"
-    return "yellow", f"the login {why}: run `holdfast login {one.server_id}`"
+    return "yellow", f"the login {why}: run `holdfast login {shlex.quote(one.server_id)}`"
+
+
+def _lasts(one: LoginStatus, now: float) -> bool:
+    """Whether it can be used, and nobody said that it is over."""
+    return one.usable(now) and not one.refused

@@ -70,20 +70,20 @@ class _Page:
             self.say("No configuration was found, so there is nothing to check. Looked at:")
             for path in report.searched:
                 self.say(f"  {path}")
+            for path in report.served:
+                self.say(f"A hub serves another file here: `holdfast doctor --config {path}` looks at that one.")
             self.say("`holdfast import` lists the servers of your other MCP clients.")
             return
         self.say(f"Configuration: {report.file}")
         if report.hub is not None:
             self.say(f"Running hub:   {report.hub.url}, pid {report.hub.pid}, version {report.hub.version}")
-        if report.servers:
-            self.say("")
+        self.say("")
 
     def line_of(self, server: ServerReport, width: int) -> None:
         """One line for a server that needs nobody; what is worth knowing stands under it."""
         label, colour = _LABELS[server.health]
-        line = Text.assemble((f"{label:<{_LABEL_WIDTH}}", colour), (f"{server.id:<{width}}", "bold"), "  ")
-        line.append(_in_short(server))
-        self.say(line)
+        lead = f"{label:<{_LABEL_WIDTH}}{server.id:<{width}}  "
+        self.wrapped(lead + _in_short(server), indent=0, hang=len(lead), lead=(len(label), colour))
         self.findings(server.findings)
 
     def block_of(self, server: ServerReport) -> None:
@@ -91,6 +91,7 @@ class _Page:
         label, colour = _LABELS[server.health]
         self.say("")
         line = Text.assemble((f"{label:<{_LABEL_WIDTH}}", colour), (server.id, "bold"), (f"  {server.target}", "dim"))
+        line.rstrip()
         line.truncate(self._width, overflow="ellipsis")
         self.say(line)
         if server.health == "warned":
@@ -112,7 +113,8 @@ class _Page:
     def summary(self, report: Report) -> None:
         if report.file is None:
             return
-        self.say("")
+        if report.servers or not report.ok:
+            self.say("")
         if not report.servers:
             self.say("no servers are configured there" if report.ok else "nothing was checked: correct this first")
             return
@@ -152,7 +154,7 @@ class _Page:
     ) -> None:
         """Words, broken where the terminal ends."""
         lines = textwrap.wrap(
-            " ".join(words.split(" ")),
+            words,
             width=self._width,
             initial_indent=" " * indent,
             subsequent_indent=" " * (indent + hang),

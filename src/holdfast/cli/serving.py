@@ -159,6 +159,7 @@ def _announce(serving: Serving, config: Config, url: str, admin: Admin) -> None:
     sys.stdout.write(lines)
     sys.stdout.flush()
     log.info("serving %d servers of %s", len(config.servers), config.source)
+    log.info("if one does not come up, this says why: %s doctor --config %s", typed_command(), config.source)
     if serving.config is None:
         log.info("see what a client sees, and break things, in a second terminal: %s demo", typed_command())
     if serving.callers == Callers(hosts=serving.callers.hosts):

@@ -15,7 +15,7 @@ from holdfast.config.durations import Unfit
 from holdfast.config.fields import Flag, Port, Text, Url, kind_of
 from holdfast.config.spec import OAuthSettings
 
-__all__ = ["OAuth", "OAuthFile", "oauth_settings"]
+__all__ = ["OAuth", "OAuthFile", "is_oauth_key", "oauth_settings"]
 
 _FOREIGN = frozenset(
     {
@@ -100,6 +100,11 @@ def _object(value: object) -> object:
 
 
 OAuth = Annotated[OAuthFile, BeforeValidator(_object)]
+
+
+def is_oauth_key(key: str) -> bool:
+    """Whether a key means something here, in either spelling."""
+    return (to_camel(key) if "_" in key else key) in {field.alias for field in OAuthFile.model_fields.values()}
 
 
 def oauth_settings(file: OAuthFile) -> OAuthSettings:

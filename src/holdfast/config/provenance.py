@@ -20,6 +20,7 @@ from holdfast.config.expand import Expansion
 from holdfast.config.find import find_config, search_places
 from holdfast.config.load import read_file
 from holdfast.config.models import HoldfastSettings
+from holdfast.config.oauth import is_oauth_key
 from holdfast.config.places import KeyPath, Places, joined
 from holdfast.config.reading import Reading
 from holdfast.config.spec import BadServer, ServerSpec
@@ -190,6 +191,18 @@ class _ServerValues:
             for name, value in server.headers.items():
                 yield Value(key=f"headers.{name}", value=value, origin=self._origin(("headers", name)), hidden=True)
         yield self._value("allowPlainHttp", server.allow_plain_http, "allowPlainHttp")
+        yield from self._oauth()
+
+    def _oauth(self) -> Iterator[Value]:
+        """What the definition says of logging in; what it leaves out is found out by asking."""
+        given = self._definition.given.get("oauth")
+        if isinstance(given, bool):
+            yield self._value("oauth", given, "oauth")
+        for key, value in given.items() if isinstance(given, Mapping) else ():
+            if is_oauth_key(key):
+                shown = tuple(map(str, value)) if isinstance(value, list) else str(value)
+                hidden = "secret" in key.lower()
+                yield Value(key=f"oauth.{key}", value=shown, origin=self._origin(("oauth", key)), hidden=hidden)
 
     def _value(self, key: str, value: Shown, *written_as: str) -> Value:
         given = self._definition.given

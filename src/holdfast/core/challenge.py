@@ -37,12 +37,12 @@ class Challenge:
 
 def read_challenge(header: str) -> Challenge:
     """The Bearer challenge in a ``WWW-Authenticate`` header, among whatever others."""
-    begin = _SCHEME.search(header)
+    bare = _without_quotes(header)
+    begin = _SCHEME.search(bare)
     if begin is None:
         return Challenge()
-    own = header[begin.end() :]
-    if end := _NEXT_SCHEME.search(_without_quotes(own)):
-        own = own[: end.start()]
+    end = _NEXT_SCHEME.search(bare, begin.end())
+    own = header[begin.end() : end.start() if end else None]
     fields = {name.lower(): quoted or bare for name, quoted, bare in _FIELD.findall(own)}
     return Challenge(
         made=True,

@@ -191,12 +191,12 @@ def _http(seen: HttpStatus) -> Verdict:
 def _unauthorized(seen: HttpStatus) -> Verdict:
     challenge = read_challenge(seen.headers.get("www-authenticate", ""))
     if seen.login is not None and (challenge.made or not seen.credentials_sent):
-        return wants_scope(seen, challenge, seen.login) if challenge.wants_scope else wants_login(seen.login)
+        return wants_scope(seen, challenge, seen.login) if challenge.wants_scope else wants_login(seen.login, challenge)
     if seen.credentials_sent:
         return Verdict(
             status="denied",
             reason="the credentials configured for this server were rejected (HTTP 401)",
-            hint="replace the credentials in its `headers`, or log in again",
+            hint="replace the credentials in its `headers`; a login is used only where they have no Authorization",
         )
     return Verdict(
         status="denied",

@@ -11,9 +11,11 @@ from holdfast.core.verdict import Verdict
 __all__ = ["wants_login", "wants_scope"]
 
 
-def wants_login(login: Login) -> Verdict:
+def wants_login(login: Login, challenge: Challenge) -> Verdict:
     """No credentials of the definition's own are in play: a person has to log in, and is told why."""
     why, hint = _LOGIN[login.state]
+    if login.state is LoginState.NONE and not challenge.made:
+        why = "it asks for credentials and none are configured"
     return Verdict(status="denied", reason=f"{why} (HTTP 401): run `{login.command}`", hint=hint)
 
 
@@ -32,10 +34,10 @@ def wants_scope(seen: HttpStatus, challenge: Challenge, login: Login) -> Verdict
 _LOGIN = {
     LoginState.NONE: (
         "it asks for a login",
-        'if it takes a key instead, add it to its definition: "headers": {"Authorization": "Bearer ${env:TOKEN}"}',
+        'log in, or add a key to its definition: "headers": {"Authorization": "Bearer ${env:TOKEN}"}',
     ),
-    LoginState.EXPIRED: ("the login has ended and cannot be renewed", ""),
-    LoginState.REFUSED: ("the login was revoked, or has ended", ""),
+    LoginState.EXPIRED: ("the login has ended and cannot be renewed", "its authorization server gave no refresh token"),
+    LoginState.REFUSED: ("the login was revoked, or has ended", "a running hub uses a new login at once"),
     LoginState.GOOD: (
         "it rejected the login",
         "if it rejects a new login too, it and its authorization server disagree: tell whoever runs them",

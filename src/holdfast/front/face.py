@@ -29,6 +29,7 @@ from holdfast.front.clients import Channel, Client
 from holdfast.front.desk import Desk
 from holdfast.front.eras import for_client, is_modern, listed_for
 from holdfast.front.identity import named_client
+from holdfast.front.links import relinked
 from holdfast.front.passing import Passing
 from holdfast.front.sessions import Streams
 from holdfast.front.view import LIST_METHODS, View
@@ -198,6 +199,7 @@ class Face(Server[Any]):
 
     async def _list(self, ctx: Context, client: Client) -> Mapping[str, Any]:
         kind, key = LIST_METHODS[ctx.method]
+        await self._desk.first_listing(self.view)
         items = self.view.items(kind)
         if self.view.server is None and kind in (Kind.TOOL, Kind.RESOURCE):
             items = [*items, status.tool(self.view.hub) if kind is Kind.TOOL else status.resource()]
@@ -214,28 +216,30 @@ class Face(Server[Any]):
         params = ctx.params or {}
         if self.view.server is None and params["name"] == status.status_tool_name(self.view.hub):
             return status.tool_result(self.view.hub, params.get("arguments") or {}, self._desk.findings)
-        key = self._found(Kind.TOOL, params["name"], client)
-        return await self._passing.call_tool(ctx, client, key, {**params, "name": key.original})
+        key = await self._found(Kind.TOOL, params["name"], client)
+        return self._linked(key, await self._passing.call_tool(ctx, client, key, {**params, "name": key.original}))
 
     async def _get_prompt(self, ctx: Context, client: Client) -> Mapping[str, Any]:
         params = ctx.params or {}
-        key = self._found(Kind.PROMPT, params["name"], client)
-        return await self._passing.on(ctx, client, key.server, {**params, "name": key.original}, repeatable=True)
+        key = await self._found(Kind.PROMPT, params["name"], client)
+        own = {**params, "name": key.original}
+        return self._linked(key, await self._passing.on(ctx, client, key.server, own, repeatable=True))
 
     async def _read(self, ctx: Context, client: Client) -> Mapping[str, Any]:
         params = ctx.params or {}
         uri = str(params["uri"])
         if self.view.server is None and uri == status.STATUS_URI:
             return status.resource_contents(self.view.hub, self._desk.findings)
-        key = self._found(Kind.RESOURCE, uri, client)
-        result = await self._passing.on(ctx, client, key.server, {**params, "uri": key.original}, repeatable=True)
-        return result if key.original == uri else _renamed(result, key.original, uri)
+        key = await self._found(Kind.RESOURCE, uri, client)
+        own = {**params, "uri": key.original}
+        result = self._linked(key, await self._passing.on(ctx, client, key.server, own, repeatable=True))
+        return result if key.original == uri else _renamed(result, self.view.shown_uri(key.server, key.original), uri)
 
     async def _complete(self, ctx: Context, client: Client) -> Mapping[str, Any]:
         params = ctx.params or {}
         ref = params["ref"]
         by = "uri" if "uri" in ref else "name"
-        key = self._found(Kind.TEMPLATE if by == "uri" else Kind.PROMPT, ref[by], client)
+        key = await self._found(Kind.TEMPLATE if by == "uri" else Kind.PROMPT, ref[by], client)
         own = {**params, "ref": {**ref, by: key.original}}
         return await self._passing.on(ctx, client, key.server, own, repeatable=True)
 
@@ -250,8 +254,17 @@ class Face(Server[Any]):
             ctx.method,
         )
 
-    def _found(self, kind: Kind, name: str, client: Client) -> NameKey:
+    def _linked(self, key: NameKey, result: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A result whose links lead to where they should from here too."""
+        if self.view.server is not None or key.server not in self.view.servers:
+            return result
+        return relinked(result, partial(self.view.shown_uri, key.server))
+
+    async def _found(self, kind: Kind, name: str, client: Client) -> NameKey:
         found = self.view.find(kind, name)
+        if not isinstance(found, NameKey):
+            await self._desk.first_listing(self.view)
+            found = self.view.find(kind, name)
         if not isinstance(found, NameKey):
             raise unknown(kind, found, modern=client.modern)
         return found
@@ -263,7 +276,7 @@ class Face(Server[Any]):
         if uri == status.STATUS_URI and self.view.server is None:
             client.watched.add(("", uri))
             return {}
-        key = self._found(Kind.RESOURCE, uri, client)
+        key = await self._found(Kind.RESOURCE, uri, client)
         await self._desk.watch(client, key.server, key.original)
         return {}
 

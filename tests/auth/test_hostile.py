@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+import anyio
+import httpx2
+import pytest
+
+from holdfast.auth.bearer import Logins
+from holdfast.auth.code import answer_in, code_in, question
+from holdfast.auth.discovery import AuthorizationServer
+from holdfast.auth.grant import Client
+from holdfast.auth.loopback import listening
+from holdfast.auth.status import refresh_now
+from holdfast.auth.store import TokenStore
+from holdfast.errors import LoginFailed
+from holdfast.hub.loader import Loader
+from tests.auth.grants import grant
+from tests.auth.logging_in import PATIENCE, aged, logged_in
+from tests.peers.guarded import Guarded, guarded
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("AUTH-4")]
+
+EVIL = "https://evil.example"
+
+
+async def no_sleep(_: float) -> None:
+    """Time goes by."""
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"iss": EVIL}, r"came by `https://evil\.example`"),
+        ({"iss": "-"}, "came without saying by whom"),
+        ({"state": "another"}, "an answer to another question"),
+        ({"issuer": EVIL}, "says that it is another one"),
+        ({"resource": f"{EVIL}/mcp"}, "says that it is another one"),
+        ({"audience": f"{EVIL}/mcp"}, "a token for another server"),
+    ],
+)
+async def test_an_answer_that_is_not_to_be_believed_is_not_taken(
+    how: dict[str, str], words: str, peer: Guarded, store: TokenStore
+) -> None:
+    await peer.behave(**how)
+    with pytest.raises(LoginFailed, match=words):
+        await logged_in(peer.spec(), store)
+    assert store.grants() == ()
+    taken = await peer.seen("token")
+    assert len(taken) == (1 if "audience" in how else 0), "no code is taken to a server that is not trusted"
+
+
+@pytest.mark.parametrize("audience", ["api://files", "urn:files", ""])
+async def test_an_audience_that_is_no_address_is_for_the_server_to_judge(
+    audience: str, peer: Guarded, store: TokenStore
+) -> None:
+    await peer.behave(audience=audience)
+    kept, _ = await logged_in(peer.spec(), store)
+    assert store.grants() == (kept,)
+
+
+async def test_an_audience_that_is_the_server_or_its_parent_is_good(peer: Guarded, store: TokenStore) -> None:
+    for audience in (peer.url, peer.address):
+        await peer.behave(audience=audience)
+        await logged_in(peer.spec(), store)
+
+
+@pytest.mark.requirement("SEC-3")
+async def test_no_code_and_no_token_follows_a_redirect_to_another_origin(
+    peer: Guarded, store: TokenStore, tmp_path: Path
+) -> None:
+    (tmp_path / "thief").mkdir()
+    async with guarded(tmp_path / "thief") as thief:
+        kept, _ = await logged_in(peer.spec(), store)
+        await peer.behave(redirects_to=f"{thief.address}/token", end_tokens=True)
+        loader = Loader(peer.config(), logins=Logins(store), sleep=no_sleep)
+        assert (await loader.load()).outcomes[0].status == "transient"
+        assert await thief.seen("token") == []
+    assert store.get(kept.key) == kept, "the refresh token is not lost by it"
+
+
+@pytest.mark.requirement("SEC-3")
+async def test_metadata_is_not_followed_to_another_origin(peer: Guarded, store: TokenStore, tmp_path: Path) -> None:
+    (tmp_path / "thief").mkdir()
+    async with guarded(tmp_path / "thief") as thief:
+        await peer.behave(redirects_to=f"{thief.address}/.well-known/oauth-authorization-server")
+        with pytest.raises(LoginFailed, match="redirects to"):
+            await logged_in(peer.spec(), store)
+
+
+@pytest.mark.requirement("SEC-3")
+async def test_a_token_is_sent_to_the_server_that_somebody_logged_in_to_and_no_other(
+    peer: Guarded, store: TokenStore
+) -> None:
+    await peer.behave(resource=peer.address)
+    kept, _ = await logged_in(peer.spec(), store)
+    assert kept.resource == peer.address, "the token is good for the whole origin"
+    logins = Logins(store)
+    here, beside = logins.authorize(peer.spec()), logins.authorize(peer.spec(url=f"{peer.address}/other"))
+    assert here is not None
+    assert beside is not None
+    assert await here.token() == kept.access_token
+    assert await beside.token() is None
+
+
+@pytest.mark.requirement("SEC-3")
+async def test_nobody_logs_in_over_plain_http_beyond_this_machine(store: TokenStore, peer: Guarded) -> None:
+    with pytest.raises(LoginFailed, match="unencrypted over plain http") as failed:
+        await logged_in(peer.spec(url="http://files.example/mcp"), store)
+    assert "allowPlainHttp" in failed.value.hint
+
+
+@pytest.mark.requirement("SEC-3")
+async def test_a_kept_token_is_not_sent_over_plain_http_beyond_this_machine(store: TokenStore, peer: Guarded) -> None:
+    url = "http://files.invalid/mcp"
+    store.put(grant(servers=(url,)))
+    outcome = (await Loader(peer.config(url=url), logins=Logins(store)).load()).outcomes[0]
+    assert outcome.error == "its credentials would travel unencrypted over plain http"
+
+
+async def test_a_scope_that_is_no_scope_does_not_get_into_a_command(peer: Guarded, store: TokenStore) -> None:
+    await logged_in(peer.spec(), store)
+    await peer.behave(needs="$(touch${IFS}/tmp/x) `id` ok:scope")
+    outcome = (await Loader(peer.config(), logins=Logins(store)).load()).outcomes[0]
+    assert outcome.status == "denied"
+    assert "run `holdfast login files --scope '$(touch${IFS}/tmp/x) `id` ok:scope'`" in (outcome.error or "")
+
+
+async def test_the_listener_takes_nothing_but_an_answer_at_its_own_path() -> None:
+    async with listening() as place, httpx2.AsyncClient(trust_env=False) as http:
+        base = place.redirect_uri.removesuffix("/callback")
+        assert (await http.get(f"{base}/favicon.ico")).status_code == 404
+        assert (await http.get(place.redirect_uri)).status_code == 404
+        assert (await http.post(f"{place.redirect_uri}?code=1")).status_code == 404
+        port = urlsplit(base).port
+        assert port is not None
+        async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+            await stream.send(b"\x00\xff no browser\r\n\r\n")
+        page = await http.get(f"{place.redirect_uri}?code=<script>x</script>&state=y")
+        assert "script" not in page.text
+        with anyio.fail_after(PATIENCE):
+            assert answer_in(await place.answer()) == {"code": "<script>x</script>", "state": "y"}
+
+
+def test_an_answer_fits_its_own_question_alone() -> None:
+    server = AuthorizationServer(
+        issuer="https://auth.example",
+        authorization_endpoint="https://auth.example/authorize?tenant=1",
+        token_endpoint="https://auth.example/token",
+    )
+    asked, other = (
+        question(server, Client(id="c"), resource="r", scope=("a", "offline_access"), redirect_uri="http://127.0.0.1/")
+        for _ in range(2)
+    )
+    fields = dict(parse_qsl(urlsplit(asked.url).query))
+    assert fields["tenant"] == "1"
+    assert fields["prompt"] == "consent"
+    assert code_in({"code": "1", "state": asked.state}, asked) == "1"
+    assert code_in({"code": "1", "state": asked.state, "iss": "https://auth.example"}, asked) == "1"
+    for answer in (
+        {"code": "1", "state": other.state},
+        {"code": "1"},
+        {"code": "1", "state": asked.state, "iss": "https://auth.example/"},
+        {"error": "access_denied", "state": asked.state, "iss": EVIL},
+        {"state": asked.state},
+    ):
+        with pytest.raises(LoginFailed):
+            code_in(answer, asked)
+    assert asked.state not in repr(asked)
+    assert asked.verifier not in repr(asked)
+
+
+async def test_an_authorization_server_that_echoes_tokens_puts_none_into_a_message(
+    peer: Guarded, store: TokenStore
+) -> None:
+    kept, _ = await logged_in(peer.spec(), store)
+    await peer.behave(revoke=True)
+    aged(store, kept)
+    bearer = Logins(store).authorize(peer.spec())
+    assert bearer is not None
+    await bearer.token()
+    refused = store.get(kept.key)
+    assert refused is not None
+    assert refused.refused == "invalid_grant"
+    status = await refresh_now(peer.spec(), store)
+    assert "hf-planted" not in repr(status)

@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+
+from holdfast.auth.bearer import Logins
+from holdfast.auth.login import log_out
+from holdfast.auth.store import TokenStore
+from holdfast.core.breaker import BreakerState
+from holdfast.core.lifecycle.table import State
+from holdfast.errors import CallDenied, CallFailed, ServerDenied
+from holdfast.hub.hub import Hub
+from holdfast.hub.loader import Loader, get_tools_with_resilience
+from tests.auth.logging_in import aged, logged_in
+from tests.hub.running import reaches, settled
+from tests.peers.guarded import Guarded
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def hub_of(peer: Guarded, store: TokenStore, **more: Any) -> AsyncIterator[Hub]:
+    """A hub with this server, and the tokens that the test has; another process's hub, for all it knows."""
+    own = TokenStore(store.folder, vault=lambda: None)
+    async with Hub(peer.config(**more), logins=Logins(own), chance=lambda: 0.0) as hub:
+        await settled(hub)
+        yield hub
+
+
+@pytest.mark.requirement("AUTH-3", "MSG-3")
+async def test_a_server_that_nobody_logged_in_to_is_denied_and_says_what_to_run(
+    peer: Guarded, store: TokenStore
+) -> None:
+    async with hub_of(peer, store) as hub:
+        assert hub.server_health("files").state is State.DENIED
+        told = hub.warnings()
+        (words,) = told.for_user
+        assert words == (
+            "MCP server 'files' denied access: it asks for a login (HTTP 401): run `holdfast login files`. "
+            "It will not be retried: log in or ask for access to change that."
+        )
+        assert "run `holdfast login files`" in told.for_model
+        assert "starting up" not in told.for_model
+        with pytest.raises(ServerDenied, match="run `holdfast login files`"):
+            await hub.request("files", "tools/call", {"name": "read"})
+
+
+@pytest.mark.requirement("AUTH-3", "BRK-9", "LIFE-19")
+async def test_a_login_by_another_process_brings_a_denied_server_back_without_restart(
+    peer: Guarded, store: TokenStore
+) -> None:
+    async with hub_of(peer, store) as hub:
+        assert hub.server_health("files").state is State.DENIED
+        await logged_in(peer.spec(), store)
+        await reaches(hub, "files")
+        assert hub.server_health("files").breaker is BreakerState.CLOSED
+        assert (await hub.call_tool("files__read")).text == "read done"
+
+
+@pytest.mark.requirement("AUTH-3")
+async def test_a_token_refused_in_mid_session_is_renewed_once_and_the_call_repeated(
+    peer: Guarded, store: TokenStore
+) -> None:
+    await logged_in(peer.spec(), store)
+    async with hub_of(peer, store) as hub:
+        generation = hub.server_health("files").generation
+        await peer.behave(end_tokens=True, forget=True)
+        assert (await hub.call_tool("files__read")).text == "read done"
+        assert [one["good"] for one in await peer.seen("mcp", method="tools/call")] == [False, True]
+        assert await peer.renewals() == 1
+        assert hub.server_health("files").generation == generation, "the session goes on"
+
+
+@pytest.mark.requirement("AUTH-3")
+async def test_a_server_of_the_older_transport_has_its_login_renewed_too(peer: Guarded, store: TokenStore) -> None:
+    there = {"type": "sse", "url": f"{peer.address}/sse"}
+    await peer.behave(resource=peer.address)
+    await logged_in(peer.spec(**there), store)
+    await peer.behave(end_tokens=True)
+    async with hub_of(peer, store, **there) as hub:
+        await reaches(hub, "files")
+        assert (await hub.call_tool("files__read")).text == "read done"
+        await peer.behave(end_tokens=True)
+        hub.logins.renewer.now = lambda: 2e9  # time goes by, and the token ends
+        assert (await hub.call_tool("files__read")).text == "read done"
+        assert await peer.renewals() == 2
+
+
+@pytest.mark.requirement("AUTH-3")
+async def test_many_calls_on_a_token_that_has_ended_cause_one_renewal(peer: Guarded, store: TokenStore) -> None:
+    await logged_in(peer.spec(), store)
+    async with hub_of(peer, store) as hub:
+        await peer.behave(end_tokens=True, token_delay=0.1)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(hub.call_tool, "files__read")
+        assert await peer.renewals() == 1
+
+
+@pytest.mark.requirement("AUTH-3", "LIFE-23")
+async def test_a_revoked_login_denies_the_call_and_says_what_to_run_and_a_new_one_is_used_at_once(
+    peer: Guarded, store: TokenStore
+) -> None:
+    await logged_in(peer.spec(), store)
+    async with hub_of(peer, store) as hub:
+        await peer.behave(revoke=True)
+        with pytest.raises(CallDenied, match=r"the login was revoked, or has ended \(HTTP 401\): run `holdfast login"):
+            await hub.call_tool("files__read")
+        assert hub.server_health("files").state is State.CONNECTED
+        assert hub.server_health("files").breaker is BreakerState.CLOSED
+        await logged_in(peer.spec(), store)
+        assert (await hub.call_tool("files__read")).text == "read done"
+
+
+@pytest.mark.requirement("AUTH-4", "MSG-3")
+async def test_a_scope_that_is_missing_is_named_with_the_command_and_not_taken(
+    peer: Guarded, store: TokenStore
+) -> None:
+    await logged_in(peer.spec(), store)
+    async with hub_of(peer, store) as hub:
+        words = "which the login does not have .*: run `holdfast login files --scope files:write`"
+        with pytest.raises(CallDenied, match=words):
+            await hub.call_tool("files__write")
+        assert len(await peer.seen("authorize")) == 1
+        await logged_in(peer.spec(), store, scope=("files:write",))
+        assert (await hub.call_tool("files__write")).text == "write done"
+
+
+@pytest.mark.requirement("AUTH-5")
+async def test_an_authorization_server_that_is_away_costs_calls_and_nothing_else(
+    peer: Guarded, store: TokenStore
+) -> None:
+    kept, _ = await logged_in(peer.spec(), store)
+    async with hub_of(peer, store) as hub:
+        await peer.behave(end_tokens=True, token_status=503)
+        for _ in range(5):
+            with pytest.raises(CallFailed, match="could not be renewed just now"):
+                await hub.call_tool("files__read")
+        assert hub.server_health("files").breaker is BreakerState.CLOSED
+        assert hub.server_health("files").state is State.CONNECTED
+        assert await peer.renewals() == 1, "it is left alone after the first"
+        assert store.get(kept.key) == kept
+        await peer.behave(token_status=0)
+        hub.logins.renewer._pauses.clear()
+        assert (await hub.call_tool("files__read")).text == "read done"
+
+
+@pytest.mark.requirement("AUTH-5", "LOAD-9")
+async def test_a_load_that_meets_an_authorization_outage_tries_again(peer: Guarded, store: TokenStore) -> None:
+    kept, _ = await logged_in(peer.spec(), store)
+    aged(store, kept)
+    await peer.behave(token_status=503)
+    pauses: list[float] = []
+    logins = Logins(store)
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        logins.renewer._pauses.clear()
+        await peer.behave(token_status=0)
+
+    outcome = (await Loader(peer.config(), logins=logins, sleep=sleep).load()).outcomes[0]
+    assert (outcome.status, outcome.attempts) == ("available", 2)
+    assert len(pauses) == 1
+
+
+@pytest.mark.requirement("AUTH-3")
+async def test_a_load_uses_the_login_that_is_there(
+    peer: Guarded, store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await logged_in(peer.spec(), store)
+    monkeypatch.setenv("XDG_STATE_HOME", str(store.folder.parent))
+    (store.folder.parent / "holdfast").symlink_to(store.folder)
+    tools, failed, _ = await get_tools_with_resilience({"files": {"transport": "streamable_http", "url": peer.url}})
+    assert failed == ()
+    assert [tool.name for tool in tools] == ["read", "write"]
+    assert (await tools[0].call()).text == "read done"
+
+
+async def test_logging_out_denies_the_next_call(peer: Guarded, store: TokenStore) -> None:
+    await logged_in(peer.spec(), store)
+    async with hub_of(peer, store) as hub:
+        await log_out(peer.spec(), store=store)
+        with pytest.raises(CallDenied, match="it asks for a login"):
+            await hub.call_tool("files__read")
+
+
+async def test_an_authorization_of_the_definition_stands_before_any_login(peer: Guarded, store: TokenStore) -> None:
+    await logged_in(peer.spec(), store)
+    async with hub_of(peer, store, headers={"Authorization": "Bearer its-own-token"}) as hub:
+        health = hub.server_health("files")
+        assert health.state is State.DENIED
+        assert "the credentials configured for this server were rejected" in health.reason
+
+
+async def test_a_server_that_takes_no_login_gets_none(peer: Guarded, store: TokenStore) -> None:
+    await logged_in(peer.spec(), store)
+    await peer.behave(forget=True)
+    async with hub_of(peer, store, oauth=False) as hub:
+        assert hub.server_health("files").state is State.DENIED
+        assert "holdfast login" not in hub.server_health("files").reason
+        assert await peer.seen("mcp", token=True) == []
+
+
+async def test_a_renewal_by_another_process_is_used_without_one_of_ours(peer: Guarded, store: TokenStore) -> None:
+    kept, _ = await logged_in(peer.spec(), store)
+    async with hub_of(peer, store) as hub:
+        await peer.behave(end_tokens=True)
+        other = Logins(store).authorize(peer.spec())
+        assert other is not None
+        assert await other.renewed(kept.access_token)
+        await peer.behave(forget=True)
+        assert (await hub.call_tool("files__read")).text == "read done"
+        assert await peer.renewals() == 0
+
+
+async def test_a_login_that_another_process_refused_to_renew_is_no_new_login(peer: Guarded, store: TokenStore) -> None:
+    kept, _ = await logged_in(peer.spec(), store)
+    await peer.behave(revoke=True)
+    async with hub_of(peer, store) as hub:
+        assert hub.server_health("files").state is State.DENIED
+        generation = hub.server_health("files").generation
+        store.put(replace(kept, refused="invalid_grant"))
+        with anyio.fail_after(10):
+            while not hub.logins.store.current:  # noqa: ASYNC110 - a file's matter
+                await anyio.sleep(0.05)
+        assert hub.server_health("files").generation == generation

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.config.load import config_from_mapping
+from holdfast.config.spec import BadServer, OAuthSettings, ServerSpec
+from tests.cli.running import Cli, cli
+
+__all__ = ["cli"]
+
+
+def defined(oauth: object, **more: Any) -> ServerSpec | BadServer:
+    server = {"url": "https://files.example/mcp", "oauth": oauth, **more}
+    return config_from_mapping({"mcpServers": {"files": server}}).servers["files"]
+
+
+def settings(oauth: object) -> OAuthSettings:
+    server = defined(oauth)
+    assert isinstance(server, ServerSpec), server
+    return server.oauth
+
+
+@pytest.mark.requirement("AUTH-4")
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ({}, OAuthSettings()),
+        (True, OAuthSettings()),
+        (False, OAuthSettings(enabled=False)),
+        ({"clientId": "me", "clientSecret": "s"}, OAuthSettings(client_id="me", client_secret="s")),
+        ({"scope": "read write"}, OAuthSettings(scope=("read", "write"))),
+        ({"scopes": ["read", "write"]}, OAuthSettings(scope=("read", "write"))),
+        (
+            {"clientId": "me", "callbackPort": 8765, "authServerMetadataUrl": "https://a.example/"},
+            OAuthSettings(client_id="me", redirect_uri="http://localhost:8765/callback"),
+        ),
+        (
+            {
+                "enabled": True,
+                "authorizationUrl": "https://a.example/authorize",
+                "tokenUrl": "https://a.example/token",
+                "redirectUri": "http://localhost:7777/cb",
+                "audiences": ["x"],
+                "tokenParamName": "t",
+            },
+            OAuthSettings(
+                issuer="https://a.example",
+                authorization_url="https://a.example/authorize",
+                token_url="https://a.example/token",
+                redirect_uri="http://localhost:7777/cb",
+            ),
+        ),
+        (
+            {"client_id": "me", "client_secret": "s", "token_exchange_method": "basic_auth"},
+            OAuthSettings(client_id="me", client_secret="s"),
+        ),
+    ],
+    ids=["nothing", "true", "false", "client", "scope", "scopes", "Claude Code", "Gemini CLI", "LibreChat"],
+)
+def test_what_clients_write_for_logins_means_the_same_here(written: object, meant: OAuthSettings) -> None:
+    assert settings(written) == meant
+
+
+@pytest.mark.parametrize("written", [{"clientID": "me"}, {"callbackPort": 70000}, {"scope": 1}, "yes", {"issuer": "a"}])
+def test_what_cannot_be_meant_is_a_problem_of_that_server(written: object) -> None:
+    assert isinstance(defined(written), BadServer)
+
+
+@pytest.mark.requirement("MSG-6")
+def test_a_client_s_secret_is_one_to_whoever_masks(cli: Cli) -> None:
+    server = defined({"clientId": "me", "clientSecret": "planted-secret"})
+    assert isinstance(server, ServerSpec)
+    assert "planted-secret" in server.secrets
+    assert "planted-secret" not in repr(server)
+    written = {"clientId": "me", "clientSecret": "planted-secret", "scopes": ["a", "b"], "xaa": {}}
+    cli.configure({"files": {"url": "https://files.example/mcp", "oauth": written}})
+    shown = cli.run("config", "show").stdout
+    assert "planted-secret" not in shown
+    assert "oauth.clientId" in shown
+    assert "oauth.clientSecret" in shown
+    assert "xaa" not in shown

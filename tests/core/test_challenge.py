@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.challenge import Challenge, read_challenge, scopes_in
+from holdfast.core.classify import classify
+from holdfast.core.evidence import HttpStatus, Login, LoginState
+
+LOGIN = Login(state=LoginState.GOOD, command="holdfast login crm")
+
+
+@pytest.mark.parametrize(
+    ("header", "challenge"),
+    [
+        ("", Challenge()),
+        ("Basic realm=x", Challenge()),
+        ("Bearer", Challenge(made=True)),
+        ('bearer scope="a b"', Challenge(made=True, scope=("a", "b"))),
+        ("Bearer error=insufficient_scope, scope=a", Challenge(made=True, error="insufficient_scope", scope=("a",))),
+        ('Basic realm="Bearer scope=no", Bearer scope="yes"', Challenge(made=True, scope=("yes",))),
+        ('Bearer scope="yes", Basic realm="x", scope="no"', Challenge(made=True, scope=("yes",))),
+        ('Bearer scope="yes", Negotiate', Challenge(made=True, scope=("yes",))),
+        ('Bearer realm="a, Basic x=y", scope="yes"', Challenge(made=True, scope=("yes",))),
+        ('Bearer resource_metadata="https://h/x?a=b"', Challenge(made=True, resource_metadata="https://h/x?a=b")),
+        ('Bearer scope="a\x1b[31m \u202eb c"', Challenge(made=True, scope=("c",))),
+    ],
+)
+def test_a_challenge_is_read_among_others(header: str, challenge: Challenge) -> None:
+    assert read_challenge(header) == challenge
+
+
+def test_scopes_are_named_once_and_not_without_end() -> None:
+    assert scopes_in("a b a") == ("a", "b")
+    assert len(scopes_in(" ".join(map(str, range(1000))))) == 50
+    assert scopes_in("x" * 1000) == ()
+
+
+@pytest.mark.requirement("MSG-3", "AUTH-4")
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_missing_scope_is_named_with_the_command_that_asks_for_it(status: int) -> None:
+    headers = {"www-authenticate": 'Bearer error="insufficient_scope", scope="a:read b:write"'}
+    verdict = classify(HttpStatus(status=status, headers=headers, login=LOGIN))
+    assert verdict.status == "denied"
+    assert verdict.reason == (
+        f"it asks for the scope `a:read b:write`, which the login does not have (HTTP {status}): "
+        "run `holdfast login crm --scope 'a:read b:write'`"
+    )
+
+
+@pytest.mark.requirement("MSG-3", "AUTH-3")
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (LoginState.NONE, "it asks for a login"),
+        (LoginState.EXPIRED, "the login has ended and cannot be renewed"),
+        (LoginState.REFUSED, "the login was revoked, or has ended"),
+        (LoginState.GOOD, "it rejected the login"),
+    ],
+)
+def test_a_denial_says_how_the_login_is_and_what_to_run(state: LoginState, words: str) -> None:
+    login = Login(state=state, command="holdfast login crm")
+    verdict = classify(HttpStatus(status=401, headers={"www-authenticate": "Bearer"}, login=login))
+    assert (verdict.status, verdict.reason) == ("denied", f"{words} (HTTP 401): run `holdfast login crm`")
+
+
+def test_a_403_that_is_no_matter_of_scope_is_a_policy_as_ever() -> None:
+    seen = HttpStatus(status=403, headers={"www-authenticate": 'Bearer error="invalid_token"'}, login=LOGIN)
+    assert "not allowed to use it" in classify(seen).reason
