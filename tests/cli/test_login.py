@@ -139,11 +139,14 @@ def test_a_login_that_fails_says_why_without_a_traceback(cli: Cli, peer: Guarded
     [
         (["login", "fils"], 1, "did you mean files?"),
         (["login", "tool"], 1, "`tool` is a command that is started here"),
+        (["login", "keyed"], 1, "a login would not be used"),
         (["login", "files", "--device", "--paste"], 2, "contradict each other"),
     ],
 )
 def test_a_command_that_cannot_be_done_says_what_instead(arguments: list[str], code: int, words: str, cli: Cli) -> None:
-    cli.configure({"files": {"url": "https://files.invalid/mcp"}, "tool": {"command": "cat"}})
+    url = "https://files.invalid/mcp"
+    keyed = {"url": url, "headers": {"Authorization": "Bearer planted-header"}}
+    cli.configure({"files": {"url": url}, "tool": {"command": "cat"}, "keyed": keyed})
     ran = cli.run(*arguments)
     assert ran.returncode == code
     assert words in ran.stderr
