@@ -7,7 +7,7 @@ NODE_READY := .tools/node/.ready
 RUN    := .tools/run
 RUN_READY := $(RUN)/.ready
 
-.PHONY: help serve test lint format bench docs schema lock clean
+.PHONY: help serve test browser lint format bench docs schema lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
@@ -15,8 +15,16 @@ help:  ## Show this list
 serve: $(RUN_READY)  ## Serve CONFIG=mcp.json behind one MCP endpoint; without one, what is found or a demo fleet
 	@exec $(RUN)/bin/holdfast serve $(if $(CONFIG),--config "$(CONFIG)") $(ARGS)
 
-test: lint $(NODE_READY)  ## Set up, then lint, types, import rules and all tests
+test: lint $(NODE_READY) browser  ## Set up, then lint, types, import rules and all tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered -q
+
+# What the status page's tests look at it with. Where it cannot be put from here, they are skipped and say so.
+browser:
+	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+			chromium chromium-driver fonts-liberation >/dev/null; \
+	else echo "no chromium and chromedriver: the status page's tests will be skipped" >&2; fi
 
 lint: $(READY)  ## Formatting, lint, types and import rules
 	$(BIN)/ruff format --check .
@@ -31,8 +39,9 @@ format: $(READY)  ## Format the code and mend what can be mended
 bench: $(READY)  ## Measure, side by side in one run
 	$(BIN)/python -m benchmarks
 
-schema: $(READY)  ## Write the published JSON Schema anew from the models
+schema: $(READY)  ## Write the published JSON Schemas anew from the models
 	$(BIN)/python -m holdfast.config.schema schema/holdfast.schema.json
+	$(BIN)/python -m holdfast.doctor.schema schema/doctor.schema.json
 
 docs: $(READY)  ## Write the parts of the documentation that are made from the program
 	$(BIN)/python docs/generate.py
@@ -42,7 +51,7 @@ lock: $(READY)  ## Pin the development dependencies anew
 		--group dev pyproject.toml -o requirements-dev.lock --upgrade
 
 clean:  ## Remove everything that the commands above made
-	rm -rf $(VENV) .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	rm -rf $(VENV) .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage test-results
 
 # What it takes to run, and no more: it is there in seconds, where the development dependencies take minutes.
 $(RUN_READY): pyproject.toml

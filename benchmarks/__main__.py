@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from benchmarks import dead_server, drill, gateway, hub_calls, load, serve_load, startup
+from benchmarks import dead_server, doctor, drill, gateway, hub_calls, load, serve_load, startup, status_page
 from benchmarks.report import Report, as_json, as_table
 
 __all__ = ["BENCHMARKS", "main"]
@@ -18,9 +18,11 @@ __all__ = ["BENCHMARKS", "main"]
 BENCHMARKS: dict[str, Callable[..., Report]] = {
     "load": load.measure,
     "startup": startup.measure,
+    "status_page": status_page.measure,
     "hub_calls": hub_calls.measure,
     "dead_server": dead_server.measure,
     "drill": drill.measure,
+    "doctor": doctor.measure,
     "serve_load": serve_load.measure,
     "gateway": gateway.measure,
 }

@@ -2,7 +2,8 @@
 
 Three are tormented: an HTTP server with a stream of notices, one without, and a child that is killed with
 ``kill -9``. All policies are the shipped ones. What the hub adds to a recovery is the time from the moment when
-the server can be reached again to the moment when it is connected, less what a bare dial and listing takes.
+the server can be reached again to the moment when it is connected, less what a bare dial and listing takes; time
+in which the machine ran nothing of this process is left out of both.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TypeAlias
 import anyio
 
 from benchmarks.report import Check, Report, Row, median
+from benchmarks.stalls import Stalls
 from holdfast.config.load import config_from_mapping
 from holdfast.config.spec import Config, Limits, ServerSpec
 from holdfast.core.lifecycle.effects import Transition
@@ -41,7 +43,7 @@ CALLERS = 4
 
 AT_MOST = 1.0
 """What the hub may add to a recovery, in seconds. Servers, callers and hub share one event loop under load, and what
-that costs counts as the hub's."""
+that costs counts as the hub's; only stalls of the whole process do not."""
 
 PAUSE = 0.02
 """Between two calls of one caller, in seconds: load enough, and the event loop still tells the time."""
@@ -66,6 +68,8 @@ class Drilled:
     """From "can be reached again" to "connected", in seconds."""
     bare: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in TORMENTED})
     """A bare dial and listing of the same server, in seconds."""
+    stalled: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in TORMENTED})
+    """How much longer than the bare dial's the stalls of the process were in a recovery, in seconds."""
     answered: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -74,7 +78,8 @@ class Drilled:
 
     def added(self, name: str) -> list[float]:
         """What the hub added to each recovery."""
-        return [back - bare for back, bare in zip(self.recoveries[name], self.bare[name], strict=True)]
+        found = zip(self.recoveries[name], self.bare[name], self.stalled[name], strict=True)
+        return [back - bare - stalled for back, bare, stalled in found]
 
 
 def measure(*, rounds: int = ROUNDS) -> Report:
@@ -85,27 +90,29 @@ def measure(*, rounds: int = ROUNDS) -> Report:
         title=f"Kill and restart under load, {rounds} rounds",
         requirements=REQUIREMENTS,
         rows=tuple(row for name in TORMENTED for row in _rows(name, found)),
-        checks=(*(_quick(name, found.added(name)) for name in TORMENTED), _true(found), _undisturbed(found)),
+        checks=(*(_quick(name, found) for name in TORMENTED), _true(found), _undisturbed(found)),
     )
 
 
 async def drill(rounds: int, *, seed: int = 0) -> Drilled:
     """Torment the servers so many times."""
     found = Drilled()
-    async with _fleet() as fleet, Warden() as warden:
-        config = _config(fleet)
-        async with Hub(config) as hub:
+    with Stalls() as stalls:
+        async with _fleet() as fleet, Warden() as warden, Hub(_config(fleet)) as hub:
             await hub.ready(10)
-            drilling = _Drilling(hub, fleet, found, Dialer(warden=warden, limits=Limits()), random.Random(seed))
-            await drilling.run(rounds)
+            dialer = Dialer(warden=warden, limits=Limits())
+            await _Drilling(hub, fleet, found, dialer, stalls, random.Random(seed)).run(rounds)
     return found
 
 
 class _Drilling:
     """One run of the drill."""
 
-    def __init__(self, hub: Hub, fleet: Servers, found: Drilled, dialer: Dialer, chance: random.Random) -> None:
+    def __init__(
+        self, hub: Hub, fleet: Servers, found: Drilled, dialer: Dialer, stalls: Stalls, chance: random.Random
+    ) -> None:
         self._hub = hub
+        self._stalls = stalls
         self._fleet = fleet
         self._found = found
         self._dialer = dialer
@@ -139,8 +146,12 @@ class _Drilling:
         except TimeoutError:
             self._found.wrong.append(f"{name} was not back after {BACK_SECONDS:.0f} s: {self._hub.server_health(name)}")
             return
-        self._found.recoveries[name].append(self._back_at[name] - up_again)
-        self._found.bare[name].append(await self._bare_dial(name))
+        began = anyio.current_time()
+        ended = await self._bare_dial(name)
+        back_at = self._back_at[name]
+        self._found.recoveries[name].append(back_at - up_again)
+        self._found.bare[name].append(ended - began)
+        self._found.stalled[name].append(self._stalls.within(up_again, back_at) - self._stalls.within(began, ended))
 
     async def _down_and_up(self, name: str) -> float:
         """Kill it, and the moment when it can be reached again: a child at once, since it is started by need."""
@@ -155,12 +166,12 @@ class _Drilling:
         return anyio.current_time()
 
     async def _bare_dial(self, name: str) -> float:
+        """Dial and list beside the hub; the moment when that was done."""
         spec = self._hub.config.servers[name]
         assert isinstance(spec, ServerSpec)
-        began = anyio.current_time()
         async with self._dialer.connect(spec, within=10, redactor=Redactor(), era="legacy") as connection:
             await connection.list_everything(within=10)
-            return anyio.current_time() - began
+            return anyio.current_time()
 
     async def _keep_calling(self, name: str) -> None:
         while True:
@@ -215,11 +226,13 @@ def _rows(name: str, found: Drilled) -> Sequence[Row]:
     )
 
 
-def _quick(name: str, added: Sequence[float]) -> Check:
+def _quick(name: str, found: Drilled) -> Check:
+    added = found.added(name)
     middle, most = median(added).median, max(added)
+    raw = max(more + stalled for more, stalled in zip(added, found.stalled[name], strict=True))
     return Check(
         demand=f"LIFE-22 the hub adds at most {AT_MOST:.0f} s to a recovery of `{name}`",
-        found=f"median {middle:.2f} s, most {most:.3f} s, {len(added)} times",
+        found=f"median {middle:.2f} s, most {most:.3f} s ({raw:.3f} s with stalls of the process), {len(added)} times",
         met=most <= AT_MOST,
     )
 

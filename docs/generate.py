@@ -6,10 +6,22 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from observing import observing
+
+from holdfast.admin.feed import EVENTS
+from holdfast.admin.openapi import document
+from holdfast.admin.operations import OPERATIONS, Operation
+from holdfast.doctor.checks.all import CHECKS, WHOLE_CHECKS
+from holdfast.doctor.checks.base import Check
+from holdfast.doctor.codes import GROUPS, Code
 
 DOCS = Path(__file__).parent
 COMMANDS = DOCS / "reference" / "commands.md"
+CONTROL_API = DOCS / "reference" / "control-api.md"
 
 HEAD = """\
 # Commands
@@ -19,6 +31,62 @@ What each command prints for `--help`. This page is made by `make docs`; a test 
 Everywhere: data goes to stdout, everything else to stderr; colour only on a terminal, and not with `NO_COLOR`;
 `HOLDFAST_DEBUG=1` shows where an unexpected error came from.
 """
+
+
+DOCTOR = DOCS / "reference" / "doctor.md"
+
+DOCTOR_HEAD = """\
+# Doctor: checks and codes
+
+`holdfast doctor` looks at every server, side by side, and says how to mend what is broken; [how to use
+it](../how-to/doctor.md). This page is made by `make docs`; a test fails if it is out of date.
+
+| exit code | |
+|---|---|
+| 0 | nothing failed, or nothing is configured (it says where it looked) |
+| 1 | something failed |
+| 2 | wrong usage: an option, a server or a code that does not exist |
+
+`--json` prints one document of the schema in [schema/doctor.schema.json](../../schema/doctor.schema.json). Its
+`version` is raised when a field is renamed, removed or means something else; new fields may come at any time. Codes
+are for ever: the words may change, the meaning does not.
+
+## Checks
+
+In this order; one whose needs failed is skipped, and says so. All checks of a server share its deadline (`--timeout`,
+else `holdfast.load.attemptTimeout`); all servers are looked at side by side. A check that crashes is a finding of its
+own. Nothing is sent to a server that the definition does not say: looking for another path stays on its origin, and a
+certificate is looked at without sending anything of yours.
+
+| check | looks at | needs |
+|---|---|---|
+"""
+
+CODES_HEAD = """
+## Codes
+
+An *error* keeps a server from being used, and makes the exit code 1. A *warning* does not. A *note* is worth knowing.
+`holdfast doctor explain CODE` prints the same.
+"""
+
+
+def doctor() -> str:
+    """Every check and every code."""
+    rows = [f"| `{check.id}` | {check.looks_at} | {_needs(check)} |" for check in CHECKS]
+    rows += [f"| `{check.id}` | {check.looks_at} (once for all servers) | |" for check in WHOLE_CHECKS]
+    parts = [DOCTOR_HEAD + "\n".join(rows), CODES_HEAD]
+    for title, codes in GROUPS.items():
+        parts.append(f"## {title}\n")
+        parts += [f"### {code.id}\n\n*{code.severity}.* {_described(code)}\n" for code in codes]
+    return "\n".join(parts)
+
+
+def _needs(check: Check) -> str:
+    return ", ".join(f"`{need}`" for need in check.needs)
+
+
+def _described(code: Code) -> str:
+    return f"{code.means}.\n\n- Cause: {code.cause}\n- Cure: {code.cure}"
 
 
 def commands() -> str:
@@ -53,12 +121,94 @@ def _section(title: str, text: str) -> str:
     return f"## {title}\n\n```text\n{text}\n```\n"
 
 
+# The control API
+
+API_HEAD = """\
+# The control API
+
+What a running hub is seen and steered by: the status page, `holdfast status` and its companions use nothing else. The
+document for programs is at `GET /api/openapi.json`, in OpenAPI 3.1. This page is made from it by `make docs`; a test
+fails if it is out of date.
+
+## Who may
+
+Every request shows a token, `Authorization: Bearer …`: the **control token**, or that of a browser which was **signed
+in**. A caller's token (`--token-file`) is not one, and neither of these opens `/mcp`.
+
+- The control token is `$HOLDFAST_CONTROL_TOKEN`, of 16 characters at least, or made anew at each start. It is never
+  printed. This user's commands find it in `hubs/` in the [state folder](../how-to/serve.md), in a file that nobody else
+  can read and that goes when the hub ends.
+- A browser is signed in by a code: `holdfast status --open`, or the address that `holdfast serve` prints on a terminal.
+  A code works once, for ten minutes; the token that it becomes ends with the hub. After 20 wrong codes within a minute
+  none is looked at until the minute is over.
+- `Host` and `Origin` are checked as they are for callers; an `Origin`, where there is one, must be the hub's own, port
+  and all. There are no cookies, and no other site is ever given leave (CORS).
+
+A refusal is `{"error": "…", "hint": "…"}`: 422 for what cannot be read, 401 without a valid token, 403 for an
+Origin, or a token, that may not, 404 for what is not there, 409 where a server's state does not allow it, 421 for a
+Host that is not served, 502 where a server failed. Keys may be added to an answer; none changes its meaning.
+"""
+
+
+def control_api() -> str:
+    """The operations, the events and the shapes."""
+    schemas = document()["components"]["schemas"]
+    operations = [_operation(operation) for operation in OPERATIONS]
+    events = [f"| `{name}` | {words} |" for name, words in EVENTS.items()]
+    parts = [
+        API_HEAD,
+        "## What can be asked\n",
+        "| | needs | answers | |\n|---|---|---|---|",
+        "\n".join(operations) + "\n",
+        "A server's id is one segment of the path, percent-encoded.\n",
+        "## Events\n",
+        "`GET /api/events` is a stream of server-sent events. Numbers (`id`) grow; a comment every 15 s says that the",
+        "stream is alive. While nothing happens, nothing else is sent.\n",
+        "| event | |\n|---|---|",
+        "\n".join(events) + "\n",
+        "## Shapes\n",
+        "Times are seconds since the epoch (`at`, `since`, `started`, `now`, `until`) or from now (`retry_in`).\n",
+        *(line for name in sorted(schemas) for line in _shape(name, schemas[name])),
+    ]
+    return "\n".join(parts)
+
+
+def _operation(operation: Operation) -> str:
+    needs = {"nothing": "", "session": "a token", "control": "the control token"}[operation.needs]
+    answer = operation.answer.__name__ if operation.answer is not None else operation.media_type
+    body = f" {operation.body.__name__}" if operation.body is not None else ""
+    query = "".join(f"?{name}=N" for name in operation.query)
+    return f"| `{operation.method} {operation.path}{query}`{body} | {needs} | {answer} | {operation.summary} |"
+
+
+def _shape(name: str, schema: dict[str, Any]) -> Iterator[str]:
+    yield f"### {name}\n"
+    yield f"{schema.get('description', '').replace('``', '`')}\n"
+    yield "| | | |\n|---|---|---|"
+    for key, value in schema.get("properties", {}).items():
+        yield f"| `{key}` | {_kind(value)} | {value.get('description', '')} |"
+    yield ""
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    if "$ref" in schema:
+        return str(schema["$ref"].rpartition("/")[2])
+    if "anyOf" in schema:
+        return " or ".join(_kind(one) for one in schema["anyOf"])
+    if "enum" in schema:
+        return ", ".join(f"`{one}`" for one in schema["enum"])
+    if schema.get("type") == "array":
+        return f"list of {_kind(schema.get('items', {}))}"
+    return str(schema.get("type", "anything"))
+
+
 def main() -> int:
     """Write the pages, or with ``--check`` say whether they are fresh."""
-    fresh = commands()
+    fresh = {COMMANDS: commands(), CONTROL_API: control_api(), DOCTOR: doctor(), **observing()}
     if "--check" in sys.argv:
-        return 0 if COMMANDS.exists() and COMMANDS.read_text() == fresh else 1
-    COMMANDS.write_text(fresh)
+        return 0 if all(page.exists() and page.read_text() == text for page, text in fresh.items()) else 1
+    for page, text in fresh.items():
+        page.write_text(text)
     return 0
 
 

@@ -14,6 +14,7 @@ import httpx2
 
 from holdfast.admin.app import Admin
 from holdfast.admin.views import About
+from holdfast.cli.steering import _known_to
 from holdfast.control.client import Control
 from holdfast.control.find import Found
 from holdfast.front.app import create_app
@@ -52,7 +53,8 @@ async def steered(
 ) -> AsyncIterator[Steered]:
     """Serve a hub of these servers; ``options`` are Holdfast's own settings."""
     hub = Hub.from_config({"mcpServers": servers, "holdfast": options}, state_file=state_file)
-    admin = Admin(hub, About(endpoint="http://127.0.0.1/mcp"), control_token=TOKEN)
+    about = About(endpoint="http://127.0.0.1/mcp")
+    admin = Admin(hub, about, control_token=TOKEN, metrics_for=_known_to(tokens) if tokens is not None else None)
     app = create_app(hub, tokens=tokens, beside=admin.routes())
     async with hub, serving(app) as base:
         assert await hub.ready(20)
@@ -83,7 +85,7 @@ class Follower:
                 await self._news.wait()
 
     async def run(self, control: Control, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        async with aclosing(control.events()) as events:  # type: ignore[type-var]  # an async generator is behind it
+        async with aclosing(control.events()) as events:
             async for event in events:
                 self.events.append((event.name, json.loads(event.data)))
                 if event.name == "hello":

@@ -176,3 +176,26 @@ async def test_a_client_with_a_wrong_token_is_told_so() -> None:
             await hub.control.hub()
     assert refused.value.status == 401
     assert "holdfast status --open" in refused.value.hint
+
+
+@pytest.mark.requirement("HUB-5", "SEC-2")
+async def test_metrics_need_a_token_where_callers_need_one() -> None:
+    async with steered({"x": MISSING}) as hub:
+        shown = await hub.ask("/metrics", token=None)
+        assert shown.status_code == 200
+        assert 'holdfast_server_state{server="x"' in shown.text
+        assert (await hub.ask("/metrics", token=None, host="evil.example")).status_code == 421
+    async with steered({"x": MISSING}, tokens=TokenPolicy(tokens={"caller": CALLER})) as hub:
+        page = await signed_in(hub)
+        for token, status in ((None, 401), ("wrong", 401), (CALLER, 200), (TOKEN, 200), (page, 200)):
+            assert (await hub.ask("/metrics", token=token)).status_code == status
+
+
+@pytest.mark.requirement("HUB-5", "SEC-2")
+async def test_the_page_is_served_to_everybody_and_holds_nothing() -> None:
+    async with steered({"secret-name": MISSING}, tokens=TokenPolicy(tokens={"caller": CALLER})) as hub:
+        page = await hub.ask("/", token=None)
+        assert page.status_code == 200
+        assert "secret-name" not in page.text
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        assert (await hub.ask("/", token=None, host="evil.example")).status_code == 421

@@ -11,6 +11,7 @@ import pytest
 from holdfast.control.models import ApiError
 from holdfast.core.catalog import Item, Listing
 from holdfast.errors import CallFailed, HubRefused
+from holdfast.gateway.source import HttpSource, SourceFailed
 from holdfast.testing import Fault, HttpServer, StdioServer
 from tests.admin.steered import TOKEN, steered
 
@@ -55,11 +56,11 @@ async def test_servers_are_switched_off_and_on_and_made_anew() -> None:
             await hub.control.reconnect("up")
         assert refused.value.status == 409
         assert (await hub.control.enable("up")).state in ("connecting", "connected")
+        before = await hub.control.reconnect("up")
         again = await hub.control.reconnect("up")
-        assert again.state == "connected"
-        assert again.generation is not None
-        assert again.generation > 1
-        assert again.reconnects_total == 1
+        assert (before.state, again.state) == ("connected", "connected")
+        assert 1 < (before.generation or 0) < (again.generation or 0)
+        assert again.reconnects_total == before.reconnects_total + 1
 
 
 @pytest.mark.requirement("HUB-5")
@@ -162,8 +163,13 @@ async def test_a_gateway_is_told_the_addresses_that_it_can_route_to() -> None:
     ):
         await hub.control.disable("off")
         targets = await hub.control.targets()
+        source = HttpSource(url=f"{hub.base}/api/targets", token=lambda: TOKEN)
+        read = await source.read()
+        with pytest.raises(SourceFailed):
+            await HttpSource(url=f"{hub.base}/api/targets", token=lambda: "wrong").read()
     assert [(one.id, one.url) for one in targets.targets] == [("up", up.definition["url"])]
-    assert set(targets.left_out) == {"off", "local"}
+    assert set(targets.left_out) == set(read.left_out) == {"off", "local"}
+    assert [(one.id, one.url) for one in read.found] == [("up", up.definition["url"])]
 
 
 @pytest.mark.requirement("HUB-5")

@@ -119,7 +119,7 @@ async def test_a_reader_that_is_too_slow_is_told_how_much_it_missed() -> None:
     events = list(_names(await anext(frames)))
     assert events[0] == ("missed", {"count": 5})
     assert [data["attempt"] for name, data in events if name == "retry"] == list(range(5, feeds.BACKLOG + 5))
-    await frames.aclose()  # type: ignore[attr-defined]  # a generator
+    await frames.aclose()
     assert not feed._followers
 
 
@@ -133,7 +133,7 @@ async def test_while_nothing_happens_a_stream_brings_a_sign_of_life_and_nothing_
     await anext(frames)
     with anyio.fail_after(5):
         assert [await anext(frames) for _ in range(3)] == [KEEP_ALIVE] * 3
-    await frames.aclose()  # type: ignore[attr-defined]  # a generator
+    await frames.aclose()
 
 
 @pytest.mark.requirement("OBS-1")
@@ -146,7 +146,7 @@ async def test_numbers_of_events_only_grow() -> None:
         received += await anext(frames)
     numbers = [int(line.removeprefix("id: ")) for line in received.decode().split("\n") if line.startswith("id: ")]
     assert numbers == sorted(set(numbers))
-    await frames.aclose()  # type: ignore[attr-defined]  # a generator
+    await frames.aclose()
 
 
 @pytest.mark.requirement("OBS-1")
@@ -162,3 +162,26 @@ def test_every_record_that_is_told_has_a_name_of_its_own() -> None:
     assert all(event is not None and event[2]["at"] == 5.0 for event in events)
     call = CallEnded(server="x", method="m", outcome="completed", waited=0.0, seconds=0.1, at=0.0)
     assert told(call, 5.0) is None
+
+
+class Watched(set[Any]):
+    """Says when somebody was taken out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = anyio.Event()
+
+    def discard(self, element: object) -> None:
+        super().discard(element)
+        self.left.set()
+
+
+@pytest.mark.requirement("OBS-1")
+async def test_whoever_leaves_is_forgotten() -> None:
+    async with steered({"x": MISSING}) as hub:
+        followers = hub.admin._feed._followers = Watched()
+        async with following(hub.control):
+            assert len(followers) == 1
+        with anyio.fail_after(20):
+            await followers.left.wait()
+        assert not followers

@@ -6,8 +6,10 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from opentelemetry.trace import NonRecordingSpan, SpanContext, use_span
 
 from holdfast.admin.log_folding import MOST, WINDOW_SECONDS, Folds
 from holdfast.admin.log_output import ConsoleLines, JsonLines, LogHandler
@@ -121,6 +123,18 @@ def test_the_fields_of_a_record_are_masked_too(writing: Written) -> None:
     assert writing.objects[0]["reason"] == "it is ***"
 
 
+@as_json
+@pytest.mark.requirement("OBS-2")
+def test_a_line_that_is_written_in_a_trace_says_in_which(writing: Written) -> None:
+    within = NonRecordingSpan(SpanContext(trace_id=0xABC, span_id=0xDEF, is_remote=True))
+    with use_span(within):
+        writing.log.info("within")
+    writing.log.info("beside")
+    first, second = writing.objects
+    assert (first["trace_id"], first["span_id"]) == ("abc".zfill(32), "def".zfill(16))
+    assert "trace_id" not in second
+
+
 @console
 def test_a_line_for_people_is_short_and_what_a_server_says_cannot_pass_for_another_line(writing: Written) -> None:
     writing.log.info("fine")
@@ -185,6 +199,20 @@ def test_lines_that_are_no_errors_are_written_each_time(writing: Written) -> Non
 def test_the_same_words_about_another_server_are_another_line(writing: Written) -> None:
     for server in ("web1", "web2", "web1"):
         writing.log.warning("%s: breaker open for %.0f s", server, 60.0)
+    assert len(writing.lines) == 2
+
+
+@console
+def test_words_that_differ_are_another_line_though_they_are_no_text_yet(writing: Written) -> None:
+    for path in (Path("a"), Path("b"), Path("a")):
+        writing.log.error("%s cannot be read", path)
+    assert len(writing.lines) == 2
+
+
+@pytest.mark.parametrize("writing", [(ConsoleLines(), "holdfast.reload")], indirect=True)
+def test_whoever_saves_the_same_mistake_twice_is_told_twice(writing: Written) -> None:
+    for _ in range(2):
+        writing.log.error("the configuration was changed and cannot be used")
     assert len(writing.lines) == 2
 
 

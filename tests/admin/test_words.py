@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from holdfast.admin.words import STATUS, Facts, words_for
+from holdfast.admin.views import _login_command
+from holdfast.admin.words import STATUS, Facts, pasteable, words_for
 from holdfast.core.breaker import BreakerState
+from holdfast.core.classify import classify
+from holdfast.core.evidence import HttpStatus, Login, LoginState
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 
@@ -42,12 +45,12 @@ def test_held_tools_ask_for_somebody() -> None:
 
 
 @pytest.mark.requirement("HUB-5", "MSG-1", "MSG-5")
-def test_what_is_retried_asks_nothing_of_anybody_and_says_when() -> None:
+def test_what_is_retried_asks_nothing_of_anybody() -> None:
     coming = health(State.RECONNECTING, reason="it is not ready", attempts=2, retry_in=3.6)
     words = words_for(coming, Facts(attempts_allowed=5))
     assert words.summary == (
         "MCP server 'x' is starting up and not ready yet — it will be retried."
-        " The last try: it is not ready. The next one is in 4 s (2 of 5)."
+        " The last try: it is not ready. Tried 2 of 5 times."
     )
     assert (words.action, words.command) == ("", "")
 
@@ -55,7 +58,7 @@ def test_what_is_retried_asks_nothing_of_anybody_and_says_when() -> None:
 @pytest.mark.requirement("HUB-5", "MSG-3")
 def test_a_login_is_offered_only_where_it_helps() -> None:
     denied = health(State.DENIED, reason="its credentials were rejected (HTTP 401)")
-    assert words_for(denied, Facts(can_log_in=True)).command == "holdfast login x"
+    assert words_for(denied, Facts(login="holdfast login x --scope s")).command == "holdfast login x --scope s"
     words = words_for(denied, Facts(hint="replace the credentials in its `headers`"))
     assert words.command == ""
     assert words.action == "Replace the credentials in its `headers`."
@@ -67,18 +70,26 @@ def test_a_failure_comes_with_its_cure_and_a_closer_look() -> None:
     failed = health(State.PERMANENTLY_FAILED, reason="the command `y` was not found", retry_in=250.0)
     words = words_for(failed, Facts(hint="install it"))
     assert words.summary.startswith("MCP server 'x' is unavailable: the command `y` was not found. Tools from")
-    assert words.summary.endswith("The hub looks at it again in 250 s.")
+    assert words.summary.endswith("The hub looks at it again by itself.")
     assert (words.action, words.command) == ("Install it.", "holdfast doctor x")
 
 
 @pytest.mark.requirement("HUB-5", "BRK-5")
-def test_an_open_breaker_says_for_how_long_calls_are_refused() -> None:
+def test_an_open_breaker_says_that_calls_are_refused() -> None:
     shut = health(State.CONNECTED, breaker=BreakerState.OPEN, breaker_retry_in=41.7)
-    assert "refused for another 42 s" in words_for(shut, Facts()).summary
+    assert "refused for now" in words_for(shut, Facts()).summary
     coming = health(State.RECONNECTING, breaker=BreakerState.OPEN, breaker_retry_in=9.0)
-    assert "Calls to it are refused for another 9 s." in words_for(coming, Facts()).summary
+    assert "Calls to it are refused for now." in words_for(coming, Facts()).summary
     trying = health(State.CONNECTED, breaker=BreakerState.HALF_OPEN)
     assert "refused but for one that tries it" in words_for(trying, Facts()).summary
+
+
+@pytest.mark.requirement("HUB-5")
+@pytest.mark.parametrize("state", State)
+def test_words_do_not_age_while_time_runs(state: State) -> None:
+    now = health(state, attempts=1, retry_in=8.0, breaker=BreakerState.OPEN, breaker_retry_in=9.0)
+    later = health(state, attempts=1, retry_in=3.0, breaker=BreakerState.OPEN, breaker_retry_in=4.0)
+    assert words_for(now, Facts(attempts_allowed=5)) == words_for(later, Facts(attempts_allowed=5))
 
 
 @pytest.mark.requirement("HUB-5")
@@ -98,7 +109,7 @@ def test_a_command_can_be_pasted_whatever_the_server_is_called() -> None:
         tools=some.integers(0, 9),
         held=some.integers(0, 9),
         hint=some.sampled_from(["", "do this", "Ünd"]),
-        can_log_in=some.booleans(),
+        login=some.sampled_from(["", "holdfast login x"]),
     ),
 )
 def test_every_state_has_words_that_are_true_of_it(
@@ -113,3 +124,32 @@ def test_every_state_has_words_that_are_true_of_it(
     assert not words.command or words.command.startswith("holdfast ")
     if STATUS[state] == "transient":
         assert not words.action
+
+
+@pytest.mark.requirement("HUB-5")
+def test_the_login_that_is_offered_is_the_one_that_the_reason_names() -> None:
+    login = Login(state=LoginState.NONE, command="holdfast login x")
+    bearer = {"www-authenticate": 'Bearer resource_metadata="https://x.example/m"'}
+    scope = {"www-authenticate": 'Bearer error="insufficient_scope", scope="read write"'}
+    seen = [
+        HttpStatus(status=401, headers=bearer, login=login),
+        HttpStatus(status=401, login=login),
+        HttpStatus(status=403, headers=scope, login=login),
+        HttpStatus(status=401, credentials_sent=True, login=login),
+        HttpStatus(status=401, credentials_sent=True),
+        HttpStatus(status=403, login=login),
+    ]
+    commands = [_login_command(one) for one in seen]
+    assert commands == ["holdfast login x"] * 2 + ["holdfast login x --scope 'read write'", "", "", ""]
+    for one, command in zip(seen, commands, strict=True):
+        assert (f"run `{command}`" in classify(one).reason) == bool(command)
+
+
+@pytest.mark.requirement("HUB-5")
+def test_a_command_to_paste_works_in_any_folder_and_without_the_programs_name_on_the_path() -> None:
+    here = {"program": "/opt/h/bin/holdfast", "config": "/my files/mcp.json"}
+    assert pasteable("holdfast doctor x", **here) == "/opt/h/bin/holdfast doctor x --config '/my files/mcp.json'"
+    assert pasteable("holdfast login x --scope s", **here).endswith("login x --scope s --config '/my files/mcp.json'")
+    assert pasteable("holdfast enable x", **here) == "/opt/h/bin/holdfast enable x"
+    assert pasteable("holdfast doctor x", program="holdfast", config="") == "holdfast doctor x"
+    assert pasteable("", **here) == ""

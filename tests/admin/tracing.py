@@ -59,8 +59,11 @@ def _value(field: str, thing: Any) -> Any:
         thing = thing[int(step)] if isinstance(thing, list) else thing[step]
     if isinstance(thing, dict):
         return thing[last]
+    if last == "falls":
+        return sum(step["old"] == "connected" for step in thing)
     known = [one for one in thing if one is not None]
-    return {"sum": sum, "last": lambda all_: all_[-1], "most": max}[last](known) if known else None
+    sums = {"sum": sum(known), "last": known[-1] if known else None, "most": max(known, default=None)}
+    return sums[last]
 
 
 def _counted(field: str, servers: Mapping[str, Any]) -> int:
@@ -83,4 +86,4 @@ def _same(field: str, shown: str, known: Any) -> bool:
         return math.isclose(float(shown), known, abs_tol=60)
     if isinstance(known, int | float) and not isinstance(known, bool):
         return math.isclose(float(shown), known)
-    return shown == {None: "null", True: "true", False: "false"}.get(known, known)
+    return shown == {None: "null", True: "true", False: "false"}.get(known, str(known))

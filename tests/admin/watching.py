@@ -45,6 +45,10 @@ class Page:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
+    async def tools(self) -> list[str]:
+        """What a client is offered."""
+        return [one["name"] for one in (await self.api("catalog"))["tools"]]
+
     async def code(self) -> str:
         """A code that signs in once."""
         return str((await self.api("codes", method="POST"))["code"])

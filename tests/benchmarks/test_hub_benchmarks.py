@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import dead_server, hub_calls
+from benchmarks import dead_server, hub_calls, status_page
 
 pytestmark = pytest.mark.anyio
 
@@ -53,3 +53,9 @@ def test_the_hub_is_measured_beside_a_bare_connection() -> None:
         f"{path}, {hub_calls.HUB}" for path in hub_calls.PATHS
     ]
     assert all(row.time.median > 0 for row in report.rows)
+
+
+@pytest.mark.requirement("HUB-5")
+def test_the_cost_of_watching_is_measured_beside_that_of_nobody_watching() -> None:
+    report = status_page.measure(rounds=1, servers=2, seconds=0.1)
+    assert [row.label for row in report.rows] == ["nobody watches", f"{status_page.STREAMS} event streams are open"]

@@ -64,7 +64,7 @@ class HubPeer:
 
     def watched(self) -> None:
         """Wait until somebody follows a stream."""
-        assert self._opened.acquire(timeout=30)
+        assert self._opened.acquire(timeout=60)
 
     def tell(self, event: str, data: Mapping[str, Any] | Shape) -> None:
         """Have it happen."""

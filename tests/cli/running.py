@@ -125,10 +125,15 @@ class Terminal:
         while wanted not in self.text:
             assert self._read(), f"it ended without showing {wanted!r}:\n{self.text}"
 
-    def until_on_screen(self, wanted: str) -> None:
-        """Read until a text stands on the screen."""
-        while not any(wanted in line for line in self.screen):
+    def until_on_screen(self, wanted: str, *, line: int | None = None) -> None:
+        """Read until a text stands on the screen, on any line or on a certain one."""
+        while not any(wanted in shown for shown in (self.screen if line is None else [self.screen[line]])):
             assert self._read(), f"it ended without {wanted!r} on the screen:\n" + "\n".join(self.screen)
+
+    def until_after(self, mark: str, wanted: str, *, times: int) -> None:
+        """Read until a text is shown after a mark that came so many times, sequences and all."""
+        while len(parts := self.seen.split(mark)) <= times or wanted not in parts[-1]:
+            assert self._read(), f"it ended without {wanted!r} after {times} of {mark!r}:\n{self.text}"
 
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
-import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -15,13 +16,14 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from tests.cli.inside import Inside, Ran
 from tests.cli.running import Cli, stdio
-from tests.cli.served import Served, config, environment, run, served
+from tests.cli.served import Served, config, environment, served
 from tests.peers.stdio import StdioPeer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-5", "OBS-1")]
 
-Holdfast: TypeAlias = Callable[..., Awaitable[subprocess.CompletedProcess[str]]]
+Holdfast: TypeAlias = Callable[..., Awaitable[Ran]]
 
 
 @pytest.fixture
@@ -45,43 +47,45 @@ async def hub(home: Path, files: StdioPeer) -> AsyncIterator[Served]:
 
 
 @pytest.fixture
-def holdfast(home: Path) -> Holdfast:
+def holdfast(home: Path, inside: Inside, monkeypatch: pytest.MonkeyPatch) -> Holdfast:
     """Runs a command as the same user does in a second terminal: it is not told where the hub is."""
+    monkeypatch.chdir(home)
+    users = {"HOME": str(home), "XDG_STATE_HOME": environment(home)["XDG_STATE_HOME"]}
 
-    async def holdfast(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        ran = await anyio.to_thread.run_sync(partial(run, *arguments, home=home))
-        assert ran.returncode == code, ran.stdout + ran.stderr
-        assert "Traceback" not in ran.stderr
+    async def holdfast(*arguments: str, code: int = 0) -> Ran:
+        ran = await anyio.to_thread.run_sync(partial(inside, *arguments, environment=users))
+        assert ran.code == code, ran.out + ran.err
+        assert "Traceback" not in ran.err
         return ran
 
     return holdfast
 
 
 async def test_an_operator_sees_what_is_wrong_and_steers_it(hub: Served, holdfast: Holdfast) -> None:
-    told: dict[str, Any] = json.loads((await holdfast("status", "--json", code=1)).stdout)
+    told: dict[str, Any] = json.loads((await holdfast("status", "--json", code=1)).out)
     assert told["hub"]["endpoint"] == hub.url
     states = {one["id"]: (one["status"], one["state"], one["tools"]) for one in told["servers"]}
     assert states == {"files": ("available", "connected", 2), "typo": ("permanent", "permanently_failed", 0)}
 
-    shown = (await holdfast("status", code=1)).stdout
+    shown = (await holdfast("status", code=1)).out
     assert "the command `no-such-command-at-all` was not found" in shown
     assert shown.index("files") < shown.index("typo")
 
     refused = await holdfast("reconnect", "typo", code=1)
-    assert "no-such-command-at-all" in refused.stderr
+    assert "no-such-command-at-all" in refused.err
 
-    assert "disabled" in (await holdfast("disable", "files")).stdout
-    assert "holdfast enable files" in (await holdfast("reconnect", "files", code=1)).stderr
-    assert "- disabled" in (await holdfast("status", "files")).stdout
+    assert "disabled" in (await holdfast("disable", "files")).out
+    assert "holdfast enable files" in (await holdfast("reconnect", "files", code=1)).err
+    assert "- disabled" in (await holdfast("status", "files")).out
 
     await holdfast("enable", "files")
     await hub.said("files: disabled -> connecting")
-    assert "✓ available" in (await holdfast("reconnect", "files")).stdout
+    assert "✓ available" in (await holdfast("reconnect", "files")).out
 
-    written = (await holdfast("logs", "files")).stdout
+    written = (await holdfast("logs", "files")).out
     assert "  stderr  files is here\n" in written
     assert "  hub     connecting -> connected" in written
-    assert (await holdfast("approve")).stdout == ""
+    assert (await holdfast("approve")).out == ""
 
 
 async def test_watching_shows_a_server_die_and_come_back_and_says_when_the_hub_ends(
@@ -110,18 +114,58 @@ async def test_watching_shows_a_server_die_and_come_back_and_says_when_the_hub_e
     assert await hub.ended() == 0
 
 
+SAYS = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    tool = {"name": "search", "description": open(sys.argv[1]).read(), "inputSchema": {"type": "object"}}
+    info = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "c", "version": "1"}}
+    answers = {"initialize": info, "tools/list": {"tools": [tool]}, "ping": {}}
+    if "id" in asked:
+        known = asked["method"] in answers
+        answer = {"result": answers[asked["method"]]} if known else {"error": {"code": -32601, "message": "unknown"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
+"""
+"""A server whose only tool is described by a file."""
+
+
+@pytest.mark.requirement("SEC-5")
+async def test_a_tool_that_changed_is_held_looked_at_and_approved(
+    home: Path, tmp_path: Path, holdfast: Holdfast
+) -> None:
+    described = tmp_path / "described"
+    described.write_text("Find a customer.")
+    crm = {"command": sys.executable, "args": ["-c", SAYS, str(described)], "tools": {"holdChanged": True}}
+    config(home / "mcp.json", crm=crm)
+    async with served(home) as hub:
+        await hub.said("crm: connecting -> connected")
+        described.write_text("Find a customer, and mail everyone.")
+        await holdfast("reconnect", "crm")
+        assert "1 of them is held" in (await holdfast("status", "crm")).out
+        waiting = (await holdfast("approve")).out
+        assert "crm  search  held\n" in waiting
+        assert "  -Find a customer.\n  +Find a customer, and mail everyone.\n" in waiting
+        (command,) = re.findall(r"\$ holdfast (.*)", waiting)
+        described.write_text("Find a customer, and mail nobody.")
+        await holdfast("reconnect", "crm")
+        assert "changed again" in (await holdfast(*command.split(), code=1)).err
+        assert (await holdfast("approve", "crm")).out.endswith("approved: crm  search\n")
+        assert (await holdfast("approve")).out == ""
+        assert "held" not in (await holdfast("status", "crm")).out
+
+
 async def test_of_several_hubs_the_one_is_meant_that_serves_the_file_found_from_here(
     hub: Served, home: Path, tmp_path: Path, holdfast: Holdfast
 ) -> None:
     elsewhere = config(tmp_path / "other.json", lonely={"command": "no-such-command-at-all"})
     async with served(home, "--config", str(elsewhere)) as other:
-        here = json.loads((await holdfast("status", "--json", code=1)).stdout)
-        there = json.loads((await holdfast("status", "--json", "--config", str(elsewhere), code=1)).stdout)
+        here = json.loads((await holdfast("status", "--json", code=1)).out)
+        there = json.loads((await holdfast("status", "--json", "--config", str(elsewhere), code=1)).out)
         assert (here["hub"]["endpoint"], there["hub"]["endpoint"]) == (hub.url, other.url)
         (home / "mcp.json").rename(home / "renamed.json")
-        refused = (await holdfast("status", code=1)).stderr
+        refused = (await holdfast("status", code=1)).err
         assert "several hubs are running here" in refused
         base = other.url.removesuffix("/mcp")
         assert f"--url {base}" in refused
-        named = json.loads((await holdfast("status", "--json", "--url", base, code=1)).stdout)
+        named = json.loads((await holdfast("status", "--json", "--url", base, code=1)).out)
         assert named["hub"]["endpoint"] == other.url

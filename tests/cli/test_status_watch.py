@@ -60,7 +60,7 @@ def test_it_shows_the_fleet_worst_first_and_what_happens_to_it(cli: Cli, hub: Hu
         hub.change(server("calendar", tools=3))
         terminal.until_on_screen("22:13:20  calendar: permanently_failed -> connected: dial succeeded")
         terminal.until_on_screen("2 of 6 servers available, 1 idle, 1 disabled, 1 coming back, 1 needs attention")
-        assert any(line.startswith("> calendar  ✓ available") for line in terminal.screen)
+        terminal.until_on_screen("> calendar  ✓ available")
         terminal.press("q")
         assert terminal.code() == 0
 
@@ -102,11 +102,11 @@ def test_it_follows_the_size_of_the_terminal(cli: Cli, hub: HubPeer) -> None:
     with watching(cli, hub) as terminal:
         assert not any("BREAKER" in line for line in terminal.screen)
         terminal.resize(200, 40)
-        terminal.until_on_screen("CALLS LATELY")
-        terminal.until_on_screen("open 5")
-        assert "quit" in terminal.screen[39]
+        terminal.until_on_screen("quit", line=39)
+        assert any("CALLS LATELY" in line for line in terminal.screen)
+        assert any("open 5" in line for line in terminal.screen)
         terminal.resize(40, 8)
-        terminal.until_on_screen("up/down select  enter details  r reconn…")
+        terminal.until_on_screen("up/down select  enter details  r reconn…", line=7)
         assert all(len(line) <= 40 for line in terminal.screen)
         assert any(line.startswith("> calendar") for line in terminal.screen)
         terminal.press("q")
@@ -174,25 +174,34 @@ def test_a_server_that_is_no_longer_configured_leaves_the_screen(cli: Cli, hub: 
         assert terminal.code() == 0
 
 
+def test_after_events_were_missed_everything_is_asked_for_anew(cli: Cli, hub: HubPeer) -> None:
+    with watching(cli, hub) as terminal:
+        hub.servers = {"newcomer": server("newcomer")}
+        hub.tell("missed", {"count": 2000})
+        terminal.until_on_screen("> newcomer")
+        assert terminal.screen[1] == "1 of 1 server available"
+        terminal.press("q")
+        assert terminal.code() == 0
+
+
 @pytest.mark.skipif(BASH is None, reason="job control is a shell's, and there is no bash here")
 def test_ctrl_z_gives_the_terminal_back_to_the_shell_until_it_goes_on(cli: Cli, hub: HubPeer) -> None:
     cli.size = (80, 30)
-    with cli.in_terminal([BASH or "", "--norc", "-i"], hub.environment) as terminal:
+    with cli.in_terminal([BASH or "", "--norc", "-i"], {"PS1": "shell> ", **hub.environment}) as terminal:
         terminal.press(f"'{HOLDFAST}' status --watch\r")
         hub.watched()
         terminal.until_on_screen("quit")
         terminal.press("\x1a")
-        terminal.until_on_screen("Stopped")
-        assert terminal.seen.count(HIDDEN) == terminal.seen.count(SHOWN) == 1
+        terminal.until_after(SHOWN, "shell> ", times=1)
+        assert "Stopped" in terminal.text
         terminal.press("fg\r")
         hub.tell("gone", {"server": "notes"})
         terminal.until_on_screen("notes: no longer configured")
         assert terminal.seen.count(SHOWN) == 1
         terminal.press("q")
-        terminal.until_on_screen("$")
+        terminal.until_after(SHOWN, "shell> ", times=2)
         terminal.press("echo code $?\r")
         terminal.until("code 0")
-        assert terminal.seen.count(SHOWN) == 2
         terminal.press("exit\r")
         assert terminal.code() == 0
 

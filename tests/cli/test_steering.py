@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+from contextlib import aclosing, closing
 from pathlib import Path
 
 import anyio
 import pytest
 
+from holdfast.cli.listening import bind
 from holdfast.cli.steering import control_token
 from holdfast.control.client import Control
 from holdfast.control.find import Found, find_hub, running_hubs
@@ -57,14 +60,15 @@ async def test_a_hub_that_serves_is_found_steered_and_forgotten(tmp_path: Path) 
 
 async def _a_broken_edit_is_told(control: Control, file: Path) -> None:
     good = await anyio.Path(file).read_text()
-    async for event in control.events():
-        if event.name == "hello":
-            await anyio.Path(file).write_text(good[:-5])
-        elif event.name == "hub" and json.loads(event.data)["config_problem"]:
-            assert "mcp.json:1:" in json.loads(event.data)["config_problem"]
-            await anyio.Path(file).write_text(good)
-        elif event.name == "hub":
-            break
+    async with aclosing(control.events()) as events:
+        async for event in events:
+            if event.name == "hello":
+                await anyio.Path(file).write_text(good[:-5])
+            elif event.name == "hub" and json.loads(event.data)["config_problem"]:
+                assert "mcp.json:1:" in json.loads(event.data)["config_problem"]
+                await anyio.Path(file).write_text(good)
+            elif event.name == "hub":
+                break
     assert (await control.hub()).config_problem == ""
 
 
@@ -98,6 +102,11 @@ def test_a_control_token_that_is_no_secret_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         control_token({"HOLDFAST_CONTROL_TOKEN": TOKEN}, callers=TOKEN)
     assert control_token({}, callers=None) != control_token({}, callers=None)
+
+
+def test_an_answer_in_two_parts_is_sent_without_waiting_in_between() -> None:
+    with closing(bind("127.0.0.1", 0)) as listener:
+        assert listener.proto == socket.IPPROTO_TCP, "asyncio sets TCP_NODELAY for these alone"
 
 
 @pytest.mark.requirement("HUB-5", "SEC-2")

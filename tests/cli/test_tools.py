@@ -51,7 +51,7 @@ def test_people_see_each_servers_tools_or_the_true_reason_and_no_secret(cli: Cli
     assert "cannot use ***" in told[1]
     assert told[2].startswith("MCP server 'bad' is unavailable: ")
     assert sum(line.startswith("  hint: ") for line in shown) == 3
-    assert ran.stderr == "1 of 4 servers available, 2 tools\n"
+    assert ran.stderr == "1 of 4 servers available, 2 tools; `holdfast doctor` looks closer at the others\n"
     assert SECRET not in ran.stdout + ran.stderr
     assert "\x1b" not in ran.stdout + ran.stderr
     assert "off" not in ran.stdout

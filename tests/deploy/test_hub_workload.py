@@ -23,6 +23,7 @@ pytestmark = pytest.mark.anyio
 
 TOKEN = "what-the-gateway-shows-the-hub"
 CONTROL = "what-the-operator-shows-the-hub"
+POD_IP = "10.1.2.3"
 
 
 class Workload:
@@ -52,10 +53,13 @@ class Workload:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Served]:
         environ = {one["name"]: self._moved(one["value"]) for one in self.container["env"] if "value" in one}
-        (control,) = [one for one in self.container["env"] if "valueFrom" in one]
-        assert control["valueFrom"]["secretKeyRef"] == {"name": "hub", "key": "control", "optional": True}
-        environ[control["name"]] = CONTROL
-        command = [*COMMAND, *map(self._moved, self.container["args"])]
+        taken = {one["name"]: one["valueFrom"] for one in self.container["env"] if "valueFrom" in one}
+        assert taken == {
+            "HOLDFAST_CONTROL_TOKEN": {"secretKeyRef": {"name": "hub", "key": "control", "optional": True}},
+            "POD_IP": {"fieldRef": {"fieldPath": "status.podIP"}},
+        }
+        environ["HOLDFAST_CONTROL_TOKEN"] = CONTROL
+        command = [*COMMAND, *(self._moved(one).replace("$(POD_IP)", POD_IP) for one in self.container["args"])]
         async with spawned(command, self._folder, self._folder, stdin=subprocess.DEVNULL, **environ) as hub:
             await hub.said("ready when:")
             yield hub

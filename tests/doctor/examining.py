@@ -7,22 +7,27 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast.cli.entry import COMMANDS
 from holdfast.config.reading import Reading
+from holdfast.config.spec import ServerSpec
 from holdfast.doctor.codes import CODES
 from holdfast.doctor.findings import Edit, Finding
 from holdfast.doctor.reading import read_or_report
 from holdfast.doctor.report import Report, ServerReport
 from holdfast.doctor.run import Doctor
 
-__all__ = ["Examination", "clinic", "told"]
+__all__ = ["SNAPSHOTS", "Examination", "clinic", "told"]
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
+
+SHORTEST = 8
+"""Shorter values of variables are no secrets, and turn up by chance."""
 
 PLENTY = 20.0
 """Seconds that no healthy server of the tests needs, however busy the machine is."""
@@ -35,6 +40,7 @@ class Examination:
         self.folder = folder
         self.file = folder / "mcp.json"
         self._monkeypatch = monkeypatch
+        self.planted: set[str] = set()
 
     def configure(self, servers: Mapping[str, object], **settings: object) -> None:
         self.file.write_text(json.dumps({"mcpServers": servers, "holdfast": settings}, indent=2))
@@ -42,10 +48,18 @@ class Examination:
 
     async def all(self, *, within: float = PLENTY, names: Sequence[str] = (), **more: Any) -> Report:
         """The whole report."""
-        report = await Doctor(self.reading(), timeout=within, **more).examine(names)
+        reading = self.reading()
+        report = await Doctor(reading, timeout=within, **more).examine(names)
         for found in (one for server in report.servers for one in server.findings):
             _is_complete(found)
+        for server in (definition.server for definition in reading.definitions):
+            self.planted |= server.secrets if isinstance(server, ServerSpec) else set()
+        assert self.leaked_into(report.model_dump_json()) == []
         return report
+
+    def leaked_into(self, text: str) -> list[str]:
+        """The secrets of the servers that were examined which turn up in a text."""
+        return [secret for secret in self.planted if len(secret) >= SHORTEST and secret in text]
 
     async def one(self, definition: object = None, *, within: float = PLENTY, **more: Any) -> ServerReport:
         """The report on the only server there is."""
@@ -108,6 +122,7 @@ class Examination:
         text = re.sub(r"holdfast-test-\S+", "MARK", text)
         text = re.sub(r"stdio-\w+\.log", "LOG", text)
         text = re.sub(r"((?:127\.0\.0\.1|localhost|\.example)[: ])\d{4,5}\b", r"\1PORT", text)
+        text = re.sub(r"[0-9a-f]{16}\.sqlite", "STATE.sqlite", text)
         text = re.sub(r"trustme v[\d.]+", "trustme", text)
         text = re.sub(r"\d{4}-\d\d-\d\d(?: \d\d:\d\d)?", "DATE", text)
         return re.sub(r"\b\d+(\.\d+)? s\b", "N s", text)
@@ -134,6 +149,8 @@ def _is_complete(found: Finding) -> None:
     assert found.code in CODES
     assert found.remedy.commands or found.remedy.edits, f"{found.code} has nothing to paste"
     assert "***" not in "".join(found.remedy.commands), f"{found.code}: {found.remedy.commands}"
+    ours = [command.split()[1] for command in found.remedy.commands if command.startswith("holdfast ")]
+    assert set(ours) <= {*COMMANDS, "--version"}
 
 
 def _steps(edit: Edit) -> list[str]:
@@ -143,7 +160,10 @@ def _steps(edit: Edit) -> list[str]:
 
 
 @pytest.fixture
-def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Examination:
+def clinic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Examination]:
+    """An examination whose secrets, when it is over, are in no output, no log and no file that was left behind."""
     folder = tmp_path / "clinic"
     folder.mkdir()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -151,4 +171,10 @@ def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Examination:
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-    return Examination(folder, monkeypatch)
+    examination = Examination(folder, monkeypatch)
+    yield examination
+    files = [
+        file for file in (tmp_path / "state").rglob("*") if file.is_file() and not file.name.startswith("auth.json")
+    ]
+    left = "".join(file.read_text(errors="replace") for file in files)
+    assert examination.leaked_into(caplog.text + "".join(capfd.readouterr()) + left) == []

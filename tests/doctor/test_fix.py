@@ -73,7 +73,9 @@ async def test_a_damaged_state_file_is_set_aside(clinic: Examination) -> None:
     file = default_state_file(clinic.file)
     file.parent.mkdir(parents=True)
     file.write_bytes(b"this is no database, and long enough to be looked at" * 100)
-    assert codes(await clinic.all()) == ["HF-STATE-CORRUPT"]
+    broken = await clinic.all()
+    assert codes(broken) == ["HF-STATE-CORRUPT"]
+    clinic.matches("state_corrupt", broken.checks[2].findings)
     assert file.exists()
     report = await clinic.all(fix=True)
     assert codes(report) == []
@@ -88,7 +90,9 @@ async def test_a_damaged_token_store_is_left_alone_until_it_is_to_be_mended(clin
     file.parent.mkdir(parents=True)
     file.write_text('{"version": 1, "gra')
     file.chmod(0o600)
-    assert codes(await clinic.all()) == ["HF-TOKENS-CORRUPT"]
+    broken = await clinic.all()
+    assert codes(broken) == ["HF-TOKENS-CORRUPT"]
+    clinic.matches("tokens_corrupt", broken.checks[1].findings)
     assert file.exists()
     report = await clinic.all(fix=True)
     assert codes(report) == []

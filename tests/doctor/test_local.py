@@ -79,7 +79,7 @@ async def test_a_misspelt_command_is_corrected_by_the_nearest_on_path(clinic: Ex
 
 @pytest.mark.parametrize("command", ["npx", "uvx", "mcp-server-clinic"])
 async def test_a_command_that_is_not_installed_is_told_with_what_has_it(clinic: Examination, command: str) -> None:
-    found = await clinic.found({"command": command, "args": ["x"], "env": {"PATH": str(clinic.folder)}})
+    found = await clinic.found({"command": command, "args": ["x"], "env": {"PATH": str(clinic.folder / "bin")}})
     clinic.matches(f"command_{command}", found)
 
 
@@ -124,6 +124,26 @@ async def test_a_script_whose_interpreter_is_gone_says_which(clinic: Examination
     script(clinic.folder, "serve", f"{first}\n")
     found = await clinic.found({"command": "./serve"})
     clinic.matches("interpreter_by_" + ("name" if "env" in first else "path"), found)
+
+
+async def test_a_command_that_the_system_refuses_to_start_is_told_with_its_reason(clinic: Examination) -> None:
+    found = await clinic.found({"command": "/bin/echo", "args": ["x" * 200_000]})
+    assert found.code == "HF-COMMAND-START"
+    short = found.remedy.model_copy(update={"commands": (found.remedy.commands[0].replace("x" * 200_000, "XXX"),)})
+    clinic.matches("command_start", found.model_copy(update={"remedy": short}))
+
+
+async def test_what_nobody_foresaw_is_told_as_a_fault_of_ours(
+    clinic: Examination, stdio_peer: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*args: object, **options: object) -> None:
+        raise RuntimeError("nobody foresaw this")
+
+    monkeypatch.setattr("holdfast.wire.dial.negotiate", fail)
+    clinic.matches("unexpected", await clinic.found(stdio(stdio_peer())))
+    monkeypatch.setenv("HOLDFAST_DEBUG", "1")
+    (found,) = (await clinic.one()).findings
+    assert "RuntimeError: nobody foresaw this" in found.detail
 
 
 async def test_a_server_that_exits_at_once_is_told_with_its_last_words(clinic: Examination) -> None:
@@ -219,7 +239,7 @@ async def test_noise_on_stdout_is_a_warning_where_the_server_works(clinic: Exami
 
 async def test_a_server_that_prints_pages_of_something_else_is_no_server(clinic: Examination, stdio_peer: Make) -> None:
     found = await clinic.found(stdio(stdio_peer("--garbage-flood")))
-    assert found.code == "HF-STDOUT-ONLY"
+    clinic.matches("stdout_only", found)
 
 
 async def test_a_server_that_stays_silent_is_told_how_long_it_was_waited_for(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 import anyio
@@ -11,9 +12,10 @@ from holdfast.doctor.case import Case
 from holdfast.doctor.checks.all import CHECKS, WHOLE_CHECKS
 from holdfast.doctor.checks.base import Check, Seen, Whole, WholeCheck
 from holdfast.doctor.codes import CODES
-from holdfast.doctor.report import ServerReport
+from holdfast.doctor.reading import read_or_report
+from holdfast.doctor.report import Report, ServerReport
 from holdfast.doctor.run import Doctor
-from tests.doctor.examining import Examination
+from tests.doctor.examining import SNAPSHOTS, Examination
 from tests.peers.http_fault import Behaviour, Exchange, Request
 from tests.peers.mcp_http import McpPeer
 
@@ -81,7 +83,7 @@ async def test_a_check_that_crashes_is_a_finding_and_the_others_go_on(
     (found,) = server.findings
     assert found.code == "HF-CHECK-CRASHED"
     assert "ValueError" in found.detail
-    assert SECRET not in report.model_dump_json()
+    clinic.matches("check_crashed", found.model_copy(update={"detail": ""}))
     assert report.checks[0].findings[0].code == "HF-CHECK-CRASHED"
 
 
@@ -91,7 +93,7 @@ async def test_a_check_that_does_not_end_is_ended_and_told(clinic: Examination) 
     with anyio.fail_after(30):
         report = await clinic.all(checks=[Endless(), Fine()])
     assert [result.status for result in report.servers[0].checks] == ["failed", "passed"]
-    assert report.servers[0].findings[0].code == "HF-CHECK-TIME"
+    clinic.matches("check_time", report.servers[0].findings[0])
 
 
 @pytest.mark.requirement("DOC-1")
@@ -151,6 +153,20 @@ async def test_a_disabled_server_is_looked_at_only_by_name(clinic: Examination) 
     assert [server.health for server in by_default.servers] == ["healthy", "disabled"]
     by_name = await clinic.all(checks=[Fine()], names=["off"])
     assert [(server.id, server.health) for server in by_name.servers] == [("off", "healthy")]
+
+
+@pytest.mark.requirement("DOC-6")
+def test_a_file_that_cannot_be_used_is_a_finding(clinic: Examination) -> None:
+    clinic.file.write_text('{"mcpServers": {}, "holdfast": {"lood": 1}}')
+    report = read_or_report(clinic.file)
+    assert isinstance(report, Report)
+    clinic.matches("config", report.checks[0].findings)
+
+
+@pytest.mark.requirement("DOC-8")
+def test_every_code_was_produced_for_real_and_its_words_are_kept() -> None:
+    kept = "".join(file.read_text() for file in SNAPSHOTS.glob("*.txt"))
+    assert set(re.findall(r"^(HF-[A-Z-]+) \(", kept, flags=re.MULTILINE)) == set(CODES)
 
 
 @pytest.mark.requirement("DOC-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+import trustme
 
 from tests.doctor.examining import Examination
 from tests.peers.http_fault import FaultServer, closed_port, respond
@@ -148,7 +150,34 @@ async def test_what_a_proxy_answers_is_not_taken_for_the_servers_answer(
     clinic.matches(f"proxy_{status}", found)
 
 
+@pytest.mark.parametrize(("status", "code"), [(407, "HF-PROXY-LOGIN"), (403, "HF-PROXY-REFUSED")])
+async def test_a_proxy_that_does_not_let_a_tunnel_through_is_told_as_the_proxy(
+    clinic: Examination, monkeypatch: pytest.MonkeyPatch, status: int, code: str
+) -> None:
+    async with FaultServer(respond(status, "no way")) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.origin)
+        found = await clinic.found({"url": "https://clinic.example/mcp"})
+        assert [request.method for request in proxy.requests] == ["CONNECT"]
+    assert found.code == code
+    clinic.matches(f"proxy_tunnel_{status}", found)
+
+
 # TLS
+
+
+async def test_a_certificate_that_does_not_verify_for_another_reason_is_told_with_it(
+    clinic: Examination, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA(path_length=0)  # it may sign servers, and no other authority
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA(parent_cert=authority).issue_cert("localhost").configure_cert(context)
+    file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(file))
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    async with McpPeer(ssl=context) as peer:
+        found = await clinic.found({"url": peer.url})
+    assert found.code == "HF-TLS-UNVERIFIED"
+    clinic.matches("tls_unverified", found)
 
 
 @pytest.mark.parametrize("kind", ["expired", "not_yet_valid", "wrong_name", "other_ca"])

@@ -73,6 +73,8 @@ class Origin(Server[Any]):
         self.changed = anyio.Event()
         self.levels: list[str] = []
         self.roots_changed = anyio.Event()
+        self.curious = False
+        self.roots: list[str] = []
         self.connections = 0
         self.url = ""
         self.words = ""
@@ -97,7 +99,11 @@ class Origin(Server[Any]):
         args = params.arguments or {}
         match params.name:
             case "echo":
-                meta = {key: value for key, value in (ctx.meta or {}).items() if key.startswith(("test/", "holdfast/"))}
+                meta = {
+                    key: value
+                    for key, value in (ctx.meta or {}).items()
+                    if key.startswith(("test/", "holdfast/", "trace"))
+                }
                 return _text(str(args.get("text")), structured={"text": args.get("text")}, meta=meta)
             case "count":
                 await self._count(ctx, int(args["n"]))
@@ -215,6 +221,10 @@ class Origin(Server[Any]):
 
     async def _roots_changed(self, ctx: Context, params: object) -> None:
         self.roots_changed.set()
+        if self.curious:
+            found = await ctx.session.send_request(types.ListRootsRequest(), types.ListRootsResult)
+            self.roots += [str(root.uri) for root in found.roots]
+            self._note()
 
     async def _listen(
         self, ctx: Context, params: types.SubscriptionsListenRequestParams

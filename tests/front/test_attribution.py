@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import httpx2
 import mcp_types as types
 import pytest
 
+from holdfast.front import sessions
+from tests.front.by_hand import Session
 from tests.front.conftest import Era, Person, front, over_stdio, text_of
 from tests.front.origin import running
 
@@ -162,6 +165,36 @@ async def test_changed_roots_are_told_to_legacy_servers(ada: Person) -> None:
         await client.session.send_notification(types.RootsListChangedNotification())
         with anyio.fail_after(10):
             await origin.roots_changed.wait()
+
+
+@pytest.mark.requirement("HUB-2", "HUB-10")
+async def test_a_server_that_asked_for_roots_before_anybody_was_there_gets_them_when_a_client_comes(
+    ada: Person, bob: Person
+) -> None:
+    async with running("legacy") as origin, front({"o": {"url": origin.url}}) as served:
+        origin.curious = True
+        with anyio.fail_after(20):
+            early = await served.hub.call_tool("o__ask", {"kind": "roots"})
+            async with ada.client(served.all, "legacy"):
+                await origin.until(lambda: origin.roots == ["file:///ada"])
+            async with bob.client(served.all, "legacy"):
+                await origin.until(lambda: origin.roots == ["file:///ada", "file:///bob"])
+    assert early.text == "refused: there is no client that could answer roots/list"
+
+
+@pytest.mark.requirement("HUB-10")
+async def test_a_client_that_keeps_no_stream_open_is_not_waited_for_when_it_cannot_be_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sessions, "OPENING_SECONDS", 0.05)
+    async with running("legacy") as origin, front({"o": {"url": origin.url}}) as served, httpx2.AsyncClient() as http:
+        session = Session(http, served.all)
+        with anyio.fail_after(20):
+            await session.begin(roots={})
+            async with session.call("holdfast_status", {}) as events:
+                await anext(events)
+            answer = await served.hub.call_tool("o__ask", {"kind": "roots"})
+    assert answer.text == "refused: roots/list cannot reach the client: it keeps no stream open to be asked on"
 
 
 class _Barrier:

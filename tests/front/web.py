@@ -11,6 +11,8 @@ from typing import Any
 import anyio
 import uvicorn
 
+from holdfast.cli.listening import bind
+
 
 class _Server(uvicorn.Server):
     """Says when it has started; streams that are still open when it ends are cut."""
@@ -27,7 +29,7 @@ class _Server(uvicorn.Server):
 @asynccontextmanager
 async def serving(app: Callable[..., Any], *, port: int = 0) -> AsyncIterator[str]:
     """The address at which the application answers."""
-    listener = socket.create_server(("127.0.0.1", port))
+    listener = bind("127.0.0.1", port)
     server = _Server(app)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_serve, server, listener)

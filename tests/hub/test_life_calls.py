@@ -13,7 +13,7 @@ from holdfast.errors import CallDenied, CallFailed, ConnectionClosed, ServerDeni
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
 from tests.hub.running import reaches, records, running, settled, states, until
-from tests.peers.http_fault import Behaviour, Exchange, Request, reset_before_answer, respond
+from tests.peers.http_fault import Behaviour, Exchange, Request, never_answer, reset_before_answer, respond
 from tests.peers.mcp_http import McpPeer
 from tests.peers.mcp_sse import SsePeer
 from tests.peers.stdio import StdioPeer
@@ -139,6 +139,53 @@ async def test_calls_on_an_event_stream_that_ends_are_told_at_once() -> None:
                 await peer.slow_started.wait()
                 await peer.stop()
         assert [type(failure) for failure in failures] == [ConnectionClosed]
+
+
+@pytest.mark.requirement("LIFE-11", "BRK-2")
+@pytest.mark.parametrize("fault", [reset_before_answer, respond(503, "busy")])
+async def test_a_message_that_cannot_be_posted_fails_its_own_call_and_the_event_stream_goes_on(
+    fault: Behaviour,
+) -> None:
+    async with SsePeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
+        await hub.ready()
+        failures: list[ServerFailure] = []
+        answers: list[str] = []
+
+        async def slow() -> None:
+            answers.append((await hub.call_tool("a__slow", {"text": "in the end"})).text)
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(slow)
+                await peer.slow_started.wait()
+                peer.post_fault = fault
+                await failing(hub, "a__echo", failures)
+                peer.post_fault = None
+                assert (await hub.call_tool("a__echo", {"text": "the next"})).text == "the next"
+                peer.release.set()
+        assert len(failures) == 1
+        assert answers == ["in the end"]
+        health = hub.server_health("a")
+        assert (health.state, health.generation, health.failures) == (State.CONNECTED, 1, 0)
+
+
+@pytest.mark.requirement("LIFE-11", "BRK-2")
+async def test_calls_of_both_kinds_on_an_event_stream_that_dies_are_one_failure() -> None:
+    async with SsePeer() as peer, running({"a": peer}, clock=FakeClock()) as hub:
+        await hub.ready()
+        failures: list[ServerFailure] = []
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(failing, hub, "a__slow", failures)
+                await peer.slow_started.wait()
+                peer.post_fault = never_answer
+                tasks.start_soon(failing, hub, "a__echo", failures)
+                await peer.until(lambda: peer.methods.count("tools/call") == 2)
+                await peer.stop()
+        assert [type(failure) for failure in failures] == [ConnectionClosed] * 2
+        assert hub.server_health("a").state is State.RECONNECTING
+        # One for the connection, and one for the reconnect that is refused, where that is over by now.
+        assert hub._slots["a"].machine.breaker.failures <= 2
 
 
 @pytest.mark.requirement("LIFE-11", "LIFE-16")

@@ -74,7 +74,7 @@ async def test_a_call_refused_for_its_headers_is_repeated_once_they_are_known() 
 async def test_a_call_that_takes_too_long_ends_and_names_the_setting_that_gives_it_longer() -> None:
     async with McpPeer() as peer, no_leaks():
         spec = ServerSpec(id="a", transport="http", url=peer.url)
-        settings = Settings(load=LoadPolicy(), call=CallPolicy(timeout=0.05))
+        settings = Settings(load=LoadPolicy(), call=CallPolicy(timeout=0.5))
         with anyio.fail_after(10), pytest.raises(CallFailed) as failed:
             await Loader(Config(servers={"a": spec}, settings=settings), memory=Memory()).call("a", "slow", {})
         await peer.all_closed()

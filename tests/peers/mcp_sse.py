@@ -48,7 +48,7 @@ class SsePeer(FaultServer):
         self.mind = Mind(**mind)
         self.slow_started = asyncio.Event()
         self.release = asyncio.Event()
-        self._post_fault = post
+        self.post_fault = post
         self._endpoint = endpoint
         self._stream_ends = stream_ends
         self._auth = auth
@@ -109,8 +109,8 @@ class SsePeer(FaultServer):
         await exchange.end()
 
     async def _take(self, exchange: Exchange) -> None:
-        if self._post_fault is not None:
-            return await self._post_fault.act(exchange)
+        if self.post_fault is not None:
+            return await self.post_fault.act(exchange)
         session = exchange.request.path.partition("session_id=")[2]
         outbox = self._outboxes.get(session)
         if outbox is None:

@@ -7,7 +7,8 @@ here, no cookie and no address: a request acts only by the token in it.
 from __future__ import annotations
 
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from itertools import count
 from typing import TypeAlias
 from urllib.parse import quote, urlsplit
@@ -175,15 +176,16 @@ class ControlApi:
     async def _follow_logs(self, asked: Asked) -> Response:
         self._hub.slot(asked.server)
         last = asked.number("lines", default=0, most=MOST_LINES)
-        return _stream(self._log_frames(asked.server, last))
+        return _EventStream(self._log_frames(asked.server, last))
 
-    async def _log_frames(self, server: str, last: int) -> AsyncIterator[bytes]:
+    async def _log_frames(self, server: str, last: int) -> AsyncGenerator[bytes, None]:
         numbers = count(1)
-        async for lines in self._lines.follow(server, silence=KEEP_ALIVE_SECONDS, last=last):
-            yield b"".join(frame("line", line.model_dump_json(), next(numbers)) for line in lines) or KEEP_ALIVE
+        async with aclosing(self._lines.follow(server, silence=KEEP_ALIVE_SECONDS, last=last)) as news:
+            async for lines in news:
+                yield b"".join(frame("line", line.model_dump_json(), next(numbers)) for line in lines) or KEEP_ALIVE
 
     async def _follow_events(self, asked: Asked) -> Response:
-        return _stream(self._feed.follow())
+        return _EventStream(self._feed.follow())
 
     async def _get_targets(self, asked: Asked) -> Shape:
         return self._views.targets()
@@ -243,8 +245,16 @@ async def _body(operation: Operation, request: Request) -> Shape | None:
         raise Refused(422, f"the body is not what it must be: {f'{where}: ' if where else ''}{first['msg']}") from None
 
 
-def _stream(frames: AsyncIterator[bytes]) -> Response:
-    return StreamingResponse(frames, media_type="text/event-stream", headers={**HEADERS, "x-accel-buffering": "no"})
+class _EventStream(StreamingResponse):
+    """Frames as they come; whoever leaves is forgotten at once, and not when somebody collects what is left."""
+
+    def __init__(self, frames: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(frames, media_type="text/event-stream", headers={**HEADERS, "x-accel-buffering": "no"})
+        self._frames = frames
+
+    async def stream_response(self, send: Send) -> None:
+        async with aclosing(self._frames):
+            await super().stream_response(send)
 
 
 def _status(error: HoldfastError) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
 
 from starlette.routing import BaseRoute, Mount
 
@@ -11,6 +12,7 @@ from holdfast.admin.api import ControlApi
 from holdfast.admin.feed import Feed
 from holdfast.admin.history import History
 from holdfast.admin.lines import Lines
+from holdfast.admin.metrics import Metrics, metrics_route
 from holdfast.admin.page import page_routes
 from holdfast.admin.sessions import Sessions
 from holdfast.admin.views import About, Views
@@ -19,13 +21,21 @@ from holdfast.hub.hub import Hub
 from holdfast.hub.journal import HubRecord
 from holdfast.hub.reload import Kept, Reloaded
 
-__all__ = ["Admin"]
+__all__ = ["Admin", "MayRead"]
+
+
+MayRead: TypeAlias = Callable[[str], Awaitable[bool]]
+"""Whether a bearer token is that of somebody who may read the metrics."""
 
 
 class Admin:
-    """Make it before the hub is entered: what happens from then on is remembered."""
+    """Make it before the hub is entered: what happens from then on is remembered.
 
-    def __init__(self, hub: Hub, about: About, *, control_token: str) -> None:
+    The metrics are for everybody who can reach them, or with ``metrics_for`` for those whose token it knows,
+    and for whoever may use the control API.
+    """
+
+    def __init__(self, hub: Hub, about: About, *, control_token: str, metrics_for: MayRead | None = None) -> None:
         self._hub = hub
         self._about = about
         self._history = History()
@@ -34,12 +44,20 @@ class Admin:
         self.views = Views(hub, self._history, about)
         self._feed = Feed(self.views, wall=time.time)
         self._api = ControlApi(hub, self.views, self.sessions, feed=self._feed, lines=self._lines)
+        self._metrics = Metrics(hub)
+        self._metrics_for = metrics_for
         hub.listen(self._happened)
         hub.journal.add_reader(self._lines.heard)
 
     def routes(self) -> Sequence[BaseRoute]:
         """What is served beside the MCP endpoints; each route checks for itself who asks."""
-        return (Mount("/api", app=self._api), *page_routes())
+        read_by = self._may_read_metrics if self._metrics_for is not None else None
+        return (Mount("/api", app=self._api), metrics_route(self._metrics, read_by=read_by), *page_routes())
+
+    async def _may_read_metrics(self, token: str) -> bool:
+        if self.sessions.access(token) is not None:
+            return True
+        return self._metrics_for is not None and await self._metrics_for(token)
 
     # What is told to it.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
@@ -17,9 +17,18 @@ import anyio
 from holdfast.admin.history import change_of
 from holdfast.admin.views import Views
 from holdfast.core.breaker import Tripped
-from holdfast.core.lifecycle.effects import BreakerChanged, CloseFailed, RetryPlanned, Transition
 from holdfast.errors import UnknownServer
-from holdfast.hub.journal import CallEnded, HubRecord, Published
+from holdfast.hub.records import (
+    BreakerChanged,
+    CallEnded,
+    CloseFailed,
+    HubRecord,
+    Published,
+    RetryPlanned,
+    ToolApproved,
+    ToolChanged,
+    Transition,
+)
 
 __all__ = ["EVENTS", "KEEP_ALIVE", "KEEP_ALIVE_SECONDS", "Feed", "frame", "told"]
 
@@ -34,6 +43,8 @@ EVENTS: Mapping[str, str] = {
     "breaker": "A server's breaker opened or closed: {server, state, at, retry_in, failures, refused}",
     "published": "The catalog is another one now: {server, version, kinds, at}",
     "close_failed": "An old connection did not close cleanly: {server, generation, error, at}",
+    "tool_changed": "A tool is not what it was when it was first seen: {server, tool, held, at}",
+    "tool_approved": "Somebody approved what a tool says now: {server, tool, at}",
     "missed": "The reader was too slow, and so many events were left out: {count}. Ask for everything anew",
 }
 """What is told, by name."""
@@ -95,7 +106,7 @@ class Feed:
         for follower in self._followers:
             follower.came.set()
 
-    async def follow(self) -> AsyncIterator[bytes]:
+    async def follow(self) -> AsyncGenerator[bytes, None]:
         """The stream for one reader, as bytes."""
         follower = _Follower()
         self._followers.add(follower)
@@ -211,6 +222,11 @@ def told(record: HubRecord, at: float) -> tuple[str, str, dict[str, Any]] | None
         case CloseFailed():
             data = {"server": record.server, "generation": record.generation, "error": record.error, "at": at}
             return record.server, "close_failed", data
+        case ToolChanged():
+            data = {"server": record.server, "tool": record.tool, "held": record.held, "at": at}
+            return record.server, "tool_changed", data
+        case ToolApproved():
+            return record.server, "tool_approved", {"server": record.server, "tool": record.tool, "at": at}
     return None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,9 +16,17 @@ import anyio
 
 from holdfast.control.models import LogLine
 from holdfast.core.breaker import Tripped
-from holdfast.core.lifecycle.effects import BreakerChanged, CloseFailed, RetryPlanned, Transition
 from holdfast.core.redact import Redactor
-from holdfast.hub.journal import HubRecord
+from holdfast.hub.records import (
+    BreakerChanged,
+    CallEnded,
+    CloseFailed,
+    HubRecord,
+    RetryPlanned,
+    ToolApproved,
+    ToolChanged,
+    Transition,
+)
 
 __all__ = ["Lines", "noted"]
 
@@ -110,7 +118,7 @@ class Lines:
         book = self._books.get(server)
         return tuple(line.shown() for line in list(book.lines)[-most:]) if book is not None else ()
 
-    async def follow(self, server: str, *, silence: float, last: int = 0) -> AsyncIterator[list[LogLine]]:
+    async def follow(self, server: str, *, silence: float, last: int = 0) -> AsyncGenerator[list[LogLine], None]:
         """The last lines, and those from now on as they come; none where nothing came for so many seconds."""
         book, reader = self._book(server), _Reader()
         book.readers.add(reader)
@@ -160,4 +168,11 @@ def noted(record: HubRecord) -> tuple[str, str, str] | None:
             return record.server, "info", text
         case CloseFailed():
             return record.server, "warning", f"an old connection did not close cleanly: {record.error}"
+        case ToolChanged():
+            held = ": it is held until the change is approved" if record.held else ""
+            return record.server, "warning", f"the tool {record.tool} is not what it was when it was first seen{held}"
+        case ToolApproved():
+            return record.server, "info", f"the change of the tool {record.tool} is approved"
+        case CallEnded(outcome="denied" | "timed_out"):
+            return record.server, "warning", f"{record.method} {record.outcome}: {record.reason}"
     return None

@@ -13,11 +13,16 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from opentelemetry.trace import format_span_id, format_trace_id, get_current_span
+
 from holdfast.admin.log_folding import Folded, Folds
 from holdfast.core.redact import Redactor
 from holdfast.hub.records import as_fields
 
 __all__ = ["ConsoleLines", "JsonLines", "LogHandler"]
+
+ANSWERS = frozenset({"holdfast.reload"})
+"""Whose lines answer what somebody just did: whoever saves the same mistake twice is told twice."""
 
 
 class LogHandler(logging.StreamHandler[TextIO]):
@@ -40,7 +45,8 @@ class LogHandler(logging.StreamHandler[TextIO]):
         """Write a line, or count it. The caller holds the handler's lock."""
         now = self._now()
         self._write_counts(self._folds.due(now), now)
-        if record.levelno < logging.WARNING or self._folds.is_new(_same(record), record, now):
+        once = record.levelno < logging.WARNING or record.name in ANSWERS
+        if once or self._folds.is_new(_same(record), record, now):
             super().emit(record)
 
     def tick(self) -> None:
@@ -108,13 +114,15 @@ class JsonLines(_Lines):
     """For programs: one object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """``time``, ``level``, ``logger``, ``message``, and the fields of the hub's record if it is about one."""
+        """``time``, ``level``, ``logger``, ``message``, the trace that it belongs to and the hub's record, if any."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": self.message(record),
         }
+        if not hasattr(record, "repeated") and (traced := get_current_span().get_span_context()).is_valid:
+            line["trace_id"], line["span_id"] = format_trace_id(traced.trace_id), format_span_id(traced.span_id)
         about = getattr(record, "record", None)
         if about is not None:
             line |= self._masked(as_fields(about))
@@ -139,5 +147,5 @@ class JsonLines(_Lines):
 def _same(record: logging.LogRecord) -> Hashable:
     """What two lines share that say the same: numbers may differ, names and words may not."""
     args = record.args if isinstance(record.args, tuple) else (record.args,)
-    words = tuple(arg if isinstance(arg, str) else type(arg) for arg in args)
+    words = tuple(type(arg) if isinstance(arg, int | float) else str(arg) for arg in args)
     return record.name, record.levelno, str(record.msg), words

@@ -142,6 +142,7 @@ OPERATIONS = (
         body=SignIn,
         answer=Session,
         needs="nothing",
+        errors=(401,),
     ),
 )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from holdfast._version import __version__
 from holdfast.admin.history import History
-from holdfast.admin.words import STATUS, Facts, Words, words_for
+from holdfast.admin.words import STATUS, Facts, Words, pasteable, words_for
 from holdfast.config.spec import BadServer, ServerSpec
 from holdfast.config.targets import targets_of
 from holdfast.control.models import (
@@ -29,6 +29,7 @@ from holdfast.control.models import (
     TargetView,
 )
 from holdfast.core.catalog import Entry, Source
+from holdfast.core.challenge import read_challenge
 from holdfast.core.classify import classify
 from holdfast.core.evidence import Evidence, HttpStatus
 from holdfast.core.machine import Health
@@ -43,9 +44,6 @@ LONGEST_TARGET = 300
 LONGEST_DESCRIPTION = 1_000
 """Characters; whoever wants all of a tool's description lists it as a client."""
 
-_ASKS_FOR_LOGIN = ("resource_metadata", "insufficient_scope")
-"""How a server's challenge says that OAuth would help."""
-
 
 @dataclass(kw_only=True)
 class About:
@@ -55,6 +53,8 @@ class About:
     config: str = ""
     demo: bool = False
     identity: str = ""
+    program: str = "holdfast"
+    """How a person starts Holdfast on this machine."""
     config_problem: str = ""
     draining: bool = False
 
@@ -82,6 +82,7 @@ class Views:
             config=about.config,
             config_problem=about.config_problem,
             demo=about.demo,
+            program=about.program,
             draining=draining,
             ready=not draining and all(hub.slot(name).has_outcome.is_set() for name in hub.config.servers),
             catalog_version=hub.catalog.version,
@@ -108,7 +109,7 @@ class Views:
             status=STATUS[health.state],
             summary=words.summary,
             action=words.action,
-            command=words.command,
+            command=pasteable(words.command, program=self._about.program, config=self._about.config),
             reason=health.reason,
             since=past.since,
             generation=health.generation,
@@ -193,7 +194,7 @@ class Views:
             tools=tools,
             held=held,
             hint=verdict.hint if verdict is not None else "",
-            can_log_in=_asks_for_login(seen),
+            login=_login_command(seen),
             attempts_allowed=len(self._hub.config.settings.reconnect.backoff),
         )
         return words_for(health, facts)
@@ -221,11 +222,16 @@ def _trouble(health: Health, since: float) -> LastError | None:
     return LastError(at=since, text=health.reason) if in_trouble else None
 
 
-def _asks_for_login(seen: Evidence | None) -> bool:
-    if not isinstance(seen, HttpStatus):
-        return False
-    challenge = seen.headers.get("www-authenticate", "")
-    return any(word in challenge for word in _ASKS_FOR_LOGIN)
+def _login_command(seen: Evidence | None) -> str:
+    """What logs in, where ``core.classify`` says that a login is wanted; empty where one would not help."""
+    if not isinstance(seen, HttpStatus) or seen.login is None:
+        return ""
+    challenge = read_challenge(seen.headers.get("www-authenticate", ""))
+    if challenge.wants_scope:
+        scope = f" --scope {shlex.quote(' '.join(challenge.scope))}" if challenge.scope else ""
+        return seen.login.command + scope
+    wanted = seen.status == 401 and (challenge.made or not seen.credentials_sent)
+    return seen.login.command if wanted else ""
 
 
 def _item(entry: Entry, *, held: bool) -> CatalogItem:

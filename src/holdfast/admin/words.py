@@ -1,6 +1,8 @@
 """What a person is told of a server: how it is, what they can do about it, and the command that does it.
 
 A pure function: the page and the terminal show the same words. Failures are told in those of MSG-1 … MSG-3.
+No word tells how many seconds are left: that runs, while words stand until they are told anew. Whoever shows
+them has ``retry_in`` beside.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.core.messages import Failure, for_user
 
-__all__ = ["STATUS", "Facts", "Words", "words_for"]
+__all__ = ["STATUS", "Facts", "Words", "pasteable", "words_for"]
 
 STATUS: dict[State, Status] = {
     State.CONNECTED: "available",
@@ -39,8 +41,8 @@ class Facts:
     held: int = 0
     hint: str = ""
     """What would change its failure, as far as that is known."""
-    can_log_in: bool = False
-    """Whether it asked for a login of the kind that `holdfast login` does."""
+    login: str = ""
+    """The command that logs in, where that is what it asks for."""
     attempts_allowed: int = 0
 
 
@@ -75,6 +77,19 @@ def words_for(health: Health, facts: Facts) -> Words:
             return Words("Not connected: the hub has not begun with it, or is closing.")
 
 
+def pasteable(command: str, *, program: str, config: str) -> str:
+    """A command as it works in any folder: by the program's name there, on the file that the hub serves."""
+    name, _, rest = command.partition(" ")
+    if name != "holdfast":
+        return command
+    reads_the_file = rest.startswith(_READ_THE_FILE) and config and "--config" not in rest
+    return f"{program} {rest}" + (f" --config {shlex.quote(config)}" if reads_the_file else "")
+
+
+_READ_THE_FILE = ("doctor ", "login ")
+"""The commands that look for an mcp.json themselves; the others look for the hub."""
+
+
 def _connected(health: Health, facts: Facts) -> Words:
     if health.breaker is not BreakerState.CLOSED:
         return _shut(health)
@@ -91,8 +106,7 @@ def _connected(health: Health, facts: Facts) -> Words:
 
 def _shut(health: Health) -> Words:
     """A connection that stands, and calls on it that failed."""
-    wait = health.breaker_retry_in
-    until = f"for another {_seconds(wait)}" if wait else "but for one that tries it"
+    until = "for now" if health.breaker_retry_in else "but for one that tries it"
     return Words(
         f"Connected, but calls to it failed again and again: they are refused {until}.",
         "The next call after that tries it; to try it now, reconnect it.",
@@ -105,35 +119,30 @@ def _coming(health: Health, facts: Facts) -> Words:
     parts = [for_user(Failure(health.server, "transient"))]
     if health.reason:
         parts.append(f"The last try: {health.reason.rstrip('.')}.")
-    if health.attempts and health.retry_in:
-        count = f" ({health.attempts} of {facts.attempts_allowed})" if facts.attempts_allowed else ""
-        parts.append(f"The next one is in {_seconds(health.retry_in)}{count}.")
+    if health.attempts and facts.attempts_allowed:
+        parts.append(f"Tried {health.attempts} of {facts.attempts_allowed} times.")
     if health.breaker_retry_in:
-        parts.append(f"Calls to it are refused for another {_seconds(health.breaker_retry_in)}.")
+        parts.append("Calls to it are refused for now.")
     return Words(" ".join(parts))
 
 
 def _denied(health: Health, facts: Facts) -> Words:
     summary = for_user(Failure(health.server, "denied", health.reason))
-    if facts.can_log_in:
-        return Words(summary, "Log in; it comes back by itself then.", _run("login", health))
+    if facts.login:
+        return Words(summary, "Log in; it comes back by itself then.", facts.login)
     return Words(summary, _sentence(facts.hint or "give it credentials that have access, in its definition"))
 
 
 def _failed(health: Health, facts: Facts) -> Words:
     summary = for_user(Failure(health.server, "permanent", health.reason))
     if health.retry_in:
-        summary += f" The hub looks at it again in {_seconds(health.retry_in)}."
+        summary += " The hub looks at it again by itself."
     hint = facts.hint or "find out what is wrong with it"
     return Words(summary, _sentence(hint), _run("doctor", health))
 
 
 def _run(command: str, health: Health) -> str:
     return f"holdfast {command} {shlex.quote(health.server)}"
-
-
-def _seconds(seconds: float | None) -> str:
-    return f"{max(1, round(seconds or 0))} s"
 
 
 def _sentence(text: str) -> str:

@@ -27,7 +27,7 @@ EXPLAIN = "explain"
 
 Names = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[SERVER]...", help="Only these servers; or: explain CODE...", show_default=False),
+    typer.Argument(metavar="SERVER", help="Only these servers; or: explain CODE", show_default=False),
 ]
 
 
@@ -38,15 +38,22 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", metavar="S", help="Seconds for each server", min=0.1, max=3600, show_default=False),
+        typer.Option(
+            "--timeout",
+            metavar="S",
+            help="Seconds for each server; holdfast.load.attemptTimeout if not given",
+            min=0.1,
+            max=3600,
+            show_default=False,
+        ),
     ] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Do the repairs that are safe, and say what was done")] = False,
     list_checks: Annotated[bool, typer.Option("--list-checks", help="List the checks, and look at nothing")] = False,
 ) -> None:
     """Check every server, side by side, and say how to mend what is broken.
 
-    `holdfast doctor explain HF-REFUSED` tells what a code means. --timeout is holdfast.load.attemptTimeout (15 s)
-    unless given; the whole run takes no longer than the slowest server.
+    `holdfast doctor explain HF-REFUSED` tells what a code means.
+    The whole run takes no longer than the slowest server.
 
     Exit code 0: nothing failed, or nothing is configured. 1: something failed. 2: wrong usage.
     """
@@ -85,6 +92,8 @@ async def _examine(reading: Reading, names: list[str], seconds: float | None, fi
 
 
 def _progress(waiting: list[str], total: int) -> str:
+    if not waiting:
+        return f"{total} of {total} servers checked"
     names = ", ".join(waiting[:3]) + (f" and {len(waiting) - 3} more" if len(waiting) > 3 else "")
     return f"{total - len(waiting)} of {total} servers checked; waiting for {names}"
 

@@ -75,8 +75,7 @@ class _Page:
         self.say(f"Configuration: {report.file}")
         if report.hub is not None:
             self.say(f"Running hub:   {report.hub.url}, pid {report.hub.pid}, version {report.hub.version}")
-        if report.servers:
-            self.say("")
+        self.say("")
 
     def line_of(self, server: ServerReport, width: int) -> None:
         """One line for a server that needs nobody; what is worth knowing stands under it."""
@@ -91,6 +90,7 @@ class _Page:
         label, colour = _LABELS[server.health]
         self.say("")
         line = Text.assemble((f"{label:<{_LABEL_WIDTH}}", colour), (server.id, "bold"), (f"  {server.target}", "dim"))
+        line.rstrip()
         line.truncate(self._width, overflow="ellipsis")
         self.say(line)
         if server.health == "warned":
@@ -112,7 +112,8 @@ class _Page:
     def summary(self, report: Report) -> None:
         if report.file is None:
             return
-        self.say("")
+        if report.servers or not report.ok:
+            self.say("")
         if not report.servers:
             self.say("no servers are configured there" if report.ok else "nothing was checked: correct this first")
             return

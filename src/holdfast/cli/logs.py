@@ -63,8 +63,8 @@ def _as_json(line: LogLine) -> None:
 
 def _for_people(console: Console) -> Callable[[LogLine], None]:
     def show(line: LogLine) -> None:
-        head = Text(f"{clock(line.at)}  {line.source:<6}  ", style="dim")
-        body = Text(plain(line.text).rstrip("\n"), style=_STYLES.get(line.level.lower(), ""))
-        console.print(head.append_text(body), soft_wrap=True)
+        head = (f"{clock(line.at)}  {line.source:<6}  ", "dim")
+        body = (plain(line.text).rstrip("\n"), _STYLES.get(line.level.lower(), ""))
+        console.print(Text.assemble(head, body), soft_wrap=True)
 
     return show

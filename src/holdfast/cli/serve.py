@@ -16,6 +16,7 @@ from holdfast.cli.address import DEFAULT_HOST, DEFAULT_PORT, typed_command
 from holdfast.cli.callers import Callers, Jwt
 from holdfast.cli.listening import bind, refuse_strangers
 from holdfast.cli.output import side_console
+from holdfast.cli.trace_setup import traced
 from holdfast.config.find import find_config
 from holdfast.config.load import load_config
 from holdfast.config.spec import Config
@@ -135,11 +136,13 @@ def _serve(
     from holdfast.cli.steering import control_token  # noqa: PLC0415 - the same
 
     who = callers or Callers()
-    log_to_stderr(log.format.value, log.level.value, secrets=[who.token] if who.token else [])
     token = control_token(os.environ, callers=who.token)
-    run(
-        Serving(config=config, listener=listener, host=host, watch=watch, callers=who, drain=drain, control_token=token)
+    log_to_stderr(log.format.value, log.level.value, secrets=[secret for secret in (who.token, token) if secret])
+    serving = Serving(
+        config=config, listener=listener, host=host, watch=watch, callers=who, drain=drain, control_token=token
     )
+    with traced(os.environ):
+        run(serving)
 
 
 def _jwt(issuer: str | None, audience: str | None, keys: str | None) -> Jwt | None:

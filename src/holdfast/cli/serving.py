@@ -90,8 +90,9 @@ async def _run_http(serving: Serving) -> None:
     url = endpoint(serving.host, port)
     async with _fleet(serving, url) as (config, state_file):
         hub = Hub(config, state_file=state_file)
-        admin = admin_of(hub, url, demo=serving.config is None, token=serving.control_token)
-        web = create_app(hub, tokens=_tokens(serving.callers), allowed_hosts=serving.hosts, beside=admin.routes())
+        tokens = _tokens(serving.callers)
+        admin = admin_of(hub, url, demo=serving.config is None, token=serving.control_token, callers=tokens)
+        web = create_app(hub, tokens=tokens, allowed_hosts=serving.hosts, beside=admin.routes())
         server = _Server(
             uvicorn.Config(
                 web, log_config=None, access_log=False, timeout_graceful_shutdown=STREAMS_SECONDS, lifespan="on"
@@ -158,6 +159,7 @@ def _announce(serving: Serving, config: Config, url: str, admin: Admin) -> None:
     sys.stdout.write(lines)
     sys.stdout.flush()
     log.info("serving %d servers of %s", len(config.servers), config.source)
+    log.info("if one does not come up, this says why: %s doctor --config %s", typed_command(), config.source)
     if serving.config is None:
         log.info("see what a client sees, and break things, in a second terminal: %s demo", typed_command())
     if serving.callers == Callers(hosts=serving.callers.hosts):

@@ -93,7 +93,8 @@ def _show(result: LoadResult, config: Config) -> None:
         side.print(f"no servers are configured in {config.source}")
         return
     counts = f"{len(result.available)} of {len(result.outcomes)} servers available, {len(result.tools)} tools"
-    side.print(Text(counts, style="bold"))
+    closer = "" if len(result.available) == len(result.outcomes) else "; `holdfast doctor` looks closer at the others"
+    side.print(Text(counts, style="bold").append(closer, style="not bold"))
 
 
 def _show_outcome(console: Console, outcome: MCPServerLoadOutcome) -> None:

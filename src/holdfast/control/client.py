@@ -116,7 +116,10 @@ class Control:
                     yield self._read(LogLine, event.data)
 
     def events(self) -> AsyncGenerator[HubEvent, None]:
-        """Everything that happens from now on, until the hub ends; the first one is ``hello``, with a ``HubView``."""
+        """Everything that happens from now on, until the hub ends; the first one is ``hello``, with a ``HubView``.
+
+        Close it if you leave it sooner: ``async with aclosing(hub.events()) as events``.
+        """
         return self._events("/api/events")
 
     # What can be done.

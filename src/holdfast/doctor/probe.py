@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -36,6 +38,8 @@ class Probe:
     noise: str = ""
     evidence: Evidence | None = None
     """What went wrong, masked; in the handshake if there is no version, else in the listing."""
+    trace: str = ""
+    """Where it went wrong, for whoever debugs Holdfast."""
 
 
 async def probe(
@@ -55,6 +59,7 @@ async def probe(
                 await _dial(found, spec, dialer, redactor, deadline)
     except Exception as exc:  # noqa: BLE001 - whatever it was, it is what this dial showed
         found.evidence = masked(evidence_in(exc), redactor)
+        found.trace = "".join(traceback.format_exception(exc)) if os.environ.get("HOLDFAST_DEBUG") else ""
     return found
 
 

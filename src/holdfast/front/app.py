@@ -26,6 +26,7 @@ from holdfast.front.guard import LOOPBACK_HOSTS, Guard, TokenPolicy
 from holdfast.front.identity import named_by
 from holdfast.front.replay import Bounds
 from holdfast.front.sessions import Sessions
+from holdfast.front.tracing import TraceContext
 from holdfast.front.view import View
 from holdfast.hub.hub import Hub
 
@@ -70,7 +71,10 @@ def create_app(
             Route("/readyz", readyz),
             *beside,
         ],
-        middleware=[Middleware(Guard, tokens=tokens, allowed_hosts=allowed_hosts, beside=beside)],
+        middleware=[
+            Middleware(Guard, tokens=tokens, allowed_hosts=allowed_hosts, beside=beside),
+            Middleware(TraceContext),
+        ],
         lifespan=lifespan,
     )
     app.state.front = front

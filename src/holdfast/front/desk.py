@@ -30,6 +30,7 @@ from holdfast.front.identity import HOW_TO_BE_KNOWN
 from holdfast.front.relays import OwnRelay, Standing
 from holdfast.front.rounds import Parking
 from holdfast.front.status import STATUS_URI
+from holdfast.front.view import View
 from holdfast.hub.hub import Hub
 from holdfast.hub.journal import HubRecord, Missed, Published
 from holdfast.hub.slot import Slot
@@ -65,6 +66,8 @@ class Desk:
         self._boards: list[Board] = []
         self._clients: set[Client] = set()
         self._calls: dict[Call, None] = {}
+        self._roots_of: dict[str, Client | None] = {}
+        """Whose roots a server has that asked for them on its own account; None where nobody could be asked."""
         self._quiet = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
         self.draining = False
@@ -116,10 +119,18 @@ class Desk:
     def attach(self, client: Client) -> None:
         """A client is there."""
         self._clients.add(client)
+        self._tell_of_roots()
+
+    def notify(self, slot: Slot, method: str, params: Mapping[str, Any] | None) -> None:
+        """Tell a server something, if it is there and of the era that has such notices."""
+        lease = slot.lease
+        if lease is not None and lease.connection is not None and lease.connection.era == "legacy":
+            self.start(lease.connection.notify, method, params)
 
     def detach(self, client: Client) -> None:
         """A client is gone, and with it all that it wanted."""
         self._clients.discard(client)
+        self._tell_of_roots()
         for server, uri in list(client.watched):
             self._unwatch(client, server, uri)
         if not any(call.client is client for call in self._calls):
@@ -166,6 +177,14 @@ class Desk:
     def existing(self, client: Client, server: str) -> Slot | None:
         """The same as ``slot``, but nothing is begun for it."""
         return self.hub.private.find(client.owner, server) if self.has_own(server) else self.hub.slot(server)
+
+    async def first_listing(self, view: View) -> None:
+        """Wait a moment, when they are begun, for servers of which nothing is known: many clients list only once."""
+        within = self.hub.config.settings.call.ready_timeout
+        for server in view.servers:
+            source = self.hub.catalog.servers.get(server)
+            if source is not None and source.listing is None:
+                await self.hub.slot(server).outcome(within)
 
     # What clients want beside answers.
 
@@ -224,6 +243,8 @@ class Desk:
     ) -> dict[str, Any]:
         """Ask the client whose call it is, or the only one there is."""
         whose = caller or self._sole(server)
+        if method == "roots/list" and caller is None:
+            self._roots_of[server] = self._only_one(server)
         if whose is None:
             raise self._unattributed(server, method)
         return await whose.ask(method, params)
@@ -248,6 +269,21 @@ class Desk:
         if len({client.owner for client in (*here, *(call.client for call in under_way))}) != 1:
             return None
         return under_way[-1] if under_way else Standing(self, here[0])
+
+    def _only_one(self, server: str) -> Client | None:
+        """The only client that stands before a server."""
+        here = self._candidates(server)[1]
+        return here[0] if len({client.owner for client in here}) == 1 else None
+
+    def _tell_of_roots(self) -> None:
+        """A server that asked for roots when nobody was there, or somebody else, asks again when told of a change."""
+        for server, before in list(self._roots_of.items()):
+            client = self._only_one(server)
+            if client in (None, before) or client.modern or "roots" not in client.capabilities:
+                continue
+            self._roots_of[server] = client
+            if server in self.hub.servers:
+                self.notify(self.hub.slot(server), "notifications/roots/list_changed", None)
 
     def _candidates(self, server: str) -> tuple[list[Call], list[Client]]:
         under_way = [call for call in self._calls if call.server == server]

@@ -198,6 +198,7 @@ class Face(Server[Any]):
 
     async def _list(self, ctx: Context, client: Client) -> Mapping[str, Any]:
         kind, key = LIST_METHODS[ctx.method]
+        await self._desk.first_listing(self.view)
         items = self.view.items(kind)
         if self.view.server is None and kind in (Kind.TOOL, Kind.RESOURCE):
             items = [*items, status.tool(self.view.hub) if kind is Kind.TOOL else status.resource()]
@@ -214,12 +215,12 @@ class Face(Server[Any]):
         params = ctx.params or {}
         if self.view.server is None and params["name"] == status.status_tool_name(self.view.hub):
             return status.tool_result(self.view.hub, params.get("arguments") or {}, self._desk.findings)
-        key = self._found(Kind.TOOL, params["name"], client)
+        key = await self._found(Kind.TOOL, params["name"], client)
         return await self._passing.call_tool(ctx, client, key, {**params, "name": key.original})
 
     async def _get_prompt(self, ctx: Context, client: Client) -> Mapping[str, Any]:
         params = ctx.params or {}
-        key = self._found(Kind.PROMPT, params["name"], client)
+        key = await self._found(Kind.PROMPT, params["name"], client)
         return await self._passing.on(ctx, client, key.server, {**params, "name": key.original}, repeatable=True)
 
     async def _read(self, ctx: Context, client: Client) -> Mapping[str, Any]:
@@ -227,7 +228,7 @@ class Face(Server[Any]):
         uri = str(params["uri"])
         if self.view.server is None and uri == status.STATUS_URI:
             return status.resource_contents(self.view.hub, self._desk.findings)
-        key = self._found(Kind.RESOURCE, uri, client)
+        key = await self._found(Kind.RESOURCE, uri, client)
         result = await self._passing.on(ctx, client, key.server, {**params, "uri": key.original}, repeatable=True)
         return result if key.original == uri else _renamed(result, key.original, uri)
 
@@ -235,7 +236,7 @@ class Face(Server[Any]):
         params = ctx.params or {}
         ref = params["ref"]
         by = "uri" if "uri" in ref else "name"
-        key = self._found(Kind.TEMPLATE if by == "uri" else Kind.PROMPT, ref[by], client)
+        key = await self._found(Kind.TEMPLATE if by == "uri" else Kind.PROMPT, ref[by], client)
         own = {**params, "ref": {**ref, by: key.original}}
         return await self._passing.on(ctx, client, key.server, own, repeatable=True)
 
@@ -250,8 +251,11 @@ class Face(Server[Any]):
             ctx.method,
         )
 
-    def _found(self, kind: Kind, name: str, client: Client) -> NameKey:
+    async def _found(self, kind: Kind, name: str, client: Client) -> NameKey:
         found = self.view.find(kind, name)
+        if not isinstance(found, NameKey):
+            await self._desk.first_listing(self.view)
+            found = self.view.find(kind, name)
         if not isinstance(found, NameKey):
             raise unknown(kind, found, modern=client.modern)
         return found
@@ -263,7 +267,7 @@ class Face(Server[Any]):
         if uri == status.STATUS_URI and self.view.server is None:
             client.watched.add(("", uri))
             return {}
-        key = self._found(Kind.RESOURCE, uri, client)
+        key = await self._found(Kind.RESOURCE, uri, client)
         await self._desk.watch(client, key.server, key.original)
         return {}
 

@@ -25,6 +25,7 @@ from holdfast.front.view import View
 from holdfast.front.words import failed_tool, with_notice
 from holdfast.hub.slot import Slot
 from holdfast.wire.relay import RELAYED
+from holdfast.wire.tracing import in_meta
 
 __all__ = ["Passing"]
 
@@ -87,7 +88,8 @@ class Passing:
         modern_server = _speaks_modern(self._desk.slot(client, server))
         if client.log_level is not None:
             self._desk.wants_log(client, server, client.log_level)
-        wanted = forwarded(params, log_level=_told_up_from(client) if modern_server else None)
+        traced = in_meta(params, getattr(ctx.request, "headers", {}))
+        wanted = forwarded(traced, log_level=_told_up_from(client) if modern_server else None)
         if client.modern and not modern_server and ctx.method in INPUT_REQUIRED_METHODS:
             return await self._open(ctx, client, server, wanted, identity, repeatable=repeatable)
         call = self._call(Call, ctx, client, server)
@@ -96,10 +98,8 @@ class Passing:
     async def notice(self, client: Client, method: str, params: Mapping[str, Any] | None) -> None:
         """Tell every legacy server behind the face; the modern era has no such notices."""
         for server in self._view.servers:
-            slot = self._desk.existing(client, server)
-            lease = slot.lease if slot is not None else None
-            if lease is not None and lease.connection is not None and lease.connection.era == "legacy":
-                self._desk.start(lease.connection.notify, method, params)
+            if (slot := self._desk.existing(client, server)) is not None:
+                self._desk.notify(slot, method, params)
 
     # A modern client and a server that may ask.
 

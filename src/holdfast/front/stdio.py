@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO, cast
+
 import anyio
 from mcp.server.runner import serve_dual_era_loop
 from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from mcp_types import INVALID_REQUEST, ErrorData, JSONRPCError
 
 from holdfast.front.desk import Desk
 from holdfast.front.face import Face
+from holdfast.front.lines import Lines
 from holdfast.front.view import View
 from holdfast.hub.hub import Hub
+
+if TYPE_CHECKING:
+    from mcp.shared._stream_protocols import WriteStream
 
 __all__ = ["serve_stdio"]
 
@@ -22,8 +33,35 @@ async def serve_stdio(hub: Hub, *, server: str | None = None, desk: Desk | None 
     """
     desk = desk or Desk(hub)
     face = Face(desk, View(hub, server), owner="stdio")
-    async with stdio_server() as (read, write), anyio.create_task_group() as tasks:
-        await tasks.start(desk.run)
-        desk.put_up(face.board)
-        await serve_dual_era_loop(face, read, write, lifespan_state=None)
-        tasks.cancel_scope.cancel()
+    longest = hub.config.settings.limits.message_bytes
+    out: WriteStream[SessionMessage] | None = None
+    ready = anyio.Event()
+
+    async def refuse(request: str | int | None) -> None:
+        await ready.wait()
+        assert out is not None  # noqa: S101 - it is ready
+        words = f"a message of more than {longest} bytes is not read; `holdfast.limits.messageBytes` raises the bound"
+        error = ErrorData(code=INVALID_REQUEST, message=words)
+        await out.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=request, error=error)))
+
+    with _own_stdin() as stdin:
+        lines = cast("anyio.AsyncFile[str]", Lines(stdin, longest, refuse))  # the SDK only ever iterates over it
+        async with stdio_server(stdin=lines) as (read, out), anyio.create_task_group() as tasks:
+            ready.set()
+            await tasks.start(desk.run)
+            desk.put_up(face.board)
+            await serve_dual_era_loop(face, read, out, lifespan_state=None)
+            tasks.cancel_scope.cancel()
+
+
+@contextmanager
+def _own_stdin() -> Iterator[BinaryIO]:
+    """Our stdin, for us alone: whoever else reads it meanwhile, a child that inherits it, reads nothing."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    with os.fdopen(os.dup(0), "rb") as stdin:
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        try:
+            yield stdin
+        finally:
+            os.dup2(stdin.fileno(), 0)

@@ -1,7 +1,8 @@
-"""Where the bridge's targets come from: an mcp.json on disk, or one that an HTTP endpoint serves.
+"""Where the bridge's targets come from: an mcp.json on disk, one that an HTTP endpoint serves, or a running hub.
 
-Both are the same document. One that came over HTTP is a stranger's: ``${env:…}`` in it is never
-expanded, so that nobody can have this process's environment written into a URL.
+A hub tells its registry at ``/api/targets``, by its control token; the others are one document. What came over
+HTTP is a stranger's: ``${env:…}`` in it is never expanded, so that nobody can have this process's environment written
+into a URL.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from pathlib import Path
 from typing import Protocol
 
 import anyio
+from pydantic import ValidationError
 
 from holdfast.config.find import read_config
 from holdfast.config.load import parse_config
 from holdfast.config.spec import Config
-from holdfast.config.targets import Targets, targets_of
+from holdfast.config.targets import Target, Targets, targets_of
+from holdfast.control.models import TargetsView
 from holdfast.core.classify import classify
 from holdfast.core.redact import mask_url
 from holdfast.errors import ConfigError, ServerFailure
@@ -65,7 +68,7 @@ class FileSource:
 
 @dataclass(frozen=True, kw_only=True)
 class HttpSource:
-    """An endpoint that serves an mcp.json."""
+    """An endpoint that serves an mcp.json, or a hub's registry."""
 
     url: str = field(repr=False)
     token: Callable[[], str] | None = field(default=None, repr=False)
@@ -82,7 +85,7 @@ class HttpSource:
         headers = self._headers if self.token is not None else None
         try:
             body = await fetch(self.url, headers=headers, allow_plain_http=self.allow_plain_http, within=WITHIN)
-            return _targets(body, parse_config(body, environ={}))
+            return _registry(body) or _targets(body, parse_config(body, environ={}))
         except ServerFailure as exc:
             raise SourceFailed(f"the endpoint gave no targets: {classify(exc.evidence).reason}") from exc
         except ConfigError as exc:
@@ -91,6 +94,16 @@ class HttpSource:
 
     def _headers(self) -> Mapping[str, str]:
         return {"authorization": f"Bearer {self.token()}"} if self.token is not None else {}
+
+
+def _registry(body: bytes) -> Targets | None:
+    """A hub's registry; None if it is something else."""
+    try:
+        told = TargetsView.model_validate_json(body)
+    except ValidationError:
+        return None
+    found = tuple(Target(id=one.id, url=one.url, transport=one.transport) for one in told.targets)
+    return Targets(found=tuple(sorted(found, key=lambda one: one.id)), left_out=told.left_out)
 
 
 def _targets(text: bytes, config: Config) -> Targets:

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from holdfast.core.evidence import RpcError, TimedOut
 from holdfast.errors import CallDenied, CallFailed, HoldfastError, ServerUnavailable, ToolHeld
+from holdfast.hub import tracing
 from holdfast.hub.clock import Clock
 from holdfast.hub.records import CallEnded, CallOutcome, HubRecord
 
@@ -22,31 +23,41 @@ __all__ = ["Account"]
 class Account:
     """Around one call, from when it was asked for to its end, however it ends."""
 
-    __slots__ = ("_began", "_clock", "_method", "_outcome", "_server", "_since", "_tell", "_waited")
+    __slots__ = ("_began", "_clock", "_method", "_outcome", "_server", "_since", "_stage", "_tell", "_trace", "_waited")
 
-    def __init__(self, server: str, method: str, clock: Clock, tell: Callable[[HubRecord], None]) -> None:
+    def __init__(
+        self, server: str, method: str, params: Mapping[str, Any], clock: Clock, tell: Callable[[HubRecord], None]
+    ) -> None:
         self._server = server
         self._method = method
         self._clock = clock
         self._tell = tell
+        self._trace = tracing.begin(server, method, params)
         self._outcome: CallOutcome = "completed"
         self._waited = 0.0
-        self._began = 0.0
-        self._since: float | None = None
+        self._stage: tracing.Stage | None = None
+        self._began = self._since = perf_counter()
 
     def __enter__(self) -> Self:
-        self._began = self._since = perf_counter()
         return self
 
-    def waits(self) -> None:
-        """The call is not with the server, but on its way there, from now on."""
-        self._since = perf_counter()
+    def enter(self, stage: tracing.Stage) -> None:
+        """The call is at this stage from now on."""
+        self._add_wait()
+        self._stage = stage
+        if self._trace is not None:
+            self._trace.enter(stage)
 
-    def sent(self) -> None:
-        """The call is with the server from now on."""
-        if self._since is not None:
-            self._waited += perf_counter() - self._since
-            self._since = None
+    def carried(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The call's parameters as they go to the server: in its trace, if it has one."""
+        return params if self._trace is None else self._trace.carried(params)
+
+    def _add_wait(self) -> None:
+        """Whatever time was not the server's was a wait."""
+        now = perf_counter()
+        if self._stage != "upstream":
+            self._waited += now - self._since
+        self._since = now
 
     def answered(self, result: Mapping[str, Any]) -> Mapping[str, Any]:
         """The server gave a result, which is returned."""
@@ -57,19 +68,20 @@ class Account:
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.sent()
-        self._tell(
-            CallEnded(
-                server=self._server,
-                method=self._method,
-                outcome=self._outcome if exc is None else _outcome(exc),
-                waited=self._waited,
-                seconds=perf_counter() - self._began,
-                at=self._clock.now(),
-                error=type(exc).__name__ if isinstance(exc, HoldfastError) else "",
-                reason=exc.message if isinstance(exc, HoldfastError) else "",
-            )
+        self._add_wait()
+        ended = CallEnded(
+            server=self._server,
+            method=self._method,
+            outcome=self._outcome if exc is None else _outcome(exc),
+            waited=self._waited,
+            seconds=self._since - self._began,
+            at=self._clock.now(),
+            error=type(exc).__name__ if isinstance(exc, HoldfastError) else "",
+            reason=exc.message if isinstance(exc, HoldfastError) else "",
         )
+        if self._trace is not None:
+            self._trace.end(ended)
+        self._tell(ended)
 
 
 def _outcome(exc: BaseException) -> CallOutcome:

@@ -58,13 +58,14 @@ _T = TypeVar("_T")
 class Errand:
     """One request, as it is asked of whichever connection stands when its turn comes."""
 
-    __slots__ = ("_caller", "_method", "_on_progress", "_params", "_policy", "_refuse")
+    __slots__ = ("_account", "_caller", "_method", "_on_progress", "_params", "_policy", "_refuse")
 
     def __init__(
         self,
         method: str,
         params: Mapping[str, Any],
         policy: CallPolicy,
+        account: Account,
         refuse: Callable[[], None],
         *,
         on_progress: ProgressFn | None,
@@ -73,6 +74,7 @@ class Errand:
         self._method = method
         self._params = params
         self._policy = policy
+        self._account = account
         self._refuse = refuse
         self._on_progress = on_progress
         self._caller = caller
@@ -82,7 +84,7 @@ class Errand:
         self._refuse()
         return await connection.request(
             self._method,
-            self._params,
+            self._account.carried(self._params),
             idle=self._policy.timeout,
             within=self._policy.hard_timeout,
             on_progress=self._on_progress,
@@ -100,7 +102,6 @@ async def send(
     except ServerFailure as failure:
         if not attempt.may_be_repeated(failure.evidence, repeatable=repeatable):
             raise attempt.told(failure, repeatable=repeatable) from None
-    account.waits()
     again = _Attempt(slot, account)
     try:
         return await again.make(ask, ready_at)
@@ -118,15 +119,17 @@ class _Attempt:
         self._faults = 0
 
     async def make(self, ask: Callable[[Connection], Awaitable[_T]], ready_at: float) -> _T:
-        slot = self._slot
+        slot, account = self._slot, self._account
+        account.enter("admission")
         permit = _admitted(slot)
         outcome, reason = Outcome.NEUTRAL, ""
         try:
             async with slot.bulkhead.place():
+                account.enter("wait")
                 lease = self._lease = await _ready(slot, ready_at)
                 permit.connection, self._faults = lease.generation, lease.faults
                 assert lease.connection is not None  # noqa: S101 - a lease that stands has one
-                self._account.sent()
+                account.enter("upstream")
                 result = await ask(lease.connection)
                 outcome = Outcome.COMPLETED
                 return result
@@ -159,7 +162,7 @@ class _Attempt:
         uncertain = not repeatable and _may_have_acted(seen)
         if uncertain:
             words += ". Its outcome is uncertain: the server may have acted on it, or still act"
-        if isinstance(seen, NetworkFailure | ProcessExit) or (self._is_pipe() and isinstance(seen, OverBound | NotMcp)):
+        if isinstance(seen, NetworkFailure | ProcessExit) or (self._is_over() and isinstance(seen, OverBound | NotMcp)):
             return ConnectionClosed(seen, words, hint=verdict.hint, uncertain=uncertain)
         kind = CallDenied if verdict.status == "denied" else CallFailed
         return kind(seen, words, hint=verdict.hint)
@@ -175,7 +178,7 @@ class _Attempt:
                 return Outcome.NEUTRAL  # the authorization server is away: that says nothing of this one
             case HttpStatus() if session_expired(seen) or classify(seen).status == "denied":
                 return Outcome.NEUTRAL
-            case NetworkFailure() | ProcessExit() | OverBound() | NotMcp() if self._is_pipe():
+            case NetworkFailure() | ProcessExit() | OverBound() | NotMcp() if self._is_over():
                 return Outcome.CONNECTION_LOST
             case NetworkFailure(fault=NetworkFault.REFUSED):
                 return Outcome.CONNECTION_LOST  # nobody listens: there is no connection that still stands
@@ -191,8 +194,11 @@ class _Attempt:
         lease.faults += 1
         return Outcome.TRANSPORT_FAILURE
 
-    def _is_pipe(self) -> bool:
-        return getattr(self._slot.spec, "transport", "") in ("stdio", "sse")
+    def _is_over(self) -> bool:
+        """Whether the connection itself is gone, and not this one request on it: a pipe is, whatever broke it."""
+        connection = self._lease.connection if self._lease is not None else None
+        piped = getattr(self._slot.spec, "transport", "") == "stdio"
+        return piped or (connection is not None and connection.wire.ended)
 
     def _masked(self, seen: Evidence) -> Evidence:
         return masked(seen, (self._lease or self._slot).redactor)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -22,7 +21,6 @@ from holdfast.auth.bearer import Logins
 from holdfast.config.spec import BadServer, Config, ServerSpec, Settings
 from holdfast.core.catalog import Catalog, Listing, NameKey
 from holdfast.core.lifecycle import events as on
-from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.core.names import Kind
 from holdfast.errors import UnknownServer
@@ -30,6 +28,8 @@ from holdfast.hub.accounts import Account
 from holdfast.hub.approvals import Approvals
 from holdfast.hub.calls import Errand, send
 from holdfast.hub.clock import Clock, RealClock
+from holdfast.hub.commands import renewed, switched
+from holdfast.hub.house import keep_house
 from holdfast.hub.journal import HubRecord, Journal, Published, Sink
 from holdfast.hub.keeper import Keeper
 from holdfast.hub.lease import Workshop
@@ -40,7 +40,6 @@ from holdfast.hub.memory import Memory
 from holdfast.hub.outcome import Tool
 from holdfast.hub.private import PrivateSlots, ready_within
 from holdfast.hub.records import config_applied
-from holdfast.hub.renewing import renewed
 from holdfast.hub.showing import shown
 from holdfast.hub.slot import Slot, Surroundings
 from holdfast.hub.store import Store, default_state_file
@@ -116,7 +115,7 @@ class Hub:
         logins = await noted_logins(self)
         self._house = await anyio.create_task_group().__aenter__()
         with anyio.CancelScope(shield=True):  # over in a moment; half an entered group could not be left again
-            tasks: anyio.abc.TaskGroup = await self._house.start(self._keep_house)
+            tasks: anyio.abc.TaskGroup = await self._house.start(keep_house)
         self._tasks, settings = tasks, self.config.settings
         self._around = Surroundings(
             settings=settings,
@@ -171,13 +170,6 @@ class Hub:
             else:
                 self._tasks.start_soon(self._finish, last, name="hub close")
         await self._all_closed.wait()
-
-    async def _keep_house(self, *, task_status: anyio.abc.TaskStatus[anyio.abc.TaskGroup]) -> None:
-        """Hold the group of all tasks. Shielded: whoever cancels the hub's user still gets an orderly close."""
-        with anyio.CancelScope(shield=True):
-            async with anyio.create_task_group() as tasks:
-                task_status.started(tasks)
-                await anyio.sleep_forever()
 
     async def _finish(self, last: tuple[Config, Catalog, frozenset[str]]) -> None:
         """Wait for what a close has begun; in a task of its own, since whoever asked for it may be cancelled."""
@@ -274,11 +266,8 @@ class Hub:
     async def toggle(self, name: str, enabled: bool) -> Health:
         """Switch a server on or off. Idempotent; switching on resets its health."""
         slot = self.slot(name)
-        slot.tell(on.EnableRequested() if enabled else on.DisableRequested())
         self._keeper.changed(self._snapshot)
-        while not enabled and slot.state is State.DISABLING:
-            await slot.changed()
-        return slot.health()
+        return await switched(slot, enabled=enabled)
 
     async def apply(self, config: Config) -> None:
         """Take a new configuration; only the connections of servers whose definition changed are touched."""
@@ -356,8 +345,7 @@ class Hub:
 
     def _adopt(self, settings: Settings) -> None:
         assert self._around is not None  # noqa: S101 - the hub is open
-        self._around = replace(self._around, settings=settings)
-        self._around.workshop.adopt(settings)
+        self._around = self._around.adopting(settings)
         self.private.adopt(settings)
         for slot in self._all_slots():
             slot.adopt(settings)
@@ -394,8 +382,8 @@ class Hub:
         """Pass any request on, under the server's names, for ``caller``, on its own connection if ``slot`` is one."""
         used, settings = slot or self.slot(server), self.config.settings
         refuse = partial(refuse_held, self.approvals, server, method, params)
-        errand = Errand(method, params, settings.call, refuse, on_progress=on_progress, caller=caller)
-        with Account(server, method, self._clock, self.journal.tell) as account:
+        with Account(server, method, params, self._clock, self.journal.tell) as account:
+            errand = Errand(method, params, settings.call, account, refuse, on_progress=on_progress, caller=caller)
             refuse()
             ready_at = self._clock.now() + ready_within(used, settings, own=slot is not None)
             return account.answered(await send(used, errand, account, repeatable=repeatable, ready_at=ready_at))

@@ -21,7 +21,7 @@ from holdfast.config.load import read_file
 from holdfast.config.spec import BadServer, Config, ServerSpec, Settings
 from holdfast.errors import ConfigError, Problem
 from holdfast.hub.clock import Clock, RealClock
-from holdfast.hub.records import ConfigRefused, config_applied
+from holdfast.hub.records import ConfigApplied, ConfigRefused, config_applied
 
 if TYPE_CHECKING:
     from holdfast.hub.hub import Hub
@@ -174,17 +174,19 @@ def _refused(result: Reloaded | Kept, at: float) -> ConfigRefused | None:
 
 
 def write_to_log(result: Reloaded | Kept) -> None:
-    """One line for what was done, and one for each thing that is wrong."""
+    """One line for what was done, and one for each thing that is wrong; the hub's record goes with the last of them."""
     if isinstance(result, Kept):
         for problem in result.problems:
             log.error("the configuration was changed and cannot be used: %s%s", problem, _hint(problem))
-        log.error("the running configuration stays in force")
+        log.error("the running configuration stays in force", extra={"record": _refused(result, 0.0)})
         return
-    log.info("the configuration was changed: %s", result)
+    applied = ConfigApplied(added=result.added, removed=result.removed, changed=result.changed, at=0.0)
+    log.info("the configuration was changed: %s", result, extra={"record": applied})
     for name, problems in result.kept.items():
         for problem in problems:
             log.error("%s: the new definition cannot be used: %s%s", name, problem, _hint(problem))
-        log.error("%s: the running definition stays in force", name)
+        refused = ConfigRefused(servers=(name,), problems=tuple(map(str, problems)), at=0.0)
+        log.error("%s: the running definition stays in force", name, extra={"record": refused})
 
 
 def _told(problems: tuple[Problem, ...]) -> str:

@@ -68,6 +68,11 @@ class Surroundings:
     shelf: Shelf
     relay: FindRelay
 
+    def adopting(self, settings: Settings) -> Surroundings:
+        """The same under other settings."""
+        self.workshop.adopt(settings)
+        return replace(self, settings=settings)
+
 
 class Slot:
     """One server: its machine, its leases, and whoever waits for it."""
@@ -90,6 +95,7 @@ class Slot:
         self._changed = anyio.Event()
         self._wake_at: float | None = None
         self._poked = anyio.Event()
+        self._begun = around.clock.now()
         self.has_outcome = anyio.Event()
         """Set once it is known what became of the first try, or that there will be none."""
         self.failed_dials: dict[int, FailedDial] = {}
@@ -161,6 +167,11 @@ class Slot:
         if effects:
             self._perform(effects)
             self._note()
+
+    async def outcome(self, within: float) -> None:
+        """Wait until it is known what became of the first try, at most until so many seconds after it was begun."""
+        if not self.has_outcome.is_set():
+            await self._around.clock.wait(self.has_outcome, self._begun + within)
 
     async def changed(self, until: float | None = None) -> bool:
         """Wait until anything about the server changes; False if the time came first."""

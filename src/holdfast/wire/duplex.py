@@ -45,6 +45,11 @@ class Duplex(Dispatcher[TransportContext]):
         return self._exchange.failure().evidence
 
     @property
+    def ended(self) -> bool:
+        """Whether the peer is gone."""
+        return self._exchange.ended is not None
+
+    @property
     def received(self) -> int:
         """How many bytes of messages came so far."""
         return self._exchange.received

@@ -26,6 +26,7 @@ from holdfast.core.evidence import Evidence, HttpStatus, NetworkFailure, Network
 from holdfast.errors import ServerFailure
 from holdfast.wire.http_client import HttpPeer, over_message_bound, read_bounded, translated
 from holdfast.wire.rpc import Exchange, Message, Waiter, notice_message, request_message, with_progress_token
+from holdfast.wire.tracing import in_headers
 
 __all__ = ["HttpDispatcher"]
 
@@ -65,6 +66,11 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         self._exchange.adopt(limits)
 
     @property
+    def ended(self) -> bool:
+        """There is no connection to lose."""
+        return False
+
+    @property
     def received(self) -> int:
         """How many bytes of messages came so far."""
         return self._exchange.received
@@ -81,7 +87,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         request_id, waiter = self._exchange.open(opts)
         if method == "initialize":
             self._version = None
-        headers = self._headers(opts)
+        headers = {**self._headers(opts), **in_headers(params)}
         message = request_message(request_id, method, with_progress_token(params, request_id, opts))
         timeout = opts.get("timeout")
         tell_server = opts.get("cancel_on_abandon", True) and self._version not in MODERN_PROTOCOL_VERSIONS

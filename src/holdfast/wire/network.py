@@ -17,6 +17,7 @@ import httpx2
 from holdfast.core.evidence import (
     BadConfig,
     Evidence,
+    HttpStatus,
     NetworkFailure,
     NetworkFault,
     NotMcp,
@@ -92,6 +93,8 @@ def _from_chain(exc: BaseException, *, stood: bool) -> Evidence:
     for cause in causes:
         if isinstance(cause, OSError) and (fault := _ERRNO.get(cause.errno or 0)):
             return NetworkFailure(fault=fault, errno=cause.errno, stood=stood)
+    if isinstance(exc, httpx2.ProxyError) and str(exc).startswith("407"):  # the client's message begins with the status
+        return HttpStatus(status=407)
     if isinstance(exc, httpx2.ProxyError):
         return NetworkFailure(fault=NetworkFault.OTHER, detail="the proxy refused the connection")
     return NetworkFailure(fault=NetworkFault.CLOSED if stood else NetworkFault.OTHER, stood=stood)

@@ -17,8 +17,12 @@ from holdfast.errors import ServerFailure
 from holdfast.wire.duplex import Duplex
 from holdfast.wire.http_client import HttpPeer, over_message_bound
 from holdfast.wire.rpc import Message
+from holdfast.wire.tracing import in_headers
 
 __all__ = ["SseDispatcher"]
+
+CUT_SECONDS = 0.2
+"""A server that died cuts its stream in the same moment as a POST that is under way."""
 
 
 class SseDispatcher(Duplex):
@@ -40,9 +44,18 @@ class SseDispatcher(Duplex):
             self._posting.add(scope)
             try:
                 return await self._post(message)
+            except ServerFailure as failure:
+                if _was_cut(failure.evidence):
+                    await self._end_or_moment()
+                raise
             finally:
                 self._posting.discard(scope)
         raise self._exchange.failure()
+
+    async def _end_or_moment(self) -> None:
+        """Whether a POST was cut alone, or with everything else, shows a moment later."""
+        with anyio.move_on_after(CUT_SECONDS):
+            await self._over.wait()
 
     async def _post(self, message: Message) -> None:
         await self._known.wait()
@@ -50,7 +63,7 @@ class SseDispatcher(Duplex):
             raise self._exchange.failure()
         doing = f"the receipt of {message.get('method', 'an answer')}"
         content = json.dumps(message, separators=(",", ":")).encode()
-        headers = {"content-type": "application/json"}
+        headers = {"content-type": "application/json", **in_headers(message.get("params"))}
         async with self._peer.request(
             "POST", self._endpoint, headers=headers, content=content, doing=doing
         ) as response:
@@ -76,8 +89,9 @@ class SseDispatcher(Duplex):
                 scope.cancel()
 
     async def _take_events(self, response: httpx2.Response) -> None:
+        limits = self._limits  # a stream keeps the bound that it was opened with
         try:
-            async for event in httpx2.EventSource(response, max_event_size=self._limits.message_bytes):
+            async for event in httpx2.EventSource(response, max_event_size=limits.message_bytes):
                 if event.event == "endpoint":
                     self._endpoint = self._same_origin(event.data)
                     self._known.set()
@@ -85,7 +99,7 @@ class SseDispatcher(Duplex):
                     self._exchange.received += len(event.data)
                     self._exchange.take(_decode(event.data))
         except httpx2.SSEError as exc:
-            raise ServerFailure(over_message_bound(self._limits)) from exc
+            raise ServerFailure(over_message_bound(limits)) from exc
 
     def _same_origin(self, place: str) -> httpx2.URL:
         """Where to POST; another origin would be sent our credentials, so it is refused."""
@@ -97,6 +111,10 @@ class SseDispatcher(Duplex):
         if (here.scheme, here.host, here.port) != (there.scheme, there.host, there.port):
             raise ServerFailure(NotMcp(fault=NotMcpFault.NO_ENDPOINT, detail="it is on another origin"))
         return there
+
+
+def _was_cut(seen: Evidence) -> bool:
+    return isinstance(seen, NetworkFailure) and seen.fault is not NetworkFault.REFUSED
 
 
 def _decode(text: str) -> object:

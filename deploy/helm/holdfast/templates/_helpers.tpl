@@ -175,3 +175,13 @@ capabilities:
 {{- $clean := regexReplaceAll "[^a-z0-9-]+" (lower .) "-" | trunc 30 | trimSuffix "-" }}
 {{- eq $clean . | ternary $clean (printf "%s-%s" $clean (sha256sum . | trunc 6)) }}
 {{- end }}
+
+{{/* A group of alerts, made of deploy/prometheus/alerts.yaml: of this release's namespace alone, and as patient as
+     the values say. */}}
+{{- define "holdfast.rules" -}}
+{{- $root := index . 0 -}}
+{{- $text := $root.Files.Get (printf "rules/%s.yaml" (index . 1)) -}}
+{{- $text = regexReplaceAll "(holdfast_[a-z_]+)[{]" $text (printf "${1}{namespace=%q," $root.Release.Namespace) -}}
+{{- $text = regexReplaceAll "(?m)^#.*\n" $text "" -}}
+{{- regexReplaceAll "for: 5m" $text (printf "for: %s" $root.Values.prometheus.for) -}}
+{{- end }}

@@ -153,21 +153,19 @@ function filter(text, only) {
   summarize();
 }
 
+const DOING = { reconnect: "Connecting…", enable: "Switching on…", disable: "Switching off…", approve: "Approving…" };
 const DONE = { reconnect: "Connected again.", enable: "Switched on.", disable: "Switched off.", approve: "Approved." };
 
 async function act(id, verb, body) {
   const row = board.row(id);
-  row.busy(verb);
-  row.say("");
+  row.say("busy", DOING[verb]);
   try {
     changed(await api.post(`/api/servers/${encodeURIComponent(id)}/${verb}`, body));
-    row.say(DONE[verb]);
+    row.say("done", DONE[verb]);
     announcer.say(`${id}: ${DONE[verb]}`);
   } catch (error) {
     const hint = error.hint ? ` ${sentence(error.hint)}` : "";
-    row.say(`${sentence(error.message)}${hint}`, { failed: true });
-  } finally {
-    row.busy(null);
+    row.say("failed", `${sentence(error.message)}${hint}`);
   }
 }
 

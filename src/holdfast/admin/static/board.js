@@ -30,10 +30,21 @@ export class Board {
   #group(place, { key, title, about }) {
     const list = el("ul", { class: "servers", role: "list" });
     const number = field(`count.${key}`, 0, "0", "span", { class: "number" });
-    const scale = el("p", { class: "scale", "aria-hidden": "true" }, el("span", {}), el("span", {}, "now"), el("span", {}, "calls"));
+    const scale = el(
+      "p",
+      { class: "scale", "aria-hidden": "true" },
+      el("span", {}),
+      el("span", {}, "now"),
+      el("span", {}, "calls"),
+    );
     const heading = el("h2", { id: `group-${key}` }, title, " ", number);
     const head = el("div", { class: "group-head" }, heading, about ? el("p", { class: "about" }, about) : null, scale);
-    const node = el("section", { class: "group", "data-group": key, "aria-labelledby": `group-${key}`, hidden: true }, head, list);
+    const node = el(
+      "section",
+      { class: "group", "data-group": key, "aria-labelledby": `group-${key}`, hidden: true },
+      head,
+      list,
+    );
     place.append(node);
     return { node, list, number, scale };
   }
@@ -60,8 +71,10 @@ export class Board {
       return;
     }
     const group = row.server.group;
+    const focused = row.node.contains(document.activeElement) ? document.activeElement : null;
     row.update(server);
-    if (group !== server.group) this.#move(row);
+    if (group !== server.group) this.#move(row, focused);
+    else if (focused?.hidden) row.opener.focus({ preventScroll: true });
     this.#filter(row);
   }
 
@@ -91,16 +104,18 @@ export class Board {
     const { list } = this.#groups.get(row.server.group);
     const tail = list.lastElementChild;
     const fits = last && (!tail || byId(tail.dataset.id, row.server.id) < 0);
-    const next = fits ? null : [...list.children].find((node) => node !== row.node && byId(node.dataset.id, row.server.id) > 0);
+    const next = fits
+      ? null
+      : [...list.children].find((node) => node !== row.node && byId(node.dataset.id, row.server.id) > 0);
     insert(list, row.node, next ?? null);
   }
 
   /** Into its new group, with the focus that was in it, and in sight if it was being used. */
-  #move(row) {
-    const focused = row.node.contains(document.activeElement) ? document.activeElement : null;
+  #move(row, focused) {
     this.#place(row, false);
     if (!focused) return;
-    if (document.activeElement !== focused) (focused.isConnected && !focused.hidden ? focused : row.opener).focus({ preventScroll: true });
+    const usable = focused.isConnected && !focused.hidden;
+    if (document.activeElement !== focused || !usable) (usable ? focused : row.opener).focus({ preventScroll: true });
     row.node.scrollIntoView({ block: "nearest" });
   }
 

@@ -35,7 +35,13 @@ export class Changed {
       this.#shown = text;
     } catch (error) {
       this.#held = this.#shown = null;
-      this.node.replaceChildren(el("p", { class: "note", "data-kind": "failed", role: "alert" }, `What changed was not loaded: ${error.message}.`));
+      this.node.replaceChildren(
+        el(
+          "p",
+          { class: "note", "data-kind": "failed", role: "alert" },
+          `What changed was not loaded: ${error.message}.`,
+        ),
+      );
       show(this.node, true);
     }
   }
@@ -44,11 +50,17 @@ export class Changed {
     show(this.node, approvals.length > 0);
     if (!approvals.length) return this.node.replaceChildren();
     const held = approvals.filter((one) => one.held).length;
-    const title = held ? `${count(held, "tool")} held until you approve the change` : `${count(approvals.length, "tool")} changed since first seen`;
+    const title = held
+      ? `${count(held, "tool")} held until you approve the change`
+      : `${count(approvals.length, "tool")} changed since first seen`;
     const all = approvals.length > 1 ? this.#button("Approve all", "Approve all", approvals) : null;
     return this.node.replaceChildren(
       el("div", { class: "changed-head" }, el("h4", {}, title), all),
-      el("p", { class: "fine" }, "A tool’s words are instructions to the model. Read what changed before you let it through."),
+      el(
+        "p",
+        { class: "fine" },
+        "A tool’s words are instructions to the model. Read what changed before you let it through.",
+      ),
       ...approvals.map((one) => this.#tool(one)),
     );
   }
@@ -59,8 +71,16 @@ export class Changed {
     return el(
       "article",
       { class: "change" },
-      el("header", {}, field("held", tool, tool, "code"), el("span", { class: "tag" }, held ? "held" : "let through"), this.#button("Approve", `Approve ${tool}`, [approval])),
-      lines.length ? el("pre", { class: "diff", tabindex: "0", role: "region", "aria-label": `What changed in ${tool}` }, ...lines) : null,
+      el(
+        "header",
+        {},
+        field("held", tool, tool, "code"),
+        el("span", { class: "tag" }, held ? "held" : "let through"),
+        this.#button("Approve", `Approve ${tool}`, [approval]),
+      ),
+      lines.length
+        ? el("pre", { class: "diff", tabindex: "0", role: "region", "aria-label": `What changed in ${tool}` }, ...lines)
+        : null,
     );
   }
 
@@ -74,6 +94,11 @@ export class Changed {
     for (const { tool, mark } of approvals) await this.#env.act(this.#id, "approve", { tool, mark });
     this.#approving = false;
     await this.#load();
+    // The button is gone with what it approved: go on with the next.
+    const next = this.node.querySelector(".change button");
+    if (document.activeElement !== document.body) return;
+    if (next) next.focus();
+    else this.#env.leave();
   }
 }
 

@@ -42,6 +42,11 @@ export function field(name, value, text = String(value), tag = "span", attribute
   return el(tag, { ...attributes, "data-field": name, "data-value": String(value) }, text);
 }
 
+/** The same for a sentence of the hub. */
+export function sentence(name, value, tag = "span", attributes = {}) {
+  return el(tag, { ...attributes, "data-field": name, "data-value": value }, words(value));
+}
+
 /** Words of the hub; what stands in backticks is code. */
 export function setWords(node, value) {
   if (node.dataset.value === value) return;

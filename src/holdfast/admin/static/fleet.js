@@ -5,9 +5,19 @@ const order = new Intl.Collator("en", { numeric: true }).compare;
 /** The groups, in the order in which they are read. */
 export const GROUPS = [
   { key: "need", title: "Needs you", verb: ["needs you", "need you"], about: "The hub cannot mend these by itself." },
-  { key: "coming", title: "Coming back", verb: ["is coming back", "are coming back"], about: "The hub is working on these; nothing to do." },
+  {
+    key: "coming",
+    title: "Coming back",
+    verb: ["is coming back", "are coming back"],
+    about: "The hub is working on these; nothing to do.",
+  },
   { key: "up", title: "Up", verb: ["is up", "are up"], about: "" },
-  { key: "rest", title: "At rest", verb: ["is at rest", "are at rest"], about: "Switched off, or asleep until somebody calls." },
+  {
+    key: "rest",
+    title: "At rest",
+    verb: ["is at rest", "are at rest"],
+    about: "Switched off, or asleep until somebody calls.",
+  },
 ];
 
 // A server that comes up and dies again and again is back each time one looks: three times are no accident.
@@ -77,7 +87,13 @@ export class Fleet {
   put(view) {
     const now = this.now;
     const due = (seconds) => (seconds === null || seconds === undefined ? null : now + seconds);
-    const server = { ...view, due: due(view.retry_in), breakerDue: due(view.breaker.retry_in), falls: fallsOf(view, now), group: groupOf(view, now) };
+    const server = {
+      ...view,
+      due: due(view.retry_in),
+      breakerDue: due(view.breaker.retry_in),
+      falls: fallsOf(view, now),
+      group: groupOf(view, now),
+    };
     this.#servers.set(view.id, server);
     return server;
   }

@@ -27,7 +27,19 @@ export class Header {
 
   #chip({ key, title }) {
     const number = field(`count.${key}`, 0, "0", "span", { class: "number" });
-    const chip = el("button", { type: "button", class: "chip", "data-group": key, "aria-pressed": "false", on: { click: () => this.#press(key) } }, sign(key), el("span", {}, title), number);
+    const chip = el(
+      "button",
+      {
+        type: "button",
+        class: "chip",
+        "data-group": key,
+        "aria-pressed": "false",
+        on: { click: () => this.#press(key) },
+      },
+      sign(key),
+      el("span", {}, title),
+      number,
+    );
     this.#chips.set(key, { chip, number });
     return chip;
   }
@@ -60,7 +72,12 @@ export class Header {
     this.#replace("subline", subline(counts));
     setText(at("shown"), shown);
     show(at("nothing"), all === 0 || shown.startsWith("0 of"));
-    setText(at("nothing"), all === 0 ? "No servers are configured. Add one to the mcp.json; the hub notices by itself." : "No server matches. Clear the search to see them all.");
+    setText(
+      at("nothing"),
+      all === 0
+        ? "No servers are configured. Add one to the mcp.json; the hub notices by itself."
+        : "No server matches. Clear the search to see them all.",
+    );
     document.title = counts.need ? `${counts.need} need${counts.need === 1 ? "s" : ""} you · Holdfast` : "Holdfast";
   }
 
@@ -112,15 +129,29 @@ export class Header {
       const words = el("span", {});
       const wait = el("span", { class: "wait" });
       const button = el("button", { type: "button", on: { click: () => this.#onRetry() } }, "Try now");
-      const node = el("p", { class: "banner", "data-kind": "lost" }, el("span", { role: "alert" }, words), " ", wait, " ", button);
+      const node = el(
+        "p",
+        { class: "banner", "data-kind": "lost" },
+        el("span", { role: "alert" }, words),
+        " ",
+        wait,
+        " ",
+        button,
+      );
       at("banners").prepend(node);
       this.#lostBanner = { node, words, wait };
     }
     const now = Date.now() / 1000;
     const { heard, retry } = this.#touch;
-    const seen = heard === null ? "The hub does not answer." : `The hub does not answer. What you see is as it was at ${clock(heard, now)}.`;
+    const seen =
+      heard === null
+        ? "The hub does not answer."
+        : `The hub does not answer. What you see is as it was at ${clock(heard, now)}.`;
     setText(this.#lostBanner.words, seen);
-    setText(this.#lostBanner.wait, retry === null || retry === undefined ? "Trying…" : `Next try in ${countdown(retry - now)}.`);
+    setText(
+      this.#lostBanner.wait,
+      retry === null || retry === undefined ? "Trying…" : `Next try in ${countdown(retry - now)}.`,
+    );
   }
 }
 
@@ -133,17 +164,32 @@ function headline(counts, all) {
   if (!all) return ["No servers are configured"];
   const number = numbers(counts);
   const trouble = GROUPS.filter(({ key }) => (key === "need" || key === "coming") && counts[key]);
-  if (!trouble.length) return counts.up ? ["All is well: ", number("up"), counts.up === 1 ? " server is up" : " servers are up"] : ["Nothing is running"];
+  if (!trouble.length)
+    return counts.up
+      ? ["All is well: ", number("up"), counts.up === 1 ? " server is up" : " servers are up"]
+      : ["Nothing is running"];
   return trouble.flatMap(({ key, verb }, index) => [
     index ? ", " : "",
-    el("span", { class: `em ${key}` }, number(key), index ? "" : counts[key] === 1 ? " server" : " servers", ` ${verb[counts[key] === 1 ? 0 : 1]}`),
+    el(
+      "span",
+      { class: `em ${key}` },
+      number(key),
+      index ? "" : counts[key] === 1 ? " server" : " servers",
+      ` ${verb[counts[key] === 1 ? 0 : 1]}`,
+    ),
   ]);
 }
 
 /** The others, if the headline is about trouble. */
 function subline(counts) {
-  const calm = GROUPS.filter(({ key }) => (key === "rest" || (key === "up" && (counts.need || counts.coming))) && counts[key]);
-  return calm.flatMap(({ key, verb }, index) => [index ? ", " : "", numbers(counts)(key), ` ${verb[counts[key] === 1 ? 0 : 1]}`]);
+  const calm = GROUPS.filter(
+    ({ key }) => (key === "rest" || (key === "up" && (counts.need || counts.coming))) && counts[key],
+  );
+  return calm.flatMap(({ key, verb }, index) => [
+    index ? ", " : "",
+    numbers(counts)(key),
+    ` ${verb[counts[key] === 1 ? 0 : 1]}`,
+  ]);
 }
 
 function numbers(counts) {
@@ -152,12 +198,36 @@ function numbers(counts) {
 
 function banners(hub) {
   const parts = [];
-  if (hub.draining) parts.push(el("p", { class: "banner", "data-kind": "lost", role: "alert" }, "The hub is closing: it finishes the calls under way and takes no new ones."));
+  if (hub.draining)
+    parts.push(
+      el(
+        "p",
+        { class: "banner", "data-kind": "lost", role: "alert" },
+        "The hub is closing: it finishes the calls under way and takes no new ones.",
+      ),
+    );
   if (hub.config_problem) {
-    parts.push(el("div", { class: "banner", "data-kind": "need", role: "alert" }, el("strong", {}, "The last edit of the configuration was not taken. "), field("config_problem", hub.config_problem, hub.config_problem, "span", { class: "pre" })));
+    parts.push(
+      el(
+        "div",
+        { class: "banner", "data-kind": "need", role: "alert" },
+        el("strong", {}, "The last edit of the configuration was not taken. "),
+        field("config_problem", hub.config_problem, hub.config_problem, "span", { class: "pre" }),
+      ),
+    );
   }
   if (hub.demo) {
-    parts.push(el("p", { class: "banner", "data-kind": "hint" }, "This is the demo fleet: its servers fail on purpose, each in its own way. Break and heal them from a second terminal with ", el("code", {}, "holdfast demo"), "."));
+    parts.push(
+      el(
+        "p",
+        { class: "banner", "data-kind": "hint" },
+        "This is the demo fleet: its servers fail on purpose, each in its own way. In a second terminal, ",
+        el("code", {}, `${hub.program} demo break notes`),
+        " breaks one and ",
+        el("code", {}, `${hub.program} demo heal vault`),
+        " heals one.",
+      ),
+    );
   }
   return parts;
 }
@@ -168,11 +238,37 @@ function colophon(hub, uptime) {
     el(
       "dl",
       {},
-      entry("Endpoint for clients", el("span", { class: "command small" }, ...copyable(field("endpoint", hub.endpoint), "the endpoint"))),
+      entry(
+        "Endpoint for clients",
+        el("span", { class: "command small" }, ...copyable(field("endpoint", hub.endpoint), "the endpoint")),
+      ),
       hub.config ? entry("Serves", field("config", hub.config, hub.config, "code")) : null,
-      entry("Hub", field("name", hub.name), " ", field("version", hub.version), ", process ", field("pid", hub.pid), ", up for ", uptime),
+      entry(
+        "Hub",
+        field("name", hub.name),
+        " ",
+        field("version", hub.version),
+        ", process ",
+        field("pid", hub.pid),
+        ", up for ",
+        uptime,
+      ),
       hub.identity ? entry("Acts as", field("identity", hub.identity)) : null,
     ),
-    el("p", { class: "fine keys" }, "Keys: ", el("kbd", {}, "Tab"), " to a server, ", el("kbd", {}, "↑"), " ", el("kbd", {}, "↓"), " from one to the next, ", el("kbd", {}, "Enter"), " opens, ", el("kbd", {}, "Esc"), " closes."),
+    el(
+      "p",
+      { class: "fine keys" },
+      "Keys: ",
+      el("kbd", {}, "Tab"),
+      " to a server, ",
+      el("kbd", {}, "↑"),
+      " ",
+      el("kbd", {}, "↓"),
+      " from one to the next, ",
+      el("kbd", {}, "Enter"),
+      " opens, ",
+      el("kbd", {}, "Esc"),
+      " closes.",
+    ),
   ];
 }

@@ -19,7 +19,11 @@ export class Logs {
   constructor(id, api) {
     this.#id = id;
     this.#api = api;
-    this.#lines = el("div", { class: "log", role: "log", "aria-live": "off", "aria-label": `Log of ${id}`, tabindex: "0" }, el("p", { class: "fine" }, "Loading…"));
+    this.#lines = el(
+      "div",
+      { class: "log", role: "log", "aria-live": "off", "aria-label": `Log of ${id}`, tabindex: "0" },
+      el("p", { class: "fine" }, "Loading…"),
+    );
     this.node = this.#lines;
     this.#stream = new Stream(api, `${this.#path()}/stream`, { onEvent: (event) => this.#take(event) });
     this.#stream.start();
@@ -38,12 +42,16 @@ export class Logs {
     try {
       const { lines } = await this.#api.get(`${this.#path()}?lines=${FETCHED}`);
       const last = lines.at(-1)?.at ?? 0;
-      this.#lines.replaceChildren(...(lines.length ? lines.map(lineNode) : [el("p", { class: "fine" }, "Nothing was written yet.")]));
+      this.#lines.replaceChildren(
+        ...(lines.length ? lines.map(lineNode) : [el("p", { class: "fine" }, "Nothing was written yet.")]),
+      );
       this.#loaded = lines.length > 0;
       this.#waiting.filter((line) => line.at > last).forEach((line) => this.#append(line));
       this.#lines.scrollTop = this.#lines.scrollHeight;
     } catch (error) {
-      this.#lines.replaceChildren(el("p", { class: "note", "data-kind": "failed" }, `The log was not loaded: ${error.message}.`));
+      this.#lines.replaceChildren(
+        el("p", { class: "note", "data-kind": "failed" }, `The log was not loaded: ${error.message}.`),
+      );
     }
     this.#waiting = null;
   }

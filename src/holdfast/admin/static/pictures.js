@@ -48,8 +48,11 @@ export function stripPicture(attributes) {
 /** What the strip shows, for those who do not see it. */
 export function stripWords(server, from, now) {
   const spent = new Map();
-  for (const { state, start, end } of segments(server, from, now)) spent.set(state, (spent.get(state) ?? 0) + end - start);
-  const parts = [...spent].sort((one, other) => other[1] - one[1]).map(([state, time]) => `${stateWord(state)} ${duration(time)}`);
+  for (const { state, start, end } of segments(server, from, now))
+    spent.set(state, (spent.get(state) ?? 0) + end - start);
+  const parts = [...spent]
+    .sort((one, other) => other[1] - one[1])
+    .map(([state, time]) => `${stateWord(state)} ${duration(time)}`);
   const changes = server.timeline.filter((step) => step.at >= from).length;
   return `In the last ${duration(now - from)}: ${list(parts) || "nothing known"}; ${count(changes, "change")}.`;
 }
@@ -58,7 +61,12 @@ export function stripWords(server, from, now) {
 export function activitySums(activity) {
   const add = (numbers) => numbers.reduce((sum, number) => sum + number, 0);
   const times = activity.milliseconds.filter((value) => value !== null);
-  return { calls: add(activity.calls), errors: add(activity.errors), last: times.at(-1) ?? null, most: times.length ? Math.max(...times) : null };
+  return {
+    calls: add(activity.calls),
+    errors: add(activity.errors),
+    last: times.at(-1) ?? null,
+    most: times.length ? Math.max(...times) : null,
+  };
 }
 
 export function activityWords(activity) {
@@ -86,7 +94,13 @@ export function activityParts(activity, { height, volume = false }) {
 
 function bar(kind, index, step, tall, height) {
   const width = Math.max(step * 0.7, 4);
-  return svg("rect", { class: kind, x: (index * step + (step - width) / 2).toFixed(1), y: (height - tall).toFixed(1), width: width.toFixed(1), height: tall.toFixed(1) });
+  return svg("rect", {
+    class: kind,
+    x: (index * step + (step - width) / 2).toFixed(1),
+    y: (height - tall).toFixed(1),
+    width: width.toFixed(1),
+    height: tall.toFixed(1),
+  });
 }
 
 /** One line from median to median; it breaks where nobody called for a while. A lonely one is a dash. */
@@ -102,7 +116,13 @@ function latencyLines(values, step, height) {
   });
   return runs.map((run) => {
     const [[x, y]] = run;
-    const points = run.length === 1 ? [[x - step / 2, y], [x + step / 2, y]] : run;
+    const points =
+      run.length === 1
+        ? [
+            [x - step / 2, y],
+            [x + step / 2, y],
+          ]
+        : run;
     const text = points.map((pair) => pair.map((number) => number.toFixed(1)).join(",")).join(" ");
     return svg("polyline", { class: "latency", points: text, "vector-effect": "non-scaling-stroke" });
   });
@@ -122,5 +142,10 @@ const SIGNS = {
 /** A group's sign: a shape of its own for each. */
 export function sign(group) {
   const [outline, mark] = SIGNS[group];
-  return svg("svg", { class: `sign ${group}`, viewBox: "0 0 16 16", "aria-hidden": "true" }, svg("path", { class: "outline", d: outline }), svg("path", { class: "mark", d: mark }));
+  return svg(
+    "svg",
+    { class: `sign ${group}`, viewBox: "0 0 16 16", "aria-hidden": "true" },
+    svg("path", { class: "outline", d: outline }),
+    svg("path", { class: "mark", d: mark }),
+  );
 }

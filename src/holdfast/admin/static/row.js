@@ -1,8 +1,16 @@
 // One server in the list: made once, and from then on changed only where something is different.
 
-import { copyable, el, field, setAttribute, setField, setText, setWords, show } from "./dom.js";
+import { copyable, el, field, setAttribute, setField, setText, setWords, show, words } from "./dom.js";
 import { GROUPS, UNSTEADY, kindOf } from "./fleet.js";
-import { activityParts, activityPicture, activityWords, sign, stripBlocks, stripPicture, stripWords } from "./pictures.js";
+import {
+  activityParts,
+  activityPicture,
+  activityWords,
+  sign,
+  stripBlocks,
+  stripPicture,
+  stripWords,
+} from "./pictures.js";
 import { countdown, duration, stateWord } from "./words.js";
 
 const TITLES = Object.fromEntries(GROUPS.map((group) => [group.key, group.title.toLowerCase()]));
@@ -15,6 +23,7 @@ export class Row {
   #command = "";
   #drawn = { timeline: null, state: null, activity: null, from: 0 };
   server;
+  #fading = 0;
   visible = false;
 
   /** `env` has `act(id, verb)` and `toggle(id)`. */
@@ -48,19 +57,42 @@ export class Row {
       target: field("target", "", "", "p", { class: "target" }),
       summary: field("summary", "", "", "p", { class: "summary" }),
       action: field("action", "", "", "p", { class: "action" }),
-      unsteady: el("p", { class: "action" }, "It does not stay up: lost ", field("timeline.falls", 0), ` times in the last ${duration(UNSTEADY.seconds)}. Its log may tell why.`),
+      unsteady: el(
+        "p",
+        { class: "action" },
+        "It does not stay up: lost ",
+        field("timeline.falls", 0),
+        ` times in the last ${duration(UNSTEADY.seconds)}. Its log may tell why.`,
+      ),
       command: el("div", { class: "command" }),
       strip: stripPicture({ class: "strip" }),
       spark: activityPicture(SPARK, { class: "spark" }),
-      retry: el("p", { class: "retry" }, el("span", { class: "retry-label" }), " ", field("retry_in", "", "", "span", { class: "retry-time" })),
-      breaker: el("p", { class: "retry" }, "calls refused for ", field("breaker.retry_in", "", "", "span", { class: "retry-time" })),
+      retry: el(
+        "p",
+        { class: "retry" },
+        el("span", { class: "retry-label" }),
+        " ",
+        field("retry_in", "", "", "span", { class: "retry-time" }),
+      ),
+      breaker: el(
+        "p",
+        { class: "retry" },
+        "calls refused for ",
+        field("breaker.retry_in", "", "", "span", { class: "retry-time" }),
+      ),
       act: el("button", { type: "button", class: "act", on: { click: () => this.#press() } }),
       note: el("p", { class: "note", hidden: true }),
       detail: el("div", { class: "detail", id: detail, hidden: true }),
     };
     parts.opener = el(
       "button",
-      { type: "button", class: "opener", "aria-expanded": "false", "aria-controls": detail, on: { click: () => this.#env.toggle(this.server.id) } },
+      {
+        type: "button",
+        class: "opener",
+        "aria-expanded": "false",
+        "aria-controls": detail,
+        on: { click: () => this.#env.toggle(this.server.id) },
+      },
       field("id", id, id, "span", { class: "name" }),
       parts.group,
     );
@@ -72,7 +104,16 @@ export class Row {
         { class: "head" },
         parts.sign,
         el("div", { class: "who" }, el("h3", {}, parts.opener), parts.target),
-        el("div", { class: "words" }, el("p", { class: "stand" }, parts.state, " ", parts.since), parts.summary, parts.action, parts.unsteady, parts.command, parts.note),
+        el(
+          "div",
+          { class: "words" },
+          el("p", { class: "stand" }, parts.state, " ", parts.since),
+          parts.summary,
+          parts.action,
+          parts.unsteady,
+          parts.command,
+          parts.note,
+        ),
         el("div", { class: "pictures" }, parts.strip, parts.spark),
         el("div", { class: "aside" }, parts.retry, parts.breaker, parts.act),
       ),
@@ -101,6 +142,7 @@ export class Row {
     setField(unsteady.querySelector("[data-field]"), server.falls);
     this.#showCommand(server.command);
     this.#showAct();
+    if (server.group === "up" && this.#parts.note.dataset.kind === "failed") this.say("", "");
     if (moved && this.visible) node.animate?.(FLASH, { duration: 1200, easing: "ease-out" });
     this.tick(this.#env.now());
     this.#tellPictures();
@@ -110,7 +152,9 @@ export class Row {
   #showCommand(command) {
     if (this.#command === command) return;
     this.#command = command;
-    this.#parts.command.replaceChildren(...(command ? copyable(field("command", command), `the command for ${this.server.id}`) : []));
+    this.#parts.command.replaceChildren(
+      ...(command ? copyable(field("command", command), `the command for ${this.server.id}`) : []),
+    );
   }
 
   #verb() {
@@ -126,26 +170,26 @@ export class Row {
 
   #showAct() {
     const { act } = this.#parts;
-    const words = { enable: "Switch on", look: this.server.held.length ? "Review" : "Look", reconnect: this.server.status === "idle" ? "Wake" : "Try now" }[this.#verb()];
+    const label = {
+      enable: "Switch on",
+      look: this.server.held.length ? "Review" : "Look",
+      reconnect: this.server.status === "idle" ? "Wake" : "Try now",
+    }[this.#verb()];
     show(act, this.server.group !== "up" && this.server.state !== "disabling");
-    if (!act.hasAttribute("aria-busy")) setText(act, words);
-    setAttribute(act, "aria-label", `${words}: ${this.server.id}`);
+    setText(act, label);
+    setAttribute(act, "aria-label", `${label}: ${this.server.id}`);
   }
 
   /** While the hub acts, and what came of it. */
-  busy(verb) {
-    const { act } = this.#parts;
-    setAttribute(act, "aria-busy", verb ? "true" : null);
-    setText(act, verb ? "Trying…" : "");
-    if (!verb) this.#showAct();
-  }
-
-  say(text, { failed = false } = {}) {
-    const { note } = this.#parts;
-    setAttribute(note, "role", failed ? "alert" : null);
-    note.dataset.kind = failed ? "failed" : "done";
-    setText(note, text);
+  say(kind, text) {
+    const { note, node } = this.#parts;
+    setAttribute(node, "aria-busy", kind === "busy" ? "true" : null);
+    setAttribute(note, "role", kind === "failed" ? "alert" : null);
+    note.dataset.kind = kind;
+    note.replaceChildren(...words(text));
     show(note, text !== "");
+    clearTimeout(this.#fading);
+    if (kind === "done") this.#fading = setTimeout(() => this.say("", ""), NOTE_TIME);
   }
 
   /** Times that run: once a second, for rows that are seen. */
@@ -205,6 +249,8 @@ export class Row {
   }
 }
 
+const NOTE_TIME = 8000;
 const STRIP_PIXELS = 140;
-const FLASH = matchMedia("(prefers-reduced-motion: reduce)").matches ? [] : [{ backgroundColor: "var(--flash)" }, { backgroundColor: "transparent" }];
-
+const FLASH = matchMedia("(prefers-reduced-motion: reduce)").matches
+  ? []
+  : [{ backgroundColor: "var(--flash)" }, { backgroundColor: "transparent" }];

@@ -26,7 +26,7 @@ export class SignIn {
     this.#input.value = "";
   }
 
-  /** Use the code in the address, if there is one. It is taken out of the address first: nobody can copy it from there. */
+  /** Use the code in the address, if there is one; it is taken out of there first, so that nobody copies it. */
   async useCode() {
     const code = new URLSearchParams(location.hash.slice(1)).get("code");
     if (code === null) return;
@@ -35,9 +35,13 @@ export class SignIn {
       await this.#api.signIn(code);
       this.#onDone();
     } catch (error) {
-      const why = error.status === 0 ? "The hub does not answer." : "That code was not accepted: it works once, and not for long.";
+      const why =
+        error.status === 0
+          ? "The hub does not answer."
+          : "That code was not accepted: it works once, and not for long.";
       // Whoever is signed in already needs no code.
-      if (!this.#api.signedIn) this.show(`${why} ${error.status === 0 ? error.hint : "Run the command again for another."}`);
+      if (!this.#api.signedIn)
+        this.show(`${why} ${error.status === 0 ? error.hint : "Run the command again for another."}`);
     }
   }
 
@@ -61,4 +65,3 @@ export class SignIn {
     this.#reason.dataset.kind = "failed";
   }
 }
-

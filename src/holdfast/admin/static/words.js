@@ -1,6 +1,11 @@
 // Numbers and states in words. Pure: the same input, the same text.
 
-const clockFormat = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const clockFormat = new Intl.DateTimeFormat(undefined, {
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  hourCycle: "h23",
+});
 const dayFormat = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
 
 /** "12 s", "3 min", "2 h 5 min", "4 d 2 h": as exact as one wants to read it. */

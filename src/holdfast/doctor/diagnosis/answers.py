@@ -22,6 +22,9 @@ from holdfast.wire.network import NOT_HTTP
 
 __all__ = ["bound", "broken", "not_mcp", "plain_credentials", "redirected", "rpc_error", "status"]
 
+SHOWN = 120
+"""How much of what a server prints is passed on."""
+
 _HTTP_TO_TLS_PORT = "plain HTTP request was sent to HTTPS port"
 
 
@@ -145,7 +148,8 @@ def _not_ready(case: Case, seen: HttpStatus) -> Finding:
 
 
 def _prints(case: Case, seen: NotMcp) -> Finding:
-    words = f"what it sends on stdout is not MCP: {seen.detail}"
+    said = seen.detail if len(seen.detail) <= SHOWN else f"{seen.detail[:SHOWN]}…"
+    words = f"what it sends on stdout is not MCP: {said}"
     text = (
         "it is no MCP server, or needs an argument to become one: compare `command` and `args` with its documentation"
     )

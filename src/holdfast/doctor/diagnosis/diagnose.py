@@ -84,8 +84,7 @@ async def _network(case: Case, seen: NetworkFailure) -> Finding:
         return network.cut(case, seen)
     way = case.learned.way
     if way is not None and way.proxy and not seen.stood:
-        why = "it refused to connect" + (f" ({seen.detail})" if seen.detail else "")
-        return network.proxied(case, way, why, code="HF-PROXY-REFUSED")
+        return network.proxied(case, way, "it refused to connect", code="HF-PROXY-REFUSED")
     if seen.stood or way is None:
         return await answers.broken(case, seen)
     return way_failed(case, way, seen, after=0.0)
@@ -94,4 +93,5 @@ async def _network(case: Case, seen: NetworkFailure) -> Finding:
 def _unexpected(case: Case, seen: Evidence) -> Finding:
     text = "please report this as a bug in Holdfast, with what this prints"
     command = f"HOLDFAST_DEBUG=1 {shell('holdfast', 'doctor', case.id)}"
-    return finding("HF-UNEXPECTED", classify(seen).reason, text, command)
+    trace = case.learned.probe.trace if case.learned.probe is not None else ""
+    return finding("HF-UNEXPECTED", classify(seen).reason, text, command, detail=trace)

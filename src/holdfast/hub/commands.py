@@ -1,4 +1,4 @@
-"""A connection that somebody asks for, now: ordered, waited for, and told truly whatever becomes of it."""
+"""What operators ask of one server: a new connection, on, off. Waited for, and told truly what became of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.core.machine import Health
 from holdfast.errors import HubClosed, LoadFailed, ServerDisabled
 from holdfast.hub.slot import Slot
 
-__all__ = ["renewed"]
+__all__ = ["renewed", "switched"]
 
 
 async def renewed(slot: Slot) -> Health:
@@ -23,6 +23,14 @@ async def renewed(slot: Slot) -> Health:
     failure = slot.failed_dials.get(generation) if generation is not None else None
     if failure is not None:
         raise LoadFailed(failure.evidence, f"MCP server '{slot.id}' could not be connected: {failure.reason}")
+    return slot.health()
+
+
+async def switched(slot: Slot, *, enabled: bool) -> Health:
+    """How the server is once it is switched on, which takes no time, or off."""
+    slot.tell(on.EnableRequested() if enabled else on.DisableRequested())
+    while not enabled and slot.state is State.DISABLING:
+        await slot.changed()
     return slot.health()
 
 

@@ -1,0 +1,126 @@
+"""What it costs to watch: the CPU of a hub with 500 idle servers, with an event stream open and without one.
+
+The hub, the servers and whoever watches are processes of their own. Nothing happens meanwhile but what an idle hub
+does by itself; the stream is read as the status page reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+
+from benchmarks.report import Check, Report, Row, median
+from benchmarks.servers import fleet
+from holdfast.control.client import Control
+from holdfast.control.find import Found
+
+__all__ = ["REQUIREMENTS", "measure"]
+
+REQUIREMENTS = ("HUB-5",)
+
+SERVERS = 500
+SECONDS = 20.0
+AT_MOST = 0.02
+"""Of a core, for all streams together: what watching adds to an idle hub."""
+
+STREAMS = 3
+"""A page, a terminal, and somebody who forgot a tab."""
+
+TOKEN = "the-token-of-this-benchmark"
+READY_SECONDS = 180.0
+
+_ROOT = Path(__file__).parents[1]
+_ENDPOINT = re.compile(r"MCP endpoint: (\S+)/mcp")
+
+
+def measure(*, rounds: int = 3, servers: int = SERVERS, seconds: float = SECONDS) -> Report:
+    """Take turns: watched, unwatched; each for so many seconds."""
+    idle: list[float] = []
+    watched: list[float] = []
+    with fleet(servers) as running, _served(running.urls) as (pid, base):
+        anyio.run(_ready, base)
+        for number in range(2 * rounds):
+            streams = STREAMS if number % 2 else 0
+            (watched if streams else idle).append(anyio.run(_spent, base, pid, streams, seconds))
+    added = max(0.0, median(watched).median - median(idle).median)
+    return Report(
+        name="status_page",
+        title=f"CPU of a hub with {servers} idle servers, of each second",
+        requirements=REQUIREMENTS,
+        rows=(
+            Row(label="nobody watches", time=median(idle)),
+            Row(label=f"{STREAMS} event streams are open", time=median(watched)),
+        ),
+        checks=(
+            Check(demand=f"watching adds under {AT_MOST:.0%} of a core", found=f"{added:.2%}", met=added < AT_MOST),
+        ),
+    )
+
+
+async def _ready(base: str) -> None:
+    """Wait until every server has an outcome, and the first rush is over."""
+    async with Control(Found(url=base, token=TOKEN)) as hub:
+        with anyio.fail_after(READY_SECONDS):
+            while not (await hub.hub()).ready:  # noqa: ASYNC110 - as a probe does it
+                await anyio.sleep(0.5)
+        await anyio.sleep(2)
+        states = {server.state for server in (await hub.servers()).servers}
+        assert states == {"connected"}, states
+
+
+async def _spent(base: str, pid: int, streams: int, seconds: float) -> float:
+    """The CPU seconds of the hub in each second of so many, while so many streams are open."""
+    async with anyio.create_task_group() as tasks:
+        for _ in range(streams):
+            await tasks.start(_watch, base)
+        before, begun = _cpu(pid), time.monotonic()
+        await anyio.sleep(seconds)
+        spent = (_cpu(pid) - before) / (time.monotonic() - begun)
+        tasks.cancel_scope.cancel()
+    return spent
+
+
+async def _watch(base: str, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+    async with Control(Found(url=base, token=TOKEN)) as hub:
+        async for event in hub.events():
+            if event.name == "hello":
+                await hub.servers()
+                task_status.started()
+
+
+def _cpu(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def _served(urls: list[str]) -> Iterator[tuple[int, str]]:
+    """The hub's process id and its address."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "mcp.json"
+        definitions = {f"s{number}": {"type": "http", "url": url} for number, url in enumerate(urls)}
+        config.write_text(json.dumps({"mcpServers": definitions}))
+        command = [sys.executable, "-m", "holdfast", "serve", "--no-watch", "--port", "0", "--config", str(config)]
+        path = os.pathsep.join([str(_ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+        env = {**os.environ, "PYTHONPATH": path, "XDG_STATE_HOME": folder, "HOLDFAST_CONTROL_TOKEN": TOKEN}
+        with (
+            (Path(folder) / "log").open("wb") as log,
+            subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+        ):
+            try:
+                assert process.stdout is not None
+                said = _ENDPOINT.match(process.stdout.readline())
+                assert said is not None, (Path(folder) / "log").read_text()
+                yield process.pid, said[1]
+            finally:
+                process.terminate()

@@ -1,0 +1,117 @@
+"""The reference of metrics and events, made from the tables and records that the program itself uses."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+from holdfast.admin.metric_table import METRICS, Metric
+from holdfast.admin.metrics import METHODS, SECONDS, WAITS
+from holdfast.core import breaker
+from holdfast.core.lifecycle import effects
+from holdfast.core.lifecycle.table import State
+from holdfast.hub import records
+from holdfast.hub.records import RECORDS, BreakerChanged, CallOutcome, OfOneClient, event_name
+
+__all__ = ["observing"]
+
+REFERENCE = Path(__file__).parent / "reference"
+
+METRICS_HEAD = """\
+# Metrics
+
+What `/metrics` of [a hub](../how-to/observe.md) shows, in Prometheus' text format. This page is made by `make docs`; a
+test fails if it is out of date. Beside these there are the usual `process_…` metrics, on Linux.
+
+Labels are bounded. `server` is a configured server: one that is removed takes its series with it. No tool, no address
+and no caller is ever a label.
+
+| metric | kind | labels | |
+|---|---|---|---|
+"""
+
+EVENTS_HEAD = """\
+# Events
+
+Every transition, trip, retry, denial and call is one record, told once to everybody who listens: the log, the metrics,
+the traces, the control API with its status page, and [your own program](python.md) (`hub.events()`,
+`hub.listen(sink)`). This page is made by `make docs`; a test fails if it is out of date.
+
+In the log for programs (`--log-format json`) a record is one line: `event` is its name, its fields stand beside it.
+An empty field is left out.
+"""
+
+
+def observing() -> dict[Path, str]:
+    """Both pages."""
+    return {REFERENCE / "metrics.md": _metrics(), REFERENCE / "events.md": _events()}
+
+
+def _metrics() -> str:
+    rows = "\n".join(map(_row, METRICS.values()))
+    return f"{METRICS_HEAD}{rows}\n\n" + "\n".join(_values()) + "\n"
+
+
+def _row(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.shown}` | {metric.kind} | {labels} | {metric.says} |"
+
+
+def _values() -> Iterator[str]:
+    yield "## Values of labels\n"
+    yield f"- `outcome`: {_listed(get_args(CallOutcome))}"
+    yield f"- `state`: {_listed(state.value for state in State)}"
+    yield f"- `method`: {_listed(sorted(METHODS))}, and `other` for all else"
+    yield "- `result`: `applied`, `refused`\n"
+    yield "## Buckets\n"
+    yield f"- `holdfast_call_seconds`: {', '.join(f'{bound:g}' for bound in SECONDS)}"
+    yield f"- `holdfast_call_wait_seconds`: {', '.join(f'{bound:g}' for bound in WAITS)}"
+
+
+def _listed(names: Iterator[str] | tuple[str, ...] | list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _events() -> str:
+    parts = [EVENTS_HEAD]
+    for kind in RECORDS:
+        if kind is OfOneClient:
+            continue
+        says = inspect.getdoc(kind) or ""
+        parts.append(f"## {event_name(kind)}\n\n{says} (`{kind.__name__}`)\n\n" + "\n".join(_fields(kind)) + "\n")
+    parts.append(f"## One client's own connections\n\n{inspect.getdoc(OfOneClient)}")
+    parts.append("It is told as the event that it holds, with `one_client` beside its fields.\n")
+    return "\n".join(parts).replace("``", "`")
+
+
+def _fields(kind: type) -> Iterator[str]:
+    if kind is BreakerChanged:
+        yield "- `server`\n- `open`: whether it opened, else it closed"
+        for change in (breaker.Tripped, breaker.ClosedAgain):
+            names = ", ".join(f"`{one.name}`" for one in fields(change) if one.name != "at")
+            yield f"- {'opened' if change is breaker.Tripped else 'closed'}: {names}"
+        return
+    notes = _notes(kind)
+    for one in fields(kind):
+        if one.name != "at":
+            yield f"- `{one.name}`" + (f": {notes[one.name]}" if one.name in notes else "")
+
+
+def _notes(kind: type) -> dict[str, str]:
+    """What stands under each field in the source."""
+    module = effects if kind.__module__ == effects.__name__ else records
+    (found,) = [
+        node
+        for node in ast.parse(inspect.getsource(module)).body
+        if isinstance(node, ast.ClassDef) and node.name == kind.__name__
+    ]
+    notes: dict[str, str] = {}
+    for field, note in zip(found.body, found.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(note, ast.Expr):
+            assert isinstance(note.value, ast.Constant)  # noqa: S101 - a text under a field
+            notes[field.target.id] = str(note.value.value)
+    return notes

@@ -1,0 +1,89 @@
+"""Traces of ``holdfast serve``, set up by OpenTelemetry's own variables (``OTEL_…``) where they ask for them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from holdfast._version import __version__
+from holdfast.errors import UsageError
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+__all__ = ["traced"]
+
+FLUSH_SECONDS = 5.0
+"""How long the last spans may take to be delivered: a collector that is gone must not hold up the end."""
+
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+
+
+@contextmanager
+def traced(environ: Mapping[str, str]) -> Iterator[None]:
+    """Make spans for the length of the block and deliver them, if the environment says where to."""
+    kind = _wanted(environ)
+    if kind is None:
+        yield
+        return
+    provider = _provider(kind)
+    try:
+        yield
+    finally:
+        last = Thread(target=provider.shutdown, name="last spans", daemon=True)
+        last.start()
+        last.join(FLUSH_SECONDS)
+
+
+def _wanted(environ: Mapping[str, str]) -> str | None:
+    """The exporter that is asked for; an address to send to asks for OTLP."""
+    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return None
+    given = environ.get("OTEL_TRACES_EXPORTER", "").strip()
+    kind = given or ("otlp" if any(environ.get(name) for name in _ENDPOINTS) else "none")
+    if kind == "none":
+        return None
+    if kind not in ("otlp", "console"):
+        raise UsageError(f"OTEL_TRACES_EXPORTER is {kind!r}", hint="Holdfast knows otlp, console and none")
+    protocol = next((environ[name] for name in _PROTOCOLS if environ.get(name)), "http/protobuf")
+    if kind == "otlp" and protocol != "http/protobuf":
+        hint = "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf; collectors take it on port 4318"
+        raise UsageError(f"Holdfast does not send traces by {protocol}", hint=hint)
+    return kind
+
+
+def _provider(kind: str) -> TracerProvider:
+    """A provider for the whole process: the protocol's own library asks for it too."""
+    try:
+        from opentelemetry import trace  # noqa: PLC0415 - costs what only those pay who want traces
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415 - the same
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - the same
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - the same
+
+        exporter = _exporter(kind)
+    except ImportError as exc:
+        raise UsageError(
+            "traces are asked for (OTEL_…), and what makes them is not installed",
+            hint="pip install 'holdfast[otel]', or set OTEL_SDK_DISABLED=true",
+        ) from exc
+    named = "service.name" in OTELResourceDetector().detect().attributes
+    own = {"service.version": __version__} if named else {"service.name": "holdfast", "service.version": __version__}
+    provider = TracerProvider(resource=Resource.create(own), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    return provider
+
+
+def _exporter(kind: str) -> SpanExporter:
+    if kind == "console":
+        from opentelemetry.sdk.trace.export import ConsoleSpanExporter  # noqa: PLC0415 - as above
+
+        return ConsoleSpanExporter(out=sys.stderr)
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - as above
+
+    return OTLPSpanExporter()

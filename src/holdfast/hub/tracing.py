@@ -1,0 +1,96 @@
+"""One call as a trace: its admission, its wait for a connection, and what the server took for it (OBS-2).
+
+Spans are made with OpenTelemetry's API, which does nothing until somebody sets up its SDK. While nobody has,
+the trace context in a request's ``_meta`` passes on as it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Literal, TypeAlias
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.propagate import extract, inject
+from opentelemetry.trace import ProxyTracerProvider, Span, SpanKind, StatusCode
+
+from holdfast._version import __version__
+from holdfast.hub.records import CallEnded
+
+__all__ = ["Stage", "Trace", "begin", "is_on"]
+
+Stage: TypeAlias = Literal["admission", "wait", "upstream"]
+"""Asking the breaker and for a place; waiting for a connection that is coming up; with the server."""
+
+ANSWERED = ("completed", "tool_error", "rpc_error")
+
+_tracer = trace.get_tracer("holdfast", __version__)
+
+
+class Trace:
+    """The spans of one call."""
+
+    __slots__ = ("_call", "_context", "_stage")
+
+    def __init__(self, call: Span) -> None:
+        self._call = call
+        self._context = trace.set_span_in_context(call)
+        self._stage: Span | None = None
+
+    def enter(self, stage: Stage) -> None:
+        """The call is at this stage now, and no longer at the one before."""
+        self._leave()
+        kind = SpanKind.CLIENT if stage == "upstream" else SpanKind.INTERNAL
+        self._stage = _tracer.start_span(f"holdfast.{stage}", context=self._context, kind=kind)
+
+    def carried(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The parameters of a request, with the stage that it is at as the server's parent."""
+        meta = dict(_meta(params))
+        inject(meta, context=trace.set_span_in_context(self._stage or self._call, self._context))
+        return {**params, "_meta": meta}
+
+    def end(self, ended: CallEnded) -> None:
+        """The call is over."""
+        self._leave(failed=ended.outcome not in ANSWERED)
+        self._call.set_attribute("holdfast.outcome", ended.outcome)
+        if ended.outcome not in ("completed", "cancelled"):
+            self._call.set_attribute("error.type", ended.error or ended.outcome)
+            self._call.set_status(StatusCode.ERROR, ended.reason or None)
+        self._call.end()
+
+    def _leave(self, *, failed: bool = False) -> None:
+        if self._stage is not None:
+            if failed:
+                self._stage.set_status(StatusCode.ERROR)
+            self._stage.end()
+            self._stage = None
+
+
+def is_on() -> bool:
+    """Whether anybody wants spans."""
+    return not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
+
+
+def begin(server: str, method: str, params: Mapping[str, Any]) -> Trace | None:
+    """The trace of a call that begins now, as part of whatever it is made in; None if nobody wants it."""
+    if not is_on():
+        return None
+    attributes = {"holdfast.server": server, "mcp.method.name": method}
+    if method == "tools/call" and isinstance(tool := params.get("name"), str):
+        attributes["gen_ai.tool.name"] = tool
+    return Trace(_tracer.start_span("holdfast.call", context=_parent(params), attributes=attributes))
+
+
+def _parent(params: Mapping[str, Any]) -> Context | None:
+    """What is under way here already; where nothing is, what the request itself says."""
+    if trace.get_current_span().get_span_context().is_valid:
+        return None
+    with suppress(ValueError):
+        return extract({key: value for key, value in _meta(params).items() if isinstance(value, str)})
+    return None
+
+
+def _meta(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    meta = params.get("_meta")
+    return meta if isinstance(meta, Mapping) else {}

@@ -1,0 +1,425 @@
+"""``holdfast doctor`` as people and programs use it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import anyio.to_thread
+import pytest
+from jsonschema import Draft202012Validator
+
+from holdfast.cli import entry
+from holdfast.doctor.codes import CODES
+from holdfast.doctor.schema import schema_text
+from tests.cli.running import LONGEST, Cli, stdio
+from tests.cli.served import PACKAGE
+from tests.peers.http_fault import FaultServer, closed_port, respond
+from tests.peers.leaks import alive
+from tests.peers.mcp_http import McpPeer
+from tests.peers.stdio import StdioPeer
+
+ROOT = Path(__file__).parents[2]
+SECRET = "hunter22-of-ours"
+
+Make = Callable[..., StdioPeer]
+
+
+class Ran(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Clinic(Cli):
+    """The command line in this very process, eighty columns wide: starting Python dozens of times takes a minute."""
+
+    def run(self, *arguments: str, **environment: str) -> Ran:  # type: ignore[override]  # what a process would give
+        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+        surroundings = mock.patch.dict(os.environ, {**self.environment, **environment}, clear=True)
+        here = contextlib.chdir(self.folder)
+        with surroundings, here, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = entry.run(["doctor", *arguments])
+        for stream in (out, err):
+            stream.seek(0)
+        return Ran(code, out.read(), err.read())
+
+
+@pytest.fixture
+def clinic(tmp_path: Path) -> Clinic:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    clinic = Clinic(folder)
+    clinic.environment |= {"PYTHONPATH": PACKAGE, "COLUMNS": "80", "HOLDFAST_TOKEN_STORE": "file"}
+    return clinic
+
+
+def shape() -> Draft202012Validator:
+    return Draft202012Validator(json.loads(schema_text()))
+
+
+# Five broken servers
+
+
+class Newcomer:
+    """Somebody who knows nothing but what the doctor prints: edits the file, exports variables, runs commands."""
+
+    def __init__(self, clinic: Clinic, values: Mapping[str, str]) -> None:
+        self._clinic = clinic
+        self._values = values
+        self._file = clinic.folder / "mcp.json"
+
+    def follow(self, printed: str) -> None:
+        server = ""
+        for line in printed.splitlines():
+            if block := re.match(r"(?:FAILED|warning) +(\S+)", line):
+                server = block[1]
+            elif wrote := re.fullmatch(r" {6}in (\S+):(\d+):\d+ write: (.*)", line):
+                self._write(server, wrote[1], int(wrote[2]), json.loads(f"{{{wrote[3]}}}"))
+            elif typed := re.fullmatch(r" {6}\$ (.*)", line):
+                self._type(typed[1])
+
+    def _write(self, server: str, file: str, line: int, fragment: dict[str, Any]) -> None:
+        assert file == self._file.name
+        assert 0 < line <= len(self._file.read_text().splitlines())
+        document = json.loads(self._file.read_text())
+        _merge(document["mcpServers"][server], fragment)
+        self._file.write_text(json.dumps(document, indent=2))
+
+    def _type(self, command: str) -> None:
+        if asked := re.fullmatch(r"read -rs (\w+) && export \1", command):
+            self._clinic.environment[asked[1]] = self._values[asked[1]]
+        else:
+            subprocess.run(["sh", "-c", command], cwd=self._clinic.folder, check=True)
+
+
+def _merge(into: dict[str, Any], fragment: dict[str, Any]) -> None:
+    for key, value in fragment.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("DOC-4", "DOC-6")
+async def test_a_newcomer_mends_five_broken_servers_by_what_is_printed_alone(clinic: Clinic, stdio_peer: Make) -> None:
+    tools = clinic.folder / "tools"
+    tools.mkdir()
+    (tools / "clinic-python").symlink_to(sys.executable)
+    script = tools / "serve.sh"
+    words = " ".join(f"'{word}'" for word in (sys.executable, *stdio_peer().args))
+    script.write_text(
+        f"#!/bin/sh\n[ \"$CLINIC_KEY\" ] || {{ echo 'error: CLINIC_KEY is not set' >&2; exit 1; }}\nexec {words}\n"
+    )
+    script.chmod(0o644)
+    async with McpPeer() as misplaced, McpPeer(auth="Bearer the-right-token") as guarded:
+        clinic.configure(
+            {
+                "misspelt": {**stdio(stdio_peer()), "command": "clinic-pyhton", "env": {"PATH": f"{tools}:/bin"}},
+                "unset": stdio(stdio_peer(), env={"X": "${env:CLINIC_UNSET}"}),
+                "misplaced": {"url": misplaced.origin.replace("http", "https")},
+                "guarded": {"url": guarded.url},
+                "script": {"command": "./tools/serve.sh"},
+            }
+        )
+        person = Newcomer(
+            clinic, {"CLINIC_UNSET": "a value", "GUARDED_TOKEN": "the-right-token", "CLINIC_KEY": "opensesame"}
+        )
+        ran = await anyio.to_thread.run_sync(clinic.run)
+        assert ran.returncode == 1
+        assert "0 of 5 servers can be used" in ran.stdout
+        for _ in range(3):  # behind https was also the wrong path, and behind the run bit a variable
+            person.follow(ran.stdout)
+            ran = await anyio.to_thread.run_sync(clinic.run)
+            if ran.returncode == 0:
+                break
+    assert "5 of 5 servers can be used" in ran.stdout
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "the-right-token" not in ran.stdout
+
+
+# What is printed
+
+
+@pytest.mark.requirement("DOC-1", "DOC-2")
+def test_people_see_what_is_well_in_a_line_and_the_worst_last(clinic: Clinic, stdio_peer: Make) -> None:
+    with closed_port() as port:
+        clinic.configure(
+            {
+                "down": {"url": f"http://127.0.0.1:{port}/mcp"},
+                "noisy": stdio(stdio_peer("--banner")),
+                "files": stdio(stdio_peer("--tools", "2")),
+                "old": {"command": "x", "enabled": False},
+            }
+        )
+        ran = clinic.run()
+    assert (ran.returncode, ran.stderr) == (1, "")
+    lines = ran.stdout.splitlines()
+    assert lines[0] == f"Configuration: {clinic.folder / 'mcp.json'}"
+    assert re.fullmatch(r"ok       files  2 tools, MCP 2025-11-25, \d+\.\d\d s", lines[2])
+    assert lines[3] == "off      old    disabled in its definition"
+    assert [line.split()[1] for line in lines if line.startswith(("warning", "FAILED"))] == ["noisy", "down"]
+    assert lines[-2:] == [
+        "2 of 3 servers can be used; failed: down",
+        "`holdfast doctor explain HF-REFUSED` tells more of a code.",
+    ]
+    fixed = [line for line in lines if not line.startswith(("      $ ", "      in ", "    | ", "Configuration"))]
+    assert max(map(len, fixed)) <= 80
+    assert "\x1b" not in ran.stdout
+
+
+@pytest.mark.requirement("DOC-7")
+def test_programs_get_the_same_as_json_of_the_published_schema(clinic: Clinic, stdio_peer: Make) -> None:
+    with closed_port() as port:
+        clinic.configure({"files": stdio(stdio_peer()), "down": {"url": f"http://127.0.0.1:{port}/mcp"}})
+        ran = clinic.run("--json", "--timeout", "20")
+    assert (ran.returncode, ran.stderr) == (1, "")
+    report = json.loads(ran.stdout)
+    shape().validate(report)
+    assert (report["version"], report["ok"]) == (1, False)
+    assert [(server["id"], server["health"], server["tools"]) for server in report["servers"]] == [
+        ("files", "healthy", 5),
+        ("down", "failed", None),
+    ]
+    (found,) = (one for result in report["servers"][1]["checks"] for one in result["findings"])
+    assert (found["code"], found["severity"]) == ("HF-REFUSED", "error")
+    assert found["remedy"]["commands"] == ["ss -ltn"]
+
+
+@pytest.mark.requirement("DOC-7")
+def test_the_schema_that_is_checked_in_is_fresh() -> None:
+    assert (ROOT / "schema/doctor.schema.json").read_text() == schema_text(), "run `make schema`"
+    Draft202012Validator.check_schema(json.loads(schema_text()))
+
+
+def test_the_checks_are_listed_with_what_they_find(clinic: Clinic) -> None:
+    ran = clinic.run("--list-checks")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "  port       whether its port, or the proxy's, accepts a connection (after name)" in ran.stdout
+    assert "HF-REFUSED" in ran.stdout
+
+
+@pytest.mark.requirement("DOC-8")
+@pytest.mark.parametrize("written", ["HF-REFUSED", "refused"])
+def test_a_code_is_explained(clinic: Clinic, written: str) -> None:
+    ran = clinic.run("explain", written)
+    assert ran.returncode == 0
+    assert ran.stdout == (
+        "HF-REFUSED  error\n"
+        "  Nothing listens at the address.\n"
+        "  Cause: The machine answered, and refused: the server is not running, or\n"
+        "         listens on another port.\n"
+        "  Cure:  Start it, or correct the port in `url`.\n"
+    )
+
+
+@pytest.mark.requirement("DOC-8")
+def test_the_reference_has_every_code_with_its_cause_and_cure() -> None:
+    page = (ROOT / "docs/reference/doctor.md").read_text()
+    for code in CODES.values():
+        assert f"### {code.id}" in page
+        assert code.cause in page
+        assert code.cure in page
+    assert set(re.findall(r"### (HF-[A-Z-]+)", page)) == set(CODES)
+
+
+@pytest.mark.requirement("DOC-8")
+def test_what_was_mended_is_told(clinic: Clinic) -> None:
+    clinic.configure({"off": {"command": "x", "enabled": False, "env": {"API_KEY": SECRET}}})
+    file = clinic.folder / "mcp.json"
+    file.chmod(0o644)
+    ran = clinic.run("--fix")
+    assert ran.returncode == 0
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    told = " ".join(ran.stdout.split())
+    assert f"--fix, done: {file} can be read by you alone now (mode 600) (HF-FILE-READABLE)" in told
+
+
+# Exit codes
+
+
+@pytest.mark.requirement("DOC-6")
+def test_nothing_configured_is_no_failure_and_says_where_it_looked(clinic: Clinic) -> None:
+    ran = clinic.run()
+    assert (ran.returncode, ran.stderr) == (0, "")
+    for place in ("mcp.json", ".mcp.json", ".vscode/mcp.json", ".config/holdfast/mcp.json"):
+        assert f"  {clinic.folder / place}" in ran.stdout
+    as_json = json.loads(clinic.run("--json").stdout)
+    shape().validate(as_json)
+    assert (as_json["ok"], as_json["file"], len(as_json["searched"]) >= 4) == (True, None, True)
+
+
+@pytest.mark.requirement("DOC-6")
+def test_a_file_without_servers_is_no_failure(clinic: Clinic) -> None:
+    clinic.configure({})
+    ran = clinic.run()
+    assert ran.returncode == 0
+    assert "no servers are configured there" in ran.stdout
+
+
+BROKEN = {
+    "empty": (b"", ""),
+    "cut short": (b'{"mcpServers": {"a": {"command": "x"}', ":1:"),
+    "a missing comma": (b'{"mcpServers": {\n"a": {"command": "x"}\n"b": {"command": "y"}}}', ":3:"),
+    "no JSON at all": (b"servers:\n  - a\n", ":1:1"),
+    "a list": (b"[]", ":1:1"),
+    "a text": (b'"hello"', ":1:1"),
+    "servers that are a list": (b'{"mcpServers": [1]}', ":1:16"),
+    "an unknown key": (b'{"mcpServerz": {}}', ":1:2"),
+    "an unknown setting": (b'{"mcpServers": {}, "holdfast": {"lood": {}}}', ":1:33"),
+    "a bad setting": (b'{"mcpServers": {}, "holdfast": {"load": {"attempts": "many"}}}', ":1:"),
+    "settings at odds": (b'{"holdfast": {"load": {"attemptTimeout": "9s", "totalTimeout": "1s"}}}', ":1:"),
+    "a key twice": (b'{"mcpServers": {}, "mcpServers": {}}', ":1:"),
+    "no UTF-8": (b'{"mcpServers": {"\xff": {}}}', ""),
+    "binary": (b"\x00\x01\x02\x7fELF", ":1:1"),
+    "too deep": (b"[" * 5000, ":1:"),
+}
+
+
+@pytest.mark.requirement("DOC-6")
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_wholly_broken_file_is_told_with_its_place_and_cause(clinic: Clinic, kind: str) -> None:
+    content, place = BROKEN[kind]
+    file = clinic.folder / "mcp.json"
+    file.write_bytes(content)
+    ran = clinic.run()
+    assert (ran.returncode, ran.stderr) == (1, "")
+    assert "HF-CONFIG" in ran.stdout
+    assert f"{file}{place}" in "".join(ran.stdout.split())
+    assert "nothing was checked: correct this first" in ran.stdout
+    assert "Traceback" not in ran.stdout
+
+
+@pytest.mark.requirement("DOC-6", "DOC-7")
+@pytest.mark.parametrize("content", [b"[", b"\xff"])
+def test_a_wholly_broken_file_is_json_for_programs(clinic: Clinic, content: bytes) -> None:
+    (clinic.folder / "mcp.json").write_bytes(content)
+    ran = clinic.run("--json")
+    report = json.loads(ran.stdout)
+    shape().validate(report)
+    assert (ran.returncode, report["ok"], report["servers"]) == (1, False, [])
+
+
+@pytest.mark.requirement("DOC-6")
+@pytest.mark.parametrize("kind", ["missing", "folder"])
+def test_a_file_that_is_named_and_cannot_be_read_is_a_failure(clinic: Clinic, kind: str) -> None:
+    place = clinic.folder / kind
+    if kind == "folder":
+        place.mkdir()
+    ran = clinic.run("--config", str(place))
+    assert (ran.returncode, ran.stderr) == (1, "")
+    assert str(place) in ran.stdout
+
+
+WRONG = [("--nonsense",), ("--timeout", "0"), ("--timeout", "soon"), ("nobody",), ("explain",), ("explain", "HF-NO")]
+
+
+@pytest.mark.requirement("DOC-6")
+@pytest.mark.parametrize("arguments", WRONG)
+def test_wrong_usage_is_told_apart(clinic: Clinic, arguments: tuple[str, ...]) -> None:
+    clinic.configure({"somebody": {"command": "x"}})
+    ran = clinic.run(*arguments)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.requirement("DOC-6")
+def test_wrong_usage_and_a_broken_file_cost_no_import_of_the_client(clinic: Clinic) -> None:
+    (clinic.folder / "broken.json").write_text("[")
+    clinic.configure({"somebody": {"command": "x"}})
+    program = f"""
+import sys
+from holdfast.cli.entry import run
+for arguments in [*{WRONG!r}, ("--config", "broken.json"), ("explain", "refused")]:
+    run(["doctor", *arguments])
+sys.exit("mcp" in sys.modules or "httpx2" in sys.modules)
+"""
+    process = [sys.executable, "-c", program]
+    ran = subprocess.run(process, cwd=clinic.folder, env=clinic.environment, capture_output=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_a_misspelt_server_is_told_with_the_nearest(clinic: Clinic) -> None:
+    clinic.configure({"weather": {"command": "x"}})
+    ran = clinic.run("wether")
+    assert ran.stderr == "error: no server named `wether` is configured\n\nhint: did you mean `weather`?\n"
+
+
+# Secrets
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("MSG-6")
+@pytest.mark.parametrize("options", [(), ("--json",), ("--fix",)])
+async def test_no_secret_is_in_any_output_or_file(clinic: Clinic, stdio_peer: Make, options: tuple[str, ...]) -> None:
+    planted = {
+        name: f"planted-{name}-{os.getpid()}" for name in ("env", "header", "query", "user", "arg", "body", "var")
+    }
+    refusal = respond(401, f"bad token {planted['header']}", {"www-authenticate": f'Bearer x="{planted["header"]}"'})
+    async with FaultServer(refusal) as server:
+        origin = server.origin.replace("//", f"//me:{planted['user']}@")
+        clinic.configure(
+            {
+                "a": {
+                    "url": f"{origin}/mcp?api_key={planted['query']}",
+                    "headers": {"Authorization": f"Bearer {planted['header']}"},
+                },
+                "b": stdio(
+                    stdio_peer("--exit-at-once", "3", "--stderr", f"cannot use {planted['env']} and {planted['var']}"),
+                    env={"API_KEY": planted["env"], "OTHER": "${PLANTED}"},
+                ),
+                "c": {"command": "no-such-command", "args": ["--token", planted["arg"]]},
+                "d": {"comand": planted["body"], "url": f"http://me:{planted['user']}@x/", "headers": {"X": 5}},
+            }
+        )
+        ran = await anyio.to_thread.run_sync(lambda: clinic.run(*options, PLANTED=planted["var"], HOLDFAST_DEBUG="1"))
+    assert ran.returncode == 1
+    kept = [file for file in clinic.folder.rglob("*") if file.is_file() and file.name != "mcp.json"]
+    everything = ran.stdout + ran.stderr + "".join(file.read_text(errors="replace") for file in kept)
+    assert [name for name, secret in planted.items() if secret in everything] == []
+
+
+# On a terminal
+
+
+@pytest.mark.parametrize("no_colour", ["", "1"])
+def test_there_is_colour_on_a_terminal_unless_it_is_not_wanted(
+    no_colour: str, clinic: Clinic, stdio_peer: Make
+) -> None:
+    clinic.configure({"we[/bold]ird": stdio(stdio_peer())})
+    with clinic.on_terminal("doctor", **({"NO_COLOR": no_colour} if no_colour else {})) as terminal:
+        assert terminal.code() == 0
+    assert re.search(r"ok +we\[/bold\]ird  5 tools", terminal.text)
+    assert ("\x1b[32m" in terminal.seen) == (not no_colour)
+
+
+@pytest.mark.timeout(LONGEST)
+def test_progress_is_shown_and_ctrl_c_ends_everything(clinic: Clinic, stdio_peer: Make, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    os.mkfifo(journal)
+    slow = stdio_peer("--never-answer", "--grandchild", "--log", str(journal))
+    clinic.configure({"fast": stdio(stdio_peer()), "[red]slow": stdio(slow)})
+    with (
+        clinic.on_terminal("doctor", "--timeout", "50") as terminal,
+        os.fdopen(os.open(journal, os.O_RDWR)) as heard,
+    ):
+        terminal.until("1 of 2 servers checked; waiting for [red]slow")
+        pids = [int(heard.readline().split()[1]) for _ in ("the child", "its own child")]
+        terminal.press("\x03")
+        assert terminal.code() == 130
+    assert "Traceback" not in terminal.text
+    assert not any(map(alive, pids))

@@ -1,0 +1,121 @@
+"""On the first run a list waits a moment for servers that are coming up: a client may never ask again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+import pytest
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.types import Receive, Scope, Send
+
+from holdfast.front.app import create_app
+from holdfast.hub.hub import Hub
+from holdfast.testing import FakeClock
+from tests.front.conftest import Era, Person, front, text_of
+from tests.front.origin import Origin, running
+from tests.front.web import serving
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-9")]
+
+
+@dataclass
+class _Slow:
+    """A server that answers nobody until it may."""
+
+    url: str = ""
+    asked: anyio.Event = field(default_factory=anyio.Event)
+    may: anyio.Event = field(default_factory=anyio.Event)
+
+
+@asynccontextmanager
+async def _slow() -> AsyncIterator[_Slow]:
+    slow, sessions = _Slow(), StreamableHTTPSessionManager(Origin())
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http"  # it has no lifespan, and the web server tries
+        slow.asked.set()
+        await slow.may.wait()
+        await sessions.handle_request(scope, receive, send)
+
+    async with sessions.run(), serving(app) as base:
+        slow.url = f"{base}/mcp"
+        try:
+            yield slow
+        finally:
+            slow.may.set()
+
+
+async def test_the_first_list_waits_for_a_server_of_which_nothing_is_known_yet(client_era: Era, ada: Person) -> None:
+    async with (
+        running() as origin,
+        _slow() as slow,
+        front(
+            {"quick": {"url": origin.url}, "slow": {"url": slow.url}}, wait=False, call={"readyTimeout": "60s"}
+        ) as served,
+    ):
+        names: list[str] = []
+
+        async def list_once() -> None:
+            async with ada.client(served.all, client_era) as client:
+                names.extend(tool.name for tool in (await client.list_tools()).tools)
+
+        with anyio.fail_after(20):
+            await slow.asked.wait()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(list_once)
+                await served.hub.slot("quick").has_outcome.wait()
+                slow.may.set()
+    assert {"quick__echo", "slow__echo"} <= set(names)
+
+
+async def test_a_first_call_waits_for_its_server_to_be_known(ada: Person) -> None:
+    async with (
+        _slow() as slow,
+        front({"slow": {"url": slow.url}}, wait=False, call={"readyTimeout": "60s"}) as served,
+        ada.client(served.all, "modern") as client,
+    ):
+        answers: list[str] = []
+
+        async def call() -> None:
+            answers.append(text_of(await client.call_tool("slow__echo", {"text": "hi"})))
+
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(call)
+                await slow.asked.wait()
+                slow.may.set()
+    assert answers == ["hi"]
+
+
+async def test_a_server_that_hangs_keeps_a_list_waiting_only_in_its_first_moments(ada: Person) -> None:
+    clock = FakeClock()
+    async with running() as origin, _slow() as slow:
+        servers = {"quick": {"url": origin.url}, "slow": {"url": slow.url}}
+        patient = {"load": {"attemptTimeout": "60s", "totalTimeout": "60s"}}
+        hub = Hub.from_config({"mcpServers": servers, "holdfast": patient}, clock=clock)
+        app = create_app(hub)
+        async with hub, serving(app) as base, ada.client(f"{base}/mcp", "modern") as client:
+            with anyio.fail_after(20):
+                await slow.asked.wait()
+                await hub.slot("quick").has_outcome.wait()
+                await clock.advance(6)
+                names = [tool.name for tool in (await client.list_tools()).tools]
+    assert "quick__echo" in names
+    assert "slow__echo" not in names
+
+
+async def test_one_servers_own_endpoint_waits_for_no_other(ada: Person) -> None:
+    async with (
+        running() as origin,
+        _slow() as slow,
+        front(
+            {"quick": {"url": origin.url}, "slow": {"url": slow.url}}, wait=False, call={"readyTimeout": "60s"}
+        ) as served,
+    ):
+        with anyio.fail_after(20):
+            async with ada.client(served.one("quick"), "modern") as client:
+                names = [tool.name for tool in (await client.list_tools()).tools]
+    assert "echo" in names
