@@ -26,6 +26,9 @@ DOCS = Path(__file__).parent
 COMMANDS = DOCS / "reference" / "commands.md"
 CONTROL_API = DOCS / "reference" / "control-api.md"
 
+PLAIN = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
+"""The terminal for which the help is written."""
+
 HEAD = """\
 # Commands
 
@@ -205,6 +208,7 @@ def _kind(schema: dict[str, Any]) -> str:
 
 def main() -> int:
     """Write the pages, or with ``--check`` say whether they are fresh."""
+    os.environ.update(PLAIN)
     fresh = {COMMANDS: commands(), CONTROL_API: control_api(), DOCTOR: doctor(), **observing()}
     if "--check" in sys.argv:
         return 0 if all(page.exists() and page.read_text() == text for page, text in fresh.items()) else 1
