@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from observing import observing
 
@@ -24,6 +25,9 @@ from holdfast.doctor.codes import GROUPS, Code
 DOCS = Path(__file__).parent
 COMMANDS = DOCS / "reference" / "commands.md"
 CONTROL_API = DOCS / "reference" / "control-api.md"
+
+PLAIN = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
+"""The terminal for which the help is written."""
 
 HEAD = """\
 # Commands
@@ -103,11 +107,13 @@ def commands() -> str:
 
 
 def _help(*command: str) -> str:
-    """In this process: one for each of some thirty commands would take a minute on a busy machine."""
-    os.environ.update(COLUMNS="80", NO_COLOR="1", TERM="dumb")
-    with redirect_stdout(io.StringIO()) as out:
-        run([*command, "--help"])
-    return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines())
+    """In this very process: starting Python for each command would take most of a minute."""
+    printed = io.StringIO()
+    look = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
+    with mock.patch.dict(os.environ, look), contextlib.redirect_stdout(printed):
+        if code := run([*command, "--help"]):
+            raise SystemExit(f"holdfast {' '.join(command)} --help ended with {code}")
+    return "\n".join(line.rstrip() for line in printed.getvalue().strip("\n").splitlines())
 
 
 def _subcommands(text: str) -> list[str]:
@@ -202,6 +208,7 @@ def _kind(schema: dict[str, Any]) -> str:
 
 def main() -> int:
     """Write the pages, or with ``--check`` say whether they are fresh."""
+    os.environ.update(PLAIN)
     fresh = {COMMANDS: commands(), CONTROL_API: control_api(), DOCTOR: doctor(), **observing()}
     if "--check" in sys.argv:
         return 0 if all(page.exists() and page.read_text() == text for page, text in fresh.items()) else 1
