@@ -37,7 +37,11 @@ COMMANDS = {
 
 @pytest.fixture
 def hub() -> Iterator[HubPeer]:
-    lines = [line("ready"), line("breaker open for 60 s after 3 failures", "hub", "warning"), line(" ".join(["long"] * 40))]
+    lines = [
+        line("ready"),
+        line("breaker open for 60 s after 3 failures", "hub", "warning"),
+        line(" ".join(["long"] * 40)),
+    ]
     with hub_peer(*fleet()) as peer:
         peer.answers["POST /api/servers/vault/reconnect"] = (502, {"error": "it answered 401", "hint": "log in"})
         peer.answers["GET /api/servers/notes/logs"] = (200, {"server": "notes", "lines": lines})

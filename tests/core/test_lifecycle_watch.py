@@ -212,6 +212,46 @@ def test_a_server_that_starts_is_tried_for_a_minute_beside_its_budget_and_then_l
 
 
 @pytest.mark.requirement("LIFE-22")
+def test_a_server_that_cuts_off_the_first_reconnect_as_it_goes_away_is_looked_at_too() -> None:
+    world = connected(WATCHABLE)
+    world.send(TransportLost(world.lease))
+    world.fail(reason="reset", cut=True)
+    world.advance(0.25)
+    assert world.look is not None
+    world.send(Looked(world.look, listening=True))
+    assert world.dials[-1].cause is Cause.WATCH
+    world.connect("read")
+    assert world.state() is State.CONNECTED
+
+
+@pytest.mark.requirement("LIFE-5", "LIFE-22")
+def test_a_server_that_cuts_off_every_dial_is_left_to_its_budget_after_a_minute() -> None:
+    world = connected(WATCHABLE)
+    world.send(TransportLost(world.lease))
+    for _ in range(1000):
+        if world.dial is not None:
+            world.fail(reason="reset", cut=True)
+        if world.look is not None:
+            world.send(Looked(world.look, listening=True))
+        else:
+            world.sleep()
+        if world.now > 299.0:
+            break
+    causes = [dial.cause for dial in world.dials]
+    assert causes.count(Cause.RECONNECT) == 5
+    assert causes.count(Cause.WATCH) <= 75
+    assert world.state() is State.PERMANENTLY_FAILED
+
+
+@pytest.mark.requirement("LIFE-22")
+def test_a_server_that_never_was_up_and_cuts_off_whoever_dials_is_not_looked_at() -> None:
+    world = started(WATCHABLE)
+    world.fail(reason="reset", cut=True)
+    world.advance(0.9)
+    assert world.looks == []
+
+
+@pytest.mark.requirement("LIFE-22")
 def test_a_server_that_starts_and_dies_again_is_looked_at_at_the_pace_of_the_whole_outage() -> None:
     world = connected(WATCHABLE)
     world.send(TransportLost(world.lease))

@@ -178,6 +178,7 @@ class World:
         reason: str = "no luck",
         *,
         refused: bool = False,
+        cut: bool = False,
         neutral: bool = False,
         retry_after: float | None = None,
     ) -> tuple[Effect, ...]:
@@ -185,7 +186,7 @@ class World:
         assert self.dial is not None, "nothing is being dialed"
         generation = self.dial.generation
         return self.send(
-            DialFailed(generation, status, reason, refused=refused, neutral=neutral, retry_after=retry_after)
+            DialFailed(generation, status, reason, refused=refused, cut=cut, neutral=neutral, retry_after=retry_after)
         )
 
     def fail_until_parked(self, *, refused: bool = False) -> int:

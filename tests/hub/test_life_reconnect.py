@@ -219,6 +219,22 @@ async def _times_out(hub: Hub) -> None:
         await hub.call_tool("a__slow")
 
 
+@pytest.mark.requirement("LIFE-22")
+async def test_a_server_that_cuts_off_the_first_reconnect_is_back_within_a_second() -> None:
+    clock = FakeClock()
+    async with McpPeer(get_stream=True) as peer, running({"a": peer}, clock=clock) as hub:
+        await hub.ready()
+        with anyio.fail_after(5):
+            await peer.streaming()
+        await peer.stop()
+        peer.script = reset_before_answer
+        await peer.start()
+        await until(hub, "a", lambda: hub.server_health("a").attempts == 1)
+        peer.script = peer.healthy
+        await clock.advance(1)
+        await reaches(hub, "a")
+
+
 @pytest.mark.requirement("LIFE-19", "LIFE-22")
 async def test_a_parked_server_that_listens_again_but_answers_503_is_back_within_a_second_of_being_well() -> None:
     clock = FakeClock()

@@ -255,6 +255,7 @@ def _failed(lease: Lease, seen: Evidence, *, ever_connected: bool) -> FailedDial
         verdict.status,
         reason=verdict.reason,
         refused=_nobody_listens(seen),
+        cut=isinstance(seen, NetworkFailure) and seen.fault in (NetworkFault.RESET, NetworkFault.CLOSED),
         neutral=isinstance(seen, BadConfig),
         retry_after=verdict.retry_after,
     )

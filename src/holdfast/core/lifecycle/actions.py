@@ -173,8 +173,10 @@ def _dial_failed(life: Lifecycle, dial: Dialing, event: DialFailed, turn: Turn) 
         life.begin_dial(Cause.LOGIN, turn)
         return
     life.plan_retry(turn, planned=dial.retry_at, retry_after=event.retry_after)
+    # One that was up, and cuts off whoever dials it, is most likely restarting: soon it refuses, or is back.
+    leaving = event.cut and life.ever_connected and not life.lookout.watching
     transient = event.status == "transient"
-    life.plan_look(turn, refused=event.refused, transient=transient, retry_after=event.retry_after)
+    life.plan_look(turn, refused=event.refused or leaving, transient=transient, retry_after=event.retry_after)
 
 
 def _gave_up(life: Lifecycle, event: GaveUp, turn: Turn) -> None:

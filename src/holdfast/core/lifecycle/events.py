@@ -151,6 +151,8 @@ class DialFailed(OfDial):
     reason: str = ""
     refused: bool = False
     """Nothing listens: a bare TCP connect will show when that changes."""
+    cut: bool = False
+    """It listened, and the connection was cut before an answer: it may just be going away."""
     neutral: bool = False
     """The definition is at fault, not the server: says nothing to the breaker."""
     retry_after: float | None = None
