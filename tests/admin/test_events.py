@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from holdfast.admin import feed as feeds
-from holdfast.admin.feed import EVENTS, KEEP_ALIVE, Feed, told
+from holdfast.admin.feed import EVENTS, KEEP_ALIVE, Feed, _Follower, told
 from holdfast.admin.history import History
 from holdfast.admin.views import About, Views
 from holdfast.config.load import config_from_mapping
@@ -185,3 +185,16 @@ async def test_whoever_leaves_is_forgotten() -> None:
         with anyio.fail_after(20):
             await followers.left.wait()
         assert not followers
+
+
+@pytest.mark.requirement("OBS-1")
+def test_a_server_that_changes_many_times_in_a_moment_is_shown_once() -> None:
+    follower = _Follower()
+    for _ in range(10):
+        follower.touched("x")
+    assert follower.to_show(1.0) == ["x"]
+    for _ in range(10):
+        follower.touched("x")
+    assert follower.to_show(1.0 + feeds.AGAIN_SECONDS / 2) == []
+    assert follower.to_show(1.0 + feeds.AGAIN_SECONDS) == ["x"]
+    assert follower.to_show(9.0) == []

@@ -20,6 +20,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from holdfast.cli import entry
+from holdfast.control.find import Found, noted
 from holdfast.doctor.codes import CODES
 from holdfast.doctor.schema import schema_text
 from tests.cli.running import LONGEST, Cli, stdio
@@ -260,6 +261,17 @@ def test_nothing_configured_is_no_failure_and_says_where_it_looked(clinic: Clini
     as_json = json.loads(clinic.run("--json").stdout)
     shape().validate(as_json)
     assert (as_json["ok"], as_json["file"], len(as_json["searched"]) >= 4) == (True, None, True)
+
+
+@pytest.mark.requirement("DOC-6")
+def test_where_only_a_hub_has_a_file_that_one_is_named(clinic: Clinic) -> None:
+    state = clinic.folder / "state"
+    clinic.environment["XDG_STATE_HOME"] = str(state)
+    hub = Found(url="http://127.0.0.1:1", token="t", pid=os.getpid(), started=1.0, config="/a/mcp.json", version="1")
+    with noted(hub, environ={"XDG_STATE_HOME": str(state)}):
+        ran = clinic.run()
+    assert ran.returncode == 0
+    assert "`holdfast doctor --config /a/mcp.json` looks at that one" in ran.stdout
 
 
 @pytest.mark.requirement("DOC-6")

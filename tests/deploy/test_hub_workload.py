@@ -73,6 +73,12 @@ class Workload:
             answer = await client.get(f"http://127.0.0.1:{self.port}{get['path']}", headers=headers)
         return answer.status_code
 
+    async def scrape(self, **headers: str) -> httpx2.Response:
+        """As Prometheus does it: by the pod's own address."""
+        async with httpx2.AsyncClient(trust_env=False) as client:
+            named = {"host": f"{POD_IP}:{self.port}", **headers}
+            return await client.get(f"http://127.0.0.1:{self.port}/metrics", headers=named)
+
 
 def _free_port() -> int:
     with socket.socket() as sock:
@@ -94,10 +100,13 @@ async def test_the_rendered_container_serves_its_targets_and_answers_its_own_pro
             assert await workload.probe("startupProbe") == 200
             assert await workload.probe("livenessProbe") == 200
             assert await workload.probe("readinessProbe") == 200
+            strangers, scraped = await workload.scrape(), await workload.scrape(authorization=f"Bearer {TOKEN}")
             hub.send(signal.SIGTERM)
             assert await hub.ended() == 0
     assert stranger.status["hub"] == "denied"
     assert known.status["hub"] == "available"
+    assert strangers.status_code == 401
+    assert 'holdfast_server_state{server="github",state="connected"} 1.0' in scraped.text
     assert any(tool.name.startswith("github__") for tool in known.tools)
     assert TOKEN not in hub.out + hub.err
     assert CONTROL not in hub.out + hub.err

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from holdfast._version import __version__
 from holdfast.admin.history import History
-from holdfast.admin.words import STATUS, Facts, Words, words_for
+from holdfast.admin.words import STATUS, Facts, Words, pasteable, words_for
 from holdfast.config.spec import BadServer, ServerSpec
 from holdfast.config.targets import targets_of
 from holdfast.control.models import (
@@ -53,6 +53,8 @@ class About:
     config: str = ""
     demo: bool = False
     identity: str = ""
+    program: str = "holdfast"
+    """How a person starts Holdfast on this machine."""
     config_problem: str = ""
     draining: bool = False
 
@@ -80,6 +82,7 @@ class Views:
             config=about.config,
             config_problem=about.config_problem,
             demo=about.demo,
+            program=about.program,
             draining=draining,
             ready=not draining and all(hub.slot(name).has_outcome.is_set() for name in hub.config.servers),
             catalog_version=hub.catalog.version,
@@ -106,7 +109,7 @@ class Views:
             status=STATUS[health.state],
             summary=words.summary,
             action=words.action,
-            command=words.command,
+            command=pasteable(words.command, program=self._about.program, config=self._about.config),
             reason=health.reason,
             since=past.since,
             generation=health.generation,

@@ -17,7 +17,7 @@ from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.core.messages import Failure, for_user
 
-__all__ = ["STATUS", "Facts", "Words", "words_for"]
+__all__ = ["STATUS", "Facts", "Words", "pasteable", "words_for"]
 
 STATUS: dict[State, Status] = {
     State.CONNECTED: "available",
@@ -75,6 +75,19 @@ def words_for(health: Health, facts: Facts) -> Words:
             return Words("At rest: it is started at its first use.")
         case State.DISCONNECTED:
             return Words("Not connected: the hub has not begun with it, or is closing.")
+
+
+def pasteable(command: str, *, program: str, config: str) -> str:
+    """A command as it works in any folder: by the program's name there, on the file that the hub serves."""
+    name, _, rest = command.partition(" ")
+    if name != "holdfast":
+        return command
+    reads_the_file = rest.startswith(_READ_THE_FILE) and config and "--config" not in rest
+    return f"{program} {rest}" + (f" --config {shlex.quote(config)}" if reads_the_file else "")
+
+
+_READ_THE_FILE = ("doctor ", "login ")
+"""The commands that look for an mcp.json themselves; the others look for the hub."""
 
 
 def _connected(health: Health, facts: Facts) -> Words:

@@ -13,6 +13,7 @@ from pathlib import Path
 from holdfast._version import __version__
 from holdfast.admin.app import Admin, MayRead
 from holdfast.admin.views import About
+from holdfast.cli.address import typed_command
 from holdfast.control.find import TOKEN_VARIABLE, Found, noted
 from holdfast.errors import UsageError
 from holdfast.front.guard import TokenPolicy
@@ -48,7 +49,13 @@ def control_token(environ: Mapping[str, str], *, callers: str | None) -> str:
 def admin_of(hub: Hub, endpoint: str, *, demo: bool, token: str, callers: TokenPolicy | None) -> Admin:
     """The admin side of a hub that is about to be served; where callers need a token, its metrics need one too."""
     source = hub.config.source
-    about = About(endpoint=endpoint, config=str(source.absolute()) if source else "", demo=demo, identity=IDENTITY)
+    about = About(
+        endpoint=endpoint,
+        config=str(source.absolute()) if source else "",
+        demo=demo,
+        identity=IDENTITY,
+        program=typed_command(),
+    )
     return Admin(hub, about, control_token=token, metrics_for=_known_to(callers) if callers is not None else None)
 
 

@@ -141,6 +141,7 @@ class HubView(Shape):
     config: str = Field(default="", description="The file that is served; empty if there is none")
     config_problem: str = Field(default="", description="Why the last edit of that file was not taken; empty if it was")
     demo: bool = False
+    program: str = Field(default="holdfast", description="How a person starts Holdfast on the hub's machine")
     draining: bool = False
     ready: bool = False
     catalog_version: int = 0

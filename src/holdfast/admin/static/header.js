@@ -222,9 +222,9 @@ function banners(hub) {
         "p",
         { class: "banner", "data-kind": "hint" },
         "This is the demo fleet: its servers fail on purpose, each in its own way. In a second terminal, ",
-        el("code", {}, "holdfast demo break notes"),
+        el("code", {}, `${hub.program} demo break notes`),
         " breaks one and ",
-        el("code", {}, "holdfast demo heal vault"),
+        el("code", {}, `${hub.program} demo heal vault`),
         " heals one.",
       ),
     );
