@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast.auth.store import TokenStore
-from tests.peers.guarded import Guarded, guarded
+from tests.peers.guarded import PLANTED, Guarded, guarded
 
 
 @pytest.fixture
@@ -31,3 +31,18 @@ def free_port() -> int:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]
     return port
+
+
+@pytest.fixture(autouse=True)
+def nothing_planted_is_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> Iterator[None]:
+    """Fail every test that leaves a token in a log, in an output, or in a file that is not the store."""
+    caplog.set_level("DEBUG")
+    yield
+    shown = capfd.readouterr()
+    assert PLANTED not in caplog.text
+    assert PLANTED not in shown.out + shown.err
+    for file in tmp_path.rglob("*"):
+        if file.is_file() and not file.name.startswith("auth.json"):
+            assert PLANTED.encode() not in file.read_bytes(), file

@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.auth.bearer import Logins
 from holdfast.auth.login import log_in, log_out
+from holdfast.auth.loopback import listening
 from holdfast.auth.store import TokenStore
 from holdfast.errors import LoginFailed
 from holdfast.hub.loader import Loader
@@ -51,6 +52,40 @@ async def test_a_client_that_nobody_knows_is_registered_once(peer: Guarded, stor
     assert first.client.origin == "registered"
     assert second.client == first.client
     assert len(await peer.seen("register")) == 1
+
+
+@pytest.mark.requirement("AUTH-4")
+async def test_a_registration_that_was_forgotten_or_is_for_another_place_is_made_anew(
+    peer: Guarded, store: TokenStore, free_port: int
+) -> None:
+    first, _ = await logged_in(peer.spec(), store)
+    await peer.behave(forgets_clients=True)
+    with pytest.raises(LoginFailed, match="invalid_client"):
+        await logged_in(peer.spec(), store)
+    await peer.behave(forgets_clients=False)
+    second, _ = await logged_in(peer.spec(), store)
+    third, _ = await logged_in(peer.spec(oauth={"callbackPort": free_port}), store)
+    assert len({first.client.id, second.client.id, third.client.id}) == 3
+    assert third.client.redirect_uri == f"http://localhost:{free_port}/callback"
+
+
+@pytest.mark.requirement("AUTH-4")
+async def test_a_registration_moves_to_another_port_if_its_own_is_taken(peer: Guarded, store: TokenStore) -> None:
+    first, _ = await logged_in(peer.spec(), store)
+    async with listening(first.client.redirect_uri):
+        second, _ = await logged_in(peer.spec(), store)
+    assert second.client.redirect_uri != first.client.redirect_uri
+
+
+async def test_what_is_pasted_and_holds_no_answer_is_told_as_that(peer: Guarded, store: TokenStore) -> None:
+    class Hasty(Browser):
+        async def paste(self) -> str:
+            return "http://127.0.0.1:8765/callback"
+
+    async with Hasty(elsewhere=True) as hasty:
+        with pytest.raises(LoginFailed, match="no answer in that address") as failed:
+            await log_in(peer.spec(), store=store, person=hasty, how="paste")
+    assert "the whole address" in failed.value.hint
 
 
 @pytest.mark.requirement("AUTH-4")

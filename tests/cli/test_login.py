@@ -56,10 +56,11 @@ def nothing_planted(folder: Path, *outputs: str) -> None:
 @pytest.mark.requirement("AUTH-1", "MSG-6")
 def test_somebody_logs_in_looks_and_logs_out(cli: Cli, peer: Guarded, browser: str) -> None:
     cli.configure({"files": {"url": peer.url}, "tool": {"command": "cat"}})
+    behave(peer, expires_in=7000)
     login = cli.run("login", "files", BROWSER=browser)
     assert login.stderr.startswith(f"Logging in to files at {peer.address}, asking for: files:read\nOpening your")
     assert login.stdout == (
-        "Logged in to files. Granted: files:read. It ends in 60 min, and is renewed by itself."
+        "Logged in to files. Granted: files:read. It ends in 2 h, and is renewed by itself."
         " The tokens are in a file that only you can read.\nIt works: 2 tools.\n"
     )
     assert login.returncode == 0
@@ -67,7 +68,7 @@ def test_somebody_logs_in_looks_and_logs_out(cli: Cli, peer: Guarded, browser: s
     assert stat.S_IMODE(store.stat().st_mode) == 0o600
     status = cli.run("auth", "status")
     assert status.stdout == (
-        "files  logged in; its token ends in 60 min and is renewed by itself\n"
+        "files  logged in; its token ends in 2 h and is renewed by itself\n"
         f"  for files:read, by {peer.address}, kept in {store}\n"
         "tool  takes no login (it is a command)\n"
     )
@@ -138,11 +139,14 @@ def test_a_login_that_fails_says_why_without_a_traceback(cli: Cli, peer: Guarded
     [
         (["login", "fils"], 1, "did you mean files?"),
         (["login", "tool"], 1, "`tool` is a command that is started here"),
+        (["login", "keyed"], 1, "a login would not be used"),
         (["login", "files", "--device", "--paste"], 2, "contradict each other"),
     ],
 )
 def test_a_command_that_cannot_be_done_says_what_instead(arguments: list[str], code: int, words: str, cli: Cli) -> None:
-    cli.configure({"files": {"url": "https://files.invalid/mcp"}, "tool": {"command": "cat"}})
+    url = "https://files.invalid/mcp"
+    keyed = {"url": url, "headers": {"Authorization": "Bearer planted-header"}}
+    cli.configure({"files": {"url": url}, "tool": {"command": "cat"}, "keyed": keyed})
     ran = cli.run(*arguments)
     assert ran.returncode == code
     assert words in ran.stderr

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from holdfast.config.fields import TRANSPORTS
 from holdfast.config.load import parse_config
 from holdfast.config.models import ConfigFile, HoldfastSettings, ServerFile, ToolsFile
+from holdfast.config.oauth import OAuthFile
 from holdfast.config.problems import keys_of
 from holdfast.config.provenance import report_config
 from holdfast.config.spec import ServerSpec
@@ -32,7 +33,7 @@ def test_there_are_examples() -> None:
     assert len(EXAMPLES) >= 5
 
 
-@pytest.mark.parametrize("model", [ConfigFile, ServerFile, ToolsFile, HoldfastSettings])
+@pytest.mark.parametrize("model", [ConfigFile, ServerFile, ToolsFile, OAuthFile, HoldfastSettings])
 def test_every_key_is_mentioned(model: type[BaseModel]) -> None:
     missing = [key for key in keys_of(model) if not re.search(rf"[`.\"]{re.escape(key)}[`.\"]", TEXT)]
     assert not missing

@@ -59,6 +59,7 @@ class Behaviour:
     """Makes access tokens that say whom they are for."""
     token_status: int = 0
     """Answers every token request with this status."""
+    forgets_clients: bool = False
     token_cut: bool = False
     """Hangs up on every token request before it does anything."""
     token_delay: float = 0.0
@@ -199,7 +200,7 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(200, {})
 
     def _register(self, wanted: dict[str, Any]) -> None:
-        client, method = f"client-{len(WORLD.clients)}", wanted.get("token_endpoint_auth_method", "none")
+        client, method = f"client-{secrets.token_hex(3)}", wanted.get("token_endpoint_auth_method", "none")
         secret = {} if method == "none" else {"client_secret": PLANTED + "client"}
         WORLD.clients[client] = wanted
         WORLD.note("register", redirect_uris=wanted["redirect_uris"])
@@ -219,6 +220,9 @@ class Handler(BaseHTTPRequestHandler):
             return self._answer(how.token_status, {"error": "server_error"})
         if how.redirects_to:
             return self._redirect(how.redirects_to, status=307)
+        if how.forgets_clients and client in WORLD.clients:
+            del WORLD.clients[client]
+            return self._answer(401, {"error": "invalid_client"})
         match form["grant_type"]:
             case "authorization_code":
                 return self._by_code(form, client)

@@ -69,6 +69,11 @@ def answer_in(address: str) -> dict[str, str]:
 
 def code_in(answer: Mapping[str, str], asked: Question) -> str:
     """The code, if the answer is one to our question, by the one who was asked. Raises ``LoginFailed``."""
+    if not answer:
+        raise LoginFailed(
+            "there is no answer in that address",
+            hint="paste the whole address that the browser ended up at after the login, with all that follows the `?`",
+        )
     if not secrets.compare_digest(answer.get("state", "").encode(), asked.state.encode()):
         raise LoginFailed(
             "the browser brought an answer to another question (its `state` is not ours): nothing was taken from it",

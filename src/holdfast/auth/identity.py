@@ -15,9 +15,12 @@ from holdfast.core.redact import plain
 from holdfast.errors import LoginFailed, ServerFailure
 from holdfast.wire.fetch import ask
 
-__all__ = ["DEVICE_GRANT", "identify", "known_client"]
+__all__ = ["DEVICE_GRANT", "FORGOTTEN", "identify", "known_client"]
 
 DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+FORGOTTEN = frozenset({"invalid_client", "unauthorized_client"})
+"""How an authorization server says that it does not know a client, or not any more."""
+
 _WITH_SECRET = ("client_secret_basic", "client_secret_post")
 
 
@@ -32,7 +35,9 @@ def known_client(
     for grant in grants:
         client = grant.client
         ended = client.expires_at is not None and now >= client.expires_at
-        if grant.issuer == server.issuer and client.origin == "registered" and not ended and not _unknown(grant):
+        moved = oauth.redirect_uri not in (None, client.redirect_uri)
+        good = client.origin == "registered" and not ended and not moved and not _unknown(grant)
+        if good and grant.issuer == server.issuer:
             return client
     return None
 
@@ -124,4 +129,4 @@ def _method(server: AuthorizationServer, *, secret: bool) -> str:
 
 def _unknown(grant: Grant) -> bool:
     """Whether the authorization server has forgotten the client since."""
-    return grant.refused in ("invalid_client", "unauthorized_client")
+    return grant.refused in FORGOTTEN

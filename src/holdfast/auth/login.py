@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias
 
 import anyio
@@ -22,7 +22,7 @@ from holdfast.auth.code import Question, answer_in, code_in, question
 from holdfast.auth.device import DeviceCode, ask_for_code, wait_for_tokens
 from holdfast.auth.discovery import Discovered, discover
 from holdfast.auth.grant import Client, Grant, GrantKey
-from holdfast.auth.identity import identify, known_client
+from holdfast.auth.identity import FORGOTTEN, identify, known_client
 from holdfast.auth.lock import renewing
 from holdfast.auth.loopback import DEFAULT_PATH, Loopback, listening
 from holdfast.auth.store import TokenStore
@@ -111,7 +111,9 @@ async def log_in(
             client, given = await (_by_device if how == "device" else _by_browser)(login, found, wanted)
     except TimeoutError:
         raise LoginFailed(
-            f"nobody logged in within {within:g} s", hint="log in again; --timeout gives longer"
+            f"nobody logged in within {within:g} s",
+            hint="log in again; --timeout gives longer. If the page does not know Holdfast, log out first:"
+            " it is registered anew then",
         ) from None
     meant_for(given.access_token, found.resource)
     grant = _grant(login, found, client, given, wanted)
@@ -161,28 +163,32 @@ def _scope(spec: ServerSpec, found: Discovered, before: Grant | None, more: tupl
 async def _by_browser(login: _Login, found: Discovered, scope: tuple[str, ...]) -> tuple[Client, Given]:
     """Authorization code with PKCE: the browser comes back to us, or the person pastes where it ended up."""
     async with AsyncExitStack() as stack:
-        known = known_client(login.spec.oauth, found.server, login.store.grants(), login.now())
+        oauth = login.spec.oauth
+        known = known_client(oauth, found.server, login.store.grants(), login.now())
+        wanted = (known.redirect_uri if known is not None else oauth.redirect_uri) or ""
         if login.how == "paste":
             ways: list[Callable[[], Awaitable[str]]] = [login.person.paste]
-            redirect = (known.redirect_uri if known is not None else "") or NOT_HERE
+            redirect = wanted or NOT_HERE
         else:
-            known, place = await _place(stack, login, known)
+            known, place = await _place(stack, known, wanted, oauth.redirect_uri or "")
             ways, redirect = [login.person.paste, place.answer], place.redirect_uri
         client = known or await identify(found.server, redirect_uri=redirect, scope=" ".join(scope))
         asked = question(found.server, client, resource=found.resource, scope=scope, redirect_uri=redirect)
         login.person.visit(asked.url)
         code = code_in(answer_in(await _first(ways)), asked)
-    return client, await _exchange(found, client, asked, code)
+    return client, await _exchange(login, found, client, asked, code)
 
 
-async def _place(stack: AsyncExitStack, login: _Login, known: Client | None) -> tuple[Client | None, Loopback]:
+async def _place(
+    stack: AsyncExitStack, known: Client | None, wanted: str, otherwise: str
+) -> tuple[Client | None, Loopback]:
     """Listen where the client is registered to be sent back to; one registered on the spot can move."""
     try:
-        return known, await stack.enter_async_context(listening(known.redirect_uri if known is not None else ""))
+        return known, await stack.enter_async_context(listening(wanted))
     except LoginFailed:
         if known is None or known.origin != "registered":
             raise
-    return None, await stack.enter_async_context(listening(login.spec.oauth.redirect_uri or ""))
+    return None, await stack.enter_async_context(listening(otherwise))
 
 
 async def _first(ways: Sequence[Callable[[], Awaitable[str]]]) -> str:
@@ -204,7 +210,7 @@ async def _first(ways: Sequence[Callable[[], Awaitable[str]]]) -> str:
     return answers[0]
 
 
-async def _exchange(found: Discovered, client: Client, asked: Question, code: str) -> Given:
+async def _exchange(login: _Login, found: Discovered, client: Client, asked: Question, code: str) -> Given:
     form = {
         "grant_type": "authorization_code",
         "code": code,
@@ -215,13 +221,22 @@ async def _exchange(found: Discovered, client: Client, asked: Question, code: st
     try:
         return await request_tokens(found.server.token_endpoint, form, client=client)
     except Refused as exc:
+        if exc.code in FORGOTTEN:
+            await anyio.to_thread.run_sync(_forget_client, login.store, client, exc.code)
         raise LoginFailed(f"the authorization server gave no token ({exc})", hint=_cure(exc, client)) from None
     except Unanswered as exc:
         raise LoginFailed(f"the authorization server gave no token: {exc.reason}", hint="log in again") from None
 
 
+def _forget_client(store: TokenStore, client: Client, code: str) -> None:
+    """A registration that the authorization server does not know any more is not used again."""
+    for grant in store.grants():
+        if grant.client == client:
+            store.put(replace(grant, refused=code))
+
+
 def _cure(exc: Refused, client: Client) -> str:
-    if exc.code in ("invalid_client", "unauthorized_client"):
+    if exc.code in FORGOTTEN:
         return "check `oauth.clientId` and `oauth.clientSecret`" if client.origin == "configured" else "log in again"
     return "log in again"
 

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from holdfast.cli.output import data_console, side_console, working
-from holdfast.cli.servers import chosen_server
+from holdfast.cli.servers import chosen_server, refuse_useless_login
 from holdfast.cli.times import until
 from holdfast.config.load import load_config
 from holdfast.config.spec import Config, ServerSpec
@@ -54,6 +54,7 @@ def login(
         raise UsageError("--device and --paste contradict each other", hint="give one of them")
     found = load_config(config)
     spec = chosen_server(found, server, "log in to")
+    refuse_useless_login(spec)
     how: How = "device" if device else "paste" if paste else "browser"
     more = scopes_in(" ".join(scope or ()))
     grant = anyio.run(_log_in, spec, how, browser, more, timeout)

@@ -7,6 +7,7 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Mapping
+from contextlib import suppress
 
 import anyio
 from rich.text import Text
@@ -56,7 +57,8 @@ class AtTerminal:
         """The next line that is typed; waits for ever where nobody types."""
         line = b""
         while self._pastes and b"\n" not in line and len(line) < LONGEST_LINE:
-            await anyio.wait_readable(sys.stdin)
+            with suppress(PermissionError):  # a plain file: it can be read at any time, and not be waited for
+                await anyio.wait_readable(sys.stdin)
             part = os.read(sys.stdin.fileno(), LONGEST_LINE)
             if not part:
                 break

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 
 from holdfast.config.spec import BadServer, Config, ServerSpec
 from holdfast.errors import ConfigError, HoldfastError, UnknownServer
 
-__all__ = ["chosen_server"]
+__all__ = ["chosen_server", "refuse_useless_login"]
 
 
 def chosen_server(config: Config, name: str, doing: str) -> ServerSpec:
@@ -25,3 +26,17 @@ def chosen_server(config: Config, name: str, doing: str) -> ServerSpec:
             hint="what it needs is in its own documentation; it goes into its `env`",
         )
     return server
+
+
+def refuse_useless_login(server: ServerSpec) -> None:
+    """A login that would never be used is not made."""
+    if not server.oauth.enabled:
+        raise HoldfastError(
+            f'the definition of `{server.id}` says `"oauth": false`: a login would not be used',
+            hint="remove that key first",
+        )
+    if isinstance(server.headers, Mapping) and any(name.lower() == "authorization" for name in server.headers):
+        raise HoldfastError(
+            f"`{server.id}` uses the Authorization header of its definition: a login would not be used",
+            hint="remove that header first",
+        )
