@@ -63,6 +63,8 @@ class Behaviour:
     token_cut: bool = False
     """Hangs up on every token request before it does anything."""
     token_delay: float = 0.0
+    open: bool = False
+    """Whether the MCP server answers everybody."""
     mcp_status: int = 0
     needs: str = "files:read"
     """The scope that every request needs; the tool ``write`` needs ``files:write`` beside it."""
@@ -298,7 +300,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _mcp(self, message: dict[str, Any], *, aside: bool = False) -> None:
         how, method = WORLD.behaviour, message.get("method", "")
-        held = self._held(method)
+        held = self._held(method) if not how.open else {"scope": how.needs}
         if how.mcp_status:
             return self._answer(how.mcp_status, {})
         if held is None:
