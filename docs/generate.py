@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from observing import observing
 
 from holdfast.admin.feed import EVENTS
 from holdfast.admin.openapi import document
 from holdfast.admin.operations import OPERATIONS, Operation
+from holdfast.cli.entry import run
 from holdfast.doctor.checks.all import CHECKS, WHOLE_CHECKS
 from holdfast.doctor.checks.base import Check
 from holdfast.doctor.codes import GROUPS, Code
@@ -22,6 +25,9 @@ from holdfast.doctor.codes import GROUPS, Code
 DOCS = Path(__file__).parent
 COMMANDS = DOCS / "reference" / "commands.md"
 CONTROL_API = DOCS / "reference" / "control-api.md"
+
+PLAIN = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
+"""The terminal for which the help is written."""
 
 HEAD = """\
 # Commands
@@ -101,15 +107,13 @@ def commands() -> str:
 
 
 def _help(*command: str) -> str:
-    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb", "PYTHONIOENCODING": "utf-8"}
-    ran = subprocess.run(
-        [sys.executable, "-m", "holdfast", *command, "--help"],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=True,
-    )
-    return "\n".join(line.rstrip() for line in ran.stdout.strip("\n").splitlines())
+    """In this very process: starting Python for each command would take most of a minute."""
+    printed = io.StringIO()
+    look = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
+    with mock.patch.dict(os.environ, look), contextlib.redirect_stdout(printed):
+        if code := run([*command, "--help"]):
+            raise SystemExit(f"holdfast {' '.join(command)} --help ended with {code}")
+    return "\n".join(line.rstrip() for line in printed.getvalue().strip("\n").splitlines())
 
 
 def _subcommands(text: str) -> list[str]:
@@ -204,6 +208,7 @@ def _kind(schema: dict[str, Any]) -> str:
 
 def main() -> int:
     """Write the pages, or with ``--check`` say whether they are fresh."""
+    os.environ.update(PLAIN)
     fresh = {COMMANDS: commands(), CONTROL_API: control_api(), DOCTOR: doctor(), **observing()}
     if "--check" in sys.argv:
         return 0 if all(page.exists() and page.read_text() == text for page, text in fresh.items()) else 1

@@ -223,7 +223,9 @@ async def test_five_hundred_servers_stay_usable_and_a_change_touches_one_row(tmp
             await page.window.run(WATCH_ROWS)
             await page.api("servers/server-250/disable", method="POST")
             await page.in_group("rest", "server-250")
-            assert await page.window.run("[...window.touched].join()") == "server-250"
+            # The hub goes on looking at those that refuse, so that they may have changed by themselves meanwhile.
+            touched = await page.window.run("[...window.touched]")
+            assert [name for name in touched if servers[name] is not REFUSED] == ["server-250"]
 
             await page.window.click("#filter")
             await page.window.press(*"server-49")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -27,6 +29,8 @@ Inside: TypeAlias = Callable[..., Ran]
 def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Inside]:
     """Runs ``holdfast`` in a folder and an environment of its own."""
     monkeypatch.chdir(tmp_path)
+    # Where a user's own `holdfast` is: a command to paste is then told by that name.
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     for name, value in {"HOME": str(tmp_path), "TZ": "UTC", "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "80"}.items():
         monkeypatch.setenv(name, value)
     for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOLDFAST_CONFIG", "HOLDFAST_URL", "HOLDFAST_CONTROL_TOKEN"):

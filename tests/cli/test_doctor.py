@@ -20,7 +20,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from holdfast.cli import entry
+from holdfast.cli.doctor_view import print_report
+from holdfast.control.find import Found, noted
 from holdfast.doctor.codes import CODES
+from holdfast.doctor.findings import finding
+from holdfast.doctor.report import CheckResult, HubSeen, LiveState, Report, ServerReport
 from holdfast.doctor.schema import schema_text
 from tests.cli.running import LONGEST, Cli, stdio
 from tests.cli.served import PACKAGE
@@ -181,6 +185,52 @@ def test_people_see_what_is_well_in_a_line_and_the_worst_last(clinic: Clinic, st
     assert "\x1b" not in ran.stdout
 
 
+@pytest.mark.requirement("DOC-5")
+def test_a_running_hubs_states_stand_beside_what_was_seen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    well = LiveState(state="connected", status="available", breaker="closed", agrees=True)
+    parked = LiveState(
+        state="permanently_failed", status="permanent", breaker="half_open", retry_in=12.3, agrees=False, difference="x"
+    )
+    handshake = CheckResult(check="handshake", status="passed", seen="speaks MCP 2026-07-28 after 0.10 s")
+    report = Report(
+        holdfast="1",
+        ok=False,
+        file="/mcp.json",
+        hub=HubSeen(url="http://127.0.0.1:4653", version="1", pid=7),
+        servers=(
+            ServerReport(
+                id="broken",
+                transport="http",
+                target="http://x/mcp",
+                health="failed",
+                hub=parked,
+                checks=(
+                    CheckResult(
+                        check="port", status="failed", findings=(finding("HF-REFUSED", "no", "start it", "x"),)
+                    ),
+                ),
+            ),
+            ServerReport(
+                id="a-server-with-a-long-name",
+                transport="stdio",
+                health="healthy",
+                tools=1,
+                hub=well,
+                checks=(handshake,),
+            ),
+        ),
+    )
+    print_report(report)
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[1] == "Running hub:   http://127.0.0.1:4653, pid 7, version 1"
+    assert "1 tool, MCP 2026-07-28, 0.00 s, hub: connected, breaker closed" in " ".join(printed.split())
+    assert "  hub: permanently failed, breaker half open, tries again in 12 s" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+
+
 @pytest.mark.requirement("DOC-7")
 def test_programs_get_the_same_as_json_of_the_published_schema(clinic: Clinic, stdio_peer: Make) -> None:
     with closed_port() as port:
@@ -260,6 +310,17 @@ def test_nothing_configured_is_no_failure_and_says_where_it_looked(clinic: Clini
     as_json = json.loads(clinic.run("--json").stdout)
     shape().validate(as_json)
     assert (as_json["ok"], as_json["file"], len(as_json["searched"]) >= 4) == (True, None, True)
+
+
+@pytest.mark.requirement("DOC-6")
+def test_where_only_a_hub_has_a_file_that_one_is_named(clinic: Clinic) -> None:
+    state = clinic.folder / "state"
+    clinic.environment["XDG_STATE_HOME"] = str(state)
+    hub = Found(url="http://127.0.0.1:1", token="t", pid=os.getpid(), started=1.0, config="/a/mcp.json", version="1")
+    with noted(hub, environ={"XDG_STATE_HOME": str(state)}):
+        ran = clinic.run()
+    assert ran.returncode == 0
+    assert "`holdfast doctor --config /a/mcp.json` looks at that one" in ran.stdout
 
 
 @pytest.mark.requirement("DOC-6")

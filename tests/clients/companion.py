@@ -83,9 +83,10 @@ class Companion:
             while notice not in self.told:
                 await cause()
                 with anyio.move_on_after(_NOTICE):
-                    await self._hears(notice)
+                    await self.hears(notice)
 
-    async def _hears(self, notice: str) -> None:
+    async def hears(self, notice: str) -> None:
+        """Wait for a notice; one that came since ``told`` was cleared will do."""
         while notice not in self.told:
             self._heard.clear()
             await self._heard.wait()

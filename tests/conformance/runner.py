@@ -55,6 +55,13 @@ class Score:
         """The scenarios that count and that passed."""
         return self.required - self.failed
 
+    @property
+    def remarks(self) -> frozenset[tuple[str, str]]:
+        """The checks that failed or were remarked upon, also where nothing counts, each with its scenario."""
+        return frozenset(
+            (name, reason.partition(":")[0]) for name, reasons in self.reasons.items() for reason in reasons
+        )
+
     def __str__(self) -> str:
         head = f"{len(self.fulfilled)}/{len(self.required)}"
         lines = [

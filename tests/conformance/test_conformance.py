@@ -29,6 +29,7 @@ async def test_suite_finds_through_the_hub_what_it_finds_directly(requirements: 
             through = await run_suite(hub.one("fixture"), requirements, folder=tmp_path / "hub")
     assert through.fulfilled == direct.fulfilled, str(through)
     assert len(through.fulfilled) == REQUIRED[requirements]
+    assert through.remarks == direct.remarks
 
 
 @pytest.mark.requirement("HUB-6")

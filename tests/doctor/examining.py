@@ -105,6 +105,12 @@ class Examination:
         assert isinstance(read, Reading)
         return read
 
+    def spec(self) -> ServerSpec:
+        """The only server there is."""
+        (server,) = self.reading().config.servers.values()
+        assert isinstance(server, ServerSpec)
+        return server
+
     def matches(self, name: str, findings: Sequence[Finding] | Finding) -> None:
         """Compare with what is kept under that name; ``HOLDFAST_SNAPSHOTS=write`` keeps what is said now."""
         findings = [findings] if isinstance(findings, Finding) else findings

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.auth.grant import Client, Grant
 from holdfast.auth.store import TokenStore
+from tests.auth.logging_in import aged, logged_in
 from tests.doctor.examining import Examination
+from tests.peers.guarded import PLANTED, guarded
 from tests.peers.http_fault import FaultServer, closed_port, respond
 from tests.peers.mcp_http import McpPeer
 
@@ -98,3 +102,46 @@ async def test_a_login_that_the_server_does_not_accept_is_told_apart_from_one_th
         log_in(peer.url, authority.origin, expires_at=time.time() + 3600, refresh_token=None)
         found = await clinic.found({"url": peer.url})
     clinic.matches("login_rejected", found)
+
+
+async def test_with_a_real_authorization_server_each_remedy_is_the_cure(clinic: Examination, tmp_path: Path) -> None:
+    async with guarded(tmp_path) as peer:
+        wanted = await clinic.found(peer.defined())
+        assert (wanted.code, wanted.remedy.commands) == ("HF-AUTH-NEEDED", ("holdfast login server",))
+        grant, _ = await logged_in(clinic.spec(), TokenStore())
+        well = await clinic.one()
+        assert (well.health, well.findings) == ("healthy", ())
+
+        aged(TokenStore(), grant)
+        renewed = await clinic.one()
+        assert (renewed.health, [found.code for found in renewed.findings]) == ("healthy", ["HF-LOGIN-RENEWED"])
+
+        await peer.behave(needs="files:read files:admin")
+        (lacking,) = (await clinic.one()).findings
+        assert lacking.code == "HF-AUTH-SCOPE"
+        (command,) = lacking.remedy.commands
+        assert command.startswith("holdfast login server --scope ")
+        scope = shlex.split(command)[-1]
+        await logged_in(clinic.spec(), TokenStore(), scope=tuple(scope.split()))
+        assert (await clinic.one()).health == "healthy"
+
+        await peer.behave(revoke=True)
+        (ended,) = (await clinic.one()).findings
+        assert (ended.code, ended.remedy.commands) == ("HF-LOGIN-ENDED", ("holdfast login server",))
+        await logged_in(clinic.spec(), TokenStore(), scope=tuple(scope.split()))
+        report = await clinic.all()
+    assert report.ok
+    assert PLANTED not in report.model_dump_json()
+
+
+async def test_an_authorization_server_that_registers_nobody_wants_a_client_id(
+    clinic: Examination, tmp_path: Path
+) -> None:
+    async with guarded(tmp_path) as peer:
+        await peer.behave(registers=False)
+        found = await clinic.found(peer.defined())
+    assert found.code == "HF-LOGIN-INPUT"
+    assert [edit.key for edit in found.remedy.edits] == [
+        "mcpServers.server.oauth.clientId",
+        "mcpServers.server.oauth.redirectUri",
+    ]

@@ -85,6 +85,8 @@ async def test_a_check_that_crashes_is_a_finding_and_the_others_go_on(
     assert "ValueError" in found.detail
     clinic.matches("check_crashed", found.model_copy(update={"detail": ""}))
     assert report.checks[0].findings[0].code == "HF-CHECK-CRASHED"
+    clinic.configure({})
+    assert (await clinic.all(whole_checks=[CrashingWhole()])).ok is False
 
 
 @pytest.mark.requirement("DOC-1", "DOC-7")

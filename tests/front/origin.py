@@ -33,7 +33,7 @@ Era = Literal["modern", "legacy"]
 Context = ServerRequestContext[Any, Any]
 
 OBJECT: dict[str, Any] = {"type": "object"}
-TOOLS = ("echo", "count", "ask", "log", "hang", "touch", "grow", "fail", "pid", "bump", "wait")
+TOOLS = ("echo", "count", "ask", "log", "hang", "touch", "grow", "fail", "pid", "bump", "wait", "link")
 FORM = {"type": "object", "properties": {"colour": {"type": "string"}}}
 
 
@@ -123,10 +123,8 @@ class Origin(Server[Any]):
                 await self._grow(ctx)
             case "fail":
                 raise MCPError(-32123, "it failed", {"why": "asked to"})
-            case "bump":
-                return _text(str(_bumped(ctx)))
-            case "pid":
-                return _text(str(os.getpid()))
+            case "bump" | "link" | "pid":
+                return _said(ctx, params.name, args)
             case _ if params.name not in self.extra_tools:
                 raise MCPError(types.INVALID_PARAMS, f"no tool {params.name}")
         return _text("done")
@@ -271,6 +269,20 @@ def _text(text: str, *, structured: dict[str, Any] | None = None, meta: Any = No
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=text)], structured_content=structured, _meta=meta or None
     )
+
+
+def _said(ctx: Context, tool: str, args: Mapping[str, Any]) -> types.CallToolResult:
+    if tool == "link":
+        return _links(*args["uris"])
+    return _text(str(_bumped(ctx) if tool == "bump" else os.getpid()))
+
+
+def _links(*uris: str) -> types.CallToolResult:
+    """A link to each, and each as it is."""
+    links = [types.ResourceLink(type="resource_link", name="it", uri=uri) for uri in uris]
+    inside = [types.TextResourceContents(uri=uri, text=uri) for uri in uris]
+    embedded = [types.EmbeddedResource(type="resource", resource=one) for one in inside]
+    return types.CallToolResult(content=[*links, *embedded])
 
 
 def _bumped(ctx: Context) -> int:

@@ -56,30 +56,35 @@ async def test_callers_hear_in_time_whatever_a_server_answers_and_other_servers_
         _hub(tmp_path) as hub,
         companion(hub.one("hostile"), "modern") as client,
         companion(hub.one("child"), "modern") as other,
+        companion(hub.all, "modern") as watcher,
     ):
+        await watcher.watch("holdfast://status")
         for way in WAYS:
             with anyio.fail_after(_PATIENCE):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(_goes_on, other)
                     heard[way] = await _poke(client, way)
-                assert await _poke(client, "properly", patiently=True) == "poked"
+                assert await _poked_again(client, watcher) == "poked"
     assert [way for way in ANSWERED if heard[way] != "poked"] == [], heard
     assert [way for way in heard if not heard[way]] == [], heard
     assert "Traceback" not in await anyio.Path(hub.process.log).read_text()
 
 
-async def _poke(client: Companion, way: str, *, patiently: bool = False) -> str:
-    """What the caller hears: the answer, or an error; again, if the server has to come back first."""
+async def _poke(client: Companion, way: str) -> str:
+    """What the caller hears: the answer, or an error."""
+    try:
+        return _words(await client.client.call_tool("poke", {"way": way}))
+    except MCPError as error:
+        return error.message
+
+
+async def _poked_again(client: Companion, watcher: Companion) -> str:
+    """The answer of a server that may have to come back first: each time that its state changes it is tried again."""
     while True:
-        try:
-            result = await client.client.call_tool("poke", {"way": way})
-        except MCPError as error:
-            heard, failed = error.message, True
-        else:
-            heard, failed = _words(result), bool(result.is_error)
-        if not (failed and patiently):
+        watcher.told.clear()
+        if (heard := await _poke(client, "properly")) == "poked":
             return heard
-        await anyio.sleep(0.1)
+        await watcher.hears("ResourceUpdated")
 
 
 def _words(result: types.CallToolResult) -> str:

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from holdfast.cli.address import typed_command
 from holdfast.cli.output import data_console, print_error, print_json, side_console
 from holdfast.cli.reaching import AsJson, Config, Url, ask, chosen, found_hub, near
 from holdfast.cli.status_words import counted, one_line
@@ -102,7 +103,7 @@ def _show_change(console: Console, change: Approval, *, offered: bool) -> None:
     for line in change.changes:
         console.print(Text(f"  {_as_it_is(line)}", style=_DIFF.get(line[:1], "")), soft_wrap=True)
     if offered:
-        command = shlex.join(["holdfast", "approve", change.server, change.tool, "--mark", change.mark])
+        command = f"{typed_command()} {shlex.join(['approve', change.server, change.tool, '--mark', change.mark])}"
         console.print(Text.assemble("  $ ", (plain(command), "bold cyan"), "\n"), soft_wrap=True)
 
 

@@ -70,6 +70,8 @@ class _Page:
             self.say("No configuration was found, so there is nothing to check. Looked at:")
             for path in report.searched:
                 self.say(f"  {path}")
+            for path in report.served:
+                self.say(f"A hub serves another file here: `holdfast doctor --config {path}` looks at that one.")
             self.say("`holdfast import` lists the servers of your other MCP clients.")
             return
         self.say(f"Configuration: {report.file}")
@@ -80,9 +82,8 @@ class _Page:
     def line_of(self, server: ServerReport, width: int) -> None:
         """One line for a server that needs nobody; what is worth knowing stands under it."""
         label, colour = _LABELS[server.health]
-        line = Text.assemble((f"{label:<{_LABEL_WIDTH}}", colour), (f"{server.id:<{width}}", "bold"), "  ")
-        line.append(_in_short(server))
-        self.say(line)
+        lead = f"{label:<{_LABEL_WIDTH}}{server.id:<{width}}  "
+        self.wrapped(lead + _in_short(server), indent=0, hang=len(lead), lead=(len(label), colour))
         self.findings(server.findings)
 
     def block_of(self, server: ServerReport) -> None:
@@ -153,7 +154,7 @@ class _Page:
     ) -> None:
         """Words, broken where the terminal ends."""
         lines = textwrap.wrap(
-            " ".join(words.split(" ")),
+            words,
             width=self._width,
             initial_indent=" " * indent,
             subsequent_indent=" " * (indent + hang),

@@ -11,7 +11,7 @@ import re
 from enum import Enum
 from hashlib import blake2s
 
-__all__ = ["Kind", "base_name", "distinct_name"]
+__all__ = ["Kind", "base_name", "distinct_name", "uri_lead"]
 
 
 class Kind(Enum):
@@ -42,9 +42,13 @@ def base_name(kind: Kind, server: str, original: str, prefix: str | None) -> str
 def distinct_name(kind: Kind, server: str, original: str, wanted: str, turn: int) -> str:
     """Another name for an item whose own is taken; ``turn`` counts up until one is free."""
     if kind in _BY_URI:
-        scheme = _NOT_SCHEME.sub("-", server)
-        return f"from-{scheme}{f'.{turn}' if turn else ''}+{original}"
+        return uri_lead(server, turn) + original
     return _hashed(wanted, server, original, str(turn) if turn else "")
+
+
+def uri_lead(server: str, turn: int = 0) -> str:
+    """What stands before a URI to say whose it is, where that cannot be seen otherwise."""
+    return f"from-{_NOT_SCHEME.sub('-', server)}{f'.{turn}' if turn else ''}+"
 
 
 def _hashed(text: str, *identity: str) -> str:

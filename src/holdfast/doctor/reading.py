@@ -14,6 +14,7 @@ from holdfast._version import __version__
 from holdfast.config.find import find_config
 from holdfast.config.load import read_file
 from holdfast.config.reading import Reading
+from holdfast.control.find import running_hubs
 from holdfast.core.redact import Redactor
 from holdfast.doctor.codes import CODES, Code
 from holdfast.doctor.findings import Finding, finding, shell
@@ -28,7 +29,8 @@ def read_or_report(path: Path | None) -> Reading | Report:
     try:
         file = find_config(path, environ=os.environ, cwd=Path.cwd())
     except ConfigNotFound as error:
-        return Report(holdfast=__version__, ok=True, searched=tuple(map(str, error.searched)))
+        served = tuple(hub.config for hub in running_hubs() if hub.config)
+        return Report(holdfast=__version__, ok=True, searched=tuple(map(str, error.searched)), served=served)
     try:
         return read_file(file, environ=os.environ)
     except ConfigError as error:

@@ -46,7 +46,9 @@ class ServerReport(Shape):
     transport: str = Field(description="stdio, http or sse; empty where the definition cannot be read")
     target: str = Field(default="", description="Its command or URL, masked")
     health: Health
-    tools: int | None = Field(default=None, description="How many tools it listed; null if it did not")
+    tools: int | None = Field(
+        default=None, description="How many tools it listed that its definition shows; null if it did not"
+    )
     checks: tuple[CheckResult, ...] = ()
     hub: LiveState | None = Field(default=None, description="Its state in a running hub; null where none has it")
     elapsed_ms: float = 0.0
@@ -82,6 +84,9 @@ class Report(Shape):
     ok: bool = Field(description="Whether nothing failed; the exit code is 0 then, else 1")
     file: str | None = Field(default=None, description="The configuration; null if none was found")
     searched: tuple[str, ...] = Field(default=(), description="Where a configuration was looked for")
+    served: tuple[str, ...] = Field(
+        default=(), description="Where none was found: the files that hubs on this machine serve"
+    )
     hub: HubSeen | None = Field(default=None, description="The running hub beside which the servers were seen")
     checks: tuple[CheckResult, ...] = Field(default=(), description="What concerns the whole, not one server")
     servers: tuple[ServerReport, ...] = ()

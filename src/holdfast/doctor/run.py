@@ -26,6 +26,7 @@ from holdfast.doctor.live import LiveHub, hub_of
 from holdfast.doctor.repair import repair
 from holdfast.doctor.report import CheckResult, Health, HubSeen, Repaired, Report, ServerReport, worst
 from holdfast.doctor.resolving import resolve
+from holdfast.hub.lease import is_shown
 from holdfast.hub.store import default_state_file
 from holdfast.hub.turnstile import Turnstile
 from holdfast.wire.dial import Dialer
@@ -74,7 +75,7 @@ class Doctor:
             servers = await self._examine_all(names, tools, on_server)
         return Report(
             holdfast=__version__,
-            ok=all(server.health != "failed" for server in servers),
+            ok=all(server.health != "failed" for server in servers) and all(one.status != "failed" for one in whole),
             file=str(self._source) if self._source is not None else None,
             hub=_hub_seen(hub),
             checks=(*whole, *([_silent_hub(hub)] if hub is not None and hub.error else [])),
@@ -240,7 +241,7 @@ def _tool_count(case: Case) -> int | None:
     seen = case.learned.probe
     if seen is None or seen.offers is None or isinstance(case.server, BadServer):
         return None
-    return len(seen.offers.get("tools", ()))
+    return sum(is_shown(name, case.spec.tools) for name, _ in seen.offers.get("tools", ()))
 
 
 def _hub_seen(hub: LiveHub | None) -> HubSeen | None:

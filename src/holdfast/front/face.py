@@ -29,6 +29,7 @@ from holdfast.front.clients import Channel, Client
 from holdfast.front.desk import Desk
 from holdfast.front.eras import for_client, is_modern, listed_for
 from holdfast.front.identity import named_client
+from holdfast.front.links import relinked
 from holdfast.front.passing import Passing
 from holdfast.front.sessions import Streams
 from holdfast.front.view import LIST_METHODS, View
@@ -216,12 +217,13 @@ class Face(Server[Any]):
         if self.view.server is None and params["name"] == status.status_tool_name(self.view.hub):
             return status.tool_result(self.view.hub, params.get("arguments") or {}, self._desk.findings)
         key = await self._found(Kind.TOOL, params["name"], client)
-        return await self._passing.call_tool(ctx, client, key, {**params, "name": key.original})
+        return self._linked(key, await self._passing.call_tool(ctx, client, key, {**params, "name": key.original}))
 
     async def _get_prompt(self, ctx: Context, client: Client) -> Mapping[str, Any]:
         params = ctx.params or {}
         key = await self._found(Kind.PROMPT, params["name"], client)
-        return await self._passing.on(ctx, client, key.server, {**params, "name": key.original}, repeatable=True)
+        own = {**params, "name": key.original}
+        return self._linked(key, await self._passing.on(ctx, client, key.server, own, repeatable=True))
 
     async def _read(self, ctx: Context, client: Client) -> Mapping[str, Any]:
         params = ctx.params or {}
@@ -229,8 +231,9 @@ class Face(Server[Any]):
         if self.view.server is None and uri == status.STATUS_URI:
             return status.resource_contents(self.view.hub, self._desk.findings)
         key = await self._found(Kind.RESOURCE, uri, client)
-        result = await self._passing.on(ctx, client, key.server, {**params, "uri": key.original}, repeatable=True)
-        return result if key.original == uri else _renamed(result, key.original, uri)
+        own = {**params, "uri": key.original}
+        result = self._linked(key, await self._passing.on(ctx, client, key.server, own, repeatable=True))
+        return result if key.original == uri else _renamed(result, self.view.shown_uri(key.server, key.original), uri)
 
     async def _complete(self, ctx: Context, client: Client) -> Mapping[str, Any]:
         params = ctx.params or {}
@@ -250,6 +253,12 @@ class Face(Server[Any]):
             "ask the server alone, at /servers/<id>/mcp",
             ctx.method,
         )
+
+    def _linked(self, key: NameKey, result: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A result whose links lead to where they should from here too."""
+        if self.view.server is not None or key.server not in self.view.servers:
+            return result
+        return relinked(result, partial(self.view.shown_uri, key.server))
 
     async def _found(self, kind: Kind, name: str, client: Client) -> NameKey:
         found = self.view.find(kind, name)

@@ -5,14 +5,16 @@ The catalog is read anew for every question, so a face is never behind the hub; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from itertools import count
 from typing import Any
 
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 
 from holdfast.config.spec import ServerSpec
 from holdfast.core.catalog import Catalog, Entry, Kind, NameKey, Unknown
+from holdfast.core.names import uri_lead
 from holdfast.hub.hub import Hub
 from holdfast.hub.lease import is_shown
 from holdfast.hub.lookup import is_repeatable
@@ -69,10 +71,15 @@ class View:
         return NameKey(kind, self.server, name)
 
     def shown_uri(self, server: str, uri: str) -> str:
-        """A server's URI as this face shows it."""
+        """A server's URI, listed or not, as a client can read it here: with its server's name where there is doubt."""
         if self.server is not None:
             return uri
-        return self.hub.catalog.names.get(NameKey(Kind.RESOURCE, server, uri), uri)
+        key = NameKey(Kind.RESOURCE, server, uri)
+        known = self.hub.catalog.names.get(key)
+        if known is not None:
+            return known
+        named = self._leads()[server] + uri
+        return next((one for one in (uri, *self._by_own_templates(key)) if self._owner_of(one) == key), named)
 
     def input_schema(self, tool: str) -> Mapping[str, Any] | None:
         """What a tool's arguments look like, if the tool is listed."""
@@ -94,18 +101,39 @@ class View:
         return {**shown(entry), _NAME[entry.key.kind]: name}
 
     def _find_resource(self, uri: str) -> NameKey | Unknown:
-        """By the list, else by a template that it fits, else the only server that has any."""
+        """By the list, else by a template that it fits, else by the server it names, else the only one that has any."""
         if self.server is not None:
             return NameKey(Kind.RESOURCE, self.server, uri)
-        found = self.hub.catalog.resolve(uri, Kind.RESOURCE)
-        if isinstance(found, NameKey):
-            return found
+        return self._owner_of(uri) or self.hub.catalog.resolve(uri, Kind.RESOURCE)
+
+    def _owner_of(self, uri: str) -> NameKey | None:
+        listed = self.hub.catalog.owners.get((Kind.RESOURCE, uri))
+        if listed is not None:
+            return listed
         for entry in self.hub.catalog.templates:
             if _fits(entry.name, uri):
                 lead = entry.name.removesuffix(entry.original)
                 return NameKey(Kind.RESOURCE, entry.server, uri.removeprefix(lead))
+        for server, lead in self._leads().items():
+            if uri.startswith(lead):
+                return NameKey(Kind.RESOURCE, server, uri.removeprefix(lead))
         having = {entry.server for kind in (Kind.RESOURCE, Kind.TEMPLATE) for entry in self.hub.catalog.of(kind)}
-        return NameKey(Kind.RESOURCE, having.pop(), uri) if len(having) == 1 else found
+        return NameKey(Kind.RESOURCE, having.pop(), uri) if len(having) == 1 else None
+
+    def _by_own_templates(self, key: NameKey) -> Iterator[str]:
+        for entry in self.hub.catalog.templates:
+            if entry.server == key.server and _fits(entry.original, key.original):
+                yield entry.name.removesuffix(entry.original) + key.original
+
+    def _leads(self) -> dict[str, str]:
+        """What stands before the URIs of each server where it must; two whose names look the same there are counted."""
+        leads: dict[str, str] = {}
+        taken: set[str] = set()
+        for server in sorted(self.servers):
+            lead = next(lead for turn in count() if (lead := uri_lead(server, turn)) not in taken)
+            leads[server] = lead
+            taken.add(lead)
+        return leads
 
 
 def _fits(template: str, uri: str) -> bool:

@@ -17,6 +17,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from holdfast.config.find import state_folder
 from holdfast.config.spec import ServerSpec
 from holdfast.core.catalog import Item, Listing, NameKey
 from holdfast.core.names import Kind
@@ -140,9 +141,8 @@ _OUT_OF_REACH = frozenset(
 
 def default_state_file(config: Path) -> Path:
     """Where the state of a configuration file is kept: in the user's state folder, a file for each."""
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     which = hashlib.blake2s(str(config.absolute()).encode(), digest_size=8).hexdigest()
-    return Path(base) / "holdfast" / f"{which}.sqlite"
+    return state_folder(os.environ) / f"{which}.sqlite"
 
 
 def fingerprint(spec: ServerSpec) -> str:

@@ -61,6 +61,8 @@ function take({ type, data }) {
 }
 
 function hello(hub) {
+  // Another version of the hub has another version of this page.
+  if (fleet.hub && fleet.hub.version !== hub.version) location.reload();
   fleet.setHub(hub);
   header.hub();
   load();
@@ -84,7 +86,8 @@ async function load() {
     announcer.begin();
   } catch {
     // The stream's own end tells that the hub is away; if only this failed, ask again.
-    if (loading === mine) setTimeout(() => loading === mine && load(), 1000);
+    const again = () => loading === mine && api.signedIn && stream.touch.state === "live" && load();
+    setTimeout(again, 1000);
   }
 }
 

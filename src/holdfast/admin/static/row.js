@@ -143,7 +143,7 @@ export class Row {
     this.#showCommand(server.command);
     this.#showAct();
     if (server.group === "up" && this.#parts.note.dataset.kind === "failed") this.say("", "");
-    if (moved && this.visible) node.animate?.(FLASH, { duration: 1200, easing: "ease-out" });
+    if (moved && this.visible && !CALM.matches) node.animate(FLASH, { duration: 1200, easing: "ease-out" });
     this.tick(this.#env.now());
     this.#tellPictures();
     this.draw();
@@ -251,6 +251,6 @@ export class Row {
 
 const NOTE_TIME = 8000;
 const STRIP_PIXELS = 140;
-const FLASH = matchMedia("(prefers-reduced-motion: reduce)").matches
-  ? []
-  : [{ backgroundColor: "var(--flash)" }, { backgroundColor: "transparent" }];
+// A mark at the edge, not a coloured ground: letters can be read at every moment of it.
+const FLASH = [{ boxShadow: "inset 5px 0 var(--accent)" }, { boxShadow: "inset 5px 0 transparent" }];
+const CALM = matchMedia("(prefers-reduced-motion: reduce)");

@@ -78,7 +78,7 @@ class TokensCheck(WholeCheck):
     async def look(self, whole: Whole) -> Seen:
         """Read it as the store does, but leave it where it is."""
         file = whole.store.file
-        fault = await anyio.to_thread.run_sync(_not_a_store, file)
+        fault = await anyio.to_thread.run_sync(_not_a_store, file, abandon_on_cancel=True)
         if not fault:
             return Seen(str(file) if file.exists() else "")
         words = f"the token store {file} is damaged ({fault}): no login can be read from it"

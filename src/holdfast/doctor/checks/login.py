@@ -29,7 +29,8 @@ class LoginCheck(Check):
     async def look(self, case: Case) -> Seen:
         """Read the store; ask the authorization server only about a token that has expired."""
         store = case.tools.logins.store
-        status = await anyio.to_thread.run_sync(status_of, case.spec, store)
+        # A keyring may ask a person first: the deadline holds all the same.
+        status = await anyio.to_thread.run_sync(status_of, case.spec, store, abandon_on_cancel=True)
         match status.kind:
             case "login":
                 return await self._login(case, status)

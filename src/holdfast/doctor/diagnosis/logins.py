@@ -68,7 +68,7 @@ async def _first_login(case: Case, challenge: Challenge, login: Login) -> Findin
 
 async def _missing_inputs(case: Case, server: AuthorizationServer) -> list[tuple[str, str]]:
     """Everything that nobody can find out: the key in ``oauth``, and what its value looks like."""
-    grants = await anyio.to_thread.run_sync(case.tools.logins.store.grants)
+    grants = await anyio.to_thread.run_sync(case.tools.logins.store.grants, abandon_on_cancel=True)
     known = known_client(case.spec.oauth, server, grants, time.time()) is not None
     return list(_inputs(case, server, registers=known or bool(server.registration_endpoint)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.core.evidence import NetworkFailure, NetworkFault, TimedOut
 from holdfast.doctor.case import Case
 from holdfast.doctor.findings import Finding, finding, shell
+from holdfast.doctor.here import LISTENERS, lookup, route
 from holdfast.doctor.way import Way
 from holdfast.wire.http_client import is_loopback
 
@@ -29,7 +30,7 @@ def no_address(case: Case, way: Way, *, exists: bool) -> Finding:
         "HF-DNS-NAME",
         f"there is no host named {way.host}{inside}",
         "correct the host in `url`, or connect to the network that knows it; this shows when it is known",
-        shell("getent", "hosts", way.host),
+        lookup(way.host),
     )
 
 
@@ -38,7 +39,7 @@ def refused(case: Case, way: Way) -> Finding:
     if way.proxy:
         return proxied(case, way, "it refuses connections")
     where = "on this machine" if is_loopback(way.host) else f"on {way.host}"
-    listing = "ss -ltn" if is_loopback(way.host) else shell("ssh", way.host, "ss", "-ltn")
+    listing = LISTENERS if is_loopback(way.host) else shell("ssh", way.host, "ss", "-ltn")
     return finding(
         "HF-REFUSED",
         f"nothing listens at {way}: the connection was refused",
@@ -67,7 +68,7 @@ def unreachable(case: Case, way: Way) -> Finding:
         "HF-UNREACHABLE",
         f"there is no route to {way}",
         "connect to the network, or the VPN, that the host is in; this shows a route when there is one",
-        shell("ip", "route", "get", (case.learned.addresses or (way.host,))[0]),
+        route((case.learned.addresses or (way.host,))[0]),
     )
 
 

@@ -19,6 +19,7 @@ from cryptography import x509
 from holdfast.core.evidence import TlsFailure, TlsFault
 from holdfast.doctor.case import Case
 from holdfast.doctor.findings import Finding, finding, shell
+from holdfast.doctor.here import SET_CLOCK
 from holdfast.doctor.way import Way
 
 __all__ = ["no_handshake", "speaks_plain_http", "speaks_tls", "unverified"]
@@ -120,7 +121,7 @@ def _clock(shown: _Certificate) -> Finding:
         f"this machine's clock says {here:%Y-%m-%d %H:%M} UTC, the server's {there:%Y-%m-%d %H:%M} UTC; "
         "by the server's, its certificate is valid"
     )
-    return finding("HF-TLS-CLOCK", words, "set this machine's clock", "sudo timedatectl set-ntp true", "date -u")
+    return finding("HF-TLS-CLOCK", words, "set this machine's clock", SET_CLOCK, "date -u")
 
 
 async def no_handshake(case: Case, way: Way, *, after: float | None = None) -> Finding:

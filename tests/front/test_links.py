@@ -1,0 +1,82 @@
+"""A resource that a result mentions can be read where the result was read, and is the same server's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from mcp import Client
+
+from holdfast.core.catalog import Kind, NameKey
+from holdfast.front.links import relinked
+from tests.front.conftest import Era, Person, Served, front
+from tests.front.origin import running
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-2", "HUB-3")]
+
+
+@asynccontextmanager
+async def _alike() -> AsyncIterator[Served]:
+    """Three servers that list the same resources and templates, two of them under names that differ by a blank."""
+    async with (
+        running() as one,
+        running() as other,
+        front({"one": {"url": one.url}, "an other": {"url": other.url}, "an-other": {"url": other.url}}) as served,
+    ):
+        yield served
+
+
+async def _linked(client: Client, tool: str, uris: list[str]) -> list[str]:
+    result: Any = await client.call_tool(tool, {"uris": uris})
+    links = [str(block.uri) for block in result.content if block.type == "resource_link"]
+    assert links == [str(block.resource.uri) for block in result.content if block.type == "resource"]
+    return links
+
+
+async def test_a_link_in_a_result_is_read_from_the_server_that_gave_it(client_era: Era, ada: Person) -> None:
+    async with _alike() as served, ada.client(served.all, client_era) as client:
+        for server in served.hub.servers:
+            tool = served.hub.catalog.names[NameKey(Kind.TOOL, server, "link")]
+            for uri in ("note://one", "note://of/ada", "hidden://in/a/result"):
+                (link,) = await _linked(client, tool, [uri])
+                found = served.app.state.front._faces[None].app.view.find(Kind.RESOURCE, link)
+                assert (found.server, found.original) == (server, uri)
+                read: Any = await client.read_resource(link)
+                assert read.contents[0].text == f"the text of {uri}"
+                assert str(read.contents[0].uri) == link
+
+
+async def test_links_stay_as_they_are_where_a_server_is_alone_or_its_uris_are_its_own(ada: Person) -> None:
+    async with _alike() as served:
+        async with ada.client(served.one("an other"), "modern") as alone:
+            assert await _linked(alone, "link", ["note://one"]) == ["note://one"]
+        catalog = served.hub.catalog
+        first = catalog.owners[Kind.RESOURCE, "note://one"].server
+        tool = catalog.names[NameKey(Kind.TOOL, first, "link")]
+        async with ada.client(served.all, "modern") as client:
+            assert await _linked(client, tool, ["note://one", "note://of/ada"]) == [
+                "note://one",
+                "note://of/ada",
+            ]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"content": [{"type": "text", "text": "a://b"}, 7, {"type": "resource_link"}, {"type": "resource"}]},
+        {"messages": [{"role": "user", "content": {"type": "text", "text": "x"}}, None, {"content": [3]}]},
+        {"contents": [None, {"text": "x"}], "structuredContent": {"uri": "a://b"}},
+        {"content": None, "messages": 4},
+    ],
+)
+def test_what_is_no_link_is_left_alone_however_odd_it_is(result: dict[str, Any]) -> None:
+    assert relinked(result, lambda uri: f"from-x+{uri}") == result
+
+
+def test_links_in_the_messages_of_a_prompt_are_found_too() -> None:
+    link = {"type": "resource_link", "name": "it", "uri": "a://b"}
+    result = {"messages": [{"role": "user", "content": link}, {"role": "user", "content": [link]}]}
+    found = relinked(result, lambda uri: f"from-x+{uri}")["messages"]
+    assert found[0]["content"]["uri"] == found[1]["content"][0]["uri"] == "from-x+a://b"
