@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.auth.store import TokenStore
-from tests.peers.guarded import PLANTED, Guarded, guarded, guarded_pair
+from tests.peers.guarded import PLANTED, Guarded, guarded, guarded_at, guarded_pair
 
 
 @pytest.fixture(scope="session")
@@ -22,16 +22,15 @@ def pair() -> Iterator[str]:
 @pytest.fixture
 async def peer(pair: str) -> AsyncIterator[Guarded]:
     """That server, as if it had just begun."""
-    async with guarded(pair) as running:
+    async with guarded_at(pair) as running:
         yield running
 
 
 @pytest.fixture
 async def thief() -> AsyncIterator[Guarded]:
     """Another such server."""
-    with guarded_pair() as address:
-        async with guarded(address) as running:
-            yield running
+    async with guarded() as running:
+        yield running
 
 
 @pytest.fixture

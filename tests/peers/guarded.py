@@ -16,7 +16,7 @@ from holdfast.config.spec import Config, ServerSpec
 from tests.peers.authorization_server import PLANTED
 from tests.peers.leaks import RUN_MARK
 
-__all__ = ["PLANTED", "Guarded", "guarded", "guarded_pair"]
+__all__ = ["PLANTED", "Guarded", "guarded", "guarded_at", "guarded_pair"]
 
 _ROOT = Path(__file__).parents[2]
 
@@ -79,7 +79,15 @@ def guarded_pair() -> Iterator[str]:
 
 
 @asynccontextmanager
-async def guarded(address: str) -> AsyncIterator[Guarded]:
+async def guarded() -> AsyncIterator[Guarded]:
+    """A pair for one test alone."""
+    with guarded_pair() as address:
+        async with guarded_at(address) as peer:
+            yield peer
+
+
+@asynccontextmanager
+async def guarded_at(address: str) -> AsyncIterator[Guarded]:
     """The pair at this address, as if it had just begun."""
     async with httpx2.AsyncClient(trust_env=False) as http:
         peer = Guarded(address, http)
