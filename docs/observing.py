@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import get_args
 
 from holdfast.admin.metric_table import METRICS, Metric
-from holdfast.admin.metrics import METHODS, SECONDS, WAITS
+from holdfast.admin.metric_text import SECONDS, WAITS
+from holdfast.admin.metrics import METHODS
 from holdfast.core import breaker
 from holdfast.core.lifecycle import effects
 from holdfast.core.lifecycle.table import State

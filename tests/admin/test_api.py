@@ -13,6 +13,7 @@ from holdfast.core.catalog import Item, Listing
 from holdfast.errors import CallFailed, HubRefused
 from holdfast.gateway.source import HttpSource, SourceFailed
 from holdfast.testing import Fault, HttpServer, StdioServer
+from holdfast.wire.process import LONGEST_LINE
 from tests.admin.steered import TOKEN, steered
 
 pytestmark = pytest.mark.anyio
@@ -98,6 +99,27 @@ async def test_the_last_lines_of_a_server_are_told_and_masked() -> None:
     assert any("permanently_failed" in line.text for line in logs.lines if line.source == "hub")
     assert len(fewer.lines) == 1
     assert SECRET not in servers.text
+
+
+LONG = (
+    "import sys; sys.stderr.write('x' * int(sys.argv[2]) + sys.argv[1] + 'y' * 90000 + sys.argv[1] + '\\nthe end\\n')"
+)
+
+
+@pytest.mark.requirement("HUB-5", "MSG-6")
+async def test_a_line_that_is_too_long_is_cut_and_shows_no_half_of_a_secret() -> None:
+    befores = (LONGEST_LINE - 10, LONGEST_LINE - len(SECRET), LONGEST_LINE, 0)
+    servers = {
+        str(before): {"command": sys.executable, "args": ["-c", LONG, SECRET, str(before)], "env": {"KEY": SECRET}}
+        for before in befores
+    }
+    async with steered(servers) as hub:
+        for server in servers:
+            logs = await hub.control.logs(server)
+            long, end = [line.text for line in logs.lines if line.source == "stderr"]
+            assert (end, long[-1]) == ("the end", "…")
+            assert SECRET[:4] not in long
+            assert SECRET[-4:] not in long
 
 
 @pytest.mark.requirement("HUB-5")

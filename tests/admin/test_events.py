@@ -12,7 +12,7 @@ import pytest
 from holdfast.admin import feed as feeds
 from holdfast.admin.feed import EVENTS, KEEP_ALIVE, Feed, _Follower, told
 from holdfast.admin.history import History
-from holdfast.admin.views import About, Views
+from holdfast.admin.views import AT_ONCE, About, Views
 from holdfast.config.load import config_from_mapping
 from holdfast.core.breaker import ClosedAgain
 from holdfast.core.lifecycle.effects import BreakerChanged, CloseFailed, RetryPlanned, Transition
@@ -198,3 +198,13 @@ def test_a_server_that_changes_many_times_in_a_moment_is_shown_once() -> None:
     assert follower.to_show(1.0 + feeds.AGAIN_SECONDS / 2) == []
     assert follower.to_show(1.0 + feeds.AGAIN_SECONDS) == ["x"]
     assert follower.to_show(9.0) == []
+
+
+@pytest.mark.requirement("LIFE-14")
+def test_a_fleet_that_changes_all_at_once_is_shown_a_few_at_a_time() -> None:
+    follower, servers = _Follower(), [f"s{number}" for number in range(2 * AT_ONCE + 1)]
+    for server in servers:
+        follower.touched(server)
+    shown = [follower.to_show(1.0) for _ in range(4)]
+    assert [len(some) for some in shown] == [AT_ONCE, AT_ONCE, 1, 0]
+    assert [server for some in shown for server in some] == servers

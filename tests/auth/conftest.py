@@ -9,13 +9,27 @@ from pathlib import Path
 import pytest
 
 from holdfast.auth.store import TokenStore
-from tests.peers.guarded import PLANTED, Guarded, guarded
+from tests.peers.guarded import PLANTED, Guarded, guarded, guarded_at, guarded_pair
+
+
+@pytest.fixture(scope="session")
+def pair() -> Iterator[str]:
+    """A server that asks for a login and its authorization server, in a process of their own."""
+    with guarded_pair() as address:
+        yield address
 
 
 @pytest.fixture
-async def peer(tmp_path: Path) -> AsyncIterator[Guarded]:
-    """A server that asks for a login, in a process of its own."""
-    async with guarded(tmp_path) as running:
+async def peer(pair: str) -> AsyncIterator[Guarded]:
+    """That server, as if it had just begun."""
+    async with guarded_at(pair) as running:
+        yield running
+
+
+@pytest.fixture
+async def thief() -> AsyncIterator[Guarded]:
+    """Another such server."""
+    async with guarded() as running:
         yield running
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import anyio
@@ -18,7 +17,7 @@ from holdfast.errors import LoginFailed
 from holdfast.hub.loader import Loader
 from tests.auth.grants import grant
 from tests.auth.logging_in import PATIENCE, aged, logged_in
-from tests.peers.guarded import Guarded, guarded
+from tests.peers.guarded import Guarded
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("AUTH-4")]
 
@@ -68,25 +67,21 @@ async def test_an_audience_that_is_the_server_or_its_parent_is_good(peer: Guarde
 
 @pytest.mark.requirement("SEC-3")
 async def test_no_code_and_no_token_follows_a_redirect_to_another_origin(
-    peer: Guarded, store: TokenStore, tmp_path: Path
+    peer: Guarded, store: TokenStore, thief: Guarded
 ) -> None:
-    (tmp_path / "thief").mkdir()
-    async with guarded(tmp_path / "thief") as thief:
-        kept, _ = await logged_in(peer.spec(), store)
-        await peer.behave(redirects_to=f"{thief.address}/token", end_tokens=True)
-        loader = Loader(peer.config(), logins=Logins(store), sleep=no_sleep)
-        assert (await loader.load()).outcomes[0].status == "transient"
-        assert await thief.seen("token") == []
+    kept, _ = await logged_in(peer.spec(), store)
+    await peer.behave(redirects_to=f"{thief.address}/token", end_tokens=True)
+    loader = Loader(peer.config(), logins=Logins(store), sleep=no_sleep)
+    assert (await loader.load()).outcomes[0].status == "transient"
+    assert await thief.seen("token") == []
     assert store.get(kept.key) == kept, "the refresh token is not lost by it"
 
 
 @pytest.mark.requirement("SEC-3")
-async def test_metadata_is_not_followed_to_another_origin(peer: Guarded, store: TokenStore, tmp_path: Path) -> None:
-    (tmp_path / "thief").mkdir()
-    async with guarded(tmp_path / "thief") as thief:
-        await peer.behave(redirects_to=f"{thief.address}/.well-known/oauth-authorization-server")
-        with pytest.raises(LoginFailed, match="redirects to"):
-            await logged_in(peer.spec(), store)
+async def test_metadata_is_not_followed_to_another_origin(peer: Guarded, store: TokenStore, thief: Guarded) -> None:
+    await peer.behave(redirects_to=f"{thief.address}/.well-known/oauth-authorization-server")
+    with pytest.raises(LoginFailed, match="redirects to"):
+        await logged_in(peer.spec(), store)
 
 
 @pytest.mark.requirement("SEC-3")

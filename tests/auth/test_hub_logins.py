@@ -16,7 +16,8 @@ from holdfast.core.lifecycle.table import State
 from holdfast.errors import CallDenied, CallFailed, ServerDenied
 from holdfast.hub.hub import Hub
 from holdfast.hub.loader import Loader, get_tools_with_resilience
-from tests.auth.logging_in import aged, logged_in
+from holdfast.hub.slot import Slot
+from tests.auth.logging_in import PATIENCE, aged, logged_in
 from tests.hub.running import reaches, settled
 from tests.peers.guarded import Guarded
 
@@ -30,6 +31,12 @@ async def hub_of(peer: Guarded, store: TokenStore, **more: Any) -> AsyncIterator
     async with Hub(peer.config(**more), logins=Logins(own), chance=lambda: 0.0) as hub:
         await settled(hub)
         yield hub
+
+
+async def comes_to(slot: Slot, state: State) -> None:
+    with anyio.fail_after(PATIENCE):
+        while slot.state is not state:
+            await slot.changed()
 
 
 @pytest.mark.requirement("AUTH-3", "MSG-3")
@@ -60,6 +67,15 @@ async def test_a_login_by_another_process_brings_a_denied_server_back_without_re
         await reaches(hub, "files")
         assert hub.server_health("files").breaker is BreakerState.CLOSED
         assert (await hub.call_tool("files__read")).text == "read done"
+
+
+@pytest.mark.requirement("AUTH-3", "HUB-10")
+async def test_a_login_brings_back_a_client_s_own_connection_too(peer: Guarded, store: TokenStore) -> None:
+    async with hub_of(peer, store, sharing="per-client") as hub:
+        own = hub.private.of("somebody", peer.spec(sharing="per-client"), lambda: None)
+        await comes_to(own, State.DENIED)
+        await logged_in(peer.spec(), store)
+        await comes_to(own, State.CONNECTED)
 
 
 @pytest.mark.requirement("AUTH-3")

@@ -152,6 +152,23 @@ async def test_a_server_that_describes_nothing_is_its_own_authorization_server(
     assert await loads(peer, store) == "available"
 
 
+async def test_a_server_that_answers_everybody_needs_no_login_unless_it_describes_one(
+    peer: Guarded, store: TokenStore
+) -> None:
+    await peer.behave(open=True)
+    await logged_in(peer.spec(), store)
+    await peer.behave(metadata=False)
+    with pytest.raises(LoginFailed, match="the server `files` asks for no login: it answers everybody"):
+        await logged_in(peer.spec(), store)
+
+
+async def test_a_server_that_takes_a_key_and_knows_no_login_is_told_as_that(peer: Guarded, store: TokenStore) -> None:
+    await peer.behave(metadata=False, registers=False)
+    with pytest.raises(LoginFailed, match="does not say how to log in") as failed:
+        await logged_in(peer.spec(), store)
+    assert '"headers": {"Authorization"' in failed.value.hint
+
+
 async def test_endpoints_of_the_definition_need_no_metadata(peer: Guarded, store: TokenStore) -> None:
     await peer.behave(metadata=False, registers=False)
     oauth = {"authorizationUrl": f"{peer.address}/authorize", "tokenUrl": f"{peer.address}/token", "clientId": "mine"}

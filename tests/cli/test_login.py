@@ -12,7 +12,7 @@ import pytest
 from holdfast.auth.store import TokenStore
 from tests.auth.grants import grant
 from tests.cli.running import Cli
-from tests.peers.guarded import PLANTED, Guarded, guarded
+from tests.peers.guarded import PLANTED, Guarded, guarded_at, guarded_pair
 
 _BROWSER = """#!{python}
 import sys, urllib.request
@@ -20,12 +20,18 @@ urllib.request.build_opener(urllib.request.ProxyHandler({{}})).open(sys.argv[1])
 """
 
 
+@pytest.fixture(scope="module")
+def pair() -> Iterator[str]:
+    with guarded_pair() as address:
+        yield address
+
+
 @pytest.fixture
-def peer(tmp_path: Path) -> Iterator[Guarded]:
+def peer(pair: str) -> Iterator[Guarded]:
     """A server that asks for a login, beside a command line that does not know of our event loop."""
     with (
         anyio.from_thread.start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(guarded(tmp_path)) as it,
+        portal.wrap_async_context_manager(guarded_at(pair)) as it,
     ):
         it.portal = portal  # type: ignore[attr-defined]  # to talk to it from here
         yield it

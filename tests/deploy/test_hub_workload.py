@@ -14,8 +14,12 @@ from typing import Any
 
 import httpx2
 import pytest
+import yaml
+from anyio import to_thread
 
-from tests.cli.served import COMMAND, Served, spawned
+from holdfast.control.client import Control
+from holdfast.control.find import Found
+from tests.cli.served import COMMAND, Served, run, spawned
 from tests.deploy.chart import Refused, by_kind, manifests
 from tests.peers.mcp_http import McpPeer
 
@@ -117,6 +121,26 @@ async def test_a_hub_whose_only_server_is_down_is_ready_and_says_so(tmp_path: Pa
     async with workload.running() as hub:
         await hub.said("permanently_failed")
         assert await workload.probe("readinessProbe") == 200
+
+
+@pytest.mark.requirement("GW-5")
+async def test_the_bridge_routes_what_the_hub_serves_and_not_what_was_switched_off_there(tmp_path: Path) -> None:
+    output = tmp_path / "gateway.yaml"
+    async with McpPeer() as peer:
+        workload = Workload(tmp_path, {"github": {"url": peer.url}, "old": {"url": peer.url}})
+        async with workload.running() as hub:
+            base = hub.url.removesuffix("/mcp")
+            await hub.said("ready when:")
+            async with Control(Found(url=base, token=CONTROL)) as control:
+                await control.disable("old")
+            bridge = ["gateway", "bridge", "--gateway-version=1.4.1", f"--output={output}", "--no-watch", "--once"]
+            ran = await to_thread.run_sync(
+                lambda: run(*bridge, f"--targets-url={base}/api/targets", home=tmp_path, HOLDFAST_TARGETS_TOKEN=CONTROL)
+            )
+    assert ran.returncode == 0, ran.stderr
+    (listener,) = yaml.safe_load(output.read_text())["binds"][0]["listeners"]
+    assert [route["name"] for route in listener["routes"]] == ["github"]
+    assert CONTROL not in ran.stdout + ran.stderr + output.read_text()
 
 
 def test_the_gateway_shows_the_hubs_token_and_nobody_serves_without_one() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,8 +103,8 @@ async def test_a_login_that_the_server_does_not_accept_is_told_apart_from_one_th
     clinic.matches("login_rejected", found)
 
 
-async def test_with_a_real_authorization_server_each_remedy_is_the_cure(clinic: Examination, tmp_path: Path) -> None:
-    async with guarded(tmp_path) as peer:
+async def test_with_a_real_authorization_server_each_remedy_is_the_cure(clinic: Examination) -> None:
+    async with guarded() as peer:
         wanted = await clinic.found(peer.defined())
         assert (wanted.code, wanted.remedy.commands) == ("HF-AUTH-NEEDED", ("holdfast login server",))
         grant, _ = await logged_in(clinic.spec(), TokenStore())
@@ -134,10 +133,8 @@ async def test_with_a_real_authorization_server_each_remedy_is_the_cure(clinic: 
     assert PLANTED not in report.model_dump_json()
 
 
-async def test_an_authorization_server_that_registers_nobody_wants_a_client_id(
-    clinic: Examination, tmp_path: Path
-) -> None:
-    async with guarded(tmp_path) as peer:
+async def test_an_authorization_server_that_registers_nobody_wants_a_client_id(clinic: Examination) -> None:
+    async with guarded() as peer:
         await peer.behave(registers=False)
         found = await clinic.found(peer.defined())
     assert found.code == "HF-LOGIN-INPUT"

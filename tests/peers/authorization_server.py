@@ -1,9 +1,8 @@
 """An authorization server and an MCP server that trusts it, as a process of its own, on the standard library alone.
 
-``python -m tests.peers.authorization_server FILE`` writes its address to the file once it listens. How it behaves
-is set over HTTP (``POST /control``), and what it saw is read there (``GET /control``): so tests talk to it as they
-would to somebody else's. Every token that it gives begins with ``PLANTED``, so that a token which turns up where
-it should not is found.
+``python -m tests.peers.authorization_server`` prints its address once it listens. How it behaves is set over HTTP
+(``POST /control``), and what it saw is read there (``GET /control``): so tests talk to it as they would to somebody
+else's. Every token that it gives begins with ``PLANTED``, so that a token which turns up where it should not is found.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -63,6 +61,8 @@ class Behaviour:
     token_cut: bool = False
     """Hangs up on every token request before it does anything."""
     token_delay: float = 0.0
+    open: bool = False
+    """Whether the MCP server answers everybody."""
     mcp_status: int = 0
     needs: str = "files:read"
     """The scope that every request needs; the tool ``write`` needs ``files:write`` beside it."""
@@ -73,8 +73,12 @@ class World:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.behaviour = Behaviour()
         self.address = ""
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget everything."""
+        self.behaviour = Behaviour()
         self.codes: dict[str, dict[str, str]] = {}
         self.tokens: dict[str, dict[str, Any]] = {}
         self.refreshes: dict[str, dict[str, Any]] = {}
@@ -190,6 +194,8 @@ class Handler(BaseHTTPRequestHandler):
                 self._answer(404, {})
 
     def _control(self, change: dict[str, Any]) -> None:
+        if change.pop("reset", False):
+            WORLD.begin()
         if change.pop("revoke", False):
             WORLD.revoke()
         if change.pop("end_tokens", False):
@@ -298,7 +304,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _mcp(self, message: dict[str, Any], *, aside: bool = False) -> None:
         how, method = WORLD.behaviour, message.get("method", "")
-        held = self._held(method)
+        held = self._held(method) if not how.open else {"scope": how.needs}
         if how.mcp_status:
             return self._answer(how.mcp_status, {})
         if held is None:
@@ -384,9 +390,8 @@ def main() -> None:
     """Serve until killed."""
     server = Server(("127.0.0.1", 0), Handler)
     WORLD.address = f"http://127.0.0.1:{server.server_port}"
-    announced = Path(sys.argv[1])
-    announced.with_suffix(".part").write_text(WORLD.address + "\n")
-    announced.with_suffix(".part").rename(announced)
+    sys.stdout.write(WORLD.address + "\n")
+    sys.stdout.flush()
     server.serve_forever()
 
 

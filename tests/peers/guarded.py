@@ -1,10 +1,11 @@
-"""A server that asks for a login, and its authorization server: started for a test, set and looked at from outside."""
+"""A server that asks for a login, and its authorization server: a process, set and looked at from outside."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import httpx2
 from holdfast.config.load import config_from_mapping
 from holdfast.config.spec import Config, ServerSpec
 from tests.peers.authorization_server import PLANTED
-from tests.peers.process import foreign_process
+from tests.peers.leaks import RUN_MARK
 
-__all__ = ["PLANTED", "Guarded", "guarded"]
+__all__ = ["PLANTED", "Guarded", "guarded", "guarded_at", "guarded_pair"]
 
 _ROOT = Path(__file__).parents[2]
 
@@ -47,7 +48,7 @@ class Guarded:
         return spec
 
     async def behave(self, **how: Any) -> None:
-        """Change how it behaves: see ``authorization_server.Behaviour``, and ``revoke``, ``end_tokens``, ``forget``."""
+        """Change how it behaves (see ``Behaviour``), or have it ``revoke``, ``end_tokens``, ``forget`` or ``reset``."""
         (await self._http.post(f"{self.address}/control", json=how)).raise_for_status()
 
     async def open(self, address: str) -> str:
@@ -64,12 +65,31 @@ class Guarded:
         return len(await self.seen("token", grant_type="refresh_token"))
 
 
+@contextmanager
+def guarded_pair() -> Iterator[str]:
+    """Run the pair; gives its address. Many tests can use one, each from a fresh start."""
+    environment = {"PYTHONPATH": str(_ROOT), "HOLDFAST_TEST_RUN": RUN_MARK}
+    command = (sys.executable, "-S", "-m", "tests.peers.authorization_server")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
 @asynccontextmanager
-async def guarded(folder: Path) -> AsyncIterator[Guarded]:
-    """Run the pair."""
-    announced = folder / "guarded.url"
-    command = (sys.executable, "-S", "-m", "tests.peers.authorization_server", announced)
-    async with foreign_process(command, log=folder / "guarded.log", env={"PYTHONPATH": str(_ROOT)}) as process:
-        address = (await process.appears(announced, containing="\n")).strip()
-        async with httpx2.AsyncClient(trust_env=False) as http:
-            yield Guarded(address, http)
+async def guarded() -> AsyncIterator[Guarded]:
+    """A pair for one test alone."""
+    with guarded_pair() as address:
+        async with guarded_at(address) as peer:
+            yield peer
+
+
+@asynccontextmanager
+async def guarded_at(address: str) -> AsyncIterator[Guarded]:
+    """The pair at this address, as if it had just begun."""
+    async with httpx2.AsyncClient(trust_env=False) as http:
+        peer = Guarded(address, http)
+        await peer.behave(reset=True)
+        yield peer

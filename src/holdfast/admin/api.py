@@ -139,7 +139,7 @@ class ControlApi:
         return self._views.hub()
 
     async def _list_servers(self, asked: Asked) -> Shape:
-        return self._views.servers()
+        return await self._views.servers()
 
     async def _get_server(self, asked: Asked) -> Server:
         return self._views.server(asked.server)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from holdfast.admin.history import change_of
-from holdfast.admin.views import Views
+from holdfast.admin.views import AT_ONCE, Views
 from holdfast.core.breaker import Tripped
 from holdfast.errors import UnknownServer
 from holdfast.hub.records import (
@@ -115,6 +116,7 @@ class Feed:
             while True:
                 if frames := b"".join(self._due(follower)):
                     yield frames
+                    await anyio.lowlevel.checkpoint()  # whoever calls tools gets a turn in between
                 elif self._closed:
                     return
                 elif not await follower.news():
@@ -185,7 +187,8 @@ class _Follower:
         return taken
 
     def to_show(self, now: float) -> list[str]:
-        due = [server for server, at in self._show_at.items() if at <= now]
+        """A few of those that are due; the rest are due still, and come next."""
+        due = list(islice((server for server, at in self._show_at.items() if at <= now), AT_ONCE))
         for server in due:
             del self._show_at[server]
             self._shown_at[server] = now

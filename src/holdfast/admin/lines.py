@@ -27,6 +27,7 @@ from holdfast.hub.records import (
     ToolChanged,
     Transition,
 )
+from holdfast.wire.process import LONGEST_LINE, LONGEST_SECRET
 
 __all__ = ["Lines", "noted"]
 
@@ -50,6 +51,9 @@ class _Line:
 
     def shown(self) -> LogLine:
         text = self.redactor.mask(self.raw.decode("utf-8", "replace")).rstrip()
+        if len(self.raw) >= LONGEST_LINE:
+            # It was cut, perhaps in the middle of a secret, which is not known by its half.
+            text = f"{text[:-LONGEST_SECRET]}…"
         return LogLine(at=self.at, source=self.source, level=self.level, text=text)
 
 

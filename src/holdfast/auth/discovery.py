@@ -46,6 +46,8 @@ class AuthorizationServer:
     """Whether the address of a client id metadata document is taken for a client's id."""
     names_itself: bool = False
     """Whether its answers always say by whom they are (RFC 9207)."""
+    guessed: bool = False
+    """Whether nobody described it: its addresses are those that were usual once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +60,16 @@ class Discovered:
     server: AuthorizationServer
 
 
-async def discover(spec: ServerSpec, challenge: Challenge) -> Discovered:
-    """Where and how to log in to a server that made this challenge. Raises ``LoginFailed``."""
+async def discover(spec: ServerSpec, challenge: Challenge | None) -> Discovered:
+    """Where and how to log in to a server that made this challenge (None: it asks for nothing).
+
+    Raises ``LoginFailed``.
+    """
     finder = _Finder(spec)
     if spec.oauth.authorization_url and spec.oauth.token_url:
-        return Discovered(resource=canonical(spec.url), scopes=challenge.scope, server=finder.configured())
-    return await finder.find(challenge)
+        scopes = challenge.scope if challenge is not None else ()
+        return Discovered(resource=canonical(spec.url), scopes=scopes, server=finder.configured())
+    return await finder.find(challenge or Challenge(), asked=challenge is not None)
 
 
 class _Finder:
@@ -84,8 +90,10 @@ class _Finder:
             )
         )
 
-    async def find(self, challenge: Challenge) -> Discovered:
+    async def find(self, challenge: Challenge, *, asked: bool) -> Discovered:
         described = await self._first(resource_urls(challenge.resource_metadata or None, self._server))
+        if described is None and not asked:
+            raise LoginFailed(f"the server `{self._spec.id}` asks for no login: it answers everybody")
         if described is None:
             server = await self._legacy()
             return Discovered(resource=self._server, scopes=challenge.scope or server.scopes, server=server)
@@ -145,6 +153,7 @@ class _Finder:
                 authorization_endpoint=f"{issuer}/authorize",
                 token_endpoint=f"{issuer}/token",
                 registration_endpoint=f"{issuer}/register",
+                guessed=True,
             )
         )
 

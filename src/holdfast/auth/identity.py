@@ -100,6 +100,13 @@ async def _registered(server: AuthorizationServer, wanted: dict[str, object], re
 
 
 def _not_registered(server: AuthorizationServer, status: int, fields: dict[str, object]) -> LoginFailed:
+    if server.guessed and status in (404, 405):
+        return LoginFailed(
+            f"{server.issuer} does not say how to log in, and is no authorization server itself",
+            hint='if the server takes a key instead, add it to its definition: "headers": {"Authorization": "Bearer'
+            ' ${env:TOKEN}"}; if you know where to log in, write `oauth.authorizationUrl`, `oauth.tokenUrl` and'
+            " `oauth.clientId`",
+        )
     said = plain(str(fields.get("error_description") or fields.get("error") or ""))[:200]
     return LoginFailed(
         f"the authorization server {server.issuer} did not register Holdfast"

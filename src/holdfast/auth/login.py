@@ -134,15 +134,15 @@ async def log_out(spec: ServerSpec, *, store: TokenStore) -> LoggedOut | None:
     return LoggedOut(grant=grant, revoked=bool(endpoint) and await revoke(endpoint, token, client=grant.client))
 
 
-async def _challenge(spec: ServerSpec) -> Challenge:
-    """What the server says to somebody without a login: it is dialed as it always is."""
+async def _challenge(spec: ServerSpec) -> Challenge | None:
+    """What the server says to somebody without a login: it is dialed as it always is. None if it lets us in."""
     redactor = Redactor(spec.secrets)
     try:
         async with (
             Warden() as warden,
             Dialer(warden=warden, limits=Limits()).connect(spec, within=DIAL_SECONDS, redactor=redactor),
         ):
-            return Challenge()  # it lets everybody in; some say only in their metadata what more a login brings
+            return None  # some say only in their metadata what more a login brings
     except ServerFailure as failure:
         seen = failure.evidence
     if isinstance(seen, HttpStatus) and seen.status in (401, 403):

@@ -27,7 +27,7 @@ from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
 from holdfast.wire.warden import MARK, Warden
 
-__all__ = ["Child", "OnStderr", "environment_of", "find_program"]
+__all__ = ["LONGEST_LINE", "LONGEST_SECRET", "Child", "OnStderr", "environment_of", "find_program"]
 
 INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 """What a server gets of our environment; whatever else it needs, its definition names."""
@@ -50,7 +50,7 @@ KILLED_SECONDS = 2.0
 WRITE_BYTES = 64 * 1024
 
 LONGEST_LINE = 8 * 1024
-"""Bytes; what is longer on stderr is passed on in parts."""
+"""Bytes; of a longer line on stderr the beginning is passed on. Its end may be half a secret: see below."""
 
 OnStderr: TypeAlias = Callable[[str, bytes, Redactor], None]
 """Told each line that a server's process writes to stderr: whose, the line as it came, and what masks it."""
@@ -75,6 +75,7 @@ class Child:
         self._stderr_ended = anyio.Event()
         self.on_line: Callable[[bytes], None] | None = None
         """Told each line of its stderr, as it came."""
+        self._in_long_line = False
         self.group = process.pid
 
     @classmethod
@@ -145,10 +146,14 @@ class Child:
         if self.on_line is None:
             return b""
         *lines, rest = text.split(b"\n")
-        for line in lines if len(rest) <= LONGEST_LINE else (*lines, rest):
-            if line.strip():
+        for line in lines:
+            if line.strip() and not self._in_long_line:
                 self.on_line(line[:LONGEST_LINE])
-        return rest if len(rest) <= LONGEST_LINE else b""
+            self._in_long_line = False
+        if len(rest) > LONGEST_LINE and not self._in_long_line:
+            self.on_line(rest[:LONGEST_LINE])
+            self._in_long_line = True
+        return b"" if self._in_long_line else rest
 
     async def exited(self) -> int:
         """Wait for its end; the exit code, or minus the signal. Does not wait for its pipes."""
