@@ -30,10 +30,14 @@ _RUNS = ("retry_in", "breaker.retry_in", "started")
 """Counted down, or counted from: equal to the second, not to the bit."""
 
 
+_A_WHILE = "new Promise((done) => setTimeout(done, 300))"
+"""The page is behind the API by a fraction of a second: events of one server are told together."""
+
+
 async def differences(page: Page) -> list[str]:
-    """What the page shows and the API does not say; both are looked at twice, since both live."""
+    """What the page shows and the API does not say; both are looked at again and again, since both live."""
     wrong: list[str] = []
-    for _ in range(5):
+    for _ in range(40):
         servers = {one["id"]: one for one in (await page.api("servers"))["servers"]}
         hub = await page.api("hub")
         shown = await page.window.run(_SHOWN)
@@ -42,6 +46,7 @@ async def differences(page: Page) -> list[str]:
         wrong = [*_wrong(shown, servers, hub), *(f"in no field: {text!r}" for text in stray)]
         if not wrong:
             break
+        await page.window.run(_A_WHILE)
     return wrong
 
 

@@ -78,6 +78,7 @@ class Cli:
         columns, lines = self.size
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        mode = termios.tcgetattr(theirs)
         process = subprocess.Popen(
             [sys.executable, "-c", _ON_TERMINAL, *command],
             cwd=self.folder,
@@ -88,7 +89,9 @@ class Cli:
         )
         os.close(theirs)
         try:
-            yield Terminal(process, ours, columns, lines)
+            terminal = Terminal(process, ours, columns, lines)
+            terminal.mode_before = mode
+            yield terminal
         finally:
             process.kill()
             process.wait()
@@ -104,6 +107,8 @@ class Terminal:
         self._screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self._screen)
         self.seen = ""
+        self.mode_before: list[object] = []
+        """How the terminal was set before anything ran on it."""
 
     @property
     def text(self) -> str:

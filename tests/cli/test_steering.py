@@ -63,13 +63,20 @@ async def _a_broken_edit_is_told(control: Control, file: Path) -> None:
     async with aclosing(control.events()) as events:
         async for event in events:
             if event.name == "hello":
-                await anyio.Path(file).write_text(good[:-5])
+                _replaced(file, good[:-5])
             elif event.name == "hub" and json.loads(event.data)["config_problem"]:
                 assert "mcp.json:1:" in json.loads(event.data)["config_problem"]
-                await anyio.Path(file).write_text(good)
+                _replaced(file, good)
             elif event.name == "hub":
                 break
     assert (await control.hub()).config_problem == ""
+
+
+def _replaced(file: Path, text: str) -> None:
+    """In one step, as an editor does: a hub that reads in between must not find half of it."""
+    fresh = file.with_suffix(".fresh")
+    fresh.write_text(text)
+    fresh.replace(file)
 
 
 @pytest.mark.requirement("SEC-2")

@@ -99,7 +99,7 @@ class Visitor:
         challenge = read_challenge(header)
         more = challenge.scope if challenge.wants_scope else ()
         async with Browser() as browser:
-            await log_in(self._spec, store=self._hub.logins.store, person=browser, scope=more, within=20)
+            await log_in(self._spec, store=self._hub.logins.store, person=browser, scope=more, within=60)
         for passing in (State.DENIED, State.CONNECTING):  # the hub notices the login by itself
             while self._hub.server_health(SERVER).state is passing:
                 await self._hub._slots[SERVER].changed()
@@ -145,7 +145,9 @@ async def desk(folder: Path) -> AsyncIterator[str]:
 
 async def visit(url: str, context: Mapping[str, Any], folder: Path) -> None:
     """One scenario."""
-    config = config_from_mapping({"mcpServers": {SERVER: _definition(url, context)}})
+    # All scenarios run at once: on a busy machine each may take as long as all of them.
+    patience = {"load": {"attemptTimeout": "50s", "totalTimeout": "100s"}}
+    config = config_from_mapping({"mcpServers": {SERVER: _definition(url, context)}, "holdfast": patience})
     spec = config.servers[SERVER]
     assert isinstance(spec, ServerSpec)
     async with Hub(config, logins=Logins(TokenStore(folder, vault=lambda: None))) as hub:

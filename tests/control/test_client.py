@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator
 
 import anyio
@@ -18,6 +17,7 @@ from holdfast.control.find import Found
 from holdfast.errors import NoHub
 from holdfast.wire.api import _Reader
 from tests.front.web import serving
+from tests.peers.http_fault import closed_port
 
 pytestmark = pytest.mark.anyio
 
@@ -32,9 +32,9 @@ async def refusal(url: str) -> NoHub:
 
 @pytest.mark.requirement("HUB-5")
 async def test_where_nobody_listens_there_is_no_hub() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    error = await refusal(url)
+    with closed_port() as port:
+        url = f"http://127.0.0.1:{port}"
+        error = await refusal(url)
     assert error.message == f"no hub answers at {url}"
     assert "holdfast serve" in error.hint
 

@@ -21,6 +21,7 @@ from holdfast.control.client import Control
 from holdfast.control.find import Found
 from tests.cli.served import COMMAND, Served, run, spawned
 from tests.deploy.chart import Refused, by_kind, manifests
+from tests.peers.http_fault import closed_port
 from tests.peers.mcp_http import McpPeer
 
 pytestmark = pytest.mark.anyio
@@ -117,10 +118,11 @@ async def test_the_rendered_container_serves_its_targets_and_answers_its_own_pro
 
 
 async def test_a_hub_whose_only_server_is_down_is_ready_and_says_so(tmp_path: Path) -> None:
-    workload = Workload(tmp_path, {"gone": {"url": f"http://127.0.0.1:{_free_port()}/mcp"}})
-    async with workload.running() as hub:
-        await hub.said("permanently_failed")
-        assert await workload.probe("readinessProbe") == 200
+    with closed_port() as port:
+        workload = Workload(tmp_path, {"gone": {"url": f"http://127.0.0.1:{port}/mcp"}})
+        async with workload.running() as hub:
+            await hub.said("permanently_failed")
+            assert await workload.probe("readinessProbe") == 200
 
 
 @pytest.mark.requirement("GW-5")

@@ -165,6 +165,16 @@ def _steps(edit: Edit) -> list[str]:
     return ["mcpServers", edit.key.split(".")[1], *edit.keys]
 
 
+_PATIENCE = {
+    "run.GRACE_SECONDS": 10.0,
+    "live.ASKING_SECONDS": 60.0,
+    "diagnosis.tls.LOOK_SECONDS": 10.0,
+    "diagnosis.tls.ANSWER_SECONDS": 3.0,
+    "diagnosis.elsewhere.SEARCH_SECONDS": 20.0,
+}
+"""A second look that a busy machine cuts short finds something else: here it may take longer than people wait."""
+
+
 @pytest.fixture
 def clinic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
@@ -177,6 +187,8 @@ def clinic(
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
+    for patient, seconds in _PATIENCE.items():
+        monkeypatch.setattr(f"holdfast.doctor.{patient}", seconds)
     examination = Examination(folder, monkeypatch)
     yield examination
     files = [

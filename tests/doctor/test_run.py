@@ -90,7 +90,10 @@ async def test_a_check_that_crashes_is_a_finding_and_the_others_go_on(
 
 
 @pytest.mark.requirement("DOC-1", "DOC-7")
-async def test_a_check_that_does_not_end_is_ended_and_told(clinic: Examination) -> None:
+async def test_a_check_that_does_not_end_is_ended_and_told(
+    clinic: Examination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.doctor.run.GRACE_SECONDS", 0.1)
     clinic.configure({"a": {"command": "x"}})
     with anyio.fail_after(30):
         report = await clinic.all(checks=[Endless(), Fine()])

@@ -49,6 +49,10 @@ async def front(servers: dict[str, Any], *, wait: bool = True, **options: Any) -
         yield Served(hub, app, base)
 
 
+PATIENT = {"readyTimeout": "60s"}
+"""For calls that start a process of Python first: on a busy machine that takes longer than anybody would wait."""
+
+
 def over_stdio(era: Era, **more: Any) -> dict[str, Any]:
     """The definition of an origin that runs as a child."""
     return {"command": sys.executable, "args": ["-m", "tests.front.origin", era], **more}

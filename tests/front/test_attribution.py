@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.front import sessions
 from tests.front.by_hand import Session
-from tests.front.conftest import Era, Person, front, over_stdio, text_of
+from tests.front.conftest import PATIENT, Era, Person, front, over_stdio, text_of
 from tests.front.origin import running
 
 pytestmark = pytest.mark.anyio
@@ -81,7 +81,7 @@ async def test_two_clients_never_see_each_others_progress_or_logs(
 async def test_a_spawned_servers_question_reaches_the_only_client_there_is(
     client_era: Era, kind: str, ada: Person
 ) -> None:
-    async with front({"o": over_stdio("legacy")}) as served, ada.client(served.all, client_era) as client:
+    async with front({"o": over_stdio("legacy")}, call=PATIENT) as served, ada.client(served.all, client_era) as client:
         with anyio.fail_after(20):
             result = await client.call_tool("o__ask", {"kind": kind})
     assert ada.asked == [kind]
@@ -91,7 +91,7 @@ async def test_a_spawned_servers_question_reaches_the_only_client_there_is(
 @pytest.mark.requirement("HUB-10")
 async def test_a_shared_servers_question_is_refused_where_two_clients_could_be_meant(ada: Person, bob: Person) -> None:
     async with (
-        front({"o": over_stdio("legacy")}) as served,
+        front({"o": over_stdio("legacy")}, call=PATIENT) as served,
         ada.client(served.all, "legacy") as client,
         bob.client(served.all, "legacy") as other,
     ):
@@ -109,7 +109,7 @@ async def test_clients_of_a_per_client_server_each_have_a_connection_and_their_q
     ada: Person, bob: Person
 ) -> None:
     async with (
-        front({"o": over_stdio("legacy", sharing="per-client")}) as served,
+        front({"o": over_stdio("legacy", sharing="per-client")}, call=PATIENT) as served,
         ada.client(served.all, "legacy") as one,
         bob.client(served.all, "legacy") as other,
     ):
@@ -123,7 +123,7 @@ async def test_clients_of_a_per_client_server_each_have_a_connection_and_their_q
 
 @pytest.mark.requirement("HUB-10")
 async def test_a_client_that_leaves_takes_its_own_connection_with_it(ada: Person) -> None:
-    async with front({"o": over_stdio("legacy", sharing="per-client")}) as served:
+    async with front({"o": over_stdio("legacy", sharing="per-client")}, call=PATIENT) as served:
         with anyio.fail_after(30):
             async with ada.client(served.all, "legacy") as client:
                 await client.call_tool("o__echo", {"text": "hi"})
@@ -135,7 +135,7 @@ async def test_a_client_that_leaves_takes_its_own_connection_with_it(ada: Person
 @pytest.mark.requirement("HUB-10")
 async def test_a_modern_call_to_a_per_client_server_has_a_connection_for_itself(ada: Person) -> None:
     async with (
-        front({"o": over_stdio("legacy", sharing="per-client")}) as served,
+        front({"o": over_stdio("legacy", sharing="per-client")}, call=PATIENT) as served,
         ada.client(served.all, "modern") as client,
     ):
         with anyio.fail_after(30):

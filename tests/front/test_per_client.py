@@ -22,7 +22,7 @@ from holdfast.front.identity import CLIENT_HEADER, CLIENT_META_KEY
 from holdfast.front.words import STATELESS
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
-from tests.front.conftest import Person, Served, front, over_stdio, text_of
+from tests.front.conftest import PATIENT, Person, Served, front, over_stdio, text_of
 from tests.front.origin import Origin, running
 from tests.front.web import serving
 
@@ -71,7 +71,7 @@ async def _bumps(client: Client, times: int = 1, **more: Any) -> list[str]:
 async def test_a_modern_client_that_says_who_it_is_keeps_its_connection_and_another_has_its_own(
     over: str, ada: Person, bob: Person
 ) -> None:
-    process = front({"o": over_stdio("legacy", sharing="per-client")})
+    process = front({"o": over_stdio("legacy", sharing="per-client")}, call=PATIENT)
     async with (
         process if over == "stdio" else _stateful() as served,
         _known(ada, served.all, _key()) as one,

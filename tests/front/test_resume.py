@@ -159,7 +159,7 @@ async def test_whoever_reads_the_stream_of_notices_again_is_told_of_all_that_com
         if len(read) == 2:
             came.set()
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(log.replay_events_after, first, send)
             expected = [await log.store_event(GET_STREAM_KEY, notice) for _ in range(2)]

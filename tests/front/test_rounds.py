@@ -85,7 +85,7 @@ async def test_a_call_that_nobody_comes_back_to_is_given_up(ada: Person, monkeyp
 async def test_time_does_not_run_while_the_client_is_asked(ada: Person) -> None:
     async with (
         running("legacy") as origin,
-        front({"o": {"url": origin.url}}, call={"timeout": "300ms", "hardTimeout": "400ms"}) as served,
+        front({"o": {"url": origin.url}}, call={"timeout": "2s", "hardTimeout": "3s"}) as served,
         ada.client(served.all, "legacy") as client,
     ):
 

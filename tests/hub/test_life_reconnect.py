@@ -113,7 +113,7 @@ async def test_the_death_of_an_http_server_with_a_stream_is_noticed_at_once(era:
     clock = FakeClock()
     async with McpPeer(get_stream=True, era=era) as peer, running({"a": peer}, clock=clock) as hub:  # type: ignore[arg-type]
         await hub.ready()
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             await peer.streaming()
         await peer.stop()
         await until(hub, "a", lambda: hub.server_health("a").retry_in == 0.25)
@@ -202,7 +202,7 @@ async def test_a_refresh_that_finds_nobody_listening_starts_a_reconnect_at_once(
 @pytest.mark.requirement("LIFE-17", "LIFE-22")
 async def test_a_liveness_check_that_finds_the_session_forgotten_renews_it_at_once() -> None:
     clock = FakeClock()
-    async with McpPeer() as peer, running({"a": peer}, clock=clock, call={"timeout": "1s"}) as hub:
+    async with McpPeer() as peer, running({"a": peer}, clock=clock, call={"timeout": "3s"}) as hub:
         await settled(hub, peer)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_times_out, hub)

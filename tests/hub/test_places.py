@@ -45,7 +45,7 @@ async def test_places_that_are_free_go_at_once() -> None:
 async def test_more_places_let_those_in_who_wait() -> None:
     places = Places(1)
     places.take_nowait()
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(places.take)
             await anyio.wait_all_tasks_blocked()
