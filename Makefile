@@ -7,7 +7,7 @@ NODE_READY := .tools/node/.ready
 RUN    := .tools/run
 RUN_READY := $(RUN)/.ready
 
-.PHONY: help serve test browser lint format bench docs schema lock clean
+.PHONY: help serve test browser cover lint format bench docs schema lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
@@ -16,7 +16,7 @@ serve: $(RUN_READY)  ## Serve CONFIG=mcp.json behind one MCP endpoint; without o
 	@exec $(RUN)/bin/holdfast serve $(if $(CONFIG),--config "$(CONFIG)") $(ARGS)
 
 test: lint $(NODE_READY) browser  ## Set up, then lint, types, import rules and all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered -q
+	$(BIN)/python -m pytest -n 2 --dist loadfile -q
 
 # What the status page's tests look at it with. Where it cannot be put from here, they are skipped and say so.
 browser:
@@ -25,6 +25,9 @@ browser:
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
 			chromium chromium-driver fonts-liberation >/dev/null; \
 	else echo "no chromium and chromedriver: the status page's tests will be skipped" >&2; fi
+
+cover: $(NODE_READY) browser  ## All tests once more, and which lines and branches they reach: takes twice as long
+	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered -q
 
 lint: $(READY)  ## Formatting, lint, types and import rules
 	$(BIN)/ruff format --check .
