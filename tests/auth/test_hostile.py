@@ -10,11 +10,13 @@ from holdfast.auth.bearer import Logins
 from holdfast.auth.code import answer_in, code_in, question
 from holdfast.auth.discovery import AuthorizationServer
 from holdfast.auth.grant import Client
+from holdfast.auth.login import log_out
 from holdfast.auth.loopback import listening
 from holdfast.auth.status import refresh_now
 from holdfast.auth.store import TokenStore
 from holdfast.errors import LoginFailed
 from holdfast.hub.loader import Loader
+from holdfast.wire.fetch import Answer
 from tests.auth.grants import grant
 from tests.auth.logging_in import PATIENCE, aged, logged_in
 from tests.peers.guarded import Guarded
@@ -112,6 +114,36 @@ async def test_a_kept_token_is_not_sent_over_plain_http_beyond_this_machine(stor
     store.put(grant(servers=(url,)))
     outcome = (await Loader(peer.config(url=url), logins=Logins(store)).load()).outcomes[0]
     assert outcome.error == "its credentials would travel unencrypted over plain http"
+
+
+@pytest.mark.requirement("SEC-3")
+async def test_a_place_to_give_tokens_back_that_is_unencrypted_is_not_kept(store: TokenStore, peer: Guarded) -> None:
+    await peer.behave(revokes_at="http://auth.example/revoke")
+    kept, _ = await logged_in(peer.spec(), store)
+    assert kept.revocation_endpoint == "", "and the login is good without it"
+
+
+@pytest.mark.requirement("SEC-3")
+async def test_no_kept_secret_leaves_for_an_unencrypted_address_of_the_authorization_server(
+    store: TokenStore, peer: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+
+    async def note(method: str, url: str, **_: object) -> Answer:
+        sent.append(f"{method} {url}")
+        return Answer(status=200, headers={}, body=b'{"access_token": "planted-newer"}')
+
+    monkeypatch.setattr("holdfast.auth.tokens.ask", note)
+    open_roads = {"token_endpoint": "http://auth.example/token", "revocation_endpoint": "http://auth.example/revoke"}
+    store.put(grant(servers=(peer.url,), **open_roads))
+    assert (await refresh_now(peer.spec(), store)).outcome == "unreachable"
+    gone = await log_out(peer.spec(), store=store)
+    assert gone is not None
+    assert not gone.revoked
+    assert sent == []
+    store.put(grant(servers=(peer.url,), **open_roads))
+    assert (await refresh_now(peer.spec(allowPlainHttp=True), store)).outcome == "renewed"
+    assert sent == ["POST http://auth.example/token"], "where the definition says so, it is sent"
 
 
 async def test_a_scope_that_is_no_scope_does_not_get_into_a_command(peer: Guarded, store: TokenStore) -> None:

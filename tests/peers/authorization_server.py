@@ -41,6 +41,8 @@ class Behaviour:
     device: bool = True
     device_pending: int = 1
     revocation: bool = True
+    revokes_at: str = ""
+    """Another place than the true one to give tokens back."""
     denies: bool = False
     metadata: bool = True
     resource: str = ""
@@ -355,7 +357,7 @@ def _metadata(how: Behaviour, here: str) -> dict[str, Any]:
     if how.device:
         described["device_authorization_endpoint"] = f"{here}/device"
     if how.revocation:
-        described["revocation_endpoint"] = f"{here}/revoke"
+        described["revocation_endpoint"] = how.revokes_at or f"{here}/revoke"
     return described
 
 

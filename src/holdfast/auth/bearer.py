@@ -47,6 +47,7 @@ class Bearer:
     def __init__(self, spec: ServerSpec, renewer: Renewer) -> None:
         self._server = canonical(spec.url)
         self._command = login_command(spec.id)
+        self._plain_http = spec.allow_plain_http
         self._renewer = renewer
         self._given: tuple[str, float] = ("", 0.0)
 
@@ -91,7 +92,7 @@ class Bearer:
             return grant
 
     async def _renew(self, grant: Grant) -> Grant | None:
-        renewed = await self._renewer.renew(grant.key, instead_of=grant.access_token)
+        renewed = await self._renewer.renew(grant.key, instead_of=grant.access_token, allow_plain_http=self._plain_http)
         if renewed is not None:
             self._given = (renewed.access_token, self._renewer.now())
         return renewed

@@ -51,7 +51,7 @@ async def ask_for_code(
         )
     form = {"scope": " ".join(scope), "resource": resource, "client_id": client.id}
     try:
-        fields = await post_form(endpoint, form, client=client)
+        fields = await post_form(endpoint, form, client=client, allow_plain_http=allow_plain_http)
     except (Refused, Unanswered) as exc:
         raise LoginFailed(f"the device login could not begin: {exc}") from None
     return _read(fields, server, allow_plain_http=allow_plain_http)
@@ -63,6 +63,7 @@ async def wait_for_tokens(
     code: DeviceCode,
     *,
     resource: str,
+    allow_plain_http: bool = False,
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
 ) -> Given:
     """Ask until the person has decided, or the code has ended. Raises ``LoginFailed``."""
@@ -72,7 +73,7 @@ async def wait_for_tokens(
         await sleep(pause)
         waited += pause
         try:
-            return await request_tokens(server.token_endpoint, form, client=client)
+            return await request_tokens(server.token_endpoint, form, client=client, allow_plain_http=allow_plain_http)
         except Unanswered:
             pause = min(pause * 2, 60.0)  # it is away for a moment: the code outlasts that
         except Refused as exc:

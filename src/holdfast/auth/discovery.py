@@ -199,6 +199,8 @@ class _Finder:
                 )
         if not server.token_endpoint:
             raise LoginFailed(f"the authorization server {_shown(server.issuer)} has no token endpoint")
+        if not is_safe(server.revocation_endpoint, allow_plain_http=self._spec.allow_plain_http):
+            return replace(server, revocation_endpoint="")  # a login is good without it
         return server
 
     async def _first(self, urls: Iterable[str]) -> dict[str, Any] | None:

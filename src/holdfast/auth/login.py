@@ -129,9 +129,9 @@ async def log_out(spec: ServerSpec, *, store: TokenStore) -> LoggedOut | None:
         return None
     async with renewing(store.folder, grant.key):
         await anyio.to_thread.run_sync(store.remove, grant.key)
-    token = grant.refresh_token or grant.access_token
-    endpoint = grant.revocation_endpoint
-    return LoggedOut(grant=grant, revoked=bool(endpoint) and await revoke(endpoint, token, client=grant.client))
+    token, plain_http = grant.refresh_token or grant.access_token, spec.allow_plain_http
+    revoked = await revoke(grant.revocation_endpoint, token, client=grant.client, allow_plain_http=plain_http)
+    return LoggedOut(grant=grant, revoked=revoked)
 
 
 async def _challenge(spec: ServerSpec) -> Challenge | None:
@@ -219,7 +219,8 @@ async def _exchange(login: _Login, found: Discovered, client: Client, asked: Que
         "resource": found.resource,
     }
     try:
-        return await request_tokens(found.server.token_endpoint, form, client=client)
+        plain_http = login.spec.allow_plain_http
+        return await request_tokens(found.server.token_endpoint, form, client=client, allow_plain_http=plain_http)
     except Refused as exc:
         if exc.code in FORGOTTEN:
             await anyio.to_thread.run_sync(_forget_client, login.store, client, exc.code)
@@ -248,7 +249,9 @@ async def _by_device(login: _Login, found: Discovered, scope: tuple[str, ...]) -
     plain_http = login.spec.allow_plain_http
     code = await ask_for_code(found.server, client, resource=found.resource, scope=scope, allow_plain_http=plain_http)
     login.person.enter(code)
-    return client, await wait_for_tokens(found.server, client, code, resource=found.resource)
+    return client, await wait_for_tokens(
+        found.server, client, code, resource=found.resource, allow_plain_http=plain_http
+    )
 
 
 def _grant(login: _Login, found: Discovered, client: Client, given: Given, wanted: tuple[str, ...]) -> Grant:

@@ -54,7 +54,7 @@ class Renewer:
         self._turns: dict[GrantKey, anyio.Lock] = {}
         self._pauses: dict[GrantKey, _Pause] = {}
 
-    async def renew(self, key: GrantKey, *, instead_of: str) -> Grant | None:
+    async def renew(self, key: GrantKey, *, instead_of: str, allow_plain_http: bool = False) -> Grant | None:
         """The grant with another access token than ``instead_of``; None if only a new login can bring one.
 
         Raises ``ServerFailure`` with ``TokenNotRenewed`` if the authorization server could not be asked.
@@ -62,12 +62,12 @@ class Renewer:
         async with self._turns.setdefault(key, anyio.Lock()):
             try:
                 async with renewing(self.store.folder, key):
-                    return await self._renew(key, instead_of)
+                    return await self._renew(key, instead_of, allow_plain_http)
             except (OSError, StoreUnusable) as exc:
                 why = getattr(exc, "strerror", None) or str(exc)
                 raise ServerFailure(TokenNotRenewed(reason=f"the token store cannot be written: {why}")) from exc
 
-    async def _renew(self, key: GrantKey, instead_of: str) -> Grant | None:
+    async def _renew(self, key: GrantKey, instead_of: str, plain_http: bool) -> Grant | None:
         grant = await anyio.to_thread.run_sync(self.store.get, key)
         if grant is not None and grant.access_token != instead_of:
             return grant  # somebody else did it while we waited for our turn
@@ -77,13 +77,15 @@ class Renewer:
         with anyio.CancelScope() as scope:
             # From the moment the request leaves, the old refresh token may be worth nothing:
             # whoever gives up waiting must not take the new one's answer with him.
-            return await self._ask(grant, lambda: setattr(scope, "shield", True))
+            return await self._ask(grant, plain_http, lambda: setattr(scope, "shield", True))
         raise AssertionError("nobody cancels that scope")
 
-    async def _ask(self, grant: Grant, on_sending: Callable[[], None]) -> Grant | None:
+    async def _ask(self, grant: Grant, plain_http: bool, on_sending: Callable[[], None]) -> Grant | None:
         form = {"grant_type": "refresh_token", "refresh_token": grant.refresh_token or "", "resource": grant.resource}
         try:
-            given = await request_tokens(grant.token_endpoint, form, client=grant.client, on_sending=on_sending)
+            given = await request_tokens(
+                grant.token_endpoint, form, client=grant.client, allow_plain_http=plain_http, on_sending=on_sending
+            )
         except Unanswered as exc:
             raise self._paused(grant.key, exc) from exc
         except Refused as exc:

@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic_core import from_json
 
+from holdfast.auth.addresses import is_safe
 from holdfast.auth.grant import Client
 from holdfast.core.challenge import scopes_in
 from holdfast.core.classify import classify
@@ -59,10 +60,15 @@ class Given:
 
 
 async def request_tokens(
-    endpoint: str, form: Mapping[str, str], *, client: Client, on_sending: Callable[[], None] | None = None
+    endpoint: str,
+    form: Mapping[str, str],
+    *,
+    client: Client,
+    allow_plain_http: bool = False,
+    on_sending: Callable[[], None] | None = None,
 ) -> Given:
     """Ask for tokens. Raises ``Refused`` or ``Unanswered``."""
-    fields = await post_form(endpoint, form, client=client, on_sending=on_sending)
+    fields = await post_form(endpoint, form, client=client, allow_plain_http=allow_plain_http, on_sending=on_sending)
     token, kind = fields.get("access_token"), fields.get("token_type", "bearer")
     if not isinstance(token, str) or not token or not token.isascii() or not token.isprintable():
         raise Unanswered("its answer holds no access token")
@@ -78,16 +84,25 @@ async def request_tokens(
 
 
 async def post_form(
-    endpoint: str, form: Mapping[str, str], *, client: Client, on_sending: Callable[[], None] | None = None
+    endpoint: str,
+    form: Mapping[str, str],
+    *,
+    client: Client,
+    allow_plain_http: bool = False,
+    on_sending: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """POST a form to an authorization server as ``client``; the object that it answers with."""
+    if not is_safe(endpoint, allow_plain_http=allow_plain_http):
+        raise Unanswered("the authorization server is at an unencrypted address, and is sent nothing")
     fields, headers = _as_client(client, {name: value for name, value in form.items() if value})
     answer = await _post(endpoint, fields, headers, on_sending)
     return _meaning(answer, Redactor([*fields.values(), *headers.values()]))
 
 
-async def revoke(endpoint: str, token: str, *, client: Client) -> bool:
+async def revoke(endpoint: str, token: str, *, client: Client, allow_plain_http: bool = False) -> bool:
     """Give a token back (RFC 7009); whether the authorization server said that it took it."""
+    if not is_safe(endpoint, allow_plain_http=allow_plain_http):
+        return False
     fields, headers = _as_client(client, {"token": token})
     try:
         return (await _post(endpoint, fields, headers)).status == 200
