@@ -151,7 +151,17 @@ async def test_processes_that_need_a_token_at_once_cause_one_renewal(
 
 
 @pytest.mark.requirement("AUTH-5")
-@pytest.mark.parametrize("how", [{"token_status": 503}, {"token_status": 429}, {"token_cut": True}])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"token_status": 503},
+        {"token_status": 429},
+        {"token_cut": True},
+        {"token_status": 400, "token_error": "some proxy's own"},
+        {"token_status": 403, "token_error": "invalid_grant"},
+        {"token_status": 404, "token_error": "not_found"},
+    ],
+)
 async def test_an_outage_in_the_middle_of_a_renewal_is_transient_and_loses_nothing(
     how: dict[str, object], peer: Guarded, store: TokenStore
 ) -> None:
@@ -195,6 +205,32 @@ async def test_an_authorization_server_that_is_away_is_asked_less_and_less_often
         assert await peer.renewals() == before, "it is left alone meanwhile"
         clock.now += 0.5
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+@pytest.mark.requirement("AUTH-5")
+@pytest.mark.parametrize(("status", "error"), [(400, "invalid_grant"), (401, "invalid_client"), (400, "invalid_scope")])
+async def test_a_refusal_in_the_words_of_a_token_endpoint_ends_a_login(
+    status: int, error: str, peer: Guarded, store: TokenStore
+) -> None:
+    kept, _ = await logged_in(peer.spec(), store)
+    await peer.behave(token_status=status, token_error=error)
+    assert (await refresh_now(peer.spec(), store)).outcome == "refused"
+    refused = store.get(kept.key)
+    assert refused is not None
+    assert refused.refused == error
+
+
+@pytest.mark.requirement("AUTH-5")
+async def test_a_clock_that_is_set_back_does_not_make_the_pause_longer(peer: Guarded, store: TokenStore) -> None:
+    kept, _ = await logged_in(peer.spec(), store)
+    kept, clock = aged(store, kept), Clock()
+    renewer = Renewer(store, now=clock)
+    await peer.behave(token_status=503)
+    with pytest.raises(ServerFailure):
+        await renewer.renew(kept.key, instead_of=kept.access_token)
+    await peer.behave(token_status=0)
+    clock.now -= 86_400
+    assert await renewer.renew(kept.key, instead_of=kept.access_token) is not None
 
 
 @pytest.mark.requirement("AUTH-5")

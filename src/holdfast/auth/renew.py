@@ -89,6 +89,8 @@ class Renewer:
         except Unanswered as exc:
             raise self._paused(grant.key, exc) from exc
         except Refused as exc:
+            if not exc.final:
+                raise self._paused(grant.key, Unanswered(f"the authorization server answered `{exc}`")) from exc
             await self._keep(replace(grant, refused=exc.code))
             return None
         self._pauses.pop(grant.key, None)
@@ -107,8 +109,9 @@ class Renewer:
     def _leave_alone(self, key: GrantKey) -> None:
         """Raise what was seen last, without asking again, while the pause after a failure lasts."""
         pause = self._pauses.get(key)
-        if pause is not None and self.now() < pause.until:
-            raise ServerFailure(TokenNotRenewed(reason=pause.reason, retry_after=pause.until - self.now()))
+        left = pause.until - self.now() if pause is not None else 0.0
+        if pause is not None and 0 < left <= LONGEST_PAUSE:  # one that is longer is a clock that was set back
+            raise ServerFailure(TokenNotRenewed(reason=pause.reason, retry_after=left))
 
     def _paused(self, key: GrantKey, why: Unanswered) -> ServerFailure:
         before = self._pauses.get(key)

@@ -26,6 +26,18 @@ ANSWER_SECONDS = 10.0
 _PASSING = frozenset({"temporarily_unavailable", "server_error"})
 """Errors by which an authorization server says that it cannot answer now."""
 
+_FINAL = frozenset(
+    {
+        "invalid_client",
+        "invalid_grant",
+        "invalid_request",
+        "invalid_scope",
+        "unauthorized_client",
+        "unsupported_grant_type",
+    }
+)
+"""Errors by which a token endpoint refuses (RFC 6749, 5.2)."""
+
 
 class Unanswered(Exception):
     """The authorization server could not be asked, or did not say yes or no: trying again can help."""
@@ -39,10 +51,16 @@ class Unanswered(Exception):
 class Refused(Exception):
     """The authorization server said no."""
 
-    def __init__(self, code: str, description: str = "") -> None:
+    def __init__(self, code: str, description: str = "", *, status: int = 200) -> None:
         super().__init__(f"{code}: {description}" if description else code)
         self.code = code
         self.description = description
+        self.status = status
+
+    @property
+    def final(self) -> bool:
+        """Whether asking again is in vain; whatever else answers for it, such as a proxy, has other words."""
+        return self.status in (400, 401) and self.code in _FINAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +177,8 @@ def _meaning(answer: Answer, redactor: Redactor) -> dict[str, Any]:
     if not isinstance(error, str) or answer.status >= 500 or answer.status == 429 or error in _PASSING:
         raise Unanswered(f"the authorization server answered HTTP {answer.status}", retry_after=_retry_after(answer))
     description = str((fields or {}).get("error_description") or "")
-    raise Refused(redactor.mask(error)[:80], redactor.mask(" ".join(description.split()))[:200])
+    said = redactor.mask(" ".join(description.split()))[:200]
+    raise Refused(redactor.mask(error)[:80], said, status=answer.status)
 
 
 def _retry_after(answer: Answer) -> float | None:
