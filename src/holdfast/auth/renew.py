@@ -16,6 +16,7 @@ import anyio.to_thread
 
 from holdfast.auth.grant import Grant, GrantKey
 from holdfast.auth.lock import renewing
+from holdfast.auth.reading import Reading
 from holdfast.auth.store import StoreUnusable, TokenStore
 from holdfast.auth.tokens import Refused, Unanswered, request_tokens
 from holdfast.core.backoff import delay
@@ -49,10 +50,21 @@ class Renewer:
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.store = store
+        self.reading = Reading(store)
         self.now = now
         self._chance = chance
         self._turns: dict[GrantKey, anyio.Lock] = {}
         self._pauses: dict[GrantKey, _Pause] = {}
+
+    async def up_to_date(self) -> None:
+        """Have read what the store holds now.
+
+        Raises ``ServerFailure`` with ``TokenNotRenewed`` if the store does not answer.
+        """
+        if not await self.reading.up_to_date():
+            raise ServerFailure(
+                TokenNotRenewed(reason="the token store does not answer: its keyring may wait to be unlocked")
+            )
 
     async def renew(self, key: GrantKey, *, instead_of: str, allow_plain_http: bool = False) -> Grant | None:
         """The grant with another access token than ``instead_of``; None if only a new login can bring one.
@@ -68,7 +80,8 @@ class Renewer:
                 raise ServerFailure(TokenNotRenewed(reason=f"the token store cannot be written: {why}")) from exc
 
     async def _renew(self, key: GrantKey, instead_of: str, plain_http: bool) -> Grant | None:
-        grant = await anyio.to_thread.run_sync(self.store.get, key)
+        await self.up_to_date()
+        grant = next((one for one in self.store.known if one.key == key), None)
         if grant is not None and grant.access_token != instead_of:
             return grant  # somebody else did it while we waited for our turn
         if grant is None or not grant.refreshable:
