@@ -1,16 +1,23 @@
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
+import anyio
 import pytest
 
 from holdfast.auth.bearer import Logins
-from holdfast.auth.login import log_in, log_out
+from holdfast.auth.grant import GrantKey
+from holdfast.auth.lock import renewing
+from holdfast.auth.login import LoggedOut, log_in, log_out
 from holdfast.auth.loopback import listening
 from holdfast.auth.store import TokenStore
 from holdfast.errors import LoginFailed
 from holdfast.hub.loader import Loader
-from tests.auth.logging_in import logged_in
+from tests.auth.grants import grant
+from tests.auth.logging_in import PATIENCE, logged_in
 from tests.peers.browser import Browser
 from tests.peers.guarded import PLANTED, Guarded
 
@@ -67,6 +74,24 @@ async def test_a_registration_that_was_forgotten_or_is_for_another_place_is_made
     third, _ = await logged_in(peer.spec(oauth={"callbackPort": free_port}), store)
     assert len({first.client.id, second.client.id, third.client.id}) == 3
     assert third.client.redirect_uri == f"http://localhost:{free_port}/callback"
+
+
+@pytest.mark.requirement("AUTH-4")
+async def test_a_registration_that_was_forgotten_ends_no_other_login_made_with_it(
+    peer: Guarded, store: TokenStore
+) -> None:
+    kept, _ = await logged_in(peer.spec(), store)
+    other = store.put(grant(issuer=kept.issuer, client=kept.client))
+    await peer.behave(forgets_clients=True)
+    with pytest.raises(LoginFailed, match="invalid_client"):
+        await logged_in(peer.spec(), store)
+    for key in (kept.key, other.key):
+        now = store.get(key)
+        assert now is not None
+        assert now.refreshable
+    await peer.behave(forgets_clients=False)
+    newer, _ = await logged_in(peer.spec(), store)
+    assert newer.client.id != kept.client.id, "nobody logs in with it again"
 
 
 @pytest.mark.requirement("AUTH-4")
@@ -228,6 +253,31 @@ async def test_logging_out_removes_the_tokens_and_takes_them_back(peer: Guarded,
     assert PLANTED not in store.file.read_text()
     assert await loads(peer, store) == "denied"
     assert await log_out(peer.spec(), store=store) is None
+
+
+async def test_logging_out_takes_back_what_a_renewal_under_way_brought(
+    peer: Guarded, store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, _ = await logged_in(peer.spec(), store)
+    gone: list[LoggedOut | None] = []
+    waits = anyio.Event()
+
+    def noted(folder: Path, key: GrantKey) -> AbstractAsyncContextManager[None]:
+        waits.set()
+        return renewing(folder, key)
+
+    monkeypatch.setattr("holdfast.auth.login.renewing", noted)
+
+    async def out() -> None:
+        gone.append(await log_out(peer.spec(), store=store))
+
+    async with anyio.create_task_group() as tasks, renewing(store.folder, kept.key):
+        tasks.start_soon(out)
+        with anyio.fail_after(PATIENCE):
+            await waits.wait()
+        store.put(replace(kept, refresh_token="planted-newer"))
+    assert gone[0] is not None
+    assert gone[0].grant.refresh_token == "planted-newer"
 
 
 async def test_an_outage_of_the_authorization_server_is_no_answer_about_it(peer: Guarded, store: TokenStore) -> None:

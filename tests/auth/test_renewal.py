@@ -314,13 +314,50 @@ async def test_a_store_that_cannot_be_written_is_told_of_as_what_it_is(
     kept, _ = await logged_in(peer.spec(), store)
     aged(store, kept)
 
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("os.fsync", no_space)
     with pytest.raises(ServerFailure) as failed:
         await bearer(peer, store).token()
     assert "No space left on device" in classify(failed.value.evidence).reason
+
+
+@pytest.mark.requirement("AUTH-5")
+async def test_a_rotated_refresh_token_that_the_store_did_not_take_is_kept_at_the_next_chance(
+    peer: Guarded, store: TokenStore
+) -> None:
+    kept, _ = await logged_in(peer.spec(), store)
+    aged(store, kept)
+    one = bearer(peer, store)
+    with pytest.MonkeyPatch.context() as full:
+        full.setattr("os.fsync", no_space)
+        for _ in range(2):
+            with pytest.raises(ServerFailure):
+                await one.token()
+    token = await one.token()
+    renewed = store.get(kept.key)
+    assert renewed is not None
+    assert token == renewed.access_token != kept.access_token
+    assert renewed.refresh_token != kept.refresh_token
+    assert await peer.renewals() == 1, "what was given once is not asked for again"
+
+
+@pytest.mark.requirement("AUTH-5")
+async def test_a_grant_that_could_not_be_kept_does_not_replace_a_newer_login(peer: Guarded, store: TokenStore) -> None:
+    kept, _ = await logged_in(peer.spec(), store)
+    aged(store, kept)
+    one = bearer(peer, store)
+    with pytest.MonkeyPatch.context() as full:
+        full.setattr("os.fsync", no_space)
+        with pytest.raises(ServerFailure):
+            await one.token()
+    newer, _ = await logged_in(peer.spec(), store)
+    assert await one.renewed(newer.access_token)
+    now = store.get(kept.key)
+    assert now is not None
+    assert now.login == newer.login
+
+
+def no_space(*_: object) -> None:
+    raise OSError(28, "No space left on device")
 
 
 @pytest.mark.requirement("AUTH-1")

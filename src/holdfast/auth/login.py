@@ -124,10 +124,12 @@ async def log_in(
 
 async def log_out(spec: ServerSpec, *, store: TokenStore) -> LoggedOut | None:
     """Forget a server's login, and tell its authorization server, if that can be told; None if there was none."""
-    grant = await anyio.to_thread.run_sync(store.of, canonical(spec.url))
-    if grant is None:
+    seen = await anyio.to_thread.run_sync(store.of, canonical(spec.url))
+    if seen is None:
         return None
-    async with renewing(store.folder, grant.key):
+    async with renewing(store.folder, seen.key):
+        # It may have been renewed while we waited: what is taken back is what there is now.
+        grant = await anyio.to_thread.run_sync(store.get, seen.key) or seen
         await anyio.to_thread.run_sync(store.remove, grant.key)
     token, plain_http = grant.refresh_token or grant.access_token, spec.allow_plain_http
     revoked = await revoke(grant.revocation_endpoint, token, client=grant.client, allow_plain_http=plain_http)
@@ -223,17 +225,23 @@ async def _exchange(login: _Login, found: Discovered, client: Client, asked: Que
         return await request_tokens(found.server.token_endpoint, form, client=client, allow_plain_http=plain_http)
     except Refused as exc:
         if exc.code in FORGOTTEN:
-            await anyio.to_thread.run_sync(_forget_client, login.store, client, exc.code)
+            await _forget_client(login, client)
         raise LoginFailed(f"the authorization server gave no token ({exc})", hint=_cure(exc, client)) from None
     except Unanswered as exc:
         raise LoginFailed(f"the authorization server gave no token: {exc.reason}", hint="log in again") from None
 
 
-def _forget_client(store: TokenStore, client: Client, code: str) -> None:
-    """A registration that the authorization server does not know any more is not used again."""
-    for grant in store.grants():
-        if grant.client == client:
-            store.put(replace(grant, refused=code))
+async def _forget_client(login: _Login, client: Client) -> None:
+    """A registration that the authorization server does not know any more is not used for another login.
+
+    The logins that were made with it stand until they are refused themselves.
+    """
+    store, ended = login.store, replace(client, expires_at=login.now())
+    for key in [grant.key for grant in await anyio.to_thread.run_sync(store.grants) if grant.client == client]:
+        async with renewing(store.folder, key):
+            grant = await anyio.to_thread.run_sync(store.get, key)
+            if grant is not None and grant.client == client:
+                await anyio.to_thread.run_sync(store.put, replace(grant, client=ended))
 
 
 def _cure(exc: Refused, client: Client) -> str:

@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -39,6 +40,13 @@ class _Pause:
     reason: str
 
 
+class _Unsaved(NamedTuple):
+    """A renewed grant that the store did not take; the one before it may be worth nothing by now."""
+
+    before: Grant
+    after: Grant
+
+
 class Renewer:
     """Renews the grants of a store, for everybody in this process. Time and chance can be given, for tests."""
 
@@ -55,6 +63,7 @@ class Renewer:
         self._chance = chance
         self._turns: dict[GrantKey, anyio.Lock] = {}
         self._pauses: dict[GrantKey, _Pause] = {}
+        self._unsaved: dict[GrantKey, _Unsaved] = {}
 
     async def up_to_date(self) -> None:
         """Have read what the store holds now.
@@ -81,7 +90,7 @@ class Renewer:
 
     async def _renew(self, key: GrantKey, instead_of: str, plain_http: bool) -> Grant | None:
         await self.up_to_date()
-        grant = next((one for one in self.store.known if one.key == key), None)
+        grant = await self._saved(next((one for one in self.store.known if one.key == key), None), key)
         if grant is not None and grant.access_token != instead_of:
             return grant  # somebody else did it while we waited for our turn
         if grant is None or not grant.refreshable:
@@ -92,6 +101,19 @@ class Renewer:
             # whoever gives up waiting must not take the new one's answer with him.
             return await self._ask(grant, plain_http, lambda: setattr(scope, "shield", True))
         raise AssertionError("nobody cancels that scope")
+
+    async def _saved(self, stored: Grant | None, key: GrantKey) -> Grant | None:
+        """The stored grant, or the one in its place that could not be stored before, and now is."""
+        unsaved = self._unsaved.get(key)
+        if unsaved is None:
+            return stored
+        if stored is None or (stored.login, stored.refresh_token) != (
+            unsaved.before.login,
+            unsaved.before.refresh_token,
+        ):
+            del self._unsaved[key]  # somebody logged out, or in again, or renewed it all the same
+            return stored
+        return await self._keep_renewed(unsaved)
 
     async def _ask(self, grant: Grant, plain_http: bool, on_sending: Callable[[], None]) -> Grant | None:
         form = {"grant_type": "refresh_token", "refresh_token": grant.refresh_token or "", "resource": grant.resource}
@@ -114,7 +136,13 @@ class Renewer:
             scope=given.scope or grant.scope,
             expires_at=given.expires_at(self.now()),
         )
-        return await self._keep(renewed)
+        return await self._keep_renewed(_Unsaved(grant, renewed))
+
+    async def _keep_renewed(self, unsaved: _Unsaved) -> Grant:
+        self._unsaved[unsaved.after.key] = unsaved
+        kept = await self._keep(unsaved.after)
+        del self._unsaved[kept.key]
+        return kept
 
     async def _keep(self, grant: Grant) -> Grant:
         return await anyio.to_thread.run_sync(self.store.put, grant)
