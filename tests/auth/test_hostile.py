@@ -10,7 +10,7 @@ from holdfast.auth.bearer import Logins
 from holdfast.auth.code import answer_in, code_in, question
 from holdfast.auth.discovery import AuthorizationServer
 from holdfast.auth.grant import Client
-from holdfast.auth.login import log_out
+from holdfast.auth.login import log_in, log_out
 from holdfast.auth.loopback import listening
 from holdfast.auth.status import refresh_now
 from holdfast.auth.store import TokenStore
@@ -19,6 +19,7 @@ from holdfast.hub.loader import Loader
 from holdfast.wire.fetch import Answer
 from tests.auth.grants import grant
 from tests.auth.logging_in import PATIENCE, aged, logged_in
+from tests.peers.browser import Browser
 from tests.peers.guarded import Guarded
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("AUTH-4")]
@@ -35,10 +36,11 @@ async def no_sleep(_: float) -> None:
     [
         ({"iss": EVIL}, r"came by `https://evil\.example`"),
         ({"iss": "-"}, "came without saying by whom"),
-        ({"state": "another"}, "an answer to another question"),
         ({"issuer": EVIL}, "says that it is another one"),
         ({"resource": f"{EVIL}/mcp"}, "says that it is another one"),
+        ({"resource": "https://[evil"}, "says that it is another one"),
         ({"audience": f"{EVIL}/mcp"}, "a token for another server"),
+        ({"audience": "https://[evil"}, "a token for another server"),
     ],
 )
 async def test_an_answer_that_is_not_to_be_believed_is_not_taken(
@@ -50,6 +52,36 @@ async def test_an_answer_that_is_not_to_be_believed_is_not_taken(
     assert store.grants() == ()
     taken = await peer.seen("token")
     assert len(taken) == (1 if "audience" in how else 0), "no code is taken to a server that is not trusted"
+
+
+async def test_an_answer_to_another_question_is_not_taken_from_whoever_pastes_it(
+    peer: Guarded, store: TokenStore
+) -> None:
+    await peer.behave(state="another")
+    with pytest.raises(LoginFailed, match="an answer to another question"):
+        await logged_in(peer.spec(), store, how="paste")
+    assert await peer.seen("token") == []
+
+
+async def test_an_answer_to_another_question_does_not_end_the_login_that_waits_for_its_own(
+    peer: Guarded, store: TokenStore
+) -> None:
+    class Crowded(Browser):
+        """Somebody else's page sends an answer of its own first."""
+
+        async def _open(self, address: str) -> None:
+            place = dict(parse_qsl(urlsplit(address).query))["redirect_uri"]
+            forged = ("code=1&state=another", "error=access_denied&state=another", "error=access_denied")
+            async with httpx2.AsyncClient(trust_env=False) as http:
+                turned_away.extend([(await http.get(f"{place}?{query}")).status_code for query in forged])
+            await super()._open(address)
+
+    turned_away: list[int] = []
+    async with Crowded() as crowded:
+        with anyio.fail_after(PATIENCE):
+            kept = await log_in(peer.spec(), store=store, person=crowded)
+    assert turned_away == [400, 400, 400]
+    assert store.grants() == (kept,)
 
 
 @pytest.mark.parametrize("audience", ["api://files", "urn:files", ""])
@@ -160,10 +192,15 @@ async def test_the_listener_takes_nothing_but_an_answer_at_its_own_path() -> Non
         assert (await http.get(f"{base}/favicon.ico")).status_code == 404
         assert (await http.get(place.redirect_uri)).status_code == 404
         assert (await http.post(f"{place.redirect_uri}?code=1")).status_code == 404
+        place.expect("y")
+        assert (await http.get(f"{place.redirect_uri}?code=1&state=x")).status_code == 400
         port = urlsplit(base).port
         assert port is not None
         async with await anyio.connect_tcp("127.0.0.1", port) as stream:
             await stream.send(b"\x00\xff no browser\r\n\r\n")
+        async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+            await stream.send(b"GET //[ HTTP/1.1\r\n\r\n")
+            assert (await stream.receive()).startswith(b"HTTP/1.1 404")
         page = await http.get(f"{place.redirect_uri}?code=<script>x</script>&state=y")
         assert "script" not in page.text
         with anyio.fail_after(PATIENCE):

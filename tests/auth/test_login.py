@@ -102,10 +102,13 @@ async def test_a_registration_moves_to_another_port_if_its_own_is_taken(peer: Gu
     assert second.client.redirect_uri != first.client.redirect_uri
 
 
-async def test_what_is_pasted_and_holds_no_answer_is_told_as_that(peer: Guarded, store: TokenStore) -> None:
+@pytest.mark.parametrize("pasted", ["http://127.0.0.1:8765/callback", "http://[x?code=1"])
+async def test_what_is_pasted_and_holds_no_answer_is_told_as_that(
+    pasted: str, peer: Guarded, store: TokenStore
+) -> None:
     class Hasty(Browser):
         async def paste(self) -> str:
-            return "http://127.0.0.1:8765/callback"
+            return pasted
 
     async with Hasty(elsewhere=True) as hasty:
         with pytest.raises(LoginFailed, match="no answer in that address") as failed:

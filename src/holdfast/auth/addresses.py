@@ -24,7 +24,10 @@ def origin(url: str) -> str:
 
 def covers(resource: str, server: str) -> bool:
     """Whether a resource is the server or one of its parents: the same origin, and a beginning of its path."""
-    if origin(resource) != origin(server):
+    try:
+        if origin(resource) != origin(server):
+            return False
+    except ValueError:  # a stranger's word, and no address
         return False
     parent, child = (f"{urlsplit(url).path.rstrip('/')}/" for url in (resource, server))
     return child.startswith(parent)
@@ -32,7 +35,10 @@ def covers(resource: str, server: str) -> bool:
 
 def is_safe(url: str, *, allow_plain_http: bool = False) -> bool:
     """Whether credentials may be sent there: over TLS, or without leaving this machine."""
-    parts = urlsplit(url)
+    try:
+        parts, _ = urlsplit(url), origin(url)
+    except ValueError:
+        return False
     if parts.scheme == "https":
         return bool(parts.hostname)
     return parts.scheme == "http" and bool(parts.hostname) and (allow_plain_http or is_loopback(parts.hostname or ""))

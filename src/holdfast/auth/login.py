@@ -168,14 +168,15 @@ async def _by_browser(login: _Login, found: Discovered, scope: tuple[str, ...]) 
         oauth = login.spec.oauth
         known = known_client(oauth, found.server, login.store.grants(), login.now())
         wanted = (known.redirect_uri if known is not None else oauth.redirect_uri) or ""
-        if login.how == "paste":
-            ways: list[Callable[[], Awaitable[str]]] = [login.person.paste]
-            redirect = wanted or NOT_HERE
-        else:
+        ways: list[Callable[[], Awaitable[str]]] = [login.person.paste]
+        redirect, place = wanted or NOT_HERE, None
+        if login.how != "paste":
             known, place = await _place(stack, known, wanted, oauth.redirect_uri or "")
             ways, redirect = [login.person.paste, place.answer], place.redirect_uri
         client = known or await identify(found.server, redirect_uri=redirect, scope=" ".join(scope))
         asked = question(found.server, client, resource=found.resource, scope=scope, redirect_uri=redirect)
+        if place is not None:
+            place.expect(asked.state)
         login.person.visit(asked.url)
         code = code_in(answer_in(await _first(ways)), asked)
     return client, await _exchange(login, found, client, asked, code)
