@@ -1,19 +1,22 @@
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import anyio
 import httpx2
 import pytest
 
+from holdfast.auth.addresses import may_lead_to
 from holdfast.auth.bearer import Logins
 from holdfast.auth.code import answer_in, code_in, question
-from holdfast.auth.discovery import AuthorizationServer
+from holdfast.auth.discovery import AuthorizationServer, discover
 from holdfast.auth.grant import Client
 from holdfast.auth.login import log_in, log_out
 from holdfast.auth.loopback import listening
 from holdfast.auth.status import refresh_now
 from holdfast.auth.store import TokenStore
+from holdfast.core.challenge import Challenge
 from holdfast.errors import LoginFailed
 from holdfast.hub.loader import Loader
 from holdfast.wire.fetch import Answer
@@ -166,7 +169,10 @@ async def test_no_kept_secret_leaves_for_an_unencrypted_address_of_the_authoriza
         return Answer(status=200, headers={}, body=b'{"access_token": "planted-newer"}')
 
     monkeypatch.setattr("holdfast.auth.tokens.ask", note)
-    open_roads = {"token_endpoint": "http://auth.example/token", "revocation_endpoint": "http://auth.example/revoke"}
+    open_roads: dict[str, Any] = {
+        "token_endpoint": "http://auth.example/token",
+        "revocation_endpoint": "http://auth.example/revoke",
+    }
     store.put(grant(servers=(peer.url,), **open_roads))
     assert (await refresh_now(peer.spec(), store)).outcome == "unreachable"
     gone = await log_out(peer.spec(), store=store)
@@ -176,6 +182,27 @@ async def test_no_kept_secret_leaves_for_an_unencrypted_address_of_the_authoriza
     store.put(grant(servers=(peer.url,), **open_roads))
     assert (await refresh_now(peer.spec(allowPlainHttp=True), store)).outcome == "renewed"
     assert sent == ["POST http://auth.example/token"], "where the definition says so, it is sent"
+
+
+@pytest.mark.requirement("SEC-3")
+async def test_a_server_elsewhere_does_not_lead_a_login_to_this_machine(peer: Guarded) -> None:
+    there, elsewhere = "http://127.0.0.1:9000/token", "https://files.example/mcp"
+    assert not may_lead_to(there, peer.spec(url=elsewhere))
+    assert not may_lead_to(there, peer.spec(url=elsewhere, oauth={"issuer": "http://127.0.0.1:9001"}))
+    assert may_lead_to(there, peer.spec(url=elsewhere, oauth={"issuer": "http://127.0.0.1:9000/tenant"}))
+    assert may_lead_to(there, peer.spec(url=elsewhere, allowPlainHttp=True))
+    assert may_lead_to(there, peer.spec(url="http://localhost/mcp"))
+    assert may_lead_to("https://auth.example/token", peer.spec(url=elsewhere))
+    assert not may_lead_to("http://auth.example/token", peer.spec(url="http://localhost/mcp"))
+    assert not may_lead_to("https://[auth", peer.spec(url=elsewhere))
+
+
+@pytest.mark.requirement("SEC-3")
+async def test_metadata_at_this_machine_is_not_asked_for_in_the_name_of_a_server_elsewhere(peer: Guarded) -> None:
+    named = Challenge(resource_metadata=f"{peer.address}/.well-known/oauth-protected-resource/mcp")
+    with pytest.raises(LoginFailed, match="is at an unencrypted address") as failed:
+        await discover(peer.spec(url="https://files.example/mcp"), named)
+    assert "oauth.issuer" in failed.value.hint
 
 
 async def test_a_scope_that_is_no_scope_does_not_get_into_a_command(peer: Guarded, store: TokenStore) -> None:

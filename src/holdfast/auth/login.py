@@ -255,11 +255,10 @@ async def _by_device(login: _Login, found: Discovered, scope: tuple[str, ...]) -
     known = known_client(login.spec.oauth, found.server, login.store.grants(), login.now())
     redirect = login.spec.oauth.redirect_uri or NOT_HERE
     client = known or await identify(found.server, redirect_uri=redirect, scope=" ".join(scope))
-    plain_http = login.spec.allow_plain_http
-    code = await ask_for_code(found.server, client, resource=found.resource, scope=scope, allow_plain_http=plain_http)
+    code = await ask_for_code(found.server, client, resource=found.resource, scope=scope, spec=login.spec)
     login.person.enter(code)
     return client, await wait_for_tokens(
-        found.server, client, code, resource=found.resource, allow_plain_http=plain_http
+        found.server, client, code, resource=found.resource, allow_plain_http=login.spec.allow_plain_http
     )
 
 
