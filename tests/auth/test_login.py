@@ -11,7 +11,7 @@ import pytest
 from holdfast.auth.bearer import Logins
 from holdfast.auth.grant import GrantKey
 from holdfast.auth.lock import renewing
-from holdfast.auth.login import LoggedOut, log_in, log_out
+from holdfast.auth.login import How, LoggedOut, log_in, log_out
 from holdfast.auth.loopback import listening
 from holdfast.auth.store import TokenStore
 from holdfast.errors import LoginFailed
@@ -119,11 +119,27 @@ async def test_what_is_pasted_and_holds_no_answer_is_told_as_that(
 @pytest.mark.requirement("AUTH-4")
 async def test_a_configured_client_needs_no_registration_and_proves_itself(peer: Guarded, store: TokenStore) -> None:
     await peer.behave(registers=False, methods=["client_secret_basic"])
-    spec = peer.spec(oauth={"clientId": "mine", "clientSecret": PLANTED + "configured"})
-    kept, _ = await logged_in(spec, store)
+    oauth = {"clientId": "mine", "clientSecret": PLANTED + "configured", "issuer": peer.address}
+    kept, _ = await logged_in(peer.spec(oauth=oauth), store)
     assert (kept.client.id, kept.client.origin) == ("mine", "configured")
     (exchange,) = await peer.seen("token")
     assert (exchange["client"], exchange["basic"]) == ("mine", True)
+
+
+@pytest.mark.requirement("AUTH-4")
+@pytest.mark.parametrize("how", ["browser", "device"])
+async def test_a_configured_secret_goes_to_nobody_whom_the_definition_does_not_name(
+    how: How, peer: Guarded, store: TokenStore
+) -> None:
+    secret = {"clientId": "mine", "clientSecret": PLANTED + "configured"}
+    with pytest.raises(LoginFailed, match=r"`oauth\.clientSecret` would be sent to") as failed:
+        await logged_in(peer.spec(oauth=secret), store, how=how)
+    assert f'"oauth": {{"issuer": "{peer.address}"}}' in failed.value.hint
+    assert await peer.seen("token") == []
+    urls = {"authorizationUrl": f"{peer.address}/authorize", "tokenUrl": f"{peer.address}/token"}
+    urls["deviceAuthorizationUrl"] = f"{peer.address}/device"
+    kept, _ = await logged_in(peer.spec(oauth=secret | urls), store, how=how)
+    assert kept.client.id == "mine"
 
 
 @pytest.mark.requirement("AUTH-4")
