@@ -1,22 +1,28 @@
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import anyio
 import httpx2
 import pytest
 
+from holdfast.auth.addresses import may_lead_to
 from holdfast.auth.bearer import Logins
 from holdfast.auth.code import answer_in, code_in, question
-from holdfast.auth.discovery import AuthorizationServer
+from holdfast.auth.discovery import AuthorizationServer, discover
 from holdfast.auth.grant import Client
+from holdfast.auth.login import log_in, log_out
 from holdfast.auth.loopback import listening
 from holdfast.auth.status import refresh_now
 from holdfast.auth.store import TokenStore
+from holdfast.core.challenge import Challenge
 from holdfast.errors import LoginFailed
 from holdfast.hub.loader import Loader
+from holdfast.wire.fetch import Answer
 from tests.auth.grants import grant
 from tests.auth.logging_in import PATIENCE, aged, logged_in
+from tests.peers.browser import Browser
 from tests.peers.guarded import Guarded
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("AUTH-4")]
@@ -33,10 +39,11 @@ async def no_sleep(_: float) -> None:
     [
         ({"iss": EVIL}, r"came by `https://evil\.example`"),
         ({"iss": "-"}, "came without saying by whom"),
-        ({"state": "another"}, "an answer to another question"),
         ({"issuer": EVIL}, "says that it is another one"),
         ({"resource": f"{EVIL}/mcp"}, "says that it is another one"),
+        ({"resource": "https://[evil"}, "says that it is another one"),
         ({"audience": f"{EVIL}/mcp"}, "a token for another server"),
+        ({"audience": "https://[evil"}, "a token for another server"),
     ],
 )
 async def test_an_answer_that_is_not_to_be_believed_is_not_taken(
@@ -48,6 +55,36 @@ async def test_an_answer_that_is_not_to_be_believed_is_not_taken(
     assert store.grants() == ()
     taken = await peer.seen("token")
     assert len(taken) == (1 if "audience" in how else 0), "no code is taken to a server that is not trusted"
+
+
+async def test_an_answer_to_another_question_is_not_taken_from_whoever_pastes_it(
+    peer: Guarded, store: TokenStore
+) -> None:
+    await peer.behave(state="another")
+    with pytest.raises(LoginFailed, match="an answer to another question"):
+        await logged_in(peer.spec(), store, how="paste")
+    assert await peer.seen("token") == []
+
+
+async def test_an_answer_to_another_question_does_not_end_the_login_that_waits_for_its_own(
+    peer: Guarded, store: TokenStore
+) -> None:
+    class Crowded(Browser):
+        """Somebody else's page sends an answer of its own first."""
+
+        async def _open(self, address: str) -> None:
+            place = dict(parse_qsl(urlsplit(address).query))["redirect_uri"]
+            forged = ("code=1&state=another", "error=access_denied&state=another", "error=access_denied")
+            async with httpx2.AsyncClient(trust_env=False) as http:
+                turned_away.extend([(await http.get(f"{place}?{query}")).status_code for query in forged])
+            await super()._open(address)
+
+    turned_away: list[int] = []
+    async with Crowded() as crowded:
+        with anyio.fail_after(PATIENCE):
+            kept = await log_in(peer.spec(), store=store, person=crowded)
+    assert turned_away == [400, 400, 400]
+    assert store.grants() == (kept,)
 
 
 @pytest.mark.parametrize("audience", ["api://files", "urn:files", ""])
@@ -114,6 +151,60 @@ async def test_a_kept_token_is_not_sent_over_plain_http_beyond_this_machine(stor
     assert outcome.error == "its credentials would travel unencrypted over plain http"
 
 
+@pytest.mark.requirement("SEC-3")
+async def test_a_place_to_give_tokens_back_that_is_unencrypted_is_not_kept(store: TokenStore, peer: Guarded) -> None:
+    await peer.behave(revokes_at="http://auth.example/revoke")
+    kept, _ = await logged_in(peer.spec(), store)
+    assert kept.revocation_endpoint == "", "and the login is good without it"
+
+
+@pytest.mark.requirement("SEC-3")
+async def test_no_kept_secret_leaves_for_an_unencrypted_address_of_the_authorization_server(
+    store: TokenStore, peer: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+
+    async def note(method: str, url: str, **_: object) -> Answer:
+        sent.append(f"{method} {url}")
+        return Answer(status=200, headers={}, body=b'{"access_token": "planted-newer"}')
+
+    monkeypatch.setattr("holdfast.auth.tokens.ask", note)
+    open_roads: dict[str, Any] = {
+        "token_endpoint": "http://auth.example/token",
+        "revocation_endpoint": "http://auth.example/revoke",
+    }
+    store.put(grant(servers=(peer.url,), **open_roads))
+    assert (await refresh_now(peer.spec(), store)).outcome == "unreachable"
+    gone = await log_out(peer.spec(), store=store)
+    assert gone is not None
+    assert not gone.revoked
+    assert sent == []
+    store.put(grant(servers=(peer.url,), **open_roads))
+    assert (await refresh_now(peer.spec(allowPlainHttp=True), store)).outcome == "renewed"
+    assert sent == ["POST http://auth.example/token"], "where the definition says so, it is sent"
+
+
+@pytest.mark.requirement("SEC-3")
+async def test_a_server_elsewhere_does_not_lead_a_login_to_this_machine(peer: Guarded) -> None:
+    there, elsewhere = "http://127.0.0.1:9000/token", "https://files.example/mcp"
+    assert not may_lead_to(there, peer.spec(url=elsewhere))
+    assert not may_lead_to(there, peer.spec(url=elsewhere, oauth={"issuer": "http://127.0.0.1:9001"}))
+    assert may_lead_to(there, peer.spec(url=elsewhere, oauth={"issuer": "http://127.0.0.1:9000/tenant"}))
+    assert may_lead_to(there, peer.spec(url=elsewhere, allowPlainHttp=True))
+    assert may_lead_to(there, peer.spec(url="http://localhost/mcp"))
+    assert may_lead_to("https://auth.example/token", peer.spec(url=elsewhere))
+    assert not may_lead_to("http://auth.example/token", peer.spec(url="http://localhost/mcp"))
+    assert not may_lead_to("https://[auth", peer.spec(url=elsewhere))
+
+
+@pytest.mark.requirement("SEC-3")
+async def test_metadata_at_this_machine_is_not_asked_for_in_the_name_of_a_server_elsewhere(peer: Guarded) -> None:
+    named = Challenge(resource_metadata=f"{peer.address}/.well-known/oauth-protected-resource/mcp")
+    with pytest.raises(LoginFailed, match="is at an unencrypted address") as failed:
+        await discover(peer.spec(url="https://files.example/mcp"), named)
+    assert "oauth.issuer" in failed.value.hint
+
+
 async def test_a_scope_that_is_no_scope_does_not_get_into_a_command(peer: Guarded, store: TokenStore) -> None:
     await logged_in(peer.spec(), store)
     await peer.behave(needs="$(touch${IFS}/tmp/x) `id` ok:scope")
@@ -128,10 +219,15 @@ async def test_the_listener_takes_nothing_but_an_answer_at_its_own_path() -> Non
         assert (await http.get(f"{base}/favicon.ico")).status_code == 404
         assert (await http.get(place.redirect_uri)).status_code == 404
         assert (await http.post(f"{place.redirect_uri}?code=1")).status_code == 404
+        place.expect("y")
+        assert (await http.get(f"{place.redirect_uri}?code=1&state=x")).status_code == 400
         port = urlsplit(base).port
         assert port is not None
         async with await anyio.connect_tcp("127.0.0.1", port) as stream:
             await stream.send(b"\x00\xff no browser\r\n\r\n")
+        async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+            await stream.send(b"GET //[ HTTP/1.1\r\n\r\n")
+            assert (await stream.receive()).startswith(b"HTTP/1.1 404")
         page = await http.get(f"{place.redirect_uri}?code=<script>x</script>&state=y")
         assert "script" not in page.text
         with anyio.fail_after(PATIENCE):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ import anyio
 import pytest
 
 from holdfast.auth.bearer import Logins
+from holdfast.auth.grant import GrantKey
 from holdfast.auth.login import log_out
 from holdfast.auth.store import TokenStore
 from holdfast.core.breaker import BreakerState
@@ -246,3 +248,46 @@ async def test_a_login_that_another_process_refused_to_renew_is_no_new_login(pee
             while not hub.logins.store.current:  # noqa: ASYNC110 - a file's matter
                 await anyio.sleep(0.05)
         assert hub.server_health("files").generation == generation
+
+
+class Waiting:
+    """A keyring that answers nobody before somebody unlocks it."""
+
+    def __init__(self) -> None:
+        self._secrets: Mapping[str, str] = {}
+        self.unlocked = threading.Event()
+
+    def read(self, _: GrantKey) -> Mapping[str, str] | None:
+        assert self.unlocked.wait(60)
+        return self._secrets
+
+    def write(self, _: GrantKey, secrets: Mapping[str, str]) -> None:
+        self._secrets = secrets
+
+    def remove(self, _: GrantKey) -> None:
+        """Nothing is removed here."""
+
+
+@pytest.mark.requirement("AUTH-5")
+async def test_a_keyring_that_waits_for_somebody_holds_up_no_hub_and_costs_no_login(
+    peer: Guarded, store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.hub.hub.START_SECONDS", 0.05)
+    kept, _ = await logged_in(peer.spec(), store)
+    ring = Waiting()
+    ring.unlocked.set()
+    TokenStore(store.folder, vault=lambda: ring).put(kept)
+    ring.unlocked.clear()
+    logins = Logins(TokenStore(store.folder, vault=lambda: ring))
+    logins.reading.seconds = 0.05
+    try:
+        with anyio.fail_after(PATIENCE):
+            async with Hub(peer.config(), logins=logins, chance=lambda: 0.0) as hub:
+                await settled(hub)
+                health = hub.server_health("files")
+                assert health.state is not State.DENIED, "nobody is asked to log in"
+                assert "the token store does not answer" in health.reason
+                ring.unlocked.set()
+                await reaches(hub, "files")
+    finally:
+        ring.unlocked.set()

@@ -1,16 +1,23 @@
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
+import anyio
 import pytest
 
 from holdfast.auth.bearer import Logins
-from holdfast.auth.login import log_in, log_out
+from holdfast.auth.grant import GrantKey
+from holdfast.auth.lock import renewing
+from holdfast.auth.login import How, LoggedOut, log_in, log_out
 from holdfast.auth.loopback import listening
 from holdfast.auth.store import TokenStore
 from holdfast.errors import LoginFailed
 from holdfast.hub.loader import Loader
-from tests.auth.logging_in import logged_in
+from tests.auth.grants import grant
+from tests.auth.logging_in import PATIENCE, logged_in
 from tests.peers.browser import Browser
 from tests.peers.guarded import PLANTED, Guarded
 
@@ -70,6 +77,24 @@ async def test_a_registration_that_was_forgotten_or_is_for_another_place_is_made
 
 
 @pytest.mark.requirement("AUTH-4")
+async def test_a_registration_that_was_forgotten_ends_no_other_login_made_with_it(
+    peer: Guarded, store: TokenStore
+) -> None:
+    kept, _ = await logged_in(peer.spec(), store)
+    other = store.put(grant(issuer=kept.issuer, client=kept.client))
+    await peer.behave(forgets_clients=True)
+    with pytest.raises(LoginFailed, match="invalid_client"):
+        await logged_in(peer.spec(), store)
+    for key in (kept.key, other.key):
+        now = store.get(key)
+        assert now is not None
+        assert now.refreshable
+    await peer.behave(forgets_clients=False)
+    newer, _ = await logged_in(peer.spec(), store)
+    assert newer.client.id != kept.client.id, "nobody logs in with it again"
+
+
+@pytest.mark.requirement("AUTH-4")
 async def test_a_registration_moves_to_another_port_if_its_own_is_taken(peer: Guarded, store: TokenStore) -> None:
     first, _ = await logged_in(peer.spec(), store)
     async with listening(first.client.redirect_uri):
@@ -77,10 +102,13 @@ async def test_a_registration_moves_to_another_port_if_its_own_is_taken(peer: Gu
     assert second.client.redirect_uri != first.client.redirect_uri
 
 
-async def test_what_is_pasted_and_holds_no_answer_is_told_as_that(peer: Guarded, store: TokenStore) -> None:
+@pytest.mark.parametrize("pasted", ["http://127.0.0.1:8765/callback", "http://[x?code=1"])
+async def test_what_is_pasted_and_holds_no_answer_is_told_as_that(
+    pasted: str, peer: Guarded, store: TokenStore
+) -> None:
     class Hasty(Browser):
         async def paste(self) -> str:
-            return "http://127.0.0.1:8765/callback"
+            return pasted
 
     async with Hasty(elsewhere=True) as hasty:
         with pytest.raises(LoginFailed, match="no answer in that address") as failed:
@@ -91,11 +119,27 @@ async def test_what_is_pasted_and_holds_no_answer_is_told_as_that(peer: Guarded,
 @pytest.mark.requirement("AUTH-4")
 async def test_a_configured_client_needs_no_registration_and_proves_itself(peer: Guarded, store: TokenStore) -> None:
     await peer.behave(registers=False, methods=["client_secret_basic"])
-    spec = peer.spec(oauth={"clientId": "mine", "clientSecret": PLANTED + "configured"})
-    kept, _ = await logged_in(spec, store)
+    oauth = {"clientId": "mine", "clientSecret": PLANTED + "configured", "issuer": peer.address}
+    kept, _ = await logged_in(peer.spec(oauth=oauth), store)
     assert (kept.client.id, kept.client.origin) == ("mine", "configured")
     (exchange,) = await peer.seen("token")
     assert (exchange["client"], exchange["basic"]) == ("mine", True)
+
+
+@pytest.mark.requirement("AUTH-4")
+@pytest.mark.parametrize("how", ["browser", "device"])
+async def test_a_configured_secret_goes_to_nobody_whom_the_definition_does_not_name(
+    how: How, peer: Guarded, store: TokenStore
+) -> None:
+    secret = {"clientId": "mine", "clientSecret": PLANTED + "configured"}
+    with pytest.raises(LoginFailed, match=r"`oauth\.clientSecret` would be sent to") as failed:
+        await logged_in(peer.spec(oauth=secret), store, how=how)
+    assert f'"oauth": {{"issuer": "{peer.address}"}}' in failed.value.hint
+    assert await peer.seen("token") == []
+    urls = {"authorizationUrl": f"{peer.address}/authorize", "tokenUrl": f"{peer.address}/token"}
+    urls["deviceAuthorizationUrl"] = f"{peer.address}/device"
+    kept, _ = await logged_in(peer.spec(oauth=secret | urls), store, how=how)
+    assert kept.client.id == "mine"
 
 
 @pytest.mark.requirement("AUTH-4")
@@ -228,6 +272,31 @@ async def test_logging_out_removes_the_tokens_and_takes_them_back(peer: Guarded,
     assert PLANTED not in store.file.read_text()
     assert await loads(peer, store) == "denied"
     assert await log_out(peer.spec(), store=store) is None
+
+
+async def test_logging_out_takes_back_what_a_renewal_under_way_brought(
+    peer: Guarded, store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, _ = await logged_in(peer.spec(), store)
+    gone: list[LoggedOut | None] = []
+    waits = anyio.Event()
+
+    def noted(folder: Path, key: GrantKey) -> AbstractAsyncContextManager[None]:
+        waits.set()
+        return renewing(folder, key)
+
+    monkeypatch.setattr("holdfast.auth.login.renewing", noted)
+
+    async def out() -> None:
+        gone.append(await log_out(peer.spec(), store=store))
+
+    async with anyio.create_task_group() as tasks, renewing(store.folder, kept.key):
+        tasks.start_soon(out)
+        with anyio.fail_after(PATIENCE):
+            await waits.wait()
+        store.put(replace(kept, refresh_token="planted-newer"))
+    assert gone[0] is not None
+    assert gone[0].grant.refresh_token == "planted-newer"
 
 
 async def test_an_outage_of_the_authorization_server_is_no_answer_about_it(peer: Guarded, store: TokenStore) -> None:

@@ -151,7 +151,17 @@ async def test_processes_that_need_a_token_at_once_cause_one_renewal(
 
 
 @pytest.mark.requirement("AUTH-5")
-@pytest.mark.parametrize("how", [{"token_status": 503}, {"token_status": 429}, {"token_cut": True}])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"token_status": 503},
+        {"token_status": 429},
+        {"token_cut": True},
+        {"token_status": 400, "token_error": "some proxy's own"},
+        {"token_status": 403, "token_error": "invalid_grant"},
+        {"token_status": 404, "token_error": "not_found"},
+    ],
+)
 async def test_an_outage_in_the_middle_of_a_renewal_is_transient_and_loses_nothing(
     how: dict[str, object], peer: Guarded, store: TokenStore
 ) -> None:
@@ -195,6 +205,32 @@ async def test_an_authorization_server_that_is_away_is_asked_less_and_less_often
         assert await peer.renewals() == before, "it is left alone meanwhile"
         clock.now += 0.5
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+@pytest.mark.requirement("AUTH-5")
+@pytest.mark.parametrize(("status", "error"), [(400, "invalid_grant"), (401, "invalid_client"), (400, "invalid_scope")])
+async def test_a_refusal_in_the_words_of_a_token_endpoint_ends_a_login(
+    status: int, error: str, peer: Guarded, store: TokenStore
+) -> None:
+    kept, _ = await logged_in(peer.spec(), store)
+    await peer.behave(token_status=status, token_error=error)
+    assert (await refresh_now(peer.spec(), store)).outcome == "refused"
+    refused = store.get(kept.key)
+    assert refused is not None
+    assert refused.refused == error
+
+
+@pytest.mark.requirement("AUTH-5")
+async def test_a_clock_that_is_set_back_does_not_make_the_pause_longer(peer: Guarded, store: TokenStore) -> None:
+    kept, _ = await logged_in(peer.spec(), store)
+    kept, clock = aged(store, kept), Clock()
+    renewer = Renewer(store, now=clock)
+    await peer.behave(token_status=503)
+    with pytest.raises(ServerFailure):
+        await renewer.renew(kept.key, instead_of=kept.access_token)
+    await peer.behave(token_status=0)
+    clock.now -= 86_400
+    assert await renewer.renew(kept.key, instead_of=kept.access_token) is not None
 
 
 @pytest.mark.requirement("AUTH-5")
@@ -278,13 +314,50 @@ async def test_a_store_that_cannot_be_written_is_told_of_as_what_it_is(
     kept, _ = await logged_in(peer.spec(), store)
     aged(store, kept)
 
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("os.fsync", no_space)
     with pytest.raises(ServerFailure) as failed:
         await bearer(peer, store).token()
     assert "No space left on device" in classify(failed.value.evidence).reason
+
+
+@pytest.mark.requirement("AUTH-5")
+async def test_a_rotated_refresh_token_that_the_store_did_not_take_is_kept_at_the_next_chance(
+    peer: Guarded, store: TokenStore
+) -> None:
+    kept, _ = await logged_in(peer.spec(), store)
+    aged(store, kept)
+    one = bearer(peer, store)
+    with pytest.MonkeyPatch.context() as full:
+        full.setattr("os.fsync", no_space)
+        for _ in range(2):
+            with pytest.raises(ServerFailure):
+                await one.token()
+    token = await one.token()
+    renewed = store.get(kept.key)
+    assert renewed is not None
+    assert token == renewed.access_token != kept.access_token
+    assert renewed.refresh_token != kept.refresh_token
+    assert await peer.renewals() == 1, "what was given once is not asked for again"
+
+
+@pytest.mark.requirement("AUTH-5")
+async def test_a_grant_that_could_not_be_kept_does_not_replace_a_newer_login(peer: Guarded, store: TokenStore) -> None:
+    kept, _ = await logged_in(peer.spec(), store)
+    aged(store, kept)
+    one = bearer(peer, store)
+    with pytest.MonkeyPatch.context() as full:
+        full.setattr("os.fsync", no_space)
+        with pytest.raises(ServerFailure):
+            await one.token()
+    newer, _ = await logged_in(peer.spec(), store)
+    assert await one.renewed(newer.access_token)
+    now = store.get(kept.key)
+    assert now is not None
+    assert now.login == newer.login
+
+
+def no_space(*_: object) -> None:
+    raise OSError(28, "No space left on device")
 
 
 @pytest.mark.requirement("AUTH-1")

@@ -5,6 +5,8 @@ import logging
 import stat
 import subprocess
 import sys
+import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from keyring.backends import fail
 from keyring.errors import KeyringLocked
 
 from holdfast.auth.grant import GrantKey
-from holdfast.auth.store import StoreUnusable, TokenStore
+from holdfast.auth.store import PAUSE, StoreUnusable, TokenStore
 from holdfast.auth.vault import KeyringVault, find_vault
 from tests.auth.grants import grant
 
@@ -186,6 +188,60 @@ def test_a_locked_keyring_hides_its_grants_and_loses_none(with_ring: TokenStore,
     assert second.source == "file"
     ring.locked = False
     assert TokenStore(with_ring.folder, vault=lambda: KeyringVault(ring)).grants() == (first, second)
+
+
+def test_a_locked_keyring_is_asked_again_after_a_while_and_not_at_every_look(with_ring: TokenStore, ring: Ring) -> None:
+    kept, now = with_ring.put(grant()), [0.0]
+    ring.locked = True
+    other = TokenStore(with_ring.folder, vault=lambda: KeyringVault(ring), clock=lambda: now[0])
+    assert other.grants() == ()
+    ring.locked = False
+    assert (other.current, other.grants()) == (True, ()), "it is left alone for a moment"
+    now[0] += PAUSE
+    assert not other.current
+    assert other.grants() == (kept,)
+    now[0] += 10 * PAUSE
+    assert other.current, "what was read whole is read no more"
+
+
+def test_a_file_that_could_not_be_read_for_a_moment_is_read_again(
+    store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, now = store.put(grant()), [0.0]
+    other = TokenStore(store.folder, vault=lambda: None, clock=lambda: now[0])
+
+    def too_many(*_: object, **__: object) -> str:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(Path, "read_text", too_many)
+    assert other.grants() == ()
+    monkeypatch.undo()
+    now[0] += PAUSE
+    assert other.grants() == (kept,)
+
+
+def test_a_slow_reader_does_not_put_an_older_state_back(with_ring: TokenStore, ring: Ring) -> None:
+    with_ring.put(grant())
+    asked, go_on = threading.Event(), threading.Event()
+
+    class Slow(KeyringVault):
+        def read(self, key: GrantKey) -> Mapping[str, str] | None:
+            found = super().read(key)
+            if not asked.is_set():
+                asked.set()
+                assert go_on.wait(60)
+            return found
+
+    other = TokenStore(with_ring.folder, vault=lambda: Slow(ring))
+    slow, quick = threading.Thread(target=other.grants), threading.Thread(target=other.grants)
+    slow.start()
+    assert asked.wait(60)
+    newer = with_ring.put(grant(access_token="planted-newer"))
+    quick.start()
+    go_on.set()
+    slow.join()
+    quick.join()
+    assert other.known == (newer,)
 
 
 def test_a_keyring_that_lost_an_entry_leaves_the_others(with_ring: TokenStore, ring: Ring) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shlex
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,17 +94,27 @@ class Visitor:
             params = {**base, "inputResponses": answers, **state}
 
     async def _log_in(self, seen: Mapping[int, Any]) -> None:
-        """What the words of a denial say: log in, and for the scope that is named."""
+        """What the words of a denial say: log in, for the scope that is named, where a hint says so with its issuer."""
         self._logins += 1
         evidence = [one.evidence for one in seen.values()]
         header = evidence[0].headers.get("www-authenticate", "") if isinstance(evidence[0], HttpStatus) else ""
         challenge = read_challenge(header)
         more = challenge.scope if challenge.wants_scope else ()
-        async with Browser() as browser:
-            await log_in(self._spec, store=self._hub.logins.store, person=browser, scope=more, within=60)
+        try:
+            await self._at_the_browser(more)
+        except LoginFailed as failed:
+            issuer = re.search(r'"issuer": "([^"]+)"', failed.hint)
+            if issuer is None:
+                raise
+            self._spec = replace(self._spec, oauth=replace(self._spec.oauth, issuer=issuer[1]))
+            await self._at_the_browser(more)
         for passing in (State.DENIED, State.CONNECTING):  # the hub notices the login by itself
             while self._hub.server_health(SERVER).state is passing:
                 await self._hub._slots[SERVER].changed()
+
+    async def _at_the_browser(self, scope: tuple[str, ...]) -> None:
+        async with Browser() as browser:
+            await log_in(self._spec, store=self._hub.logins.store, person=browser, scope=scope, within=60)
 
 
 def _arguments(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,6 +41,8 @@ class Behaviour:
     device: bool = True
     device_pending: int = 1
     revocation: bool = True
+    revokes_at: str = ""
+    """Another place than the true one to give tokens back."""
     denies: bool = False
     metadata: bool = True
     resource: str = ""
@@ -57,6 +59,8 @@ class Behaviour:
     """Makes access tokens that say whom they are for."""
     token_status: int = 0
     """Answers every token request with this status."""
+    token_error: str = "server_error"
+    """What it says with that."""
     forgets_clients: bool = False
     token_cut: bool = False
     """Hangs up on every token request before it does anything."""
@@ -223,7 +227,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return None
         if how.token_status:
-            return self._answer(how.token_status, {"error": "server_error"})
+            return self._answer(how.token_status, {"error": how.token_error})
         if how.redirects_to:
             return self._redirect(how.redirects_to, status=307)
         if how.forgets_clients and client in WORLD.clients:
@@ -355,7 +359,7 @@ def _metadata(how: Behaviour, here: str) -> dict[str, Any]:
     if how.device:
         described["device_authorization_endpoint"] = f"{here}/device"
     if how.revocation:
-        described["revocation_endpoint"] = f"{here}/revoke"
+        described["revocation_endpoint"] = how.revokes_at or f"{here}/revoke"
     return described
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit, urlunsplit
 
+from holdfast.config.spec import ServerSpec
 from holdfast.wire.http_client import is_loopback
 
-__all__ = ["canonical", "covers", "is_safe", "origin"]
+__all__ = ["canonical", "covers", "is_safe", "may_lead_to", "origin"]
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -24,7 +25,10 @@ def origin(url: str) -> str:
 
 def covers(resource: str, server: str) -> bool:
     """Whether a resource is the server or one of its parents: the same origin, and a beginning of its path."""
-    if origin(resource) != origin(server):
+    try:
+        if origin(resource) != origin(server):
+            return False
+    except ValueError:  # a stranger's word, and no address
         return False
     parent, child = (f"{urlsplit(url).path.rstrip('/')}/" for url in (resource, server))
     return child.startswith(parent)
@@ -32,10 +36,28 @@ def covers(resource: str, server: str) -> bool:
 
 def is_safe(url: str, *, allow_plain_http: bool = False) -> bool:
     """Whether credentials may be sent there: over TLS, or without leaving this machine."""
-    parts = urlsplit(url)
+    try:
+        parts, _ = urlsplit(url), origin(url)
+    except ValueError:
+        return False
     if parts.scheme == "https":
         return bool(parts.hostname)
     return parts.scheme == "http" and bool(parts.hostname) and (allow_plain_http or is_loopback(parts.hostname or ""))
+
+
+def may_lead_to(url: str, spec: ServerSpec) -> bool:
+    """Whether a login to a server may go where somebody else says.
+
+    No stranger may point it at a service of this machine over plain http: only a server that is on this machine
+    itself, or the definition, by naming that place or by ``allowPlainHttp``.
+    """
+    if not is_safe(url, allow_plain_http=spec.allow_plain_http):
+        return False
+    if urlsplit(url).scheme == "https" or spec.allow_plain_http or is_loopback(urlsplit(spec.url).hostname or ""):
+        return True
+    oauth = spec.oauth
+    named = (oauth.issuer, oauth.authorization_url, oauth.token_url, oauth.device_authorization_url)
+    return origin(url) in [origin(one) for one in named if one]
 
 
 def _netloc(url: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-from urllib.parse import urlsplit
 
 from holdfast.auth.addresses import covers
 from holdfast.auth.tokens import document
@@ -20,7 +19,7 @@ def meant_for(token: str, resource: str) -> None:
     Most tokens say nothing, or name their audience by a word that only their issuer understands: then it is
     for the server to judge. One that names addresses, and none that covers the server, is somebody else's.
     """
-    addresses = [name for name in _audience(token) if urlsplit(name).scheme in ("http", "https")]
+    addresses = [name for name in _audience(token) if name.lower().startswith(("http:", "https:"))]
     if addresses and not any(covers(name, resource) or covers(resource, name) for name in addresses):
         raise LoginFailed(
             f"the authorization server gave a token for another server: {plain(', '.join(addresses))[:200]}",

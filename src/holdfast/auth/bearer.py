@@ -9,8 +9,6 @@ import shlex
 import time
 from collections.abc import Callable
 
-import anyio.to_thread
-
 from holdfast.auth.addresses import canonical
 from holdfast.auth.grant import Grant
 from holdfast.auth.renew import Renewer
@@ -35,6 +33,7 @@ class Logins:
     def __init__(self, store: TokenStore | None = None, *, now: Callable[[], float] = time.time) -> None:
         self.store = store if store is not None else TokenStore()
         self.renewer = Renewer(self.store, now=now)
+        self.reading = self.renewer.reading
 
     def authorize(self, spec: ServerSpec) -> Bearer | None:
         """Who gives a server's requests their token; None where its definition does, or none is taken."""
@@ -47,6 +46,7 @@ class Bearer:
     def __init__(self, spec: ServerSpec, renewer: Renewer) -> None:
         self._server = canonical(spec.url)
         self._command = login_command(spec.id)
+        self._plain_http = spec.allow_plain_http
         self._renewer = renewer
         self._given: tuple[str, float] = ("", 0.0)
 
@@ -76,10 +76,8 @@ class Bearer:
         return Login(state=self._state(), command=self._command)
 
     async def _grant(self) -> Grant | None:
-        store = self._renewer.store
-        if not store.current:
-            await anyio.to_thread.run_sync(store.grants)
-        return next((grant for grant in store.known if self._server in grant.servers), None)
+        await self._renewer.up_to_date()
+        return next((grant for grant in self._renewer.store.known if self._server in grant.servers), None)
 
     async def _renewed_early(self, grant: Grant) -> Grant:
         """A new token, or the old one if it has not ended yet, or if nobody but a person can bring another."""
@@ -91,7 +89,7 @@ class Bearer:
             return grant
 
     async def _renew(self, grant: Grant) -> Grant | None:
-        renewed = await self._renewer.renew(grant.key, instead_of=grant.access_token)
+        renewed = await self._renewer.renew(grant.key, instead_of=grant.access_token, allow_plain_http=self._plain_http)
         if renewed is not None:
             self._given = (renewed.access_token, self._renewer.now())
         return renewed

@@ -63,8 +63,11 @@ def question(
 
 
 def answer_in(address: str) -> dict[str, str]:
-    """The answer in the address that a browser ended up at."""
-    return dict(parse_qsl(urlsplit(address.strip()).query))
+    """The answer in the address that a browser ended up at; none, if it is no address."""
+    try:
+        return dict(parse_qsl(urlsplit(address.strip()).query))
+    except ValueError:
+        return {}
 
 
 def code_in(answer: Mapping[str, str], asked: Question) -> str:

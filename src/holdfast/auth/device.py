@@ -8,11 +8,12 @@ from typing import Any
 
 import anyio
 
-from holdfast.auth.addresses import is_safe
+from holdfast.auth.addresses import may_lead_to
 from holdfast.auth.discovery import AuthorizationServer
 from holdfast.auth.grant import Client
 from holdfast.auth.identity import DEVICE_GRANT
 from holdfast.auth.tokens import Given, Refused, Unanswered, post_form, request_tokens
+from holdfast.config.spec import ServerSpec
 from holdfast.core.redact import plain
 from holdfast.errors import LoginFailed
 
@@ -39,7 +40,7 @@ class DeviceCode:
 
 
 async def ask_for_code(
-    server: AuthorizationServer, client: Client, *, resource: str, scope: Sequence[str], allow_plain_http: bool
+    server: AuthorizationServer, client: Client, *, resource: str, scope: Sequence[str], spec: ServerSpec
 ) -> DeviceCode:
     """Begin a device login. Raises ``LoginFailed``."""
     endpoint = server.device_authorization_endpoint
@@ -51,10 +52,10 @@ async def ask_for_code(
         )
     form = {"scope": " ".join(scope), "resource": resource, "client_id": client.id}
     try:
-        fields = await post_form(endpoint, form, client=client)
+        fields = await post_form(endpoint, form, client=client, allow_plain_http=spec.allow_plain_http)
     except (Refused, Unanswered) as exc:
         raise LoginFailed(f"the device login could not begin: {exc}") from None
-    return _read(fields, server, allow_plain_http=allow_plain_http)
+    return _read(fields, server, spec)
 
 
 async def wait_for_tokens(
@@ -63,6 +64,7 @@ async def wait_for_tokens(
     code: DeviceCode,
     *,
     resource: str,
+    allow_plain_http: bool = False,
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
 ) -> Given:
     """Ask until the person has decided, or the code has ended. Raises ``LoginFailed``."""
@@ -72,7 +74,7 @@ async def wait_for_tokens(
         await sleep(pause)
         waited += pause
         try:
-            return await request_tokens(server.token_endpoint, form, client=client)
+            return await request_tokens(server.token_endpoint, form, client=client, allow_plain_http=allow_plain_http)
         except Unanswered:
             pause = min(pause * 2, 60.0)  # it is away for a moment: the code outlasts that
         except Refused as exc:
@@ -83,15 +85,15 @@ async def wait_for_tokens(
     raise LoginFailed("nobody entered the code in time", hint="log in again for a new one")
 
 
-def _read(fields: dict[str, Any], server: AuthorizationServer, *, allow_plain_http: bool) -> DeviceCode:
+def _read(fields: dict[str, Any], server: AuthorizationServer, spec: ServerSpec) -> DeviceCode:
     device_code, user_code = fields.get("device_code"), fields.get("user_code")
     address = fields.get("verification_uri") or fields.get("verification_url")
     if not isinstance(device_code, str) or not isinstance(user_code, str) or not isinstance(address, str):
         raise LoginFailed(f"the authorization server {server.issuer} began a device login that lacks a part")
-    if not is_safe(address, allow_plain_http=allow_plain_http):
+    if not may_lead_to(address, spec):
         raise LoginFailed(f"the authorization server {server.issuer} sends people to an unencrypted address")
     complete = fields.get("verification_uri_complete")
-    whole = complete if isinstance(complete, str) and is_safe(complete, allow_plain_http=allow_plain_http) else ""
+    whole = complete if isinstance(complete, str) and may_lead_to(complete, spec) else ""
     return DeviceCode(
         user_code=plain(user_code)[:80],
         address=plain(address)[:500],

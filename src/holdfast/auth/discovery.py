@@ -17,7 +17,7 @@ from mcp.client.auth.utils import (
 from mcp.client.auth.utils import build_protected_resource_metadata_discovery_urls as resource_urls
 from mcp.client.auth.utils import issuers_match
 
-from holdfast.auth.addresses import canonical, covers, is_safe, origin
+from holdfast.auth.addresses import canonical, covers, may_lead_to, origin
 from holdfast.auth.tokens import ANSWER_SECONDS, document
 from holdfast.config.spec import ServerSpec
 from holdfast.core.challenge import Challenge, scopes_in
@@ -27,6 +27,11 @@ from holdfast.errors import LoginFailed, ServerFailure
 from holdfast.wire.fetch import ask
 
 __all__ = ["AuthorizationServer", "Discovered", "discover"]
+
+_UNENCRYPTED = (
+    "it must use https. If it is on this machine and you trust it, write its address into `oauth.issuer`; on a network"
+    ' that you trust: `"allowPlainHttp": true` for this server'
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +135,11 @@ class _Finder:
         return found or wanted or ""
 
     async def _authorization_server(self, issuer: str) -> AuthorizationServer:
+        if not may_lead_to(issuer, self._spec):
+            raise LoginFailed(
+                f"the authorization server of `{self._spec.id}` is at an unencrypted address: {_shown(issuer)}",
+                hint=_UNENCRYPTED,
+            )
         described = await self._first(metadata_urls(issuer, self._server))
         if described is None:
             raise LoginFailed(
@@ -192,22 +202,24 @@ class _Finder:
         server = replace(server, device_authorization_endpoint=device)
         endpoints = (server.authorization_endpoint, server.token_endpoint, server.registration_endpoint, device)
         for endpoint in endpoints:
-            if endpoint and not is_safe(endpoint, allow_plain_http=self._spec.allow_plain_http):
+            if endpoint and not may_lead_to(endpoint, self._spec):
                 raise LoginFailed(
                     f"the authorization server would be talked to over an unencrypted address: {_shown(endpoint)}",
-                    hint='it must use https. On a network that you trust: `"allowPlainHttp": true` for this server',
+                    hint=_UNENCRYPTED,
                 )
         if not server.token_endpoint:
             raise LoginFailed(f"the authorization server {_shown(server.issuer)} has no token endpoint")
+        if not may_lead_to(server.revocation_endpoint, self._spec):
+            return replace(server, revocation_endpoint="")  # a login is good without it
         return server
 
     async def _first(self, urls: Iterable[str]) -> dict[str, Any] | None:
         """The first of these addresses that has a document; None if none has."""
         for url in urls:
-            if not is_safe(url, allow_plain_http=self._spec.allow_plain_http):
+            if not may_lead_to(url, self._spec):
                 raise LoginFailed(
                     f"the metadata of `{self._spec.id}` is at an unencrypted address: {_shown(url)}",
-                    hint='it must use https. On a network that you trust: `"allowPlainHttp": true` for this server',
+                    hint=_UNENCRYPTED,
                 )
             if (found := await _document_at(url)) is not None:
                 return found

@@ -27,7 +27,10 @@ _WITH_SECRET = ("client_secret_basic", "client_secret_post")
 def known_client(
     oauth: OAuthSettings, server: AuthorizationServer, grants: Iterable[Grant], now: float
 ) -> Client | None:
-    """Who we are without asking anybody: by the definition, by a document, or from an earlier registration."""
+    """Who we are without asking anybody: by the definition, by a document, or from an earlier registration.
+
+    Raises ``LoginFailed`` if a secret of the definition would go to somebody whom the definition does not name.
+    """
     if oauth.client_id is not None:
         return _configured(oauth, server)
     if oauth.client_metadata_url is not None and server.takes_documents:
@@ -118,6 +121,13 @@ def _not_registered(server: AuthorizationServer, status: int, fields: dict[str, 
 
 
 def _configured(oauth: OAuthSettings, server: AuthorizationServer) -> Client:
+    named = oauth.issuer or (oauth.authorization_url and oauth.token_url)
+    if oauth.client_secret is not None and not named:
+        issuer = plain(server.issuer)[:200]
+        raise LoginFailed(
+            f"`oauth.clientSecret` would be sent to {issuer}, which the server chose and its definition does not name",
+            hint=f'if that is who gave you the secret, add it to the definition: "oauth": {{"issuer": "{issuer}"}}',
+        )
     return Client(
         id=oauth.client_id or "",
         secret=oauth.client_secret,

@@ -124,14 +124,16 @@ async def log_in(
 
 async def log_out(spec: ServerSpec, *, store: TokenStore) -> LoggedOut | None:
     """Forget a server's login, and tell its authorization server, if that can be told; None if there was none."""
-    grant = await anyio.to_thread.run_sync(store.of, canonical(spec.url))
-    if grant is None:
+    seen = await anyio.to_thread.run_sync(store.of, canonical(spec.url))
+    if seen is None:
         return None
-    async with renewing(store.folder, grant.key):
+    async with renewing(store.folder, seen.key):
+        # It may have been renewed while we waited: what is taken back is what there is now.
+        grant = await anyio.to_thread.run_sync(store.get, seen.key) or seen
         await anyio.to_thread.run_sync(store.remove, grant.key)
-    token = grant.refresh_token or grant.access_token
-    endpoint = grant.revocation_endpoint
-    return LoggedOut(grant=grant, revoked=bool(endpoint) and await revoke(endpoint, token, client=grant.client))
+    token, plain_http = grant.refresh_token or grant.access_token, spec.allow_plain_http
+    revoked = await revoke(grant.revocation_endpoint, token, client=grant.client, allow_plain_http=plain_http)
+    return LoggedOut(grant=grant, revoked=revoked)
 
 
 async def _challenge(spec: ServerSpec) -> Challenge | None:
@@ -166,14 +168,15 @@ async def _by_browser(login: _Login, found: Discovered, scope: tuple[str, ...]) 
         oauth = login.spec.oauth
         known = known_client(oauth, found.server, login.store.grants(), login.now())
         wanted = (known.redirect_uri if known is not None else oauth.redirect_uri) or ""
-        if login.how == "paste":
-            ways: list[Callable[[], Awaitable[str]]] = [login.person.paste]
-            redirect = wanted or NOT_HERE
-        else:
+        ways: list[Callable[[], Awaitable[str]]] = [login.person.paste]
+        redirect, place = wanted or NOT_HERE, None
+        if login.how != "paste":
             known, place = await _place(stack, known, wanted, oauth.redirect_uri or "")
             ways, redirect = [login.person.paste, place.answer], place.redirect_uri
         client = known or await identify(found.server, redirect_uri=redirect, scope=" ".join(scope))
         asked = question(found.server, client, resource=found.resource, scope=scope, redirect_uri=redirect)
+        if place is not None:
+            place.expect(asked.state)
         login.person.visit(asked.url)
         code = code_in(answer_in(await _first(ways)), asked)
     return client, await _exchange(login, found, client, asked, code)
@@ -219,20 +222,27 @@ async def _exchange(login: _Login, found: Discovered, client: Client, asked: Que
         "resource": found.resource,
     }
     try:
-        return await request_tokens(found.server.token_endpoint, form, client=client)
+        plain_http = login.spec.allow_plain_http
+        return await request_tokens(found.server.token_endpoint, form, client=client, allow_plain_http=plain_http)
     except Refused as exc:
         if exc.code in FORGOTTEN:
-            await anyio.to_thread.run_sync(_forget_client, login.store, client, exc.code)
+            await _forget_client(login, client)
         raise LoginFailed(f"the authorization server gave no token ({exc})", hint=_cure(exc, client)) from None
     except Unanswered as exc:
         raise LoginFailed(f"the authorization server gave no token: {exc.reason}", hint="log in again") from None
 
 
-def _forget_client(store: TokenStore, client: Client, code: str) -> None:
-    """A registration that the authorization server does not know any more is not used again."""
-    for grant in store.grants():
-        if grant.client == client:
-            store.put(replace(grant, refused=code))
+async def _forget_client(login: _Login, client: Client) -> None:
+    """A registration that the authorization server does not know any more is not used for another login.
+
+    The logins that were made with it stand until they are refused themselves.
+    """
+    store, ended = login.store, replace(client, expires_at=login.now())
+    for key in [grant.key for grant in await anyio.to_thread.run_sync(store.grants) if grant.client == client]:
+        async with renewing(store.folder, key):
+            grant = await anyio.to_thread.run_sync(store.get, key)
+            if grant is not None and grant.client == client:
+                await anyio.to_thread.run_sync(store.put, replace(grant, client=ended))
 
 
 def _cure(exc: Refused, client: Client) -> str:
@@ -245,10 +255,11 @@ async def _by_device(login: _Login, found: Discovered, scope: tuple[str, ...]) -
     known = known_client(login.spec.oauth, found.server, login.store.grants(), login.now())
     redirect = login.spec.oauth.redirect_uri or NOT_HERE
     client = known or await identify(found.server, redirect_uri=redirect, scope=" ".join(scope))
-    plain_http = login.spec.allow_plain_http
-    code = await ask_for_code(found.server, client, resource=found.resource, scope=scope, allow_plain_http=plain_http)
+    code = await ask_for_code(found.server, client, resource=found.resource, scope=scope, spec=login.spec)
     login.person.enter(code)
-    return client, await wait_for_tokens(found.server, client, code, resource=found.resource)
+    return client, await wait_for_tokens(
+        found.server, client, code, resource=found.resource, allow_plain_http=login.spec.allow_plain_http
+    )
 
 
 def _grant(login: _Login, found: Discovered, client: Client, given: Given, wanted: tuple[str, ...]) -> Grant:

@@ -1,14 +1,16 @@
 """The redirect's end: a listener on this machine that takes one answer from a browser and shows it a page.
 
-It knows nothing of whether the answer is good, and says nothing that came with it.
+Anything on this machine can send it something: what is no answer to the question that was asked is turned away,
+and it waits on. Whether the answer is a good one it does not know, and it says nothing that came with it.
 """
 
 from __future__ import annotations
 
+import secrets
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import anyio
 import anyio.abc
@@ -29,6 +31,8 @@ _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Hol
 <body><h1>Back to the terminal</h1><p>Holdfast has the answer, and says there whether the login succeeded.
 This page can be closed.</p></body></html>"""
 
+_NOT_ASKED = "This is no answer to the login that Holdfast waits for."
+
 
 class Loopback:
     """Where the browser comes back to."""
@@ -36,8 +40,13 @@ class Loopback:
     def __init__(self, redirect_uri: str) -> None:
         self.redirect_uri = redirect_uri
         self._path = urlsplit(redirect_uri).path or "/"
+        self._state = ""
         self._address = ""
         self._came = anyio.Event()
+
+    def expect(self, state: str) -> None:
+        """Take the answer with this state, and no other."""
+        self._state = state
 
     async def answer(self) -> str:
         """The address that the browser came to, once it does."""
@@ -62,13 +71,24 @@ class Loopback:
             ValueError,
         ):
             return  # not a browser
-        wanted = method == "GET" and urlsplit(target).path == self._path and bool(urlsplit(target).query)
-        status, page = ("200 OK", _PAGE) if wanted else ("404 Not Found", "")
+        status, page = self._reply(method, target)
         with suppress(anyio.BrokenResourceError):  # it went away; its answer is there all the same
             await stream.send(_response(status, page))
-        if wanted and not self._came.is_set():
+        if page == _PAGE and not self._came.is_set():
             self._address = target
             self._came.set()
+
+    def _reply(self, method: str, target: str) -> tuple[str, str]:
+        try:
+            parts = urlsplit(target)
+        except ValueError:
+            return "404 Not Found", ""
+        if method != "GET" or parts.path != self._path or not parts.query:
+            return "404 Not Found", ""
+        state = dict(parse_qsl(parts.query)).get("state", "")
+        if not self._state or not secrets.compare_digest(state.encode(), self._state.encode()):
+            return "400 Bad Request", _NOT_ASKED
+        return "200 OK", _PAGE
 
 
 @asynccontextmanager

@@ -10,12 +10,14 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import anyio
 import anyio.to_thread
 
 from holdfast.auth.grant import Grant, GrantKey
 from holdfast.auth.lock import renewing
+from holdfast.auth.reading import Reading
 from holdfast.auth.store import StoreUnusable, TokenStore
 from holdfast.auth.tokens import Refused, Unanswered, request_tokens
 from holdfast.core.backoff import delay
@@ -38,6 +40,13 @@ class _Pause:
     reason: str
 
 
+class _Unsaved(NamedTuple):
+    """A renewed grant that the store did not take; the one before it may be worth nothing by now."""
+
+    before: Grant
+    after: Grant
+
+
 class Renewer:
     """Renews the grants of a store, for everybody in this process. Time and chance can be given, for tests."""
 
@@ -49,12 +58,24 @@ class Renewer:
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.store = store
+        self.reading = Reading(store)
         self.now = now
         self._chance = chance
         self._turns: dict[GrantKey, anyio.Lock] = {}
         self._pauses: dict[GrantKey, _Pause] = {}
+        self._unsaved: dict[GrantKey, _Unsaved] = {}
 
-    async def renew(self, key: GrantKey, *, instead_of: str) -> Grant | None:
+    async def up_to_date(self) -> None:
+        """Have read what the store holds now.
+
+        Raises ``ServerFailure`` with ``TokenNotRenewed`` if the store does not answer.
+        """
+        if not await self.reading.up_to_date():
+            raise ServerFailure(
+                TokenNotRenewed(reason="the token store does not answer: its keyring may wait to be unlocked")
+            )
+
+    async def renew(self, key: GrantKey, *, instead_of: str, allow_plain_http: bool = False) -> Grant | None:
         """The grant with another access token than ``instead_of``; None if only a new login can bring one.
 
         Raises ``ServerFailure`` with ``TokenNotRenewed`` if the authorization server could not be asked.
@@ -62,13 +83,14 @@ class Renewer:
         async with self._turns.setdefault(key, anyio.Lock()):
             try:
                 async with renewing(self.store.folder, key):
-                    return await self._renew(key, instead_of)
+                    return await self._renew(key, instead_of, allow_plain_http)
             except (OSError, StoreUnusable) as exc:
                 why = getattr(exc, "strerror", None) or str(exc)
                 raise ServerFailure(TokenNotRenewed(reason=f"the token store cannot be written: {why}")) from exc
 
-    async def _renew(self, key: GrantKey, instead_of: str) -> Grant | None:
-        grant = await anyio.to_thread.run_sync(self.store.get, key)
+    async def _renew(self, key: GrantKey, instead_of: str, plain_http: bool) -> Grant | None:
+        await self.up_to_date()
+        grant = await self._saved(next((one for one in self.store.known if one.key == key), None), key)
         if grant is not None and grant.access_token != instead_of:
             return grant  # somebody else did it while we waited for our turn
         if grant is None or not grant.refreshable:
@@ -77,16 +99,33 @@ class Renewer:
         with anyio.CancelScope() as scope:
             # From the moment the request leaves, the old refresh token may be worth nothing:
             # whoever gives up waiting must not take the new one's answer with him.
-            return await self._ask(grant, lambda: setattr(scope, "shield", True))
+            return await self._ask(grant, plain_http, lambda: setattr(scope, "shield", True))
         raise AssertionError("nobody cancels that scope")
 
-    async def _ask(self, grant: Grant, on_sending: Callable[[], None]) -> Grant | None:
+    async def _saved(self, stored: Grant | None, key: GrantKey) -> Grant | None:
+        """The stored grant, or the one in its place that could not be stored before, and now is."""
+        unsaved = self._unsaved.get(key)
+        if unsaved is None:
+            return stored
+        if stored is None or (stored.login, stored.refresh_token) != (
+            unsaved.before.login,
+            unsaved.before.refresh_token,
+        ):
+            del self._unsaved[key]  # somebody logged out, or in again, or renewed it all the same
+            return stored
+        return await self._keep_renewed(unsaved)
+
+    async def _ask(self, grant: Grant, plain_http: bool, on_sending: Callable[[], None]) -> Grant | None:
         form = {"grant_type": "refresh_token", "refresh_token": grant.refresh_token or "", "resource": grant.resource}
         try:
-            given = await request_tokens(grant.token_endpoint, form, client=grant.client, on_sending=on_sending)
+            given = await request_tokens(
+                grant.token_endpoint, form, client=grant.client, allow_plain_http=plain_http, on_sending=on_sending
+            )
         except Unanswered as exc:
             raise self._paused(grant.key, exc) from exc
         except Refused as exc:
+            if not exc.final:
+                raise self._paused(grant.key, Unanswered(f"the authorization server answered `{exc}`")) from exc
             await self._keep(replace(grant, refused=exc.code))
             return None
         self._pauses.pop(grant.key, None)
@@ -97,7 +136,13 @@ class Renewer:
             scope=given.scope or grant.scope,
             expires_at=given.expires_at(self.now()),
         )
-        return await self._keep(renewed)
+        return await self._keep_renewed(_Unsaved(grant, renewed))
+
+    async def _keep_renewed(self, unsaved: _Unsaved) -> Grant:
+        self._unsaved[unsaved.after.key] = unsaved
+        kept = await self._keep(unsaved.after)
+        del self._unsaved[kept.key]
+        return kept
 
     async def _keep(self, grant: Grant) -> Grant:
         return await anyio.to_thread.run_sync(self.store.put, grant)
@@ -105,8 +150,9 @@ class Renewer:
     def _leave_alone(self, key: GrantKey) -> None:
         """Raise what was seen last, without asking again, while the pause after a failure lasts."""
         pause = self._pauses.get(key)
-        if pause is not None and self.now() < pause.until:
-            raise ServerFailure(TokenNotRenewed(reason=pause.reason, retry_after=pause.until - self.now()))
+        left = pause.until - self.now() if pause is not None else 0.0
+        if pause is not None and 0 < left <= LONGEST_PAUSE:  # one that is longer is a clock that was set back
+            raise ServerFailure(TokenNotRenewed(reason=pause.reason, retry_after=left))
 
     def _paused(self, key: GrantKey, why: Unanswered) -> ServerFailure:
         before = self._pauses.get(key)

@@ -90,7 +90,9 @@ async def refresh_now(spec: ServerSpec, store: TokenStore, *, renewer: Renewer |
         reason = "the authorization server gave no refresh token"
         return Refreshed(outcome="not_refreshable", reason=reason, status=status_of(spec, store))
     try:
-        renewed = await (renewer or Renewer(store)).renew(grant.key, instead_of=grant.access_token)
+        renewed = await (renewer or Renewer(store)).renew(
+            grant.key, instead_of=grant.access_token, allow_plain_http=spec.allow_plain_http
+        )
     except ServerFailure as failure:
         seen = failure.evidence
         reason = seen.reason if isinstance(seen, TokenNotRenewed) else str(seen)

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import stat
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.auth.entries import key_of, read_entry, secrets_of, with_secrets, write_entry
 from holdfast.auth.files import replace_file, set_aside
@@ -35,31 +38,54 @@ Entries: TypeAlias = dict[GrantKey, dict[str, Any]]
 Stamp: TypeAlias = tuple[int, ...] | None
 """Tells one state of the store from another; None while there is no store."""
 
+PAUSE = 5.0
+"""Seconds after which what could not be read is tried again: a locked keyring is not to be asked at every look."""
+
+PATIENCE = 5.0
+"""Seconds that a reader waits for another: one whom the keyring keeps waiting must not gather a queue."""
+
 
 class StoreUnusable(HoldfastError):
     """The store cannot be written: nothing has changed in it."""
 
 
+class _Read(NamedTuple):
+    """What was read, and how long it can be gone by."""
+
+    stamp: Stamp = None
+    grants: tuple[Grant, ...] = ()
+    until: float = math.inf
+    """When to read again though the file has not changed; never, if all of it was read."""
+
+
 class TokenStore:
     """The grants of one user. Methods block for a moment: call them in a thread where that matters."""
 
-    def __init__(self, folder: Path | None = None, *, vault: Callable[[], Vault | None] = find_vault) -> None:
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        vault: Callable[[], Vault | None] = find_vault,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.folder = folder or state_folder(os.environ)
         self.file = self.folder / "auth.json"
         self._find_vault = vault
         self._vaults: list[Vault | None] = []
-        self._grants: tuple[Grant, ...] = ()
-        self._seen: Stamp = None
+        self._clock = clock
+        self._read = _Read()
+        self._reading = threading.Lock()
+        self._missed = False
 
     @property
     def current(self) -> bool:
-        """Whether what was read last is what the file holds."""
-        return self._seen == self._stamp()
+        """Whether what was read last is what the file holds, or as much of it as can be had for the moment."""
+        return self._read.stamp == self._stamp() and self._clock() < self._read.until
 
     @property
     def known(self) -> tuple[Grant, ...]:
         """The grants as they were read last, without a look at the file."""
-        return self._grants
+        return self._read.grants
 
     @property
     def exposed(self) -> bool:
@@ -71,11 +97,12 @@ class TokenStore:
 
     def grants(self) -> tuple[Grant, ...]:
         """All grants; read anew if the file changed. One whose secrets the keyring does not give is left out."""
-        stamp = self._stamp()
-        if stamp != self._seen:
-            self._grants = tuple(self._with_secrets(self._entries()))
-            self._seen = stamp
-        return self._grants
+        if not self.current and self._reading.acquire(timeout=PATIENCE):
+            try:
+                self._read_anew()
+            finally:
+                self._reading.release()
+        return self._read.grants
 
     def get(self, key: GrantKey) -> Grant | None:
         """One grant."""
@@ -107,6 +134,14 @@ class TokenStore:
         self.grants()
         return gone is not None
 
+    def _read_anew(self) -> None:
+        """One at a time: else a slow reader could put what was there before in place of what is there now."""
+        if self.current:
+            return
+        stamp, self._missed = self._stamp(), False
+        found = tuple(self._with_secrets(self._entries()))
+        self._read = _Read(stamp, found, self._clock() + PAUSE if self._missed else math.inf)
+
     @property
     def _vault(self) -> Vault | None:
         """Looked for when it is first needed: finding a keyring takes a while."""
@@ -126,6 +161,7 @@ class TokenStore:
         try:
             return self._parsed()
         except (OSError, _Newer) as exc:
+            self._missed = isinstance(exc, OSError)
             log.warning("the token store %s cannot be read: %s", self.file, exc)
         except _CORRUPT:
             self._set_aside()
@@ -146,6 +182,7 @@ class TokenStore:
             with writing(self.folder):
                 self._parsed_or_set_aside()
         except (OSError, _Newer) as exc:
+            self._missed = isinstance(exc, OSError)
             log.warning("the token store %s cannot be read, nor set aside: %s", self.file, exc)
 
     def _parsed_or_set_aside(self) -> Entries:
@@ -170,7 +207,14 @@ class TokenStore:
         try:
             found = self._vault.read(key) if self._vault is not None else None
         except VaultClosed as exc:
-            log.warning("the keyring does not give the tokens of %s (%s)", key.resource, exc)
+            self._missed = True
+            told = self._read.until < math.inf  # it was so a moment ago
+            log.log(
+                logging.DEBUG if told else logging.WARNING,
+                "the keyring does not give the tokens of %s (%s)",
+                key.resource,
+                exc,
+            )
             return None
         if found is None:
             log.warning("the tokens of %s are in a keyring that does not have them now", key.resource)

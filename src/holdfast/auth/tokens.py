@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic_core import from_json
 
+from holdfast.auth.addresses import is_safe
 from holdfast.auth.grant import Client
 from holdfast.core.challenge import scopes_in
 from holdfast.core.classify import classify
@@ -25,6 +26,18 @@ ANSWER_SECONDS = 10.0
 _PASSING = frozenset({"temporarily_unavailable", "server_error"})
 """Errors by which an authorization server says that it cannot answer now."""
 
+_FINAL = frozenset(
+    {
+        "invalid_client",
+        "invalid_grant",
+        "invalid_request",
+        "invalid_scope",
+        "unauthorized_client",
+        "unsupported_grant_type",
+    }
+)
+"""Errors by which a token endpoint refuses (RFC 6749, 5.2)."""
+
 
 class Unanswered(Exception):
     """The authorization server could not be asked, or did not say yes or no: trying again can help."""
@@ -38,10 +51,16 @@ class Unanswered(Exception):
 class Refused(Exception):
     """The authorization server said no."""
 
-    def __init__(self, code: str, description: str = "") -> None:
+    def __init__(self, code: str, description: str = "", *, status: int = 200) -> None:
         super().__init__(f"{code}: {description}" if description else code)
         self.code = code
         self.description = description
+        self.status = status
+
+    @property
+    def final(self) -> bool:
+        """Whether asking again is in vain; whatever else answers for it, such as a proxy, has other words."""
+        return self.status in (400, 401) and self.code in _FINAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +78,15 @@ class Given:
 
 
 async def request_tokens(
-    endpoint: str, form: Mapping[str, str], *, client: Client, on_sending: Callable[[], None] | None = None
+    endpoint: str,
+    form: Mapping[str, str],
+    *,
+    client: Client,
+    allow_plain_http: bool = False,
+    on_sending: Callable[[], None] | None = None,
 ) -> Given:
     """Ask for tokens. Raises ``Refused`` or ``Unanswered``."""
-    fields = await post_form(endpoint, form, client=client, on_sending=on_sending)
+    fields = await post_form(endpoint, form, client=client, allow_plain_http=allow_plain_http, on_sending=on_sending)
     token, kind = fields.get("access_token"), fields.get("token_type", "bearer")
     if not isinstance(token, str) or not token or not token.isascii() or not token.isprintable():
         raise Unanswered("its answer holds no access token")
@@ -78,16 +102,25 @@ async def request_tokens(
 
 
 async def post_form(
-    endpoint: str, form: Mapping[str, str], *, client: Client, on_sending: Callable[[], None] | None = None
+    endpoint: str,
+    form: Mapping[str, str],
+    *,
+    client: Client,
+    allow_plain_http: bool = False,
+    on_sending: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """POST a form to an authorization server as ``client``; the object that it answers with."""
+    if not is_safe(endpoint, allow_plain_http=allow_plain_http):
+        raise Unanswered("the authorization server is at an unencrypted address, and is sent nothing")
     fields, headers = _as_client(client, {name: value for name, value in form.items() if value})
     answer = await _post(endpoint, fields, headers, on_sending)
     return _meaning(answer, Redactor([*fields.values(), *headers.values()]))
 
 
-async def revoke(endpoint: str, token: str, *, client: Client) -> bool:
+async def revoke(endpoint: str, token: str, *, client: Client, allow_plain_http: bool = False) -> bool:
     """Give a token back (RFC 7009); whether the authorization server said that it took it."""
+    if not is_safe(endpoint, allow_plain_http=allow_plain_http):
+        return False
     fields, headers = _as_client(client, {"token": token})
     try:
         return (await _post(endpoint, fields, headers)).status == 200
@@ -144,7 +177,8 @@ def _meaning(answer: Answer, redactor: Redactor) -> dict[str, Any]:
     if not isinstance(error, str) or answer.status >= 500 or answer.status == 429 or error in _PASSING:
         raise Unanswered(f"the authorization server answered HTTP {answer.status}", retry_after=_retry_after(answer))
     description = str((fields or {}).get("error_description") or "")
-    raise Refused(redactor.mask(error)[:80], redactor.mask(" ".join(description.split()))[:200])
+    said = redactor.mask(" ".join(description.split()))[:200]
+    raise Refused(redactor.mask(error)[:80], said, status=answer.status)
 
 
 def _retry_after(answer: Answer) -> float | None:

@@ -34,7 +34,7 @@ from holdfast.hub.journal import HubRecord, Journal, Published, Sink
 from holdfast.hub.keeper import Keeper
 from holdfast.hub.lease import Workshop
 from holdfast.hub.loader import read
-from holdfast.hub.logins import noted_logins, notice_logins
+from holdfast.hub.logins import START_SECONDS, noted_logins, notice_logins
 from holdfast.hub.lookup import holds_changed, is_repeatable, refuse_held, resolved
 from holdfast.hub.memory import Memory
 from holdfast.hub.outcome import Tool
@@ -112,7 +112,7 @@ class Hub:
     async def __aenter__(self) -> Self:
         """Start, and return at once: servers come up in the background."""
         self.catalog = await anyio.to_thread.run_sync(self._keeper.restore, self.config)
-        logins = await noted_logins(self)
+        logins = await noted_logins(self, within=START_SECONDS)
         self._house = await anyio.create_task_group().__aenter__()
         with anyio.CancelScope(shield=True):  # over in a moment; half an entered group could not be left again
             tasks: anyio.abc.TaskGroup = await self._house.start(keep_house)

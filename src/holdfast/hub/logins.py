@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import anyio
-import anyio.to_thread
 
 from holdfast.auth.addresses import canonical
 from holdfast.auth.status import takes_login
@@ -18,17 +17,19 @@ from holdfast.config.spec import ServerSpec
 if TYPE_CHECKING:
     from holdfast.hub.hub import Hub
 
-__all__ = ["noted_logins", "notice_logins"]
+__all__ = ["START_SECONDS", "noted_logins", "notice_logins"]
 
 PERIOD = 0.5
 """Seconds between two looks: a login is in force about that soon, and a look costs microseconds."""
 
 
-async def noted_logins(hub: Hub) -> Mapping[str, str]:
-    """The login that each server has now, if any."""
-    store = hub.logins.store
-    if not store.current:
-        await anyio.to_thread.run_sync(store.grants)
+START_SECONDS = 2.0
+"""How long a hub's start waits for the store; whatever is read later counts as a login that was made since."""
+
+
+async def noted_logins(hub: Hub, *, within: float | None = None) -> Mapping[str, str]:
+    """The login that each server has now, if any; as it was known last, if the store does not answer in time."""
+    await hub.logins.reading.up_to_date(within=within)
     return _logins(hub)
 
 
