@@ -61,7 +61,15 @@ async def test_another_host_or_origin_is_refused_even_with_the_token() -> None:
     async with steered({"x": MISSING}) as hub:
         authority = hub.base.removeprefix("http://")
         assert (await hub.ask("/api/hub", host="evil.example")).status_code == 421
-        for origin in ("http://evil.example", "null", "http://127.0.0.1:1", "http://localhost:4653", "file://"):
+        strangers = (
+            "http://evil.example",
+            "null",
+            "http://127.0.0.1:1",
+            "http://localhost:4653",
+            "file://",
+            "http://[",
+        )
+        for origin in strangers:
             answer = await hub.ask("/api/servers/x/disable", method="POST", origin=origin)
             assert (origin, answer.status_code) == (origin, 403)
             assert ApiError.model_validate_json(answer.content).error

@@ -107,6 +107,9 @@ async def test_a_code_signs_in_once_and_a_wrong_token_does_not(tmp_path: Path) -
         await page.window.until("document.getElementById('sign-in-reason').textContent.includes('not this hub’s')")
         await page.window.keep_picture("sign-in")
         await page.come_in_by_token()
+        kept = await page.window.run("JSON.stringify([localStorage, sessionStorage]) + document.cookie")
+        assert "holdfast.token" in kept
+        assert TOKEN not in kept
         refused = [line for line in await page.window.complaints() if "401" not in line]
         assert refused == []
 
@@ -114,7 +117,11 @@ async def test_a_code_signs_in_once_and_a_wrong_token_does_not(tmp_path: Path) -
 async def test_it_says_that_it_is_out_of_touch_and_finds_back(tmp_path: Path) -> None:
     arguments = ("--config", str(write_config(tmp_path / "mcp.json", {"one": OFF})))
     async with watching(tmp_path, *arguments) as page:
-        await page.come_in_by_token()
+        # With this token instead of a session of its own, the page is let in by the next hub at this address too.
+        await page.window.go(page.url)
+        await page.window.run(f"localStorage.setItem('holdfast.token', '{TOKEN}')")
+        await page.window.run("location.reload()")
+        await page.window.until("document.querySelector('.server')")
         await page.window.until("document.getElementById('touch').dataset.touch === 'live'")
         port = page.url.rstrip("/").rpartition(":")[2]
         page.hub.send(signal.SIGKILL)

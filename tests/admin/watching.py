@@ -59,7 +59,7 @@ class Page:
         await self.window.until("document.querySelector('.server')")
 
     async def come_in_by_token(self) -> None:
-        """Sign in by hand; a control token that the operator chose outlives the hub."""
+        """Sign in by hand, with the control token that the operator chose."""
         await self.window.go(self.url)
         await self.window.until("document.body.dataset.view === 'sign-in'")
         await self.window.click("#token")

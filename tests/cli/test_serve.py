@@ -26,6 +26,7 @@ pytestmark = pytest.mark.anyio
 
 CLIENT = {"name": "test", "version": "1"}
 TOKEN = "a-token-that-is-long-enough"
+STRANGE_KEYS = ["--jwt-issuer", "i", "--jwt-audience", "a", "--jwt-keys", "http://id.example/keys"]
 
 
 async def status(url: str, **headers: str) -> int:
@@ -320,6 +321,10 @@ def test_what_cannot_be_served_is_told(home: Path, arguments: list[str], message
     [
         (["--token", "short"], "fewer than 16 characters"),
         (["--token", TOKEN, "--token-file", "x"], "contradict"),
+        (["--token", ""], "--token is empty"),
+        (["--host", ""], "--host is empty"),
+        (["--allow-host", "hub.example", "--allow-host", ""], "--allow-host is empty"),
+        (["--token", TOKEN, *STRANGE_KEYS], "unencrypted"),
         (["--jwt-issuer", "https://id.example"], "belong together"),
         (["--demo", "--config", "x"], "contradict"),
         (["--port", "70000"], "65535"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import anyio
+import anyio.abc
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -73,6 +74,27 @@ async def test_a_stream_that_went_silent_is_given_up(monkeypatch: pytest.MonkeyP
             with anyio.fail_after(20), pytest.raises(NoHub):
                 _ = [event async for event in hub.events()]
         ended.set()
+
+
+@pytest.mark.requirement("HUB-5")
+@pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 503 Busy\r\ncontent-length: 9\r\n\r\n"])
+async def test_a_stream_that_does_not_begin_is_given_up(begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "SILENCE_SECONDS", 0.05)
+
+    async def says_no_more(stream: anyio.abc.ByteStream) -> None:
+        async with stream:
+            if begun:
+                await stream.send(begun)
+            await anyio.sleep_forever()
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, says_no_more)
+        async with Control(Found(url=f"http://127.0.0.1:{port}", token="t")) as hub:
+            with anyio.fail_after(20), pytest.raises(NoHub, match="could not be asked"):
+                _ = [event async for event in hub.events()]
+        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.requirement("HUB-5")

@@ -9,15 +9,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx2
 import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from holdfast.errors import UsageError
 from holdfast.front.app import create_app
-from holdfast.front.guard import TokenPolicy, is_loopback
+from holdfast.front.guard import TokenPolicy, Verify, is_loopback
 from holdfast.front.jwt import jwt_verifier
 from holdfast.hub.hub import Hub
 from tests.front.web import serving
@@ -59,7 +64,15 @@ async def test_a_foreign_host_is_refused_on_every_path(path: str, host: str) -> 
 
 @pytest.mark.requirement("SEC-2")
 @pytest.mark.parametrize(
-    "origin", ["https://evil.example", "http://localhost.evil", "null", "http://127.0.0.1.evil:80"]
+    "origin",
+    [
+        "https://evil.example",
+        "http://localhost.evil",
+        "null",
+        "http://127.0.0.1.evil:80",
+        "http://[",
+        "http://localhost:80@evil.example",
+    ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "OPTIONS"])
 async def test_a_page_of_another_origin_is_refused_whatever_it_asks(origin: str, method: str) -> None:
@@ -67,6 +80,14 @@ async def test_a_page_of_another_origin_is_refused_whatever_it_asks(origin: str,
         response = await http.request(method, "/mcp", headers={**HEADERS, "origin": origin}, content=b"{}")
     assert response.status_code == 403
     assert "access-control-allow-origin" not in response.headers
+
+
+@pytest.mark.requirement("SEC-2")
+async def test_an_empty_name_among_the_allowed_lets_nobody_in() -> None:
+    async with endpoint(allowed_hosts=("127.0.0.1", "")) as http:
+        assert (await post(http, host=":80")).status_code == 421
+        assert (await post(http, origin="null")).status_code == 403
+        assert (await post(http)).status_code == 200
 
 
 @pytest.mark.requirement("SEC-2")
@@ -126,6 +147,85 @@ async def test_a_jwt_is_believed_only_if_all_of_it_holds(tmp_path: Path) -> None
     assert await verify(jwt.encode(good, "", algorithm="none")) is None
     assert await verify(jwt.encode(good, "x" * 64, algorithm="HS256")) is None
     assert await verify("not a token") is None
+
+
+class Issuer:
+    """Publishes a key, if it does; counts who asked."""
+
+    def __init__(self) -> None:
+        self.asked, self.works = 0, False
+        self.key = ec.generate_private_key(ec.SECP256R1())
+
+    async def keys(self, _: Request) -> Response:
+        self.asked += 1
+        public = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(self.key.public_key()))
+        return JSONResponse({"keys": [{**public, "kid": "one"}]}, 200 if self.works else 503)
+
+    def signed(self, kid: str) -> str:
+        claims = {"iss": "i", "aud": "hub", "sub": "ada", "exp": time.time() + 600}
+        return jwt.encode(claims, self.key, algorithm="ES256", headers={"kid": kid})
+
+
+@pytest.mark.requirement("SEC-2")
+async def test_an_issuer_that_is_down_is_not_asked_for_every_token_and_is_asked_again_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.front.jwt.PAUSE_SECONDS", 3600.0)
+    issuer = Issuer()
+    async with serving(Starlette(routes=[Route("/keys", issuer.keys)])) as base:
+        verify = jwt_verifier(issuer="i", audience="hub", keys=f"{base}/keys")
+        for kid in ("one", "two", "three"):
+            assert await verify(issuer.signed(kid)) is None
+        assert issuer.asked == 1
+        monkeypatch.setattr("holdfast.front.jwt.PAUSE_SECONDS", 0.0)
+        verify = jwt_verifier(issuer="i", audience="hub", keys=f"{base}/keys")
+        assert await verify(issuer.signed("one")) is None
+        issuer.works = True
+        assert await verify(issuer.signed("one")) == "i#ada"
+        assert issuer.asked == 3
+
+
+@pytest.mark.requirement("SEC-2")
+async def test_while_strangers_wait_for_a_key_callers_with_a_known_one_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.front.jwt.KNOWN_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.front.jwt.FETCH_SECONDS", 60.0)
+    issuer, asked, answer = Issuer(), anyio.Event(), anyio.Event()
+    issuer.works = True
+
+    async def keys(request: Request) -> Response:
+        if issuer.asked:
+            asked.set()
+            await answer.wait()
+        return await issuer.keys(request)
+
+    async def stranger(verify: Verify, token: str) -> None:
+        assert await verify(token) is None
+
+    async with serving(Starlette(routes=[Route("/keys", keys)])) as base:
+        verify = jwt_verifier(issuer="i", audience="hub", keys=f"{base}/keys")
+        assert await verify(issuer.signed("one")) == "i#ada"
+        async with anyio.create_task_group() as tasks:
+            for number in range(60):
+                tasks.start_soon(stranger, verify, issuer.signed(f"stranger-{number}"))
+            try:
+                with anyio.fail_after(10):
+                    await asked.wait()
+                    assert await verify(issuer.signed("one")) == "i#ada"
+            finally:
+                issuer.works = False
+                answer.set()
+
+
+@pytest.mark.requirement("SEC-2")
+@pytest.mark.parametrize(
+    "keys", ["http://id.example/keys", "http://10.0.0.1/keys", "http://localhost.evil/keys", "http:///"]
+)
+async def test_keys_that_anybody_on_the_way_could_replace_are_not_fetched(keys: str) -> None:
+    with pytest.raises(UsageError, match="unencrypted") as refused:
+        jwt_verifier(issuer="i", audience="a", keys=keys)
+    assert "https://" in refused.value.hint
 
 
 @pytest.mark.requirement("SEC-2")

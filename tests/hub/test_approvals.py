@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -115,12 +116,12 @@ def test_what_waits_and_what_was_approved_survive_a_restart(tmp_path: Path) -> N
     file = tmp_path / "state.sqlite"
     before = _changed(file)
     before.approve("files", "write")
-    before.save(before.to_save())
+    assert before.save(before.to_save())
     after = _approvals(file)
     assert after.pending() == before.pending()
     assert after.is_held("files", "read")
     assert after.approve("files", "read") == ("read",)
-    after.save(after.to_save())
+    assert after.save(after.to_save())
     assert _approvals(file).pending() == ()
 
 
@@ -132,14 +133,129 @@ def test_a_file_that_cannot_be_read_is_set_aside_and_said_so(
     file.write_text(text)
     assert _approvals(tmp_path / "state.sqlite").pending() == ()
     assert "every tool counts as seen for the first time" in caplog.text
-    assert (tmp_path / "state.tools.json.corrupt").read_text() == text
+    assert (tmp_path / "state.tools.json.corrupt-1").read_text() == text
+    file.write_text("another")
+    _approvals(tmp_path / "state.sqlite")
+    assert (tmp_path / "state.tools.json.corrupt-1").read_text() == text
 
 
-def test_a_server_that_lists_other_tools_each_time_fills_no_memory() -> None:
+def _kept(approvals: Approvals) -> bool:
+    return approvals.save(approvals.to_save())
+
+
+def _words(words: str) -> Listing:
+    return _listing(read={"description": words, "inputSchema": OBJECT})
+
+
+def test_while_the_file_cannot_be_read_it_is_left_alone_and_what_it_would_tell_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    state, file = tmp_path / "state.sqlite", tmp_path / "state.tools.json"
+    first = _approvals(state)
+    first.review(_words("Reads."))
+    assert _kept(first)
+    text = file.read_text()
+
+    def no_more_files(*_: object, **__: object) -> str:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", no_more_files)
+        after = _approvals(state)
+        shown = after.review(_words("Burns."))
+        assert not _kept(after)
+        after.not_saved(after.to_save())
+    assert "Too many open files" in caplog.text
+    assert (file.read_text(), list(tmp_path.glob("*corrupt*"))) == (text, [])
+    assert after.is_held("files", "read")
+    assert shown.tools[0].raw == {"name": "read", "inputSchema": {"type": "object"}, "_meta": {HELD: True}}
+
+    after.review(_words("Burns."))
+    (change,) = after.pending()
+    assert change.was["description"] == "Reads."
+    after.review(_words("Reads."))
+    assert not after.is_held("files", "read")
+    assert _kept(after)
+
+
+def test_a_tool_that_was_held_for_want_of_the_file_can_be_approved(tmp_path: Path) -> None:
+    state = tmp_path / "state.sqlite"
+    (tmp_path / "state.tools.json").mkdir()  # which cannot be read as a file, nor replaced by one
+    approvals = _approvals(state)
+    approvals.review(_words("Reads."))
+    assert approvals.approve("files", "read") == ("read",)
+    assert not approvals.is_held("files", "read")
+    news = approvals.to_save()
+    assert not approvals.save(news)
+    approvals.not_saved(news)
+    (tmp_path / "state.tools.json").rmdir()
+    assert _kept(approvals)
+    again = _approvals(state)
+    again.review(_words("Reads."))
+    assert again.pending() == ()
+
+
+def test_what_one_hub_approved_is_not_lost_by_another_of_the_same_configuration(tmp_path: Path) -> None:
+    state = tmp_path / "state.sqlite"
+    assert _kept(_changed(state))
+    one, other = _approvals(state), _approvals(state)
+    one.approve("files", "read")
+    assert _kept(one)
+    other.approve("files", "write")
+    other.review(_listing(fresh={"description": "New."}))
+    assert _kept(other)
+    assert _kept(one)
+    after = _approvals(state)
+    assert after.pending() == ()
+    assert {"read", "write", "stat", "fresh"} == set(after.to_save().known.seen["files"])
+
+
+def test_of_two_hubs_the_one_that_saw_a_tool_first_is_believed(tmp_path: Path) -> None:
+    state = tmp_path / "state.sqlite"
+    one, other = _approvals(state), _approvals(state)
+    one.review(_words("Reads."))
+    other.review(_words("Burns."))
+    assert _kept(one)
+    assert _kept(other)
+    after = _approvals(state)
+    after.review(_words("Burns."))
+    assert after.is_held("files", "read")
+
+
+def test_what_a_server_that_is_gone_said_is_kept_no_longer(tmp_path: Path) -> None:
+    approvals = _changed(tmp_path / "state.sqlite")
+    assert _kept(approvals)
+    approvals.forget("files")
+    assert _kept(approvals)
+    assert json.loads((tmp_path / "state.tools.json").read_text()) == {"format": 1, "seen": {}, "changed": {}}
+
+
+def test_the_file_is_its_owners_alone_and_nothing_else_is_left_beside_it_but_a_lock(tmp_path: Path) -> None:
+    assert _kept(_changed(tmp_path / "state.sqlite"))
+    assert (tmp_path / "state.tools.json").stat().st_mode & 0o777 == 0o600
+    assert {one.name for one in tmp_path.iterdir()} == {"state.tools.json", "state.tools.json.lock"}
+
+
+def test_a_server_cannot_push_out_what_it_first_said_by_listing_other_tools() -> None:
     approvals = _approvals()
+    approvals.review(_words("Reads."))
+    approvals.review(_listing(**{f"junk{i}": {"description": "x"} for i in range(1_500)}))
+    approvals.review(_listing())
+    late = {"description": "Late."}
+    approvals.review(_listing(read={"description": "Burns."}, late=late))
+    assert approvals.is_held("files", "read")
+    assert approvals.is_held("files", "late")
+    assert approvals.approve("files", "late") == ("late",)
+    approvals.review(_listing(late=late))
+    assert not approvals.is_held("files", "late")
+
+
+@pytest.mark.parametrize("hold", [True, False])
+def test_a_server_that_lists_other_tools_each_time_fills_no_memory(hold: bool) -> None:
+    approvals = _approvals(hold=hold)
     for number in range(30):
         approvals.review(_listing(**{f"t{number}x{i}": {"description": "x"} for i in range(100)}))
-    assert len(json.loads(approvals.to_save())["seen"]["files"]) == 1_100
+    assert len(approvals.to_save().known.seen["files"]) == 1_100
 
 
 @pytest.mark.anyio

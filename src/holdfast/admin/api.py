@@ -223,8 +223,16 @@ def _nothing_there(allowed: tuple[str, ...]) -> Refused:
 def _check_origin(request: Request) -> None:
     """Only our own page asks from a browser: one that another program serves on this machine has another port."""
     origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower():
+    if origin is not None and _authority(origin) != request.headers.get("host", "").lower():
         raise Refused(403, "this Origin may not use the control API", hint="open the status page of this hub")
+
+
+def _authority(origin: str) -> str | None:
+    """None for what is no origin."""
+    try:
+        return urlsplit(origin).netloc.lower() or None
+    except ValueError:
+        return None
 
 
 async def _body(operation: Operation, request: Request) -> Shape | None:

@@ -20,9 +20,9 @@ PAUSE = 0.05
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """While the store is read, changed and written: a matter of milliseconds, so whoever comes second just waits."""
-    descriptor = _open(folder / "auth.lock")
+def writing(folder: Path, name: str = "auth.lock") -> Iterator[None]:
+    """While a store is read, changed and written: a matter of milliseconds, so whoever comes second just waits."""
+    descriptor = _open(folder / name)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
@@ -107,6 +108,7 @@ def serve(
     """
     if demo and config is not None:
         raise UsageError("--demo and --config contradict each other", hint="give one of them")
+    _refuse_empty({"--token": token, "--host": host}, allow_host or ())
     secret = _token(token, token_file)
     log = Logging(format=log_format, level=LogLevel.DEBUG if verbose else log_level)
     jwt = _jwt(jwt_issuer, jwt_audience, jwt_keys)
@@ -166,6 +168,15 @@ def _find(config: Path | None) -> Path | None:
         side.print(f"  {typed_command()} import   copies them from your other MCP clients", soft_wrap=True)
         side.print(f"  or put an mcp.json at one of: {', '.join(map(str, exc.searched))}", soft_wrap=True)
         return None
+
+
+def _refuse_empty(given: Mapping[str, str | None], allowed_hosts: Sequence[str]) -> None:
+    """A variable that is not set must not open what it was meant to close."""
+    empty = [name for name, value in given.items() if value is not None and not value.strip()]
+    if not all(host.strip() for host in allowed_hosts):
+        empty.append("--allow-host")
+    if empty:
+        raise UsageError(f"{empty[0]} is empty", hint="is the variable set that it comes from? Else leave it out")
 
 
 def _token(given: str | None, file: Path | None) -> str | None:

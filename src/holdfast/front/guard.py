@@ -85,7 +85,8 @@ class Guard:
         self._app = app
         self._tokens = tokens
         self._beside = beside
-        self._hosts = frozenset(host.lower() for host in allowed_hosts)
+        # Without a name there is no host: an empty one would let in whoever sends none.
+        self._hosts = frozenset(host.lower() for host in allowed_hosts if host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the request, or refuse it."""
@@ -103,7 +104,7 @@ class Guard:
         if not self._is_ours(_host_in(headers.get("host", ""))):
             return _refused(421, "this Host is not served here", hint="name it with --allow-host")
         origin = headers.get("origin")
-        if origin is not None and not self._is_ours(_host_in(urlsplit(origin).netloc)):
+        if origin is not None and not self._is_ours(_host_of_origin(origin)):
             return _refused(403, "this Origin may not call here", hint="name its host with --allow-host")
         if self._tokens is None or scope["path"] in OPEN_PATHS or self._is_beside(scope):
             return None
@@ -130,6 +131,15 @@ def _host_in(authority: str) -> str:
     if host.startswith("["):
         return host.partition("]")[0] + "]"
     return host.partition(":")[0].rstrip(".")
+
+
+def _host_of_origin(origin: str) -> str:
+    """Empty for what is no origin: a browser sends no user's name in one."""
+    try:
+        authority = urlsplit(origin).netloc
+    except ValueError:
+        return ""
+    return "" if "@" in authority else _host_in(authority)
 
 
 def _refused(status: int, why: str, *, hint: str = "", headers: Mapping[str, str] | None = None) -> JSONResponse:

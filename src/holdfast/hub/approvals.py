@@ -1,25 +1,25 @@
 """Tools as they were first seen: one that says something else later is reported, and can be held (SEC-5).
 
 A server can change what a tool says of itself after people, or their models, came to trust it. What was first
-seen is kept beside the hub's state, in a file of its own: it cannot be rebuilt by asking the servers again.
+seen is kept beside the hub's state, in a file of its own (``pins.py``): asking the servers cannot rebuild it.
 What waits for approval is kept too, so that it can be looked at, and decided, while its server is down.
 A held tool stays in the list as it was first seen, and is not called, until somebody approves the change.
+So is a tool held of which it is not known what it first said: nothing is believed for want of a memory.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from holdfast.core.catalog import Item, Listing
 from holdfast.core.changed import WATCHED, ChangedTool, said
 from holdfast.errors import ToolHeld, UnknownTool
 from holdfast.hub.journal import Journal
+from holdfast.hub.pins import Known, News, PinFile, Tools
 from holdfast.hub.records import ToolApproved, ToolChanged
 
 __all__ = ["HELD", "Approvals"]
@@ -29,12 +29,15 @@ log = logging.getLogger("holdfast.hub")
 HELD = "holdfast/held"
 """The key in ``_meta`` that is true for a tool that is shown as it was, and not called."""
 
-FORMAT = 1
-
 REMEMBERED = 1_000
-"""How many tools that a server no longer lists are remembered, so that they are known if they come back."""
+"""How many tools that a server no longer lists are remembered, so that they are known if they come back.
 
-_Tools: TypeAlias = dict[str, Mapping[str, Any]]
+Where changed tools are held, none of them is forgotten for another: a server could list so many others, once, that
+what it first said of a tool is lost. Its new tools are held instead.
+"""
+
+UNKNOWN = {"inputSchema": {"type": "object"}}
+"""How a tool is shown of which it is not known what it first said: a client needs that much."""
 
 
 class Approvals:
@@ -44,13 +47,19 @@ class Approvals:
     """
 
     def __init__(self, state_file: Path | None, *, holds: Callable[[str], bool], journal: Journal) -> None:
-        self._file = state_file.with_suffix(".tools.json") if state_file is not None else None
+        self._path = state_file.with_suffix(".tools.json") if state_file is not None else None
+        self._file = PinFile(self._path) if self._path is not None else None
+        self._unread = False
+        """Whether there may be a file that could not be read: what it holds is not known."""
         self._holds = holds
         self._journal = journal
-        self._seen: dict[str, _Tools] = {}
-        self._now: dict[str, _Tools] = {}
+        self._seen: dict[str, Tools] = {}
+        self._now: dict[str, Tools] = {}
         """What those say now that say something else."""
         self._latest: dict[str, Listing] = {}
+        self._approved: set[tuple[str, str]] = set()
+        self._dropped: set[tuple[str, str]] = set()
+        self._gone: set[str] = set()
         self.unsaved = False
         """Whether the file is not what it must be."""
 
@@ -63,7 +72,7 @@ class Approvals:
         """Every change that nobody has approved, of one server or of all, in order of their names."""
         servers = sorted(self._now) if server is None else [server]
         return tuple(
-            ChangedTool(server=one, tool=tool, held=self._holds(one), was=self._seen[one][tool], now=now)
+            ChangedTool(server=one, tool=tool, held=self._holds(one), was=self._was(one, tool), now=now)
             for one in servers
             for tool, now in sorted(self._now.get(one, {}).items())
         )
@@ -75,9 +84,11 @@ class Approvals:
     def review(self, listing: Listing) -> Listing:
         """A server's new listing, as it may be shown."""
         server, self._latest[listing.server] = listing.server, listing
+        if self._unread:
+            self.load()
         self._take_first_seen(listing)
         seen, before = self._seen[server], self._now.get(server, {})
-        now: _Tools = {item.name: what for item in listing.tools if (what := said(item.raw)) != seen[item.name]}
+        now: Tools = {item.name: what for item in listing.tools if (what := said(item.raw)) != seen.get(item.name)}
         for name in sorted(now):
             if before.get(name) != now[name]:
                 at = self._journal.clock.now()
@@ -96,7 +107,7 @@ class Approvals:
         With the ``mark`` of the change that was looked at, nothing newer is approved.
         """
         pending = {change.tool: change for change in self.pending(server)}
-        if tool is not None and tool not in self._seen.get(server, {}):
+        if tool is not None and tool not in pending and tool not in self._seen.get(server, {}):
             raise UnknownTool(f"`{server}` has no tool named `{tool}`", hint=_waiting(pending))
         wanted = [change for name, change in pending.items() if tool in (None, name)]
         if mark is not None and any(change.mark != mark for change in wanted):
@@ -106,6 +117,7 @@ class Approvals:
             )
         for change in wanted:
             self._seen[server][change.tool] = self._now[server].pop(change.tool)
+            self._approved.add((server, change.tool))
             self.unsaved = True
             self._journal.tell(ToolApproved(server=server, tool=change.tool, at=self._journal.clock.now()))
         return tuple(change.tool for change in wanted)
@@ -119,77 +131,91 @@ class Approvals:
         self.unsaved |= self._seen.pop(server, None) is not None
         self._now.pop(server, None)
         self._latest.pop(server, None)
+        self._gone.add(server)
+        self._approved = {one for one in self._approved if one[0] != server}
 
     # The file.
 
     def load(self) -> None:
-        """Read what was kept; a file that cannot be read is set aside, and every tool is seen for the first time."""
-        if self._file is None or not self._file.exists():
-            return
-        try:
-            self._seen, self._now = _checked(json.loads(self._file.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as exc:
-            log.warning("%s cannot be read (%s): every tool counts as seen for the first time", self._file, exc)
-            _set_aside(self._file)
-
-    def to_save(self) -> str:
-        """What the file must hold; from now on it is taken to hold it."""
-        self.unsaved = False
-        return json.dumps({"format": FORMAT, "seen": self._seen, "changed": self._now})
-
-    def save(self, text: str) -> None:
-        """Write the file, whole or not at all. For a worker thread, one at a time."""
+        """Read what was kept; while that is not possible, nothing counts as known."""
         if self._file is None:
             return
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            fresh = self._file.with_name(f"{self._file.name}.new")
-            fresh.write_text(text, encoding="utf-8")
-            os.replace(fresh, self._file)  # noqa: PTH105 - atomic, and says so
+            known = self._file.read()
         except OSError as exc:
-            log.warning("%s could not be written: %s", self._file, exc)
+            self._unread = True
+            until = "until it can be, tools of servers with holdChanged are held unless they are approved"
+            log.warning("%s cannot be read (%s): %s", self._path, exc, until)
+            return
+        self._unread = False
+        self._take(known)
+
+    def to_save(self) -> News:
+        """What the file must be told; from now on it is taken to know it."""
+        touched = {*self._latest, *(server for server, _ in self._approved)}
+        known = Known(
+            {server: dict(tools) for server, tools in self._seen.items()},
+            {server: dict(tools) for server, tools in self._now.items() if server in touched},
+        )
+        news = News(
+            known=known,
+            approved=frozenset(self._approved),
+            dropped=frozenset(self._dropped),
+            gone=frozenset(self._gone),
+        )
+        self._approved, self._dropped, self._gone, self.unsaved = set(), set(), set(), False
+        return news
+
+    def save(self, news: News) -> bool:
+        """Tell the file; False if that failed. For a worker thread, one at a time."""
+        return self._file is None or self._file.add(news)
+
+    def not_saved(self, news: News) -> None:
+        """The file was not told: it must be, the next time."""
+        self._approved |= news.approved
+        self._dropped |= news.dropped
+        self._gone |= news.gone
+        self.unsaved = True
+
+    def _take(self, known: Known) -> None:
+        """What was kept, except for what was approved since."""
+        for server, tools in known.seen.items():
+            if server in self._gone:
+                continue
+            ours = self._seen.get(server, {})
+            approved = {tool: what for tool, what in ours.items() if (server, tool) in self._approved}
+            self._seen[server] = {**ours, **tools, **approved}
+        for server, tools in known.changed.items():
+            self._now.setdefault(server, dict(tools))
+
+    def _was(self, server: str, tool: str) -> Mapping[str, Any]:
+        return self._seen.get(server, {}).get(tool, {})
 
     def _take_first_seen(self, listing: Listing) -> None:
-        seen = self._seen.setdefault(listing.server, {})
+        server, seen = listing.server, self._seen.setdefault(listing.server, {})
         listed = {item.name for item in listing.tools}
+        unlisted = [name for name in seen if name not in listed]
+        if self._holds(server) and (self._unread or len(unlisted) > REMEMBERED):
+            return
         for item in listing.tools:
             if item.name not in seen:
                 seen[item.name], self.unsaved = said(item.raw), True
-        for name in [name for name in seen if name not in listed][:-REMEMBERED]:
-            del seen[name]
+                self._dropped.discard((server, item.name))
+        if not self._holds(server):
+            self._drop(server, unlisted[:-REMEMBERED])
+
+    def _drop(self, server: str, tools: Sequence[str]) -> None:
+        for tool in tools:
+            del self._seen[server][tool]
+            self._dropped.add((server, tool))
             self.unsaved = True
-
-
-def _checked(read: object) -> tuple[dict[str, _Tools], dict[str, _Tools]]:
-    if not isinstance(read, dict):
-        raise ValueError("it is no object")  # noqa: TRY004 - what a file holds is a value, whatever its type
-    seen, now = _by_server(read.get("seen")), _by_server(read.get("changed"))
-    return seen, {
-        server: {tool: what for tool, what in tools.items() if tool in seen.get(server, {})}
-        for server, tools in now.items()
-    }
-
-
-def _by_server(read: object) -> dict[str, _Tools]:
-    if not isinstance(read, dict) or not all(isinstance(tools, dict) for tools in read.values()):
-        raise ValueError("it does not hold tools by server")
-    if not all(isinstance(what, dict) for tools in read.values() for what in tools.values()):
-        raise ValueError("it does not hold what tools said")
-    return read
-
-
-def _set_aside(file: Path) -> None:
-    try:
-        os.replace(file, file.with_name(f"{file.name}.corrupt"))  # noqa: PTH105 - beside the other
-    except OSError as exc:
-        log.warning("%s could not be set aside: %s", file, exc)
 
 
 def _as_seen(item: Item, seen: Mapping[str, Mapping[str, Any]]) -> Item:
     rest = {key: value for key, value in item.raw.items() if key not in WATCHED}
     meta = rest.get("_meta")
     rest["_meta"] = {**(meta if isinstance(meta, Mapping) else {}), HELD: True}
-    return Item(item.name, {**rest, **seen[item.name]})
+    return Item(item.name, {**rest, **seen.get(item.name, UNKNOWN)})
 
 
 def _waiting(pending: Mapping[str, ChangedTool]) -> str:

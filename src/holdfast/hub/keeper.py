@@ -68,7 +68,12 @@ class Keeper:
             if self._store is not None and snapshot is not None:
                 await anyio.to_thread.run_sync(self._store.save, _kept(*snapshot()))
             if self._store is not None and self._approvals.unsaved:
-                await anyio.to_thread.run_sync(self._approvals.save, self._approvals.to_save())
+                await self._write_approvals()
+
+    async def _write_approvals(self) -> None:
+        news = self._approvals.to_save()
+        if not await anyio.to_thread.run_sync(self._approvals.save, news):
+            self._approvals.not_saved(news)
 
 
 def _shown_again(catalog: Catalog, kept: Kept) -> Catalog:

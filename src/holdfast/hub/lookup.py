@@ -42,6 +42,6 @@ def refuse_held(approvals: Approvals, server: str, method: str, params: Mapping[
     tool = str(params.get("name"))
     if method == "tools/call" and approvals.is_held(server, tool):
         raise ToolHeld(
-            f"the tool `{tool}` of `{server}` is held: it is not what it was when it was first seen",
+            f"the tool `{tool}` of `{server}` is held: it is not known to be what it was when it was first seen",
             hint="Somebody must look at the change and approve it before the tool can be called.",
         )

@@ -7,6 +7,7 @@ What an answer means is its reader's matter; a question that could not be put, o
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -66,12 +67,13 @@ class Api:
     async def events(self, path: str, *, silence: float) -> AsyncGenerator[Event | Answer, None]:
         """The events of a stream until it ends; an ``Answer`` alone where there is no stream but an error.
 
-        A stream of which nothing is heard for ``silence`` seconds, not even a comment, is dead.
+        A stream of which nothing is heard for ``silence`` seconds, not even a comment, is dead, and so is one that
+        has not begun by then.
         """
-        headers = {"accept": "text/event-stream"}
-        async with self._peer.request("GET", httpx2.URL(self._base + path), headers=headers, doing=path) as response:
-            if response.status_code != 200:
-                yield Answer(response.status_code, await read_bounded(response, self._peer.limits))
+        async with AsyncExitStack() as stack:
+            response = await self._opened(stack, path, silence)
+            if isinstance(response, Answer):
+                yield response
                 return
             reader = _Reader()
             chunks = response.aiter_bytes()
@@ -80,6 +82,18 @@ class Api:
                     yield event
                 if len(reader.rest) > self._peer.limits.message_bytes:
                     raise ServerFailure(over_message_bound(self._peer.limits))
+
+    async def _opened(self, stack: AsyncExitStack, path: str, within: float) -> httpx2.Response | Answer:
+        """A stream, which ends with the stack, or what there was instead."""
+        request = self._peer.request(
+            "GET", httpx2.URL(self._base + path), headers={"accept": "text/event-stream"}, doing=path
+        )
+        with anyio.move_on_after(within):
+            response = await stack.enter_async_context(request)
+            if response.status_code == 200:
+                return response
+            return Answer(response.status_code, await read_bounded(response, self._peer.limits))
+        raise ServerFailure(TimedOut(doing="its answer", after=within))
 
 
 class _Reader:

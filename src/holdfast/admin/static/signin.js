@@ -47,13 +47,10 @@ export class SignIn {
 
   async #submit(event) {
     event.preventDefault();
-    const token = this.#input.value.trim();
-    this.#api.keep(token);
     try {
-      await this.#api.get("/api/hub");
+      await this.#api.signInByToken(this.#input.value.trim());
       this.#onDone();
     } catch (error) {
-      this.#api.forget();
       this.show(error.status === 401 ? "That is not this hub’s control token." : `Not signed in: ${error.message}.`);
       this.#input.focus();
     }
