@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import anyio
 import pytest
+from starlette.requests import Request
 
 from holdfast.admin import sessions as limits
+from holdfast.admin.api import Refused, _check_origin
 from holdfast.admin.operations import OPERATIONS
 from holdfast.admin.sessions import Sessions, TooManyGuesses
 from holdfast.control.models import ApiError, Session
@@ -75,6 +77,14 @@ async def test_another_host_or_origin_is_refused_even_with_the_token() -> None:
             assert ApiError.model_validate_json(answer.content).error
         assert (await hub.ask("/api/hub", origin=f"http://{authority}")).status_code == 200
         assert hub.hub.server_health("x").state.value != "disabled"
+
+
+@pytest.mark.requirement("SEC-2", "HUB-5")
+@pytest.mark.parametrize("origin", [b"http://[", b"null", b""])
+def test_what_is_no_origin_is_refused_without_the_guard_in_front_too(origin: bytes) -> None:
+    with pytest.raises(Refused) as refused:
+        _check_origin(Request({"type": "http", "headers": [(b"origin", origin)]}))
+    assert refused.value.status == 403
 
 
 @pytest.mark.requirement("SEC-2", "HUB-5")
