@@ -238,6 +238,7 @@ def test_a_slow_reader_does_not_put_an_older_state_back(with_ring: TokenStore, r
     assert asked.wait(60)
     newer = with_ring.put(grant(access_token="planted-newer"))
     quick.start()
+    quick.join(0.2)  # it waits for its turn; were there none, it would be done by now
     go_on.set()
     slow.join()
     quick.join()
