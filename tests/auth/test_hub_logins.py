@@ -3,7 +3,6 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -14,10 +13,14 @@ from holdfast.auth.grant import GrantKey
 from holdfast.auth.login import log_out
 from holdfast.auth.store import TokenStore
 from holdfast.core.breaker import BreakerState
+from holdfast.core.lifecycle.effects import Transition
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import CallDenied, CallFailed, ServerDenied
+from holdfast.hub import logins as hub_logins
 from holdfast.hub.hub import Hub
 from holdfast.hub.loader import Loader, get_tools_with_resilience
+from holdfast.hub.logins import noted_logins
+from holdfast.hub.records import HubRecord
 from holdfast.hub.slot import Slot
 from tests.auth.logging_in import PATIENCE, aged, logged_in
 from tests.hub.running import reaches, settled
@@ -237,17 +240,32 @@ async def test_a_renewal_by_another_process_is_used_without_one_of_ours(peer: Gu
         assert await peer.renewals() == 0
 
 
-async def test_a_login_that_another_process_refused_to_renew_is_no_new_login(peer: Guarded, store: TokenStore) -> None:
-    kept, _ = await logged_in(peer.spec(), store)
+async def test_a_login_that_is_noted_as_refused_is_no_new_login_and_not_tried_again(
+    peer: Guarded, store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, looks = anyio.create_memory_object_stream[None](100)
+
+    async def looked(hub: Hub, *, within: float | None = None) -> Mapping[str, str]:
+        found = await noted_logins(hub, within=within)
+        send.send_nowait(None)
+        return found
+
+    monkeypatch.setattr(hub_logins, "noted_logins", looked)
+    await logged_in(peer.spec(), store)
     await peer.behave(revoke=True)
-    async with hub_of(peer, store) as hub:
-        assert hub.server_health("files").state is State.DENIED
-        generation = hub.server_health("files").generation
-        store.put(replace(kept, refused="invalid_grant"))
-        with anyio.fail_after(10):
-            while not hub.logins.store.current:  # noqa: ASYNC110 - a file's matter
-                await anyio.sleep(0.05)
-        assert hub.server_health("files").generation == generation
+    told: list[HubRecord] = []
+    hub = Hub(peer.config(), logins=Logins(TokenStore(store.folder, vault=lambda: None)), chance=lambda: 0.0)
+    hub.listen(told.append)
+    with send, looks, anyio.fail_after(PATIENCE):
+        async with hub:
+            await reaches(hub, "files", State.DENIED)
+            while looks.statistics().current_buffer_used or not any(one.refused for one in hub.logins.store.known):
+                await looks.receive()
+            for _ in range(2):  # a look begins when all that the last one found was acted on
+                await looks.receive()
+            assert hub.server_health("files").state is State.DENIED
+    dials = [record for record in told if isinstance(record, Transition) and record.new is State.CONNECTING]
+    assert len(dials) == 1
 
 
 class Waiting:
