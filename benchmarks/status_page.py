@@ -109,7 +109,8 @@ def _served(urls: list[str]) -> Iterator[tuple[int, str]]:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "mcp.json"
         definitions = {f"s{number}": {"type": "http", "url": url} for number, url in enumerate(urls)}
-        config.write_text(json.dumps({"mcpServers": definitions}))
+        # No refresh: 500 listings in one of two windows would be taken for the cost of watching.
+        config.write_text(json.dumps({"mcpServers": definitions, "holdfast": {"refresh": "off"}}))
         command = [sys.executable, "-m", "holdfast", "serve", "--no-watch", "--port", "0", "--config", str(config)]
         path = os.pathsep.join([str(_ROOT / "src"), os.environ.get("PYTHONPATH", "")])
         env = {**os.environ, "PYTHONPATH": path, "XDG_STATE_HOME": folder, "HOLDFAST_CONTROL_TOKEN": TOKEN}
