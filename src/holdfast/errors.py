@@ -1,32 +1,32 @@
-"""Every error that Holdfast raises, split by whose fault it is.
+"""Every error that Holdfast raises, grouped by who can correct it.
 
 ::
 
     HoldfastError                      has a .hint: what to do next
-    ├── ConfigError                    the configuration is wrong (yours to mend); .problems
+    ├── ConfigError                    the configuration is wrong (yours to correct); .problems
     │   └── ConfigNotFound             no configuration was found; .searched
     ├── UsageError                     the command was called with wrong arguments
     ├── UnknownServer                  no server of that name is configured
     ├── UnknownTool                    the server has no tool of that name
-    ├── LoginFailed                    logging in to a server did not succeed; whatever login there was stands
-    ├── NoHub                          no hub runs that could be asked
-    ├── HubRefused                     a running hub refused what was asked of it; .status
-    ├── ToolHeld                       the tool says something else than when it was first seen, and is held
+    ├── LoginFailed                    logging in to a server failed; an earlier login stays valid
+    ├── NoHub                          no running hub was found
+    ├── HubRefused                     a running hub refused the request; .status
+    ├── ToolHeld                       the tool changed since it was first seen, and is held
     ├── ServerUnavailable              the hub did not send the call; .server_id .state .reason .retry_in
-    │   ├── ServerDisabled             it is switched off
-    │   ├── ServerDenied               loading it was refused on policy
+    │   ├── ServerDisabled             it is disabled
+    │   ├── ServerDenied               loading it was denied
     │   ├── ServerPermanentlyFailed    it is parked; a person may be needed
     │   ├── BreakerOpen                it failed too often just now
     │   ├── ServerNotReady             it did not come up while the call waited
     │   ├── ServerBusy                 too many calls are under way already
     │   └── HubClosed                  the hub is closed, or the server is no longer configured
-    └── ServerFailure                  the server, or the way to it; .evidence
+    └── ServerFailure                  the server, or the network path to it; .evidence
         ├── LoadFailed                 it could not be connected to or listed
         └── CallFailed                 a call did not complete
-            ├── CallDenied             this call was refused on policy
-            └── ConnectionClosed       the connection died under the call; .uncertain
+            ├── CallDenied             this call was denied
+            └── ConnectionClosed       the connection died during the call; .uncertain
 
-No message holds a secret: whoever builds one masks it first.
+No message holds a secret: the code that builds it masks secrets first.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class HoldfastError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing that is wrong in a configuration, with the place where it stands.
+    """One problem in a configuration, with its place.
 
-    ``line`` and ``column`` count from 1; both are 0 where there is no text to point at
+    ``line`` and ``column`` count from 1; both are 0 where there is no text
     (a mapping that a program passed in).
     """
 
@@ -92,7 +92,7 @@ class Problem:
     column: int = 0
     path: str = ""
     variable: str = ""
-    """The environment variable whose absence is the problem, if it is."""
+    """The environment variable that is not set, if that is the problem."""
 
     @property
     def place(self) -> str:
@@ -117,7 +117,7 @@ class ConfigError(HoldfastError):
 
 
 class ConfigNotFound(ConfigError):
-    """No configuration file was found in any of the places that were looked at."""
+    """No configuration file was found in any of the usual places."""
 
     def __init__(self, searched: Sequence[Path]) -> None:
         self.searched = tuple(searched)
@@ -140,28 +140,28 @@ class UnknownTool(HoldfastError):
 
 
 class NoHub(HoldfastError):
-    """There is no running hub that could be asked, or it does not answer."""
+    """There is no running hub, or it does not answer."""
 
 
 class HubRefused(HoldfastError):
-    """A running hub refused what was asked of it through its control API."""
+    """A running hub refused a request to its control API."""
 
     def __init__(self, message: str, *, status: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.status = status
-        """The HTTP status that it answered with."""
+        """The HTTP status of its answer."""
 
 
 class LoginFailed(HoldfastError):
-    """Logging in did not succeed; whatever login there was before stands."""
+    """Logging in failed; an earlier login stays valid."""
 
 
 class ToolHeld(HoldfastError):
-    """The tool says something else than when it was first seen, and waits for somebody to approve that."""
+    """The tool changed since it was first seen, and waits for an approval."""
 
 
 class ServerUnavailable(HoldfastError):
-    """The hub did not send a call: a state of the hub's, not an error of the transport. Nothing was done."""
+    """The hub did not send a call: a state of the hub, not a transport error. Nothing was done."""
 
     def __init__(
         self,
@@ -178,19 +178,19 @@ class ServerUnavailable(HoldfastError):
         self.state = state
         self.reason = reason
         self.retry_in = retry_in
-        """Seconds until trying again can help; None where waiting alone will not."""
+        """Seconds until a retry can help; None where waiting does not help."""
 
 
 class ServerDisabled(ServerUnavailable):
-    """The server is switched off."""
+    """The server is disabled."""
 
 
 class ServerDenied(ServerUnavailable):
-    """Loading the server was refused on policy."""
+    """Loading the server was denied."""
 
 
 class ServerPermanentlyFailed(ServerUnavailable):
-    """The server is parked: tried slowly in the background, and by a call after the cooldown."""
+    """The server is parked: the hub retries it, and a call may try it after the cooldown."""
 
 
 class BreakerOpen(ServerUnavailable):
@@ -202,7 +202,7 @@ class ServerNotReady(ServerUnavailable):
 
 
 class ServerBusy(ServerUnavailable):
-    """As many calls as are allowed are under way and waiting already."""
+    """The limit of calls in flight and waiting is reached."""
 
 
 class HubClosed(ServerUnavailable):
@@ -210,7 +210,7 @@ class HubClosed(ServerUnavailable):
 
 
 class ServerFailure(HoldfastError):
-    """A server, or the way to it, failed; ``evidence`` is what was seen."""
+    """A server, or the network path to it, failed; ``evidence`` is what was seen."""
 
     def __init__(self, evidence: Evidence, message: str = "", *, hint: str = "") -> None:
         super().__init__(message or str(evidence), hint=hint)
@@ -226,13 +226,13 @@ class CallFailed(ServerFailure):
 
 
 class CallDenied(CallFailed):
-    """This call was refused on policy; the server itself goes on."""
+    """This call was denied; the server itself stays available."""
 
 
 class ConnectionClosed(CallFailed):
-    """The connection died under the call."""
+    """The connection died during the call."""
 
     def __init__(self, evidence: Evidence, message: str = "", *, hint: str = "", uncertain: bool = True) -> None:
         super().__init__(evidence, message, hint=hint)
         self.uncertain = uncertain
-        """Whether the server may have acted on it all the same."""
+        """Whether the server may have acted on the call."""

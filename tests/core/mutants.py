@@ -16,9 +16,8 @@ from holdfast.core.lifecycle.events import (
     RetryDue,
     TransportLost,
 )
-from holdfast.core.lifecycle.life import Lifecycle, Turn
-from holdfast.core.lifecycle.policy import LifecyclePolicy
-from holdfast.core.lifecycle.watch import Lookout
+from holdfast.core.lifecycle.machine import Lifecycle, Step
+from holdfast.core.lifecycle.policy import AddressWatch, LifecyclePolicy
 from holdfast.core.machine import Machine
 from tests.core import properties
 from tests.core.properties import Watcher
@@ -56,9 +55,9 @@ class DialsForEveryProbe(Lifecycle):
     def apply(self, event: Event, now: float, *, chance: float = 0.0) -> list[Effect]:
         effects = super().apply(event, now, chance=chance)
         if isinstance(event, CallWaiting) and event.probe and self.dial is not None and not effects:
-            turn = Turn(now, chance)
-            self.begin_dial(Cause.PROBE, turn)
-            effects += turn.effects
+            step = Step(now, chance)
+            self.begin_dial(Cause.PROBE, step)
+            effects += step.effects
         return effects
 
 
@@ -87,19 +86,19 @@ class TrustsLateResults(Breaker):
 
 
 class HasABudgetOfSix(Lifecycle):
-    def spent(self) -> bool:
-        return self.attempts + self.owed() > len(self.policy.backoff)
+    def budget_spent(self) -> bool:
+        return self.attempts + self.charge_due() > len(self.policy.backoff)
 
-    def plan_retry(self, turn: Turn, **options: Any) -> None:
+    def plan_retry(self, step: Step, **options: Any) -> None:
         attempts, self.attempts = self.attempts, min(self.attempts, 4)
-        super().plan_retry(turn, **options)
+        super().plan_retry(step, **options)
         self.attempts = attempts
 
 
 class ChargesManualReconnects(Lifecycle):
-    def owed(self) -> int:
+    def charge_due(self) -> int:
         manual = self.dial is not None and self.dial.cause is Cause.MANUAL
-        return int(manual or super().owed())
+        return int(manual or super().charge_due())
 
 
 class ForgivesEveryHandshake(Lifecycle):
@@ -111,38 +110,38 @@ class ForgivesEveryHandshake(Lifecycle):
         return effects
 
 
-class _Hasty(Lookout):
+class _TooSoon(AddressWatch):
     def not_listening(self, now: float, policy: LifecyclePolicy) -> float:
         super().not_listening(now, policy)
         return now + 0.2
 
 
-class LooksHastily(Lifecycle):
+class ChecksAddressesTooSoon(Lifecycle):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.lookout = _Hasty()
+        self.address_watch = _TooSoon()
 
 
-class _Untiring(Lookout):
+class _NeverSlower(AddressWatch):
     def _wait(self, now: float, policy: LifecyclePolicy) -> float:
-        return policy.look_every
+        return policy.check_every
 
 
-class LooksTirelessly(Lifecycle):
+class NeverChecksMoreSlowly(Lifecycle):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.lookout = _Untiring()
+        self.address_watch = _NeverSlower()
 
 
-class AlwaysHurries(Lifecycle):
+class AlwaysReconnectsAtOnce(Lifecycle):
     def apply(self, event: Event, now: float, *, chance: float = 0.0) -> list[Effect]:
-        self.hurried_at = None
+        self.immediate_at = None
         return super().apply(event, now, chance=chance)
 
 
 class ForgetsToRetry(Lifecycle):
-    def plan_retry(self, turn: Turn, **options: Any) -> None:
-        super().plan_retry(turn, **options)
+    def plan_retry(self, step: Step, **options: Any) -> None:
+        super().plan_retry(step, **options)
         self.timers.drop(RetryDue)
 
 
@@ -180,12 +179,12 @@ MUTANTS: list[tuple[type[Watcher], type[Machine]]] = [
     (properties.BudgetIsFive, with_life(HasABudgetOfSix)),
     (properties.BudgetIsFive, with_life(ChargesManualReconnects)),
     (properties.BudgetIsFive, with_life(ForgivesEveryHandshake)),
-    (properties.LooksKeepTheirRate, with_life(LooksHastily)),
-    (properties.LooksKeepTheirRate, with_life(LooksTirelessly)),
-    (properties.HurriesOnceInThirtySeconds, with_life(AlwaysHurries)),
+    (properties.AddressChecksKeepTheirRate, with_life(ChecksAddressesTooSoon)),
+    (properties.AddressChecksKeepTheirRate, with_life(NeverChecksMoreSlowly)),
+    (properties.ReconnectsAtOnceOnceInThirtySeconds, with_life(AlwaysReconnectsAtOnce)),
     (properties.NeverStuck, with_life(ForgetsToRetry)),
     (properties.EveryStateCanBeLeft, with_life(DropsTheEnableThatCameTooSoon)),
-    (properties.StoppedForGood, with_life(RevivesAfterTheEnd)),
-    (properties.OpenAdmitsNobody, with_breaker(HasNoCooldown)),
+    (properties.StoppedStaysStopped, with_life(RevivesAfterTheEnd)),
+    (properties.OpenAdmitsNoCall, with_breaker(HasNoCooldown)),
     (properties.OneProbeAtATime, with_breaker(LetsEveryCallerProbe)),
 ]

@@ -1,6 +1,6 @@
-"""What must hold of a machine whatever happens to it, each as a watcher of its own.
+"""What must always hold of a machine, each as a watcher of its own.
 
-A watcher knows only what was sent and what came back (``World``), and raises AssertionError with
+A watcher knows only what was sent and what came back (``SlotHarness``), and raises AssertionError with
 its own name. Each has a mutant in ``mutants.py`` that it alone catches.
 """
 
@@ -40,12 +40,11 @@ from holdfast.core.lifecycle.events import (
     Tick,
     TransportLost,
 )
-from holdfast.core.lifecycle.life import Lifecycle
+from holdfast.core.lifecycle.machine import Lifecycle
+from holdfast.core.lifecycle.policy import AddressWatch, Timers
 from holdfast.core.lifecycle.table import State
-from holdfast.core.lifecycle.timers import Timers
-from holdfast.core.lifecycle.watch import Lookout
 from holdfast.core.machine import Machine
-from tests.core.world import Asked, Happening, Property, Settled, World, listing
+from tests.core.slot_harness import Asked, Happening, Property, Settled, SlotHarness, listing
 
 EPSILON = 1e-6
 """Simulated times are sums of floats."""
@@ -57,10 +56,10 @@ MINUTE = 60.0
 class Watcher:
     """A property that looks at nothing beforehand."""
 
-    def before(self, world: World, happening: Happening) -> None:
+    def before(self, slot: SlotHarness, happening: Happening) -> None:
         """Nothing to remember."""
 
-    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+    def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
         """Nothing to check."""
 
     def holds(self, condition: object) -> None:
@@ -68,10 +67,10 @@ class Watcher:
 
 
 class OneDialAtATime(Watcher):
-    def before(self, world: World, happening: Happening) -> None:
-        self.dialing = world.dial
+    def before(self, slot: SlotHarness, happening: Happening) -> None:
+        self.dialing = slot.dial
 
-    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+    def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
         under_way = {self.dialing.generation} if self.dialing is not None else set()
         if isinstance(happening, DialSucceeded | DialFailed):
             under_way.discard(happening.generation)
@@ -84,34 +83,34 @@ class OneDialAtATime(Watcher):
 
 
 class NoConnectionIsLeaked(Watcher):
-    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
-        self.holds(world.open <= {world.machine.connection})
-        self.holds(world.connection == world.machine.connection)
+    def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        self.holds(slot.open <= {slot.machine.connection})
+        self.holds(slot.connection == slot.machine.connection)
 
 
 class CatalogNeverShrinks(Watcher):
     """Except by disabling, removal, or a newer complete listing."""
 
-    def before(self, world: World, happening: Happening) -> None:
-        self.tools = world.tools
+    def before(self, slot: SlotHarness, happening: Happening) -> None:
+        self.tools = slot.tools
 
-    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
-        if self.tools <= world.tools or isinstance(happening, DisableRequested | RemoveRequested):
+    def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        if self.tools <= slot.tools or isinstance(happening, DisableRequested | RemoveRequested):
             return
         published = [effect for effect in effects if isinstance(effect, Publish)]
-        self.holds([effect.generation for effect in published] == [world.machine.connection])
+        self.holds([effect.generation for effect in published] == [slot.machine.connection])
 
 
 class StaleChangesNothing(Watcher):
     """A result of an older dial, connection or look leaves no trace but a connection that is closed."""
 
-    def before(self, world: World, happening: Happening) -> None:
-        self.snapshot = None if world.is_current(happening) else fingerprint(world)
+    def before(self, slot: SlotHarness, happening: Happening) -> None:
+        self.snapshot = None if slot.is_current(happening) else fingerprint(slot)
 
-    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+    def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
         if self.snapshot is None or self._was_never_sent(happening):
             return
-        self.holds(fingerprint(world) == self.snapshot)
+        self.holds(fingerprint(slot) == self.snapshot)
         self.holds(set(effects) <= {Close(getattr(happening, "generation", 0))})
 
     def _was_never_sent(self, happening: Happening) -> bool:
@@ -121,20 +120,20 @@ class StaleChangesNothing(Watcher):
 class LateResultsChangeNoBreaker(Watcher):
     """A result from before a trip, or of a call that was never sent."""
 
-    def before(self, world: World, happening: Happening) -> None:
-        self.snapshot = self._of_breaker(world) if self._is_late(world, happening) else None
+    def before(self, slot: SlotHarness, happening: Happening) -> None:
+        self.snapshot = self._of_breaker(slot) if self._is_late(slot, happening) else None
 
-    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
-        self.holds(self.snapshot is None or self._of_breaker(world) == self.snapshot)
+    def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        self.holds(self.snapshot is None or self._of_breaker(slot) == self.snapshot)
 
-    def _is_late(self, world: World, happening: Happening) -> bool:
+    def _is_late(self, slot: SlotHarness, happening: Happening) -> bool:
         if not isinstance(happening, Settled) or happening.outcome is Outcome.CONNECTION_LOST:
             return False
-        before_a_trip = happening.permit.generation != world.machine.breaker.generation
+        before_a_trip = happening.permit.generation != slot.machine.breaker.generation
         return before_a_trip or happening.permit.connection is None
 
-    def _of_breaker(self, world: World) -> Any:
-        breaker = world.machine.breaker
+    def _of_breaker(self, slot: SlotHarness) -> Any:
+        breaker = slot.machine.breaker
         return breaker.state, breaker.generation, breaker.trips, breaker.failures, breaker.retry_in(0.0)
 
 
@@ -146,59 +145,59 @@ class BudgetIsFive(Watcher):
         self.cause: Cause | None = None
         self.again = False
         self.ever_connected = False
-        self.firm = False
+        self.proven = False
         self.connected_at = 0.0
 
-    def before(self, world: World, happening: Happening) -> None:
-        self.current = world.is_current(happening)
-        self.dialing = world.dial is not None
-        self.standing = world.connection
-        self.state = world.machine.state
+    def before(self, slot: SlotHarness, happening: Happening) -> None:
+        self.current = slot.is_current(happening)
+        self.dialing = slot.dial is not None
+        self.standing = slot.connection
+        self.state = slot.machine.state
 
-    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+    def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
         match happening:
             case DialFailed() if self.current and not self.again:
-                self._dial_failed(world, happening)
+                self._dial_failed(slot, happening)
             case RefreshFailed(status="denied"):
                 pass
             case TransportLost() | RefreshFailed() | LivenessFailed() | SessionExpired() | Settled():
-                self._maybe_died(world, effects)
-        self._learn(world, happening, effects)
-        self.holds(world.machine.health(world.now).attempts == self.charges)
+                self._maybe_died(slot, effects)
+        self._learn(slot, happening, effects)
+        self.holds(slot.machine.health(slot.now).attempts == self.charges)
 
-    def _dial_failed(self, world: World, event: DialFailed) -> None:
+    def _dial_failed(self, slot: SlotHarness, event: DialFailed) -> None:
         if event.status == "denied":
-            self.holds(world.machine.state is State.DENIED)
+            self.holds(slot.machine.state is State.DENIED)
             return
         self._charge()
         hopeless = event.status == "permanent" and not self.ever_connected
-        self._expect(world, parked=hopeless or self.charges == 5)
+        self._expect(slot, parked=hopeless or self.charges == 5)
 
-    def _maybe_died(self, world: World, effects: tuple[Effect, ...]) -> None:
+    def _maybe_died(self, slot: SlotHarness, effects: tuple[Effect, ...]) -> None:
         died = self.standing is not None and Close(self.standing) in effects
         renewed = any(isinstance(effect, Dial) and effect.cause is Cause.SESSION for effect in effects)
         if died and not renewed:
-            if not self.firm:
+            if not self.proven:
                 self._charge()
-            self._expect(world, parked=self.charges == 5)
+            self._expect(slot, parked=self.charges == 5)
 
     def _charge(self) -> None:
         self.charges = min(5, self.charges + (self.cause is Cause.RECONNECT))
 
-    def _expect(self, world: World, *, parked: bool) -> None:
-        self.holds(world.machine.state is (State.PERMANENTLY_FAILED if parked else State.RECONNECTING))
+    def _expect(self, slot: SlotHarness, *, parked: bool) -> None:
+        self.holds(slot.machine.state is (State.PERMANENTLY_FAILED if parked else State.RECONNECTING))
 
-    def _learn(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+    def _learn(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
         if isinstance(happening, LoginSucceeded) and self.dialing:
             self.again = True
         if isinstance(happening, ReconnectRequested) and self.dialing:
             self.cause = Cause.MANUAL
         if isinstance(happening, DialSucceeded) and self.current:
-            self.ever_connected, self.firm, self.connected_at = True, False, world.now
+            self.ever_connected, self.proven, self.connected_at = True, False, slot.now
         if isinstance(happening, Settled) and happening.outcome is Outcome.COMPLETED and self.current:
             self._proved()
-        stood = self.standing is not None and world.now - self.connected_at >= 30.0 - EPSILON
-        if isinstance(happening, Tick) and stood and not self.firm:
+        stood = self.standing is not None and slot.now - self.connected_at >= 30.0 - EPSILON
+        if isinstance(happening, Tick) and stood and not self.proven:
             self._proved()
         if isinstance(happening, ConfigChanged) and not any(isinstance(e, Reject) for e in effects):
             self.ever_connected = False
@@ -211,10 +210,10 @@ class BudgetIsFive(Watcher):
                 self.cause, self.again = effect.cause, False
 
     def _proved(self) -> None:
-        self.firm, self.charges = True, 0
+        self.proven, self.charges = True, 0
 
 
-class LooksKeepTheirRate(Watcher):
+class AddressChecksKeepTheirRate(Watcher):
     """A second apart at least, a quarter of one if the server was up before; half a minute once the outage is old."""
 
     def __init__(self) -> None:
@@ -223,15 +222,15 @@ class LooksKeepTheirRate(Watcher):
         self.known = False
         self.last: float | None = None
 
-    def before(self, world: World, happening: Happening) -> None:
-        self.current = world.is_current(happening)
+    def before(self, slot: SlotHarness, happening: Happening) -> None:
+        self.current = slot.is_current(happening)
 
-    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+    def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
         for effect in effects:
             if isinstance(effect, Watch):
-                self._looked(world.now)
+                self._looked(slot.now)
         if isinstance(happening, DialFailed) and self.current:
-            self._failed(happening, world.now)
+            self._failed(happening, slot.now)
         elif isinstance(happening, DialSucceeded) and self.current:
             self.outage = self.answered = None
             self.known = True
@@ -256,66 +255,66 @@ class LooksKeepTheirRate(Watcher):
         self.last = now
 
 
-class HurriesOnceInThirtySeconds(Watcher):
+class ReconnectsAtOnceOnceInThirtySeconds(Watcher):
     def __init__(self) -> None:
         self.last: float | None = None
 
-    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+    def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
         if not isinstance(happening, TransportLost | Settled | SessionExpired):
             return
         if any(isinstance(effect, Dial) and effect.cause is Cause.RECONNECT for effect in effects):
-            self.holds(self.last is None or world.now - self.last >= 30.0 - EPSILON)
-            self.last = world.now
+            self.holds(self.last is None or slot.now - self.last >= 30.0 - EPSILON)
+            self.last = slot.now
 
 
 class NeverStuck(Watcher):
-    """Whoever is told that the hub is working on it is told the truth."""
+    """A state that says the hub is working on it is true."""
 
-    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
-        state = world.machine.state
+    def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        state = slot.machine.state
         if state is State.CONNECTING:
-            self.holds(world.dial is not None)
+            self.holds(slot.dial is not None)
         elif state is State.RECONNECTING:
-            self.holds(world.dial is not None or world.wake_at is not None)
+            self.holds(slot.dial is not None or slot.wake_at is not None)
         elif state is State.DISABLING:
-            self.holds(world.wake_at is not None)
+            self.holds(slot.wake_at is not None)
 
 
 class EveryStateCanBeLeft(Watcher):
-    """Whatever has happened, a person can bring the server back, unless it was stopped for good."""
+    """A person can always bring the server back, unless it was stopped."""
 
-    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
-        if world.machine.life.stopped or isinstance(happening, Tick | Looked):
+    def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        if slot.machine.life.stopped or isinstance(happening, Tick | Looked):
             return
-        machine = copy.deepcopy(world.machine)
-        machine.handle(EnableRequested(), world.now)
+        machine = copy.deepcopy(slot.machine)
+        machine.handle(EnableRequested(), slot.now)
         for generation in sorted(machine.life.closing):
-            machine.handle(Closed(generation, "never mind"), world.now)
-        machine.handle(ReconnectRequested(), world.now)
+            machine.handle(Closed(generation, "never mind"), slot.now)
+        machine.handle(ReconnectRequested(), slot.now)
         self.holds(machine.dialing is not None)
-        machine.handle(DialSucceeded(machine.dialing or 0, listing(machine.dialing or 0)), world.now)
+        machine.handle(DialSucceeded(machine.dialing or 0, listing(machine.dialing or 0)), slot.now)
         self.holds(machine.state is State.CONNECTED)
 
 
-class StoppedForGood(Watcher):
+class StoppedStaysStopped(Watcher):
     def __init__(self) -> None:
         self.stopped = False
 
-    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
+    def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
         if self.stopped:
             self.holds(all(isinstance(effect, Close | Reject | Emit) for effect in effects))
-            self.holds(world.machine.state is State.DISCONNECTED)
-            self.holds(world.wake_at is None)
+            self.holds(slot.machine.state is State.DISCONNECTED)
+            self.holds(slot.wake_at is None)
         self.stopped = self.stopped or isinstance(happening, ShutdownRequested | RemoveRequested)
 
 
-class OpenAdmitsNobody(Watcher):
+class OpenAdmitsNoCall(Watcher):
     def __init__(self) -> None:
         self.until: float | None = None
 
-    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
-        if isinstance(happening, Asked) and self.until is not None and world.now < self.until - EPSILON:
-            self.holds(not isinstance(world.decision, Permit))
+    def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        if isinstance(happening, Asked) and self.until is not None and slot.now < self.until - EPSILON:
+            self.holds(not isinstance(slot.decision, Permit))
         for effect in effects:
             if isinstance(effect, Emit) and isinstance(effect.record, BreakerChanged):
                 change = effect.record.change
@@ -323,9 +322,9 @@ class OpenAdmitsNobody(Watcher):
 
 
 class OneProbeAtATime(Watcher):
-    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None:
-        probes = [permit for permit in world.permits if permit.probe]
-        current = [p for p in probes if p.generation == world.machine.breaker.generation]
+    def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        probes = [permit for permit in slot.permits if permit.probe]
+        current = [p for p in probes if p.generation == slot.machine.breaker.generation]
         self.holds(len(current) <= 1)
 
 
@@ -336,12 +335,12 @@ PROPERTIES: tuple[type[Watcher], ...] = (
     StaleChangesNothing,
     LateResultsChangeNoBreaker,
     BudgetIsFive,
-    LooksKeepTheirRate,
-    HurriesOnceInThirtySeconds,
+    AddressChecksKeepTheirRate,
+    ReconnectsAtOnceOnceInThirtySeconds,
     NeverStuck,
     EveryStateCanBeLeft,
-    StoppedForGood,
-    OpenAdmitsNobody,
+    StoppedStaysStopped,
+    OpenAdmitsNoCall,
     OneProbeAtATime,
 )
 
@@ -351,9 +350,9 @@ def all_properties() -> list[Property]:
     return [kind() for kind in PROPERTIES]
 
 
-def fingerprint(world: World) -> Any:
+def fingerprint(slot: SlotHarness) -> Any:
     """All that a machine remembers, but for counts that only the log sees and when it was last used."""
-    return _dump(world.machine)
+    return _dump(slot.machine)
 
 
 _COUNTS = {"_late", "_refused", "calls", "last_used", "_armed", "closing", "_probe"}
@@ -362,6 +361,6 @@ _COUNTS = {"_late", "_refused", "calls", "last_used", "_armed", "closing", "_pro
 def _dump(thing: Any) -> Any:
     if isinstance(thing, dict):
         return {str(key): _dump(value) for key, value in thing.items()}
-    if isinstance(thing, Machine | Lifecycle | Breaker | Timers | Lookout):
+    if isinstance(thing, Machine | Lifecycle | Breaker | Timers | AddressWatch):
         return {key: _dump(value) for key, value in vars(thing).items() if key not in _COUNTS}
     return repr(thing)

@@ -11,96 +11,96 @@ from holdfast.core.lifecycle.effects import Cause, Effect, RefreshNow
 from holdfast.core.lifecycle.events import RefreshSucceeded, ShutdownRequested, TransportLost
 from holdfast.core.lifecycle.policy import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
-from tests.core.world import World, connected, started
+from tests.core.slot_harness import SlotHarness, connected, started
 
 pytestmark = pytest.mark.requirement("LIFE-20")
 
 
-def adopt(world: World, lifecycle: LifecyclePolicy, breaker: BreakerPolicy | None = None) -> tuple[Effect, ...]:
-    """The world's machine goes by other policies from now on."""
-    effects = world.machine.adopt(breaker or world.machine.breaker.policy, lifecycle, world.now)
+def adopt(slot: SlotHarness, lifecycle: LifecyclePolicy, breaker: BreakerPolicy | None = None) -> tuple[Effect, ...]:
+    """The slot's machine goes by other policies from now on."""
+    effects = slot.machine.adopt(breaker or slot.machine.breaker.policy, lifecycle, slot.now)
     for effect in effects:
-        world._perform(effect)
+        slot._perform(effect)
     return effects
 
 
-def refreshes(world: World, seconds: float) -> int:
+def refreshes(slot: SlotHarness, seconds: float) -> int:
     """How often it is listed in so long, each time with success."""
     count = 0
-    until = world.now + seconds
-    while world.wake_at is not None and world.wake_at <= until:
-        if any(isinstance(effect, RefreshNow) for effect in world.sleep()):
+    until = slot.now + seconds
+    while slot.wake_at is not None and slot.wake_at <= until:
+        if any(isinstance(effect, RefreshNow) for effect in slot.sleep()):
             count += 1
-            world.send(RefreshSucceeded(world.lease))
-    world.now = until
+            slot.send(RefreshSucceeded(slot.lease))
+    slot.now = until
     return count
 
 
 def test_the_connection_stands_and_nothing_is_dialed() -> None:
-    world = connected()
-    adopt(world, LifecyclePolicy(refresh=5.0, standing=5.0, idle_after=1.0, backoff=(1.0,), failures=1))
-    assert (world.state(), world.machine.connection, len(world.dials)) == (State.CONNECTED, 1, 1)
+    slot = connected()
+    adopt(slot, LifecyclePolicy(refresh=5.0, standing=5.0, idle_after=1.0, backoff=(1.0,), failures=1))
+    assert (slot.state(), slot.machine.connection, len(slot.dials)) == (State.CONNECTED, 1, 1)
 
 
 @pytest.mark.parametrize(("before", "after", "listings"), [(60.0, 10.0, 6), (10.0, 60.0, 1), (None, 20.0, 3)])
 def test_the_next_refresh_goes_by_the_new_period(before: float | None, after: float, listings: int) -> None:
-    world = connected(LifecyclePolicy(refresh=before))
-    world.advance(1.0)
-    adopt(world, LifecyclePolicy(refresh=after))
-    assert refreshes(world, 60.0) == listings
+    slot = connected(LifecyclePolicy(refresh=before))
+    slot.advance(1.0)
+    adopt(slot, LifecyclePolicy(refresh=after))
+    assert refreshes(slot, 60.0) == listings
 
 
 def test_refreshing_can_be_switched_off_while_a_listing_is_under_way() -> None:
-    world = connected()
-    assert RefreshNow(world.lease) in world.advance(60.0)
-    adopt(world, LifecyclePolicy(refresh=None))
-    world.send(RefreshSucceeded(world.lease))
-    assert refreshes(world, 600.0) == 0
+    slot = connected()
+    assert RefreshNow(slot.lease) in slot.advance(60.0)
+    adopt(slot, LifecyclePolicy(refresh=None))
+    slot.send(RefreshSucceeded(slot.lease))
+    assert refreshes(slot, 600.0) == 0
 
 
-def test_a_connection_that_has_stood_long_enough_by_the_new_time_is_firm() -> None:
-    world = connected()
-    world.send(TransportLost(world.lease))
-    world.connect("read")
-    adopt(world, LifecyclePolicy(standing=5.0))
-    world.advance(5.0)
-    assert world.machine.life.lease is not None
-    assert world.machine.life.lease.firm
+def test_a_connection_that_has_stood_long_enough_by_the_new_time_is_proven() -> None:
+    slot = connected()
+    slot.send(TransportLost(slot.lease))
+    slot.connect("read")
+    adopt(slot, LifecyclePolicy(standing=5.0))
+    slot.advance(5.0)
+    assert slot.machine.life.lease is not None
+    assert slot.machine.life.lease.proven
 
 
 def test_a_lazy_server_is_stopped_by_the_new_time() -> None:
     lazy = LifecyclePolicy(lazy=True)
-    world = connected(lazy)
-    world.advance(50.0)
-    adopt(world, replace(lazy, idle_after=40.0))
-    world.sleep()
-    assert world.state() is State.IDLE
-    assert world.now == 50.0
+    slot = connected(lazy)
+    slot.advance(50.0)
+    adopt(slot, replace(lazy, idle_after=40.0))
+    slot.sleep()
+    assert slot.state() is State.IDLE
+    assert slot.now == 50.0
 
 
 @pytest.mark.parametrize(("before", "after"), [(300.0, 10.0), (None, 10.0)])
 def test_a_parked_server_is_tried_by_itself_at_the_new_time(before: float | None, after: float) -> None:
-    world = started(LifecyclePolicy(self_probe=before))
-    world.fail("permanent")
-    adopt(world, LifecyclePolicy(self_probe=after))
-    world.advance(after)
-    assert world.dials[-1].cause is Cause.SELF_PROBE
+    slot = started(LifecyclePolicy(self_probe=before))
+    slot.fail("permanent")
+    adopt(slot, LifecyclePolicy(self_probe=after))
+    slot.advance(after)
+    assert slot.dials[-1].cause is Cause.SELF_PROBE
 
 
 def test_the_self_probe_of_a_parked_server_can_be_switched_off() -> None:
-    world = started()
-    world.fail("permanent")
-    adopt(world, LifecyclePolicy(self_probe=None))
-    assert world.wake_at is None
+    slot = started()
+    slot.fail("permanent")
+    adopt(slot, LifecyclePolicy(self_probe=None))
+    assert slot.wake_at is None
 
 
 def test_a_parked_server_answers_with_its_reason_for_as_long_as_the_new_cooldown_says() -> None:
-    world = started()
-    world.fail("permanent", neutral=True)
-    adopt(world, LifecyclePolicy(parked=10.0))
-    assert world.refusal().retry_in == 10.0
-    world.advance(10.0)
-    world.permit()
+    slot = started()
+    slot.fail("permanent", neutral=True)
+    adopt(slot, LifecyclePolicy(parked=10.0))
+    assert slot.refusal().retry_in == 10.0
+    slot.advance(10.0)
+    slot.permit()
 
 
 def test_a_smaller_budget_is_spent_at_the_next_failure_and_a_larger_one_goes_on() -> None:
@@ -123,9 +123,9 @@ def test_a_smaller_budget_is_spent_at_the_next_failure_and_a_larger_one_goes_on(
 
 
 def test_a_machine_that_is_stopped_adopts_nothing() -> None:
-    world = connected()
-    world.send(ShutdownRequested())
-    assert adopt(world, LifecyclePolicy(refresh=1.0)) == ()
+    slot = connected()
+    slot.send(ShutdownRequested())
+    assert adopt(slot, LifecyclePolicy(refresh=1.0)) == ()
 
 
 @pytest.mark.parametrize(("threshold", "more"), [(5, 3), (2, 1), (1, 1)])

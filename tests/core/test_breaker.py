@@ -153,7 +153,7 @@ def test_an_abandoned_probe_gives_its_place_back_at_once() -> None:
 
 
 @pytest.mark.requirement("BRK-6")
-def test_a_probe_settled_twice_takes_nobody_elses_place() -> None:
+def test_a_probe_settled_twice_takes_no_other_place() -> None:
     breaker = tripped()
     abandoned = admitted(breaker, 60.0)
     breaker.settle(abandoned, Outcome.NEUTRAL, 60.1)

@@ -44,7 +44,7 @@ class AnythingToABreaker(RuleBasedStateMachine):
         self.epoch = 0
         self.connection = 0
         self.connected_at = 0.0
-        self.firm = False
+        self.proven = False
         self.permits: list[tuple[Permit, int]] = []
 
     # The model.
@@ -103,14 +103,14 @@ class AnythingToABreaker(RuleBasedStateMachine):
         if outcome is Outcome.COMPLETED:
             event = self.breaker.settle(permit, outcome, self.now)
             self.failures.clear()
-            self.firm = True
+            self.proven = True
             self.tell(event, trips=False, closes=True)
             return
         trips = self.failure_trips()
         self.tell(self.breaker.settle(permit, outcome, self.now), trips=trips)
         if outcome is Outcome.CONNECTION_LOST:
             self.connection += 1
-            self.firm = False
+            self.proven = False
 
     def its_place_is_free(self, permit: Permit) -> None:
         if permit.probe and self.breaker.state is BreakerState.HALF_OPEN and not self.probes():
@@ -128,14 +128,14 @@ class AnythingToABreaker(RuleBasedStateMachine):
             self.breaker.settle(permit, Outcome.CONNECTION_LOST, self.now)
         self.permits = [(p, epoch) for p, epoch in self.permits if p not in victims]
         self.connection += 1
-        self.firm = False
+        self.proven = False
         assert self.breaker.failures <= min(3, before + 1), "a connection that dies is one failure"
 
     @rule()
     def a_dial_succeeds(self) -> None:
         self.connection += 1
         self.connected_at = self.now
-        self.firm = False
+        self.proven = False
         self.tell(self.breaker.connected(self.connection, self.now), trips=False, closes=True)
 
     @rule()
@@ -155,14 +155,14 @@ class AnythingToABreaker(RuleBasedStateMachine):
     @rule()
     def the_connection_has_stood(self) -> None:
         self.breaker.stood()
-        self.firm = True
+        self.proven = True
         self.failures = [at for at in self.failures if at > self.connected_at]
 
     @rule(late=st.booleans())
     def a_listing_ends(self, late: bool) -> None:
         event = self.breaker.answered(self.breaker.generation - late, self.now)
         if not late:
-            if self.firm:
+            if self.proven:
                 self.failures.clear()
             self.tell(event, trips=False, closes=True)
 
@@ -252,7 +252,7 @@ class NeedsFourFailures(Breaker):
 
 class NeverForgets(Breaker):
     def stood(self) -> None:
-        self._firm = True
+        self._proven = True
 
 
 @pytest.mark.parametrize(

@@ -142,8 +142,8 @@ def test_every_change_has_a_higher_version_and_no_change_is_the_same_snapshot() 
     second = first.publish(tools("a", "x", "y"))
     assert second.version > first.version
     assert second.publish(tools("a", "x", "y")) is second
-    assert second.withdraw("nobody") is second
-    assert second.remove("nobody") is second
+    assert second.withdraw("unknown") is second
+    assert second.remove("unknown") is second
     assert second.reinstate("a") is second
     hidden = second.withdraw("a")
     assert hidden.withdraw("a") is hidden

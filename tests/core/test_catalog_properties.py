@@ -110,7 +110,7 @@ class AnythingToACatalog(RuleBasedStateMachine):
 
 
 @pytest.mark.requirement("LIFE-3", "LIFE-4")
-def test_every_property_holds_whatever_is_published() -> None:
+def test_every_property_holds_after_every_publication() -> None:
     run_state_machine_as_test(AnythingToACatalog, settings=SETTINGS)
 
 

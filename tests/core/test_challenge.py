@@ -52,7 +52,7 @@ def test_a_missing_scope_is_named_with_the_command_that_asks_for_it(status: int)
     ("state", "words"),
     [
         (LoginState.NONE, "it asks for a login"),
-        (LoginState.EXPIRED, "the login has ended and cannot be renewed"),
+        (LoginState.EXPIRED, "the login has expired and cannot be renewed"),
         (LoginState.REFUSED, "the login was revoked, or has ended"),
         (LoginState.GOOD, "it rejected the login"),
     ],

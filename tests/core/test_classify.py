@@ -231,7 +231,7 @@ LONG: list[Callable[[str], Evidence]] = [
 
 
 @pytest.mark.parametrize("make", LONG)
-def test_a_reason_is_one_line_of_bounded_length_whatever_a_server_says(make: Callable[[str], Evidence]) -> None:
+def test_a_reason_is_one_line_of_bounded_length_for_any_text_of_a_server(make: Callable[[str], Evidence]) -> None:
     reason = classify(make("line one\r\n" + "word " * 100_000 + "\n end")).reason
     assert len(reason) < 400
     assert len(reason.splitlines()) == 1

@@ -35,7 +35,7 @@ TRANSIENT = [
     "Can't reach it: the connection timed out, and we won't wait.",
 ]
 PERMANENT = [
-    "something nobody has ever seen",
+    "something never seen before",
     "[Errno -2] Name or service not known",
     "[Errno -3] Temporary failure in name resolution",
     "[Errno 111] Connection refused",
@@ -105,7 +105,7 @@ TELLING_WORDS = ["timeout", "503", "refused", "403", "connection-reset", "unauth
 
 
 def names() -> st.SearchStrategy[str]:
-    """Ids and addresses that hold just the words by which errors are told."""
+    """Ids and addresses that hold the words of errors."""
     words = st.lists(st.sampled_from(TELLING_WORDS), min_size=1, max_size=3).map("-".join)
     return words.map(lambda word: f"srv-{word}")
 
@@ -130,9 +130,9 @@ def addresses() -> st.SearchStrategy[str]:
 )
 def test_what_a_server_or_its_address_is_called_changes_nothing(text: str, name: str, form: str) -> None:
     if any(text.endswith(body) for body in OUTAGE_BODIES) and not form.endswith("{0}"):
-        return  # an outage is told by the end of the text
+        return  # the end of the text shows an outage
     if text.startswith("504, message="):
-        return  # told by the beginning
+        return  # the beginning decides
     assert classify_load_error(form.format(text, name)) == classify_load_error(form.format(text, "srv"))
 
 

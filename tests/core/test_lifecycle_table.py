@@ -3,10 +3,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.lifecycle import events
-from holdfast.core.lifecycle.actions import _ACTIONS, _ON_DIAL
 from holdfast.core.lifecycle.events import DialFailed, DialSucceeded, Event, StartRequested
-from holdfast.core.lifecycle.life import Lifecycle
-from holdfast.core.lifecycle.standing import ON_LEASE
+from holdfast.core.lifecycle.machine import _ACTIONS, _ON_DIAL, ON_LEASE, Lifecycle
 from holdfast.core.lifecycle.table import MOVES, STAYS, TRANSITIONS, IllegalTransition, State, next_state
 
 ROOTS = {events.Event, events.Command, events.OfDial, events.OfLease, events.Tick}
@@ -81,4 +79,4 @@ def test_every_event_in_the_table_has_an_action_and_every_action_an_event() -> N
 
 def test_a_dial_can_end_in_every_state_that_dials() -> None:
     for state in (State.CONNECTING, State.RECONNECTING, State.PERMANENTLY_FAILED):
-        assert {DialSucceeded, DialFailed, events.Denied, events.GaveUp} <= set(TRANSITIONS[state])
+        assert {DialSucceeded, DialFailed, events.Denied, events.Parked} <= set(TRANSITIONS[state])

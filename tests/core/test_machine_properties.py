@@ -44,7 +44,7 @@ from holdfast.core.machine import Machine
 from holdfast.core.messages import FailureStatus
 from tests.core.mutants import MUTANTS
 from tests.core.properties import PROPERTIES, Watcher
-from tests.core.world import World, listing
+from tests.core.slot_harness import SlotHarness, listing
 
 SETTINGS = settings(
     derandomize=True,
@@ -76,93 +76,93 @@ OLD_NEWS: st.SearchStrategy[Callable[[int], Event]] = st.sampled_from(
 
 
 class Anything(RuleBasedStateMachine):
-    """All that can happen to a slot. The world checks the properties after each step."""
+    """All that can happen to a slot. The slot checks the properties after each step."""
 
     machine_type: ClassVar[type[Machine]] = Machine
     watched: ClassVar[tuple[type[Watcher], ...]] = PROPERTIES
 
     @initialize(lazy=st.booleans(), watchable=st.booleans(), listed=st.booleans())
     def begin(self, lazy: bool, watchable: bool, listed: bool) -> None:
-        self.world = World(
+        self.slot = SlotHarness(
             lifecycle=LifecyclePolicy(lazy=lazy, watchable=watchable, idle_after=90.0),
             listed=listed,
             machine_type=self.machine_type,
             properties=[kind() for kind in self.watched],
         )
-        self.world.send(StartRequested())
+        self.slot.send(StartRequested())
 
     # Time.
 
     @rule(seconds=st.sampled_from([0.0, 0.5, 1.0, 5.0, 29.0, 31.0, 61.0, 400.0]), chance=CHANCE)
     def time_passes(self, seconds: float, chance: float) -> None:
-        self.world.advance(seconds, chance=chance)
+        self.slot.advance(seconds, chance=chance)
 
     @rule(chance=CHANCE)
     def the_timer_rings(self, chance: float) -> None:
-        self.world.sleep(chance=chance)
+        self.slot.sleep(chance=chance)
 
     @rule(times=st.sampled_from([1, 2, 3, 6, 130]), refused=st.booleans())
     def an_outage(self, times: int, refused: bool) -> None:
-        world = self.world
-        if world.connection is not None:
-            world.send(TransportLost(world.connection))
+        slot = self.slot
+        if slot.connection is not None:
+            slot.send(TransportLost(slot.connection))
         for _ in range(times):
-            if world.dial is not None:
-                world.fail(refused=refused)
-            if world.look is not None:
-                world.send(Looked(world.look, listening=False))
-            world.sleep()
+            if slot.dial is not None:
+                slot.fail(refused=refused)
+            if slot.look is not None:
+                slot.send(Looked(slot.look, listening=False))
+            slot.sleep()
 
     @rule(tools=TOOLS, deaths=st.integers(0, 2))
     def it_comes_up_and_perhaps_dies(self, tools: list[str], deaths: int) -> None:
         for _ in range(deaths + 1):
             self._bring_up(tools)
-            if deaths and self.world.connection is not None:
-                self.world.send(TransportLost(self.world.lease))
+            if deaths and self.slot.connection is not None:
+                self.slot.send(TransportLost(self.slot.lease))
 
     def _bring_up(self, tools: list[str]) -> None:
-        world = self.world
-        world.send(EnableRequested())
-        for generation in sorted(world.machine.life.closing):
-            world.send(Closed(generation))
-        if world.connection is None and world.dial is None:
-            world.sleep()
-        if world.dial is not None:
-            world.connect(*tools)
+        slot = self.slot
+        slot.send(EnableRequested())
+        for generation in sorted(slot.machine.life.closing):
+            slot.send(Closed(generation))
+        if slot.connection is None and slot.dial is None:
+            slot.sleep()
+        if slot.dial is not None:
+            slot.connect(*tools)
 
     # Dials.
 
-    @precondition(lambda self: self.world.dial is not None)
+    @precondition(lambda self: self.slot.dial is not None)
     @rule(tools=TOOLS)
     def a_dial_succeeds(self, tools: list[str]) -> None:
-        self.world.connect(*tools)
+        self.slot.connect(*tools)
 
-    @precondition(lambda self: self.world.dial is not None)
+    @precondition(lambda self: self.slot.dial is not None)
     @rule(status=STATUSES, refused=st.booleans(), neutral=st.booleans(), chance=CHANCE)
     def a_dial_fails(self, status: FailureStatus, refused: bool, neutral: bool, chance: float) -> None:
-        assert self.world.dial is not None
-        generation = self.world.dial.generation
-        self.world.send(DialFailed(generation, status, "", refused, neutral), chance=chance)
+        assert self.slot.dial is not None
+        generation = self.slot.dial.generation
+        self.slot.send(DialFailed(generation, status, "", refused, neutral), chance=chance)
 
-    @precondition(lambda self: self.world.look is not None)
+    @precondition(lambda self: self.slot.look is not None)
     @rule(listening=st.booleans())
     def a_look_ends(self, listening: bool) -> None:
-        self.world.send(Looked(self.world.look or 0, listening=listening))
+        self.slot.send(Looked(self.slot.look or 0, listening=listening))
 
     @rule(generation=st.integers(1, 8), error=st.sampled_from(["", "it hung"]))
     def a_close_ends(self, generation: int, error: str) -> None:
-        if generation in self.world.machine.life.closing:
-            self.world.send(Closed(generation, error))
+        if generation in self.slot.machine.life.closing:
+            self.slot.send(Closed(generation, error))
 
     # The connection that stands.
 
-    @precondition(lambda self: self.world.connection is not None)
+    @precondition(lambda self: self.slot.connection is not None)
     @rule(tools=st.none() | TOOLS)
     def a_refresh_succeeds(self, tools: list[str] | None) -> None:
-        lease = self.world.lease
-        self.world.send(RefreshSucceeded(lease, None if tools is None else listing(lease, *tools)))
+        lease = self.slot.lease
+        self.slot.send(RefreshSucceeded(lease, None if tools is None else listing(lease, *tools)))
 
-    @precondition(lambda self: self.world.connection is not None)
+    @precondition(lambda self: self.slot.connection is not None)
     @rule(
         make=st.sampled_from(
             [TransportLost, SessionExpired, RefreshFailed, LivenessConfirmed, LivenessFailed, ListChanged]
@@ -170,17 +170,17 @@ class Anything(RuleBasedStateMachine):
         chance=CHANCE,
     )
     def something_of_the_connection(self, make: Callable[[int], Event], chance: float) -> None:
-        self.world.send(make(self.world.lease), chance=chance)
+        self.slot.send(make(self.slot.lease), chance=chance)
 
     @rule(make=OLD_NEWS, back=st.integers(1, 3), first=st.booleans())
     def something_of_an_older_one(self, make: Callable[[int], Event], back: int, first: bool) -> None:
-        world = self.world
-        if first and world.connection is not None:
-            world.send(ReconnectRequested())
-            world.connect("read")
-        older = len(world.dials) - back
-        if older > 0 and older not in {world.connection, world.dial.generation if world.dial else None}:
-            world.send(make(older))
+        slot = self.slot
+        if first and slot.connection is not None:
+            slot.send(ReconnectRequested())
+            slot.connect("read")
+        older = len(slot.dials) - back
+        if older > 0 and older not in {slot.connection, slot.dial.generation if slot.dial else None}:
+            slot.send(make(older))
 
     # Commands.
 
@@ -190,61 +190,61 @@ class Anything(RuleBasedStateMachine):
         )
     )
     def a_command(self, command: Event) -> None:
-        self.world.send(command)
+        self.slot.send(command)
 
     @rule(lazy=st.booleans(), watchable=st.booleans())
     def another_definition(self, lazy: bool, watchable: bool) -> None:
-        self.world.send(ConfigChanged(lazy, watchable))
+        self.slot.send(ConfigChanged(lazy, watchable))
 
     @rule(command=st.sampled_from([ShutdownRequested(), RemoveRequested()]), really=st.integers(0, 12))
     def the_end(self, command: Event, really: int) -> None:
         if really == 12:
-            self.world.send(command)
+            self.slot.send(command)
 
     # Calls.
 
     @rule(count=st.integers(1, 3))
     def calls_ask(self, count: int) -> None:
         for _ in range(count):
-            self.world.call()
+            self.slot.call()
 
-    @precondition(lambda self: self.world.connection is not None)
+    @precondition(lambda self: self.slot.connection is not None)
     @rule(slower=st.integers(0, 2), callers=st.integers(1, 3))
     def calls_trip_the_breaker_and_others_ask_after_the_cooldown(self, slower: int, callers: int) -> None:
         self.calls_ask(3 + slower)
-        for permit in self.world.permits[-3:]:
-            self.world.settle(permit, Outcome.TRANSPORT_FAILURE)
-        self.world.advance(60.0)
+        for permit in self.slot.permits[-3:]:
+            self.slot.settle(permit, Outcome.TRANSPORT_FAILURE)
+        self.slot.advance(60.0)
         self.calls_ask(callers)
 
-    @precondition(lambda self: self.world.connection is not None)
+    @precondition(lambda self: self.slot.connection is not None)
     @rule(which=st.integers(0, 5))
     def a_waiting_call_is_sent(self, which: int) -> None:
-        waiting = [permit for permit in self.world.permits if permit.connection is None]
+        waiting = [permit for permit in self.slot.permits if permit.connection is None]
         for permit in waiting[which : which + 1]:
-            permit.connection = self.world.connection
+            permit.connection = self.slot.connection
 
     @rule(which=st.integers(0, 5), outcome=st.sampled_from(Outcome))
     def a_call_ends(self, which: int, outcome: Outcome) -> None:
-        for permit in self.world.permits[which : which + 1]:
-            self.world.settle(permit, outcome)
+        for permit in self.slot.permits[which : which + 1]:
+            self.slot.settle(permit, outcome)
 
     @rule()
     def every_call_fails(self) -> None:
-        for permit in list(self.world.permits):
-            self.world.settle(permit, Outcome.TRANSPORT_FAILURE)
+        for permit in list(self.slot.permits):
+            self.slot.settle(permit, Outcome.TRANSPORT_FAILURE)
 
 
 @pytest.mark.requirement(
     "BRK-2", "BRK-5", "BRK-6", "BRK-7", "BRK-10", "LIFE-2", "LIFE-3", "LIFE-4", "LIFE-5", "LIFE-6", "LIFE-13",
     "LIFE-22",
 )  # fmt: skip
-def test_every_property_holds_whatever_happens() -> None:
+def test_every_property_holds_after_every_event() -> None:
     run_state_machine_as_test(Anything, settings=SETTINGS)
 
 
 class LifecycleAlone(Machine):
-    """The breaker never trips: whatever keeps the lifecycle in bounds is its own doing."""
+    """The breaker never trips: the lifecycle alone keeps its bounds."""
 
     def __init__(self, server: str, **options: Any) -> None:
         super().__init__(server, **{**options, "breaker": BreakerPolicy(threshold=1_000_000)})

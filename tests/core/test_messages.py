@@ -86,7 +86,7 @@ def test_the_same_failures_in_any_order_give_the_same_words(some: list[Failure])
 
 
 @given(failures)
-def test_a_message_is_one_line_whatever_the_reason_holds(failure: Failure) -> None:
+def test_a_message_is_one_line_with_any_reason(failure: Failure) -> None:
     assert len(for_user(failure).splitlines()) == 1
     assert len(for_model([failure]).splitlines()) == 1
 

@@ -145,7 +145,7 @@ async def test_a_server_refused_at_cold_start_is_looked_at_ever_less_often_and_n
             life = hub._slots["a"].machine.life
             for _ in range(300):
                 await clock.advance(1)
-                await until(hub, "a", lambda: life.lookout.pending is None)
+                await until(hub, "a", lambda: life.address_watch.pending is None)
             assert life.generation == 1  # one dial, at the very start
     waits = [later - sooner for sooner, later in pairwise(looked_at)]
     assert min(waits) >= 1
@@ -178,9 +178,9 @@ async def test_a_server_that_restarts_is_back_within_a_second_however_long_its_b
         await peer.stop()
         life = hub._slots["a"].machine.life
         for _ in range(20):
-            await until(hub, "a", lambda: life.lookout.pending is None and life.dial is None and life.lease is None)
+            await until(hub, "a", lambda: life.address_watch.pending is None and life.dial is None and life.lease is None)
             await clock.advance(1)
-        await until(hub, "a", lambda: life.lookout.pending is None and life.dial is None)
+        await until(hub, "a", lambda: life.address_watch.pending is None and life.dial is None)
         dialed = life.generation
         await peer.start()
         await clock.advance(1)
@@ -248,7 +248,7 @@ async def test_a_parked_server_that_listens_again_but_answers_503_is_back_within
 async def _all_answered(hub: Hub) -> None:
     """Wait until neither a look nor a dial is under way."""
     life = hub._slots["a"].machine.life
-    await until(hub, "a", lambda: life.lookout.pending is None and life.dial is None)
+    await until(hub, "a", lambda: life.address_watch.pending is None and life.dial is None)
 
 
 @pytest.mark.requirement("LIFE-5", "LIFE-6", "BRK-10")

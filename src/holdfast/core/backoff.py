@@ -1,17 +1,17 @@
-"""How long to wait before the next attempt. Chance comes in as an argument."""
+"""How long to wait before the next attempt. Chance is an argument."""
 
 from __future__ import annotations
 
 __all__ = ["JITTER", "RETRY_AFTER_CAP", "delay"]
 
 JITTER = 0.5
-"""At most this share of the delay is added, so that servers that failed together do not return together."""
+"""At most this share of the delay is added, so that servers that failed together do not retry together."""
 
 MAX_DOUBLINGS = 30
-"""No deadline is so long that more could matter, and a power without end is no number any more."""
+"""More doublings exceed every deadline, and would overflow a float."""
 
 RETRY_AFTER_CAP = 5.0
-"""A server may ask for more time than we would have given it, but not for more than this many seconds."""
+"""A server's ``Retry-After`` is honoured up to this many seconds."""
 
 
 def delay(attempt: int, *, base: float, chance: float, retry_after: float | None = None) -> float:

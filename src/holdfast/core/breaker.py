@@ -1,18 +1,18 @@
 """The circuit breaker of one server: may this call try?
 
-``admit`` gives a permit or a refusal; ``settle`` takes the permit back with what became of the
-call. The breaker starts no work, knows no clock and writes no log: time is an argument, and
-whatever is worth a line comes back as data (``Tripped``, ``ClosedAgain``), once per change, with
-the counts of what went on in between.
+``admit`` gives a permit or a refusal; ``settle`` takes the permit back with the outcome of the
+call. The breaker starts no work, has no clock and writes no log: time is an argument, and each
+change comes back as data for the log (``Tripped``, ``ClosedAgain``), with the counts since the
+change before.
 
-Three rules make it hard to fool:
+Three rules:
 
 * A permit carries the generation in which it was given and the connection on which it was used.
   A result from before a trip, or from a connection that has been replaced, changes nothing.
 * A connection that dies is one failure, however many calls it takes with it.
-* A handshake or a listing closes the breaker but does not wipe its memory: only a completed call
-  of a user, or a connection that has stood for a while, does. So a server that connects, lists
-  and dies in a loop does trip.
+* A handshake or a listing closes the breaker but keeps the failures it remembers. Only a completed
+  user call, or a connection that has stood for a while, clears them. So a server that connects,
+  lists and dies in a loop does trip.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class BreakerPolicy:
     """Each trip in a row multiplies the cooldown by this; 1 keeps it as it is."""
     max_cooldown: float = 600.0
     probe_wait: float = 1.0
-    """What a caller is told to wait while a try is under way: another caller's probe, or the hub's own."""
+    """The wait that a refusal names while a try is under way: another caller's probe, or the hub's own dial."""
 
 
 class BreakerState(Enum):
@@ -59,18 +59,18 @@ class BreakerState(Enum):
 
 
 class Outcome(Enum):
-    """What became of an admitted call."""
+    """The outcome of an admitted call."""
 
     COMPLETED = "completed"
     """An answer came: a result, a result that says ``isError``, or a JSON-RPC error."""
     TRANSPORT_FAILURE = "transport_failure"
-    """This call failed on its way; the connection may still stand."""
+    """This call failed at the transport; the connection may still stand."""
     CONNECTION_LOST = "connection_lost"
-    """The connection died under this call, and under every other call on it."""
+    """The connection died during this call, and with it every other call on it."""
     TIMED_OUT = "timed_out"
-    """No answer in time: proves nothing until the connection's liveness is checked."""
+    """No answer in time: proves nothing before a liveness check."""
     NEUTRAL = "neutral"
-    """Cancelled, denied, or never sent: says nothing about the server."""
+    """Cancelled, denied, or never sent: proves nothing about the server."""
 
 
 class RefusalReason(Enum):
@@ -106,7 +106,7 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Tripped:
-    """The breaker opened. ``refused`` and ``late`` count what went unlogged since the event before."""
+    """The breaker opened. ``refused`` and ``late`` count the unlogged calls since the event before."""
 
     at: float
     failures: int
@@ -118,8 +118,9 @@ class Tripped:
 
 @dataclass(frozen=True, kw_only=True)
 class ClosedAgain:
-    """The breaker closed: a success, or somebody asked for a new try. ``refused`` and
-    ``late`` count what went unlogged since the event before.
+    """The breaker closed: after a success, or because a new try was asked for.
+
+    ``refused`` and ``late`` count the unlogged calls since the event before.
     """
 
     at: float
@@ -144,7 +145,7 @@ class Breaker:
         self._probe: Permit | None = None
         self._oldest_connection = 0
         self._connected_at = 0.0
-        self._firm = False
+        self._proven = False
         self._refused = 0
         self._late = 0
 
@@ -154,7 +155,7 @@ class Breaker:
 
     @property
     def failures(self) -> int:
-        """Failures remembered, at most as many as trip it."""
+        """The number of remembered failures, at most the threshold."""
         return len(self._failures)
 
     def retry_in(self, now: float) -> float:
@@ -162,7 +163,7 @@ class Breaker:
         return max(0.0, self._until - now) if self.state is BreakerState.OPEN else 0.0
 
     def adopt(self, policy: BreakerPolicy) -> None:
-        """Go by another policy from now on; a cooldown that has begun is as long as the new one says."""
+        """Use another policy from now on; it also sets the length of a cooldown that has begun."""
         self.policy = policy
         self._failures = deque(self._failures, maxlen=policy.threshold)
         if self.state is BreakerState.OPEN:
@@ -201,28 +202,28 @@ class Breaker:
         return self._failed(now)
 
     def connected(self, connection: int, now: float) -> BreakerEvent | None:
-        """A dial succeeded: closes, and remembers what came before until the connection has stood."""
+        """A dial succeeded: closes, and keeps earlier failures until the connection has stood."""
         self._oldest_connection = max(self._oldest_connection, connection)
         self._connected_at = now
         self._earlier_trips = self.trips
-        self._firm = False
+        self._proven = False
         return self._close(now)
 
     def connect_failed(self, now: float) -> BreakerEvent | None:
-        """A dial failed, for a reason that is the server's and not a denial."""
+        """A dial failed: the server's fault, and not a denial."""
         return self._failed(now)
 
     def lost(self, connection: int, now: float) -> BreakerEvent | None:
-        """A connection died: one failure, the first time that it is told."""
+        """A connection died: one failure, counted once."""
         if connection < self._oldest_connection:
             return None
         self.detached(connection)
         return self._failed(now)
 
     def detached(self, connection: int) -> None:
-        """A connection was given up: whatever its calls still report is late, and no failure."""
+        """A connection was given up: late outcomes of its calls are not counted."""
         self._oldest_connection = max(self._oldest_connection, connection + 1)
-        self._firm = False
+        self._proven = False
 
     def unanswered(self, connection: int, now: float) -> BreakerEvent | None:
         """A connection did not answer a liveness check: one failure, like that of a call."""
@@ -232,26 +233,26 @@ class Breaker:
         """A listing or a ping that was begun in ``generation`` completed."""
         if generation != self.generation:
             return None
-        if self._firm:
+        if self._proven:
             self._forget()
         return self._close(now)
 
     def stood(self) -> None:
-        """The connection has stood long enough: what happened before it is forgotten."""
-        self._firm = True
+        """The connection has stood long enough: earlier failures are forgotten."""
+        self._proven = True
         self.trips -= self._earlier_trips
         self._earlier_trips = 0
         while self._failures and self._failures[0] <= self._connected_at:
             self._failures.popleft()
 
     def close(self, now: float) -> BreakerEvent | None:
-        """Somebody asked for a new try: closed, and what is still in flight is late."""
+        """A new try was asked for: closed, and outcomes of calls in flight are late."""
         self.generation += 1
         self._failures.clear()
         return self._close(now)
 
     def reset(self, now: float) -> BreakerEvent | None:
-        """The conditions are new (a login, a config change, enabled again): as if never tripped."""
+        """The conditions changed (a login, a config change, enabled again): all history is cleared."""
         event = self.close(now)
         self._forget()
         return event
@@ -262,7 +263,7 @@ class Breaker:
         return permit.connection is not None and permit.connection < self._oldest_connection
 
     def _completed(self, now: float) -> BreakerEvent | None:
-        self._firm = True
+        self._proven = True
         self._forget()
         return self._close(now)
 

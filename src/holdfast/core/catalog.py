@@ -2,10 +2,10 @@
 
 A reader takes one reference and keeps it; every change makes a new snapshot with a higher
 version. A server's items go only when it is withdrawn, removed, or publishes a newer listing.
-Items are opaque: a name and whatever the server said of it.
+Items are opaque: a name and the server's description of it.
 
-A name that was given out stays with its owner for as long as the owner is configured, listed at
-the moment or not, so that no name ever comes to mean another server's tool.
+A name stays with its owner for as long as the owner is configured, listed at the moment or not.
+So a name never changes its meaning to another server's tool.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ NEAREST = 3
 """How many names are suggested for one that is unknown."""
 
 REMEMBERED = 1_000
-"""How many names of items that a server no longer lists stay its own: a server that lists
-other names each time cannot fill the memory."""
+"""How many names of unlisted items stay with their server: a server that lists other names
+each time cannot fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One tool, prompt, resource or template: its own name (or URI), and all that was said of it."""
+    """One tool, prompt, resource or template: its own name (or URI) and its description."""
 
     name: str
     raw: Mapping[str, object] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """All that one server offers, read to the end, stamped with the connection that said so.
+    """All that one server offers, read to the last page, stamped with the generation of its connection.
 
     Generation 0 is a listing from before this run: shown, and not yet verified.
     """
@@ -71,7 +71,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class NameKey:
-    """Whose name it is: one item of one server."""
+    """The owner of a name: one item of one server."""
 
     kind: Kind
     server: str
@@ -94,12 +94,12 @@ class Entry:
 
     @property
     def original(self) -> str:
-        """The name that the server knows it by."""
+        """Its name at the server."""
         return self.key.original
 
     @property
     def verified(self) -> bool:
-        """Whether the server said so in this run."""
+        """Whether the server listed it in this run."""
         return self.generation > 0
 
 
@@ -115,7 +115,7 @@ class Collision:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """No item ever had that name; these come nearest."""
+    """No item ever had that name; these are similar."""
 
     name: str
     nearest: tuple[str, ...]
@@ -141,7 +141,7 @@ class Diff:
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        """The kinds whose list is another one now."""
+        """The kinds with a changed list."""
         parts = (self.added, self.removed, self.changed)
         return frozenset(kind for kind in Kind if any(part[kind] for part in parts))
 
@@ -208,7 +208,7 @@ class Catalog:
         )
 
     def resolve(self, name: str, kind: Kind = Kind.TOOL) -> NameKey | Unknown:
-        """Whose item that is, listed at the moment or not; else the nearest names that are listed."""
+        """The owner of a name, listed at the moment or not; else the nearest listed names."""
         key = self.owners.get((kind, name))
         if key is not None:
             return key
@@ -275,7 +275,7 @@ class Catalog:
 
     @cached_property
     def owners(self) -> Mapping[tuple[Kind, str], NameKey]:
-        """Whose each name is, listed at the moment or not."""
+        """The owner of each name, listed at the moment or not."""
         return {(key.kind, name): key for key, name in self.names.items()}
 
     @cached_property

@@ -1,7 +1,7 @@
-"""What a server says in ``WWW-Authenticate``: where its metadata is, and which scope it asks for.
+"""Reads ``WWW-Authenticate``: where a server's metadata is, and which scope it asks for.
 
-Whatever a server writes there may be hostile: a scope is taken only if it is one by the letters that
-RFC 6749 allows, since people paste the commands that we print.
+The header may be hostile, and people paste the commands that Holdfast prints. So a scope is
+accepted only if it has the characters that RFC 6749 allows.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Challenge:
 
     @property
     def wants_scope(self) -> bool:
-        """Whether the token was good, and not enough."""
+        """Whether the token is valid but lacks a scope."""
         return self.error == "insufficient_scope"
 
 
 def read_challenge(header: str) -> Challenge:
-    """The Bearer challenge in a ``WWW-Authenticate`` header, among whatever others."""
+    """The Bearer challenge in a ``WWW-Authenticate`` header that may hold others too."""
     bare = _without_quotes(header)
     begin = _SCHEME.search(bare)
     if begin is None:
@@ -53,10 +53,10 @@ def read_challenge(header: str) -> Challenge:
 
 
 def scopes_in(text: str) -> tuple[str, ...]:
-    """The scopes in a text that separates them by blanks, each once; whatever is no scope is left out."""
+    """The scopes in a text separated by blanks, each once; invalid ones are left out."""
     return tuple(dict.fromkeys(part for part in text.split() if _SCOPE.fullmatch(part)))[:MOST_SCOPES]
 
 
 def _without_quotes(text: str) -> str:
-    """The same length, with what stands in quotes blotted out: it may look like anything."""
+    """The same text with quoted parts replaced by as many ``x``: they may look like a scheme."""
     return re.sub(r"\"(?:[^\"\\]|\\.)*+\"", lambda found: '"' + "x" * (len(found[0]) - 2) + '"', text)

@@ -1,4 +1,4 @@
-"""A tool that says something else than it did: what of it changed, as a person can read it. Nothing here decides."""
+"""A tool whose description changed: the parts that changed, as a person can read them. Nothing here decides."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 __all__ = ["WATCHED", "ChangedTool", "said"]
 
 WATCHED = ("description", "title", "inputSchema", "outputSchema", "annotations")
-"""What a model goes by when it calls a tool."""
+"""The parts that a model reads when it calls a tool."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedTool:
-    """One tool that waits for somebody to look at it."""
+    """One changed tool, which waits for a review."""
 
     server: str
     tool: str
-    """Its name, as its server has it."""
+    """Its name at its server."""
     held: bool
     """Whether it is not called until the change is approved."""
     was: Mapping[str, Any]
@@ -29,17 +29,17 @@ class ChangedTool:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Which of the things that it says of itself are others now: ``description``, ``inputSchema`` and so on."""
+        """The parts that changed: ``description``, ``inputSchema`` and so on."""
         return tuple(part for part in WATCHED if self.was.get(part) != self.now.get(part))
 
     @property
     def mark(self) -> str:
-        """Stands for what it says now: whoever approves what they looked at gives it, and approves nothing newer."""
+        """Identifies the current content: an approval names it, and so approves nothing newer."""
         return hashlib.blake2s(json.dumps(self.now, sort_keys=True).encode(), digest_size=8).hexdigest()
 
     @property
     def diff(self) -> str:
-        """The change line by line, part by part. What a terminal, or an eye, could be deceived by is spelled out."""
+        """The change line by line, part by part. Characters that could deceive a terminal or a reader are escaped."""
         return "\n".join(line for part in self.parts for line in self._diff(part))
 
     def _diff(self, part: str) -> Iterator[str]:
@@ -48,7 +48,7 @@ class ChangedTool:
 
 
 def said(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """What a tool, as its server listed it, says of itself."""
+    """The watched parts of a tool, as its server listed it."""
     return {key: raw[key] for key in WATCHED if raw.get(key) is not None}
 
 
@@ -60,5 +60,5 @@ def _lines(part: object) -> list[str]:
 
 
 def _plain(line: str) -> str:
-    """Invisible characters are how a description hides what it asks of a model."""
+    """Escapes invisible characters: a description can hide instructions to a model in them."""
     return "".join(c if c.isprintable() or c == "\t" else f"\\u{ord(c):04x}" for c in line)

@@ -38,8 +38,10 @@ id or the user's arguments, and never on the time that something took.
 
 from __future__ import annotations
 
-from holdfast.core.challenge import read_challenge
-from holdfast.core.classify_login import wants_login, wants_scope
+import shlex
+from dataclasses import dataclass
+
+from holdfast.core.challenge import Challenge, read_challenge
 from holdfast.core.evidence import (
     BadConfig,
     CommandFault,
@@ -47,6 +49,8 @@ from holdfast.core.evidence import (
     CredentialsUnavailable,
     Evidence,
     HttpStatus,
+    Login,
+    LoginState,
     NetworkFailure,
     NetworkFault,
     NotMcp,
@@ -63,7 +67,6 @@ from holdfast.core.evidence import (
     Unexpected,
 )
 from holdfast.core.messages import FailureStatus
-from holdfast.core.verdict import Verdict
 
 __all__ = ["OUTAGE_BODIES", "Verdict", "classify", "is_outage_body", "status_class"]
 
@@ -75,23 +78,33 @@ OUTAGE_BODIES = frozenset(
         "OpenFGA check error",
     }
 )
-"""Whole bodies of a 403 that say the authorization service was out, not that it said no."""
+"""Whole bodies of a 403 that mean an outage of the authorization service, not a decision."""
 
 EX_TEMPFAIL = 75
-"""sysexits.h: the program itself says that trying again can help."""
+"""sysexits.h: the program itself says that a retry can help."""
 
 STOPPED_FROM_OUTSIDE = frozenset({1, 2, 9, 15})
-"""SIGHUP, SIGINT, SIGKILL, SIGTERM: somebody, or the memory killer, ended it; it did not fail."""
+"""SIGHUP, SIGINT, SIGKILL, SIGTERM: a person or the kernel's memory killer ended it; it did not fail."""
 
 INTERNAL_ERROR = -32603
 SHOWN = 200
-"""How much of a server's own words is passed on."""
+"""How many characters of a server's own text are shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The class of a failure, its reason, its remedy, and the wait that the server asked for."""
+
+    status: FailureStatus
+    reason: str
+    hint: str = ""
+    retry_after: float | None = None
 
 
 def classify(  # noqa: PLR0912 - one arm for each kind of evidence
     evidence: Evidence, *, connected_before: bool = False
 ) -> Verdict:
-    """Judge one failure; ``connected_before`` says whether the server was connected to in this run."""
+    """Classify one failure; ``connected_before``: the server was connected in this run."""
     match evidence:
         case HttpStatus():
             return _http(evidence)
@@ -124,8 +137,8 @@ def classify(  # noqa: PLR0912 - one arm for each kind of evidence
         case TokenNotRenewed():
             return Verdict(
                 status="transient",
-                reason=f"its access token has ended and could not be renewed just now ({evidence.reason})",
-                hint="the login stands: it is renewed as soon as the authorization server answers",
+                reason=f"its access token has expired and could not be renewed just now ({evidence.reason})",
+                hint="the login is still valid: the token is renewed as soon as the authorization server answers",
                 retry_after=evidence.retry_after,
             )
         case NotMcp():
@@ -191,7 +204,9 @@ def _http(seen: HttpStatus) -> Verdict:
 def _unauthorized(seen: HttpStatus) -> Verdict:
     challenge = read_challenge(seen.headers.get("www-authenticate", ""))
     if seen.login is not None and (challenge.made or not seen.credentials_sent):
-        return wants_scope(seen, challenge, seen.login) if challenge.wants_scope else wants_login(seen.login, challenge)
+        return (
+            _wants_scope(seen, challenge, seen.login) if challenge.wants_scope else _wants_login(seen.login, challenge)
+        )
     if seen.credentials_sent:
         return Verdict(
             status="denied",
@@ -208,14 +223,14 @@ def _unauthorized(seen: HttpStatus) -> Verdict:
 def _forbidden(seen: HttpStatus, said: str) -> Verdict:
     challenge = read_challenge(seen.headers.get("www-authenticate", ""))
     if challenge.wants_scope and seen.login is not None:
-        return wants_scope(seen, challenge, seen.login)
+        return _wants_scope(seen, challenge, seen.login)
     who = (
         "the credentials configured for this server are"
         if seen.credentials_sent
         else "a request without credentials is"
     )
     body = seen.body.strip()
-    hint = "ask whoever runs the server or its gateway for access, or use credentials that have it"
+    hint = "ask the operator of the server or its gateway for access, or use credentials that have it"
     if not body:
         hint += (
             "; if everyone is refused, an Envoy gateway may be hiding an authorization outage behind an empty 403:"
@@ -227,6 +242,26 @@ def _forbidden(seen: HttpStatus, said: str) -> Verdict:
             " set `failureMode: {denyWithStatus: 503}` in its extAuthz policy to tell the two apart"
         )
     return Verdict(status="denied", reason=f"{who} not allowed to use it {said}", hint=hint)
+
+
+def _wants_login(login: Login, challenge: Challenge) -> Verdict:
+    """The definition has no credentials of its own: a person has to log in."""
+    why, hint = _LOGIN[login.state]
+    if login.state is LoginState.NONE and not challenge.made:
+        why = "it asks for credentials and none are configured"
+    return Verdict(status="denied", reason=f"{why} (HTTP 401): run `{login.command}`", hint=hint)
+
+
+def _wants_scope(seen: HttpStatus, challenge: Challenge, login: Login) -> Verdict:
+    """The verdict names the scope. A person asks for it: Holdfast never takes more rights silently."""
+    wanted = " ".join(challenge.scope)
+    named = f"the scope `{wanted}`" if wanted else "a scope that it does not name"
+    command = f"{login.command} --scope {shlex.quote(wanted)}" if wanted else login.command
+    return Verdict(
+        status="denied",
+        reason=f"it asks for {named}, which the login does not have (HTTP {seen.status}): run `{command}`",
+        hint="what was granted before is kept",
+    )
 
 
 def _rejected(status: int, said: str) -> tuple[str, str]:
@@ -294,10 +329,26 @@ def _permanent(reason: str, hint: str, *, detail: str = "") -> Verdict:
 
 
 def _short(text: str) -> str:
-    """One line of a stranger's text, cut where it gets long."""
+    """One line of a text that the server wrote, cut to a bound."""
     line = " ".join(text.split())
     return line if len(line) <= SHOWN else line[: SHOWN - 1].rstrip() + "…"
 
+
+_LOGIN = {
+    LoginState.NONE: (
+        "it asks for a login",
+        'log in, or add a key to its definition: "headers": {"Authorization": "Bearer ${env:TOKEN}"}',
+    ),
+    LoginState.EXPIRED: (
+        "the login has expired and cannot be renewed",
+        "its authorization server gave no refresh token",
+    ),
+    LoginState.REFUSED: ("the login was revoked, or has ended", "a running hub uses a new login at once"),
+    LoginState.GOOD: (
+        "it rejected the login",
+        "if it rejects a new login too, it and its authorization server disagree: tell their operators",
+    ),
+}
 
 _NETWORK = {
     NetworkFault.REFUSED: "the connection was refused, though it was up before",

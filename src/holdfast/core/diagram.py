@@ -1,7 +1,6 @@
-"""The lifecycle's table, drawn for the docs: ``python -m holdfast.core.diagram`` prints it.
+"""The lifecycle's table as a diagram for the docs: ``python -m holdfast.core.diagram`` prints it.
 
-The two events that end a slot from any state, and those that a state takes without leaving it,
-are left out of the picture; the table has them.
+The diagram leaves out the two events that end a slot from any state, and those that change no state.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What was seen when a server was dialed or called: typed, frozen, and free of opinion.
+"""Evidence: what was seen when a server was dialed or called. Typed, frozen, without a verdict.
 
-``wire/`` makes evidence where a thing happens; ``classify.py`` judges it. No field that a
-judgement rests on holds the URL, the server's id or the user's arguments; texts that people
-read (``detail``, ``stderr``, ``body``) are kept apart and are masked before they are shown.
+``wire/`` makes evidence where a fault happens; ``classify`` judges it. No field that decides a
+verdict holds the URL, the server's id or the user's arguments. Texts for people (``detail``,
+``stderr``, ``body``) are separate fields and are masked before they are shown.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 
 
 class LoginState(Enum):
-    """What became of the login that a server's requests are made with."""
+    """The state of the login that a server's requests use."""
 
     NONE = "none"
     EXPIRED = "expired"
@@ -49,11 +49,11 @@ class LoginState(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Login:
-    """A server that a person can log in to: how its login is, and what to type."""
+    """A server that takes a login: the state of the login, and the command to type."""
 
     state: LoginState
-    """``EXPIRED``: it ended, and cannot be renewed. ``REFUSED``: the authorization server renews it no more.
-    ``GOOD``: as far as we know nothing is wrong with it."""
+    """``EXPIRED``: it expired and cannot be renewed. ``REFUSED``: the authorization server refuses to renew it.
+    ``GOOD``: no fault is known."""
     command: str
     """``holdfast login github``"""
 
@@ -64,13 +64,13 @@ class HttpStatus:
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Lower-case names; only those that say something about the refusal."""
+    """Lower-case names; only those that explain the refusal."""
     body: str = ""
     """The first 2 KiB, decoded leniently."""
     retry_after: float | None = None
     """Seconds from now, from ``Retry-After`` in either of its forms."""
     credentials_sent: bool = False
-    """Whether the request carried configured headers: tells "log in" from "your token is no good"."""
+    """Whether the request carried configured headers: decides between "log in" and "your token was rejected"."""
     login: Login | None = None
     """The server's login; None where credentials come from its definition, or it takes no login."""
 
@@ -83,11 +83,11 @@ class RpcError:
     code: int
     message: str = ""
     data: object = field(default=None, repr=False)
-    """Whatever the server sent beside it, for the one who asked."""
+    """The error's data, for the caller."""
 
 
 class NetworkFault(Enum):
-    """How the way to a server failed."""
+    """How the network path to a server failed."""
 
     NAME_RESOLUTION = "name_resolution"
     REFUSED = "refused"
@@ -113,7 +113,7 @@ class TimedOut:
     """A deadline passed."""
 
     doing: str
-    """What was waited for, in words: ``the answer to initialize``."""
+    """What it waited for, in words: ``the answer to initialize``."""
     after: float
     setting: str = "holdfast.load.attemptTimeout"
     """The key that gives it longer, as written in the config."""
@@ -140,7 +140,7 @@ class TlsFailure:
 
 @dataclass(frozen=True, kw_only=True)
 class Redirected:
-    """The server sent us to another origin, or in a way that would lose the request; not followed."""
+    """The server redirected to another origin, or in a way that would lose the request; not followed."""
 
     status: int
     location: str
@@ -154,18 +154,18 @@ class PlainHttpRefused:
 
 @dataclass(frozen=True, kw_only=True)
 class CredentialsUnavailable:
-    """The program that gives this server's headers failed to give any; nothing was sent."""
+    """The callable that gives this server's headers failed; nothing was sent."""
 
     type: str
     network: bool = False
-    """Whether it failed on the network: then trying again can help."""
+    """Whether it failed on the network: then a retry can help."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenNotRenewed:
-    """The server's access token has ended, and the authorization server could not be asked for another.
+    """The server's access token has expired, and the authorization server did not renew it.
 
-    Nothing is lost by it: the login stands, and the next try may renew it.
+    The login is still valid: the next try may renew the token.
     """
 
     reason: str
@@ -187,7 +187,7 @@ class NotMcpFault(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class NotMcp:
-    """The peer answered, and what it said is not the protocol."""
+    """The peer's answer is not MCP."""
 
     fault: NotMcpFault
     detail: str = ""
@@ -195,7 +195,7 @@ class NotMcp:
 
 @dataclass(frozen=True, kw_only=True)
 class OverBound:
-    """Something that came from the server was larger, longer or more frequent than allowed."""
+    """Something from the server was larger, longer or more frequent than allowed."""
 
     bound: str
     limit: int
@@ -232,7 +232,7 @@ class ProcessExit:
     stood: bool = False
     """Whether the handshake had been completed."""
     heard: bool = False
-    """Whether it had read what we sent before it ended: then our words may have ended it."""
+    """Whether it had read a request before it ended: then that request may have ended it."""
     stderr: str = ""
     """The last lines that it wrote there."""
     noise: str = ""
@@ -249,7 +249,7 @@ class BadConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Unexpected:
-    """An exception that nobody foresaw: a fault of ours until shown otherwise."""
+    """An unexpected exception: treated as a fault of Holdfast."""
 
     type: str
     detail: str = ""

@@ -1,8 +1,7 @@
 """Breaker and lifecycle of one server, together: the one object that a slot asks.
 
 The breaker decides whether a call may try; the lifecycle decides whether the hub itself tries.
-Here they learn from the same events, each in its own way, and nothing is decided that one of
-them does not know. Pure: time and chance are arguments, and effects are for the slot to perform.
+Both learn from the same events. Pure: time and chance are arguments, and the slot performs the effects.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from holdfast.core.breaker import (
     RefusalReason,
     Tripped,
 )
-from holdfast.core.lifecycle.adopt import adopt
 from holdfast.core.lifecycle.effects import BreakerChanged, CheckLiveness, Effect, Emit, RefreshNow
 from holdfast.core.lifecycle.events import (
+    AddressCheckDue,
     CallCompleted,
-    CallFailed,
     CallTimedOut,
+    CallTransportFailed,
     CallWaiting,
     ConfigChanged,
     DialFailed,
@@ -36,7 +35,6 @@ from holdfast.core.lifecycle.events import (
     LivenessConfirmed,
     LivenessFailed,
     LoginSucceeded,
-    LookDue,
     ReconnectRequested,
     RefreshSucceeded,
     RetryDue,
@@ -46,8 +44,7 @@ from holdfast.core.lifecycle.events import (
     Tick,
     TransportLost,
 )
-from holdfast.core.lifecycle.judge import lost_session, renewed_in_vain
-from holdfast.core.lifecycle.life import Lifecycle, Turn
+from holdfast.core.lifecycle.machine import Lifecycle, Step, adopt_policy, lost_session, renewed_without_use
 from holdfast.core.lifecycle.table import State
 
 if TYPE_CHECKING:
@@ -60,7 +57,7 @@ __all__ = ["Health", "Machine"]
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """How a server is, at one moment."""
+    """The health of a server at one moment."""
 
     server: str
     state: State
@@ -71,11 +68,11 @@ class Health:
     attempts: int
     breaker: BreakerState
     retry_in: float | None
-    """Seconds until the hub itself tries or looks again; 0 while it is dialing, None if it has no plan to."""
+    """Seconds until the hub itself tries or checks the address again; 0 during a dial, None without a plan."""
     breaker_retry_in: float | None = None
     """Seconds until a call may try again; None unless the breaker is open."""
     calls: int = 0
-    """Those that were admitted and have not ended."""
+    """The calls that were admitted and have not ended."""
 
 
 class Machine:
@@ -99,7 +96,7 @@ class Machine:
 
     @property
     def state(self) -> State:
-        """Where the server stands."""
+        """The state of the server."""
         return self.life.state
 
     @property
@@ -113,7 +110,7 @@ class Machine:
         return self.life.dial.generation if self.life.dial is not None else None
 
     def handle(self, event: Event, now: float, *, chance: float = 0.0) -> tuple[Effect, ...]:
-        """Take an event; ``IllegalTransition`` means that the table forbids it and nothing changed."""
+        """Take an event. ``IllegalTransition``: the table forbids it, and nothing changed."""
         events = self.life.due(now) if isinstance(event, Tick) else (event,)
         effects = [effect for each in events for effect in self._take(each, now, chance)]
         return (*effects, *self.life.wake())
@@ -121,16 +118,16 @@ class Machine:
     def adopt(
         self, breaker: BreakerPolicy, lifecycle: LifecyclePolicy, now: float, *, chance: float = 0.0
     ) -> tuple[Effect, ...]:
-        """Go by other policies from now on; the connection and whatever is under way are left alone."""
+        """Use other policies from now on; the connection and a dial under way stay as they are."""
         if self.life.stopped:
             return ()
         self.breaker.adopt(breaker)
-        turn = Turn(now, chance)
-        adopt(self.life, lifecycle, turn)
-        return (*turn.effects, *self.life.wake())
+        step = Step(now, chance)
+        adopt_policy(self.life, lifecycle, step)
+        return (*step.effects, *self.life.wake())
 
     def admit(self, now: float) -> tuple[Permit | Refusal, tuple[Effect, ...]]:
-        """May a call try? One that is admitted without a connection waits for it, and may start a dial."""
+        """May a call try? A call that is admitted without a connection waits for one, and may start a dial."""
         refusal = self._shut(now)
         if refusal is not None:
             return refusal, ()
@@ -146,7 +143,7 @@ class Machine:
     def settle(
         self, permit: Permit, outcome: Outcome, now: float, *, chance: float = 0.0, reason: str = ""
     ) -> tuple[Effect, ...]:
-        """Take a permit back; a call that was never sent says nothing, whatever its outcome."""
+        """Take a permit back; a call that was never sent proves nothing."""
         if permit.settled:
             return ()
         self.life.calls -= 1
@@ -163,7 +160,7 @@ class Machine:
         return (*effects, *self.life.wake())
 
     def health(self, now: float) -> Health:
-        """How the server is."""
+        """The server's health."""
         life = self.life
         return Health(
             server=life.server,
@@ -181,7 +178,7 @@ class Machine:
     def _take(self, event: Event, now: float, chance: float) -> list[Effect]:
         if self.life.is_stale(event):
             return self.life.apply(event, now, chance=chance)
-        if isinstance(event, SessionExpired) and renewed_in_vain(self.life):
+        if isinstance(event, SessionExpired) and renewed_without_use(self.life):
             event = lost_session(event)
         before = self.connection
         effects = self.life.apply(event, now, chance=chance)
@@ -192,7 +189,7 @@ class Machine:
         return effects
 
     def _learn(self, event: Event, now: float) -> BreakerEvent | None:
-        """What the breaker makes of an event that the lifecycle has taken."""
+        """Tell the breaker about an event that the lifecycle has taken."""
         breaker = self.breaker
         match event:
             case DialSucceeded():
@@ -228,11 +225,11 @@ class Machine:
             return []
         emitted: list[Effect] = [Emit(BreakerChanged(server=self.life.server, change=change))]
         if isinstance(change, Tripped):
-            emitted += self.life.doubt(failures=self.breaker.policy.threshold)
+            emitted += self.life.check_suspect(failures=self.breaker.policy.threshold)
         return emitted
 
     def _shut(self, now: float) -> Refusal | None:
-        """The states that answer a call themselves, before the breaker is asked."""
+        """The refusal by a state that admits no calls, before the breaker is asked."""
         life = self.life
         reason = _SHUT.get(life.state)
         if reason is not None:
@@ -248,9 +245,9 @@ class Machine:
         return Refusal(reason, self._or_sooner(refusal.retry_in, now), self.life.reason)
 
     def _or_sooner(self, wait: float | None, now: float) -> float | None:
-        """How long until a call may try, or until the hub itself tries: its success lets calls pass at once.
+        """Seconds until a call may try, or until the hub itself tries: after its success calls pass at once.
 
-        Such a try takes its moment, so that nobody is told to come back sooner than that.
+        The hub's own try takes some time, so the answer is never shorter than ``probe_wait``.
         """
         plan = self._retry_in(now)
         if wait is None or plan is None:
@@ -258,14 +255,14 @@ class Machine:
         return min(wait, max(plan, self.breaker.policy.probe_wait))
 
     def _is_routine(self, outcome: Outcome) -> bool:
-        """A completed call on a connection without a blemish changes nothing: most calls end here."""
+        """A completed call on a proven connection without failures changes nothing: most calls end here."""
         lease = self.life.lease
-        return outcome is Outcome.COMPLETED and lease is not None and lease.firm and not lease.failures
+        return outcome is Outcome.COMPLETED and lease is not None and lease.proven and not lease.failures
 
     def _retry_in(self, now: float) -> float | None:
         if self.life.dial is not None:
             return 0.0
-        plans = [self.life.timers.at(kind) for kind in (RetryDue, SelfProbeDue, LookDue)]
+        plans = [self.life.timers.at(kind) for kind in (RetryDue, SelfProbeDue, AddressCheckDue)]
         return min((max(0.0, at - now) for at in plans if at is not None), default=None)
 
 
@@ -277,7 +274,7 @@ _SHUT: Mapping[State, RefusalReason] = {
 }
 _EVENTS: Mapping[Outcome, Callable[[int, str], Event]] = {
     Outcome.COMPLETED: lambda connection, _: CallCompleted(connection),
-    Outcome.TRANSPORT_FAILURE: CallFailed,
+    Outcome.TRANSPORT_FAILURE: CallTransportFailed,
     Outcome.CONNECTION_LOST: TransportLost,
     Outcome.TIMED_OUT: lambda connection, _: CallTimedOut(connection),
 }

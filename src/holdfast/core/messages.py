@@ -1,4 +1,4 @@
-"""The words that people and models are told, as a pure function of the classification.
+"""The messages for people and models, as a pure function of the classification.
 
 "Tools from this server will not work" stands in the permanent message and nowhere else;
 "starting up" in the transient one and nowhere else.
@@ -15,7 +15,7 @@ FailureStatus: TypeAlias = Literal["transient", "permanent", "denied"]
 
 
 class Failure(NamedTuple):
-    """A server that has no tools to give, and why."""
+    """A server without tools, and the reason."""
 
     server_id: str
     status: FailureStatus
@@ -23,7 +23,7 @@ class Failure(NamedTuple):
 
 
 def for_user(failure: Failure) -> str:
-    """One sentence or two about one server."""
+    """One or two sentences about one server."""
     name = f"MCP server '{failure.server_id}'"
     reason = _reason(failure).rstrip(".")
     if failure.status == "transient":
@@ -59,5 +59,5 @@ def _with_reasons(failures: Iterable[Failure]) -> str:
 
 
 def _reason(failure: Failure) -> str:
-    """The reason in one line: whatever a server said, a message keeps its form."""
+    """The reason in one line: a server's text cannot break the form of a message."""
     return " ".join(failure.error.split()) or "no reason was given"

@@ -1,8 +1,8 @@
 """How a server's items are named in a catalog that holds many servers.
 
 Tools and prompts become ``server__tool`` within the letters and the length that every client
-accepts; a name that does not fit is shortened, with a hash that is the same in every run.
-Resources and templates go by their URI, which is left alone unless two servers use the same one.
+accepts; a name that does not fit is shortened and gets a hash that is stable across runs.
+Resources and templates use their URI, unchanged unless two servers use the same one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BY_URI = frozenset({Kind.RESOURCE, Kind.TEMPLATE})
 
 
 def base_name(kind: Kind, server: str, original: str, prefix: str | None) -> str:
-    """The name that an item has unless another item has it already."""
+    """The name of an item, unless another item has it already."""
     if kind in _BY_URI:
         return original
     lead = server if prefix is None else prefix
@@ -40,14 +40,14 @@ def base_name(kind: Kind, server: str, original: str, prefix: str | None) -> str
 
 
 def distinct_name(kind: Kind, server: str, original: str, wanted: str, turn: int) -> str:
-    """Another name for an item whose own is taken; ``turn`` counts up until one is free."""
+    """Another name for an item when its own is taken; ``turn`` counts up until one is free."""
     if kind in _BY_URI:
         return uri_lead(server, turn) + original
     return _hashed(wanted, server, original, str(turn) if turn else "")
 
 
 def uri_lead(server: str, turn: int = 0) -> str:
-    """What stands before a URI to say whose it is, where that cannot be seen otherwise."""
+    """The prefix that names the server of a URI, where two servers use the same one."""
     return f"from-{_NOT_SCHEME.sub('-', server)}{f'.{turn}' if turn else ''}+"
 
 

@@ -1,8 +1,7 @@
-"""Keep secrets, and a stranger's control characters, out of everything that is shown (MSG-6).
+"""Keeps secrets, and control characters of foreign text, out of everything that is shown (MSG-6).
 
-A ``Redactor`` knows the exact secrets of one server and replaces them wherever they turn up;
-beside that it knows the shapes that credentials have, so that one which nobody told it of
-(in a server's stderr, say) is masked too.
+A ``Redactor`` knows the exact secrets of one server and replaces them wherever they occur. It also
+knows the shapes of credentials, so that an unknown one (in a server's stderr, for example) is masked too.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ __all__ = ["MASK", "Redactor", "mask_url", "masked", "plain"]
 MASK = "***"
 
 SHORTEST_SECRET = 4
-"""Shorter values (``1``, ``on``) are no secrets, and masking them would make every text unreadable."""
+"""Shorter values (``1``, ``on``) are not secrets. To mask them would make every text unreadable."""
 
 LEARNED = 64
-"""How many secrets that turned up meanwhile are remembered: tokens are renewed for as long as a hub runs."""
+"""How many learned secrets are kept: tokens are renewed for as long as a hub runs."""
 
 _NOT_SECRET = frozenset({"true", "false", "none", "null", "debug", "info", "warn", "warning", "error"})
 
@@ -33,20 +32,20 @@ _TELLING = re.compile(
     r"(?i)token|secret|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|auth(?!or(?!i[sz]))|credential"
     r"|signature|session|cookie|\A(?:key|sig|pwd|jwt)\Z"
 )
-"""The names that credentials go by."""
+"""The names of credentials."""
 
 _TELLING_IN_QUERY = frozenset({"code"})
-"""And those that they go by in a URL alone: an exit code is no secret."""
+"""Names of credentials in a URL only: an exit code is not a secret."""
 
-# Each pattern begins only where a word does, and never gives back what it took: whatever a hostile
-# server writes, masking it takes time in proportion to its length.
+# Each pattern starts at a word and never backtracks: the time to mask a hostile text stays
+# proportional to its length.
 _USER_INFO = re.compile(r"(?<=://)[^/?#\s'\"]+(?=@)")
 _ASSIGNED = re.compile(r"(?<![\w.-])(?P<name>[\w.-]++)(?P<sign>\\*+[\"']?+\s*+[:=]\s*+)")
 _QUOTED = re.compile(r"(\")(?:\\.|[^\"\\\r\n])++|(')(?:\\.|[^'\\\r\n])++|(\\++[\"'])[^\"'\\\r\n]++")
 _BARE = re.compile(r"()[^\s\"'&=][^\s\"'&]*+")
 _SHAPES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?i)\b(bearer)\s++[A-Za-z0-9._~+/=-]{6,}+"), rf"\1 {MASK}"),
-    # Ordinary words follow these three too ("negotiate versions"): only what is no word is taken for a credential.
+    # Ordinary words follow these three too ("negotiate versions"): only a text that is no word is a credential.
     (
         re.compile(r"\b((?i:basic|digest|negotiate))\s++(?=[a-z]*+[A-Z0-9+/=])[A-Za-z0-9._~+/=-]{6,}+"),
         rf"\1 {MASK}",
@@ -65,11 +64,11 @@ _CONTROL = re.compile(
     r"\x1b\[[0-?]*+[ -/]*+[@-~]|\x1b\][^\x07\x1b]*+(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
     r"|[\u202a-\u202e\u2066-\u2069]"
 )
-"""Terminal sequences, control characters, and those that turn the direction of writing."""
+"""Terminal sequences, control characters, and characters that change the writing direction."""
 
 
 class Redactor:
-    """Masks the secrets it was given, and whatever has the shape of one."""
+    """Masks known secrets, and texts that have the shape of one."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._given = tuple(secrets)
@@ -77,7 +76,7 @@ class Redactor:
         self._known = _pattern(self._given)
 
     def learn(self, *values: str) -> None:
-        """Take secrets that turned up meanwhile: a token that was renewed, say. The latest are remembered."""
+        """Add secrets found at run time, such as a renewed token. The latest are kept."""
         fresh = [value for value in values if value not in self._given and value not in self._learned]
         if fresh:
             self._learned.extend(fresh)
@@ -98,9 +97,9 @@ class Redactor:
 
 
 def masked(evidence: Evidence, redactor: Redactor) -> Evidence:
-    """The same evidence, fit to be shown: each of its texts masked.
+    """The same evidence with each of its texts masked.
 
-    The body of a refusal is left alone: it is judged by, and was masked where it was taken.
+    The body of an HTTP error stays: it decides the verdict, and was masked where it was read.
     """
     judged_by = {"body"} if isinstance(evidence, HttpStatus) else set()
     texts: dict[str, Any] = {
@@ -117,12 +116,12 @@ def plain(text: str) -> str:
 
 
 def mask_url(url: str) -> str:
-    """A URL fit to be shown: no user info, no secret query values."""
+    """A URL without user info and secret query values."""
     return plain(_hide_named(_USER_INFO.sub(MASK, url)))
 
 
 def _hide_named(text: str) -> str:
-    """``text`` with the values masked of whatever has a credential's name: ``token=…``, ``"secret": "…"``."""
+    """``text`` with masked values after a credential's name: ``token=…``, ``"secret": "…"``."""
     shown: list[str] = []
     at = 0
     for found in _ASSIGNED.finditer(text):
@@ -139,19 +138,19 @@ def _is_telling(found: re.Match[str]) -> bool:
 
 
 def _value_after(found: re.Match[str]) -> re.Match[str] | None:
-    """A quoted value, or one that follows a bare ``=``; its only group is what it opens with."""
+    """A quoted value, or one that follows a bare ``=``; its only group is the opening quote."""
     quoted = _QUOTED.match(found.string, found.end())
     return quoted or (_BARE.match(found.string, found.end()) if found["sign"].strip(" \t") == "=" else None)
 
 
 def _pattern(secrets: Iterable[str]) -> re.Pattern[str] | None:
-    """Finds every secret, also in the spellings that it has inside a URL or a JSON text; the longest first."""
+    """Finds every secret, also as it is written in a URL or a JSON text; the longest first."""
     spellings = {spelling for secret in secrets for spelling in _spellings(secret)}
     return re.compile("|".join(map(re.escape, sorted(spellings, key=len, reverse=True)))) if spellings else None
 
 
 def _spellings(value: str) -> Iterable[str]:
-    """A secret, its parts (``Bearer abc`` hides ``abc``), and how each is written elsewhere."""
+    """A secret and its parts (``Bearer abc`` holds ``abc``), each in all of its encodings."""
     for part in {value, value.strip(), *value.split()}:
         if len(part) >= SHORTEST_SECRET and part.lower() not in _NOT_SECRET:
             encoded = {quote(part), quote(part, safe=""), quote_plus(part)}

@@ -1,6 +1,5 @@
-"""The life of a server's connection, decided and not done: a table, judgements, and effects as data.
+"""The lifecycle of a server's connection: decisions as data, no I/O, no clock, no randomness.
 
-``table.py`` is the whole lifecycle at a glance; ``events.py`` is what can happen, ``effects.py``
-what is to be done about it, ``judge.py`` and ``actions.py`` how one leads to the other, and
-``life.py`` the object that a slot holds. Nothing here does I/O, knows the time or takes a chance.
+``events`` is what can happen, ``table`` which state follows, ``effects`` what the slot must do,
+``policy`` the numbers and timers, ``machine`` the object that a slot holds.
 """

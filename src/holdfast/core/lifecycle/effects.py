@@ -1,6 +1,6 @@
-"""What is to be done, and what is to be told: the lifecycle's answers, as frozen data.
+"""What the slot must do, and what it must report: the lifecycle's answers, as frozen data.
 
-The shell performs effects in their order and decides nothing. Whatever it starts reports back
+The slot performs effects in their order and decides nothing. What it starts reports back
 as an event with the same generation or number.
 """
 
@@ -73,21 +73,21 @@ class Dial:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Tear down this connection, or this dial that is under way; report ``Closed``."""
+    """Close this connection, or this dial that is under way; report ``Closed``."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Send one ``Tick`` at this time, and none for the time asked for before; None: no tick at all."""
+    """Send one ``Tick`` at this time instead of the time before; None: no tick."""
 
     at: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """This listing is the server's last good one now."""
+    """This listing is now the server's last good one."""
 
     generation: int
     listing: Listing
@@ -95,26 +95,26 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """The server's tools go: it was disabled, or is no longer configured (``removed``)."""
+    """Withdraw the server's tools: it is disabled, or no longer configured (``removed``)."""
 
     removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Reinstate:
-    """The server's last good listing shows again, if there is one."""
+    """Show the server's last good listing again, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Try one bare TCP connect, now; report ``Looked`` with the same number."""
+    """Check the address by one bare TCP connect, now; report ``Looked`` with the same number."""
 
     look: int
 
 
 @dataclass(frozen=True, slots=True)
 class StopWatch:
-    """That look is of no interest any more."""
+    """Cancel that address check."""
 
     look: int
 
@@ -135,7 +135,7 @@ class CheckLiveness:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """The command changes nothing, and whoever gave it is told why."""
+    """The command changes nothing; its caller gets this reason."""
 
     command: Event
     reason: RejectReason
@@ -143,7 +143,7 @@ class Reject:
 
 @dataclass(frozen=True, kw_only=True)
 class Transition:
-    """A server went from one state to another."""
+    """A server changed its state."""
 
     server: str
     old: State
@@ -156,7 +156,7 @@ class Transition:
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPlanned:
-    """A server will be dialed again after ``delay``; ``attempt`` counts from 1 to the budget."""
+    """A reconnect is planned after ``delay``; ``attempt`` counts from 1 to the budget."""
 
     server: str
     attempt: int
@@ -166,7 +166,7 @@ class RetryPlanned:
 
 @dataclass(frozen=True, kw_only=True)
 class CloseFailed:
-    """An old connection could not be closed cleanly; nothing follows from it."""
+    """An old connection did not close cleanly. This is reported and has no other effect."""
 
     server: str
     generation: int
@@ -187,7 +187,7 @@ Record: TypeAlias = Transition | RetryPlanned | CloseFailed | BreakerChanged
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Tell whoever listens: the log, the metrics, the status page."""
+    """Send this record to the log, the metrics and the status page."""
 
     record: Record
 

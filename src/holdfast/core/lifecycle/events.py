@@ -1,8 +1,8 @@
 """Everything that can happen to a server's slot, as frozen data.
 
-The shell sends commands, the ends of what it was told to do, and ticks. The timers' events come
-out of a tick, and the judgements at the end of this file are made by ``judge.py`` out of what
-was sent; neither is sent by the shell. Whatever concerns a dial or a connection carries its generation.
+The slot sends commands, the results of effects, and ticks. The lifecycle itself makes two kinds:
+timer events out of a tick, and the judgements at the end of this file out of other events.
+An event about a dial or a connection carries its generation.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from holdfast.core.messages import FailureStatus
 
 __all__ = [
+    "AddressCheckDue",
+    "AllClosed",
     "CallCompleted",
-    "CallFailed",
     "CallTimedOut",
+    "CallTransportFailed",
     "CallWaiting",
     "CloseOverdue",
     "Closed",
@@ -27,26 +29,23 @@ __all__ = [
     "DialFailed",
     "DialSucceeded",
     "DisableRequested",
-    "Emptied",
     "EnableRequested",
     "Event",
-    "Faltered",
-    "GaveUp",
+    "FailedRepeatedly",
     "IdleDue",
     "ListChanged",
     "LivenessConfirmed",
     "LivenessFailed",
     "LoginSucceeded",
-    "LookDue",
     "Looked",
     "OfDial",
     "OfLease",
+    "Parked",
     "ReconnectRequested",
     "RefreshDue",
     "RefreshFailed",
     "RefreshSucceeded",
     "RemoveRequested",
-    "Rested",
     "RetryDue",
     "SelfProbeDue",
     "SessionExpired",
@@ -55,17 +54,18 @@ __all__ = [
     "StartRequested",
     "Tick",
     "TransportLost",
+    "WentIdle",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The root: never sent itself."""
+    """The base class: never sent itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command(Event):
-    """Somebody wants something of the server."""
+    """A person or a program asks something of the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class StartRequested(Command):
 
 @dataclass(frozen=True, slots=True)
 class ReconnectRequested(Command):
-    """Somebody asks for a new connection now."""
+    """A new connection is asked for, now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +107,17 @@ class EnableRequested(Command):
 
 @dataclass(frozen=True, slots=True)
 class DisableRequested(Command):
-    """The server is not to be used, and its tools are to go."""
+    """The server is not to be used, and its tools are withdrawn."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoginSucceeded(Command):
-    """New credentials are there."""
+    """New credentials are available."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigChanged(Command):
-    """The server's definition is another one now."""
+    """The server's definition changed."""
 
     lazy: bool = False
     watchable: bool = False
@@ -145,16 +145,16 @@ class DialSucceeded(OfDial):
 
 @dataclass(frozen=True, slots=True)
 class DialFailed(OfDial):
-    """Not connected, or not listed; the dial has cleaned up after itself."""
+    """Not connected, or not listed. The dial has closed what it opened."""
 
     status: FailureStatus
     reason: str = ""
     refused: bool = False
-    """Nothing listens: a bare TCP connect will show when that changes."""
+    """Nothing listens: a bare TCP connect shows when that changes."""
     neutral: bool = False
-    """The definition is at fault, not the server: says nothing to the breaker."""
+    """The definition is wrong, not the server: the breaker does not count it."""
     retry_after: float | None = None
-    """The wait that the server asked for; honoured within reason."""
+    """The wait that the server asked for; honoured up to a limit."""
 
 
 # The connection that stands.
@@ -169,12 +169,12 @@ class TransportLost(OfLease):
 
 @dataclass(frozen=True, slots=True)
 class SessionExpired(OfLease):
-    """The server forgot the session and refused a request for it; nothing failed."""
+    """The server no longer knows the session and refused a request; nothing failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListChanged(Event):
-    """The server says that its list is another one now."""
+    """The server says that its list changed."""
 
     generation: int
 
@@ -188,7 +188,7 @@ class RefreshSucceeded(OfLease):
 
 @dataclass(frozen=True, slots=True)
 class RefreshFailed(OfLease):
-    """Could not be listed again."""
+    """A repeated listing failed."""
 
     status: FailureStatus = "transient"
     reason: str = ""
@@ -208,7 +208,7 @@ class LivenessFailed(OfLease):
 
 @dataclass(frozen=True, slots=True)
 class Closed(Event):
-    """A connection or a dial that was given up is gone, cleanly or with an error."""
+    """A detached connection or dial is closed, cleanly or with an error."""
 
     generation: int
     error: str = ""
@@ -216,7 +216,7 @@ class Closed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Looked(Event):
-    """One bare TCP connect was tried."""
+    """One address check ended: a bare TCP connect."""
 
     look: int
     listening: bool
@@ -238,7 +238,7 @@ class CallCompleted(OfLease):
 
 
 @dataclass(frozen=True, slots=True)
-class CallFailed(OfLease):
+class CallTransportFailed(OfLease):
     """A call failed at the transport, on a connection that still stands."""
 
     reason: str = ""
@@ -259,70 +259,70 @@ class RetryDue(Event):
 
 @dataclass(frozen=True, slots=True)
 class SelfProbeDue(Event):
-    """A parked server is due for a try."""
+    """The hub's own try of a parked server is due."""
 
 
 @dataclass(frozen=True, slots=True)
-class LookDue(Event):
-    """A server that refused the connection is due for a look."""
+class AddressCheckDue(Event):
+    """An address check of a server that refused the connection is due."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefreshDue(Event):
-    """The listing is due to be read again."""
+    """The periodic listing is due."""
 
 
 @dataclass(frozen=True, slots=True)
 class StandingDue(Event):
-    """The connection has stood long enough to forget the past."""
+    """The connection has stood long enough to forget earlier failures."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdleDue(Event):
-    """A lazy server may have been unused for long enough."""
+    """A lazy server may have been unused long enough to stop it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloseOverdue(Event):
-    """A close takes longer than anyone will wait."""
+    """A close takes longer than its limit."""
 
 
 # Judgements.
 
 
 @dataclass(frozen=True, slots=True)
-class Rested(Event):
+class WentIdle(Event):
     """No connection is needed until the next call."""
 
 
 @dataclass(frozen=True, slots=True)
-class Faltered(Event):
-    """Failed too often in a row: the connection still stands, and is given up."""
+class FailedRepeatedly(Event):
+    """Too many consecutive failures: the connection still stands and is given up."""
 
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class GaveUp(Event):
-    """The budget is spent, or there was no hope from the start."""
+class Parked(Event):
+    """The reconnect budget is spent, or the first dial failed permanently: the server is parked."""
 
     reason: str = ""
     refused: bool = False
     transient: bool = False
-    """The dial that failed last might have gone well a moment later."""
+    """The last failed dial failed on transient evidence."""
     retry_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Denied(Event):
-    """Loading was refused on policy: trying again will not change it."""
+    """Loading was denied: a retry does not change that."""
 
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Emptied(Event):
-    """The last connection that was being closed is gone."""
+class AllClosed(Event):
+    """The last connection of a server that is being disabled is closed."""
 
     generation: int = 0
     error: str = ""

@@ -1,8 +1,8 @@
-"""The life of a server, as one table: state x event -> state.
+"""The lifecycle of a server as one table: state x event -> state.
 
-``MOVES`` is the whole lifecycle at a glance, and what the diagram in the docs is drawn from;
-``STAYS`` lists what a state takes without leaving. A pair that stands in neither raises
-``IllegalTransition`` before anything has changed.
+``MOVES`` holds the changes of state; the diagram in the docs is generated from it. ``STAYS`` lists
+the events that leave the state as it is. A pair in neither raises ``IllegalTransition`` before
+anything has changed.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from enum import Enum
 from typing import TypeAlias
 
 from holdfast.core.lifecycle.events import (
+    AddressCheckDue,
+    AllClosed,
     CallCompleted,
-    CallFailed,
     CallTimedOut,
+    CallTransportFailed,
     CallWaiting,
     Closed,
     CloseOverdue,
@@ -23,24 +25,21 @@ from holdfast.core.lifecycle.events import (
     DialFailed,
     DialSucceeded,
     DisableRequested,
-    Emptied,
     EnableRequested,
     Event,
-    Faltered,
-    GaveUp,
+    FailedRepeatedly,
     IdleDue,
     ListChanged,
     LivenessConfirmed,
     LivenessFailed,
     LoginSucceeded,
-    LookDue,
     Looked,
+    Parked,
     ReconnectRequested,
     RefreshDue,
     RefreshFailed,
     RefreshSucceeded,
     RemoveRequested,
-    Rested,
     RetryDue,
     SelfProbeDue,
     SessionExpired,
@@ -48,32 +47,33 @@ from holdfast.core.lifecycle.events import (
     StandingDue,
     StartRequested,
     TransportLost,
+    WentIdle,
 )
 
 __all__ = ["MOVES", "STAYS", "TRANSITIONS", "IllegalTransition", "State", "next_state"]
 
 
 class State(Enum):
-    """Where a server stands."""
+    """The state of a server."""
 
     DISCONNECTED = "disconnected"
-    """Nothing is under way: not started yet, or stopped for good."""
+    """Nothing is under way: not started yet, or stopped."""
     CONNECTING = "connecting"
-    """A dial is under way that no reconnect budget pays for."""
+    """A dial is under way that is not charged to the reconnect budget."""
     CONNECTED = "connected"
     """A connection stands."""
     RECONNECTING = "reconnecting"
-    """No connection, and the hub is working on it: dialing, or waiting to dial."""
+    """No connection; the hub dials, or waits for the next dial."""
     DENIED = "denied"
-    """Loading was refused on policy; nothing is tried until a person changes something."""
+    """Loading was denied; nothing is tried until a person changes something."""
     PERMANENTLY_FAILED = "permanently_failed"
-    """Parked: tried slowly by itself, and by a call after the cooldown."""
+    """Parked: the hub tries it slowly, and a call may try it after the cooldown."""
     IDLE = "idle"
-    """A lazy server that nobody uses: no connection, its tools listed."""
+    """A lazy server that is not in use: no connection, its tools listed."""
     DISABLING = "disabling"
-    """Switched off; its connection is being closed."""
+    """Disabled by its user; its connection is being closed."""
     DISABLED = "disabled"
-    """Switched off."""
+    """Disabled by its user."""
 
 
 class IllegalTransition(Exception):
@@ -94,31 +94,31 @@ _ENABLED: Row = {**_ANY, DisableRequested: State.DISABLING}
 MOVES: Mapping[State, Row] = {
     State.DISCONNECTED: {
         StartRequested: State.CONNECTING,
-        Rested: State.IDLE,
+        WentIdle: State.IDLE,
         ReconnectRequested: State.CONNECTING,
         DisableRequested: State.DISABLING,
     },
     State.CONNECTING: {
         DialSucceeded: State.CONNECTED,
         DialFailed: State.RECONNECTING,
-        GaveUp: State.PERMANENTLY_FAILED,
+        Parked: State.PERMANENTLY_FAILED,
         Denied: State.DENIED,
         **_ENABLED,
     },
     State.CONNECTED: {
         TransportLost: State.RECONNECTING,
-        Faltered: State.RECONNECTING,
+        FailedRepeatedly: State.RECONNECTING,
         SessionExpired: State.RECONNECTING,
         ReconnectRequested: State.RECONNECTING,
-        GaveUp: State.PERMANENTLY_FAILED,
+        Parked: State.PERMANENTLY_FAILED,
         Denied: State.DENIED,
-        Rested: State.IDLE,
+        WentIdle: State.IDLE,
         ConfigChanged: State.CONNECTING,
         **_ENABLED,
     },
     State.RECONNECTING: {
         DialSucceeded: State.CONNECTED,
-        GaveUp: State.PERMANENTLY_FAILED,
+        Parked: State.PERMANENTLY_FAILED,
         Denied: State.DENIED,
         ConfigChanged: State.CONNECTING,
         **_ENABLED,
@@ -144,7 +144,7 @@ MOVES: Mapping[State, Row] = {
         ConfigChanged: State.CONNECTING,
         **_ENABLED,
     },
-    State.DISABLING: {Emptied: State.DISABLED, CloseOverdue: State.DISABLED, **_ANY},
+    State.DISABLING: {AllClosed: State.DISABLED, CloseOverdue: State.DISABLED, **_ANY},
     State.DISABLED: {EnableRequested: State.CONNECTING, **_ANY},
 }
 
@@ -161,7 +161,7 @@ STAYS: Mapping[State, frozenset[type[Event]]] = {
             LoginSucceeded,
             CallWaiting,
             CallCompleted,
-            CallFailed,
+            CallTransportFailed,
             CallTimedOut,
             LivenessConfirmed,
             LivenessFailed,
@@ -178,7 +178,7 @@ STAYS: Mapping[State, frozenset[type[Event]]] = {
         {
             DialFailed,
             RetryDue,
-            LookDue,
+            AddressCheckDue,
             Looked,
             ReconnectRequested,
             EnableRequested,
@@ -190,7 +190,7 @@ STAYS: Mapping[State, frozenset[type[Event]]] = {
     ),
     State.DENIED: frozenset({EnableRequested, Closed}),
     State.PERMANENTLY_FAILED: frozenset(
-        {GaveUp, SelfProbeDue, LookDue, Looked, EnableRequested, CallWaiting, ListChanged, Closed}
+        {Parked, SelfProbeDue, AddressCheckDue, Looked, EnableRequested, CallWaiting, ListChanged, Closed}
     ),
     State.IDLE: frozenset({EnableRequested, LoginSucceeded, Closed}),
     State.DISABLING: frozenset(
@@ -203,7 +203,7 @@ TRANSITIONS: Mapping[State, Row] = {state: {**dict.fromkeys(STAYS[state], state)
 
 
 def next_state(state: State, event: type[Event]) -> State:
-    """Where this event leads; raises ``IllegalTransition`` for a pair that the table does not have."""
+    """The state after this event; ``IllegalTransition`` for a pair that the table does not have."""
     try:
         return TRANSITIONS[state][event]
     except KeyError:

@@ -75,7 +75,7 @@ def test_a_connection_that_inherits_a_trip_and_does_not_answer_is_given_up_since
 
 
 @pytest.mark.requirement("LIFE-10")
-def test_a_connection_that_answered_is_no_longer_in_doubt(back_after_an_outage: Machine) -> None:
+def test_a_connection_that_answered_is_no_longer_suspect(back_after_an_outage: Machine) -> None:
     machine = back_after_an_outage
     generation = machine.connection
     assert generation is not None

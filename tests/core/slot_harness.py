@@ -63,15 +63,15 @@ Happening = Event | Asked | Settled
 
 
 class Property(Protocol):
-    """Something that must hold whatever happens; ``after`` raises AssertionError where it does not."""
+    """Something that must always hold; ``after`` raises AssertionError where it does not."""
 
-    def before(self, world: World, happening: Happening) -> None: ...
+    def before(self, slot: SlotHarness, happening: Happening) -> None: ...
 
-    def after(self, world: World, happening: Happening, effects: tuple[Effect, ...]) -> None: ...
+    def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None: ...
 
 
-class World:
-    """One machine and everything that it was told and said."""
+class SlotHarness:
+    """One machine, its events and its effects."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class World:
     # What happens.
 
     def send(self, event: Event, *, chance: float = 0.0) -> tuple[Effect, ...]:
-        """Something happened."""
+        """An event arrives."""
         self._before(event)
         known = self.is_current(event)
         if isinstance(event, DialSucceeded):
@@ -274,15 +274,15 @@ def listing(generation: int, *tools: str) -> Listing:
     return Listing(server=SERVER, generation=generation, tools=tuple(Item(tool) for tool in tools))
 
 
-def started(lifecycle: LifecyclePolicy | None = None, *, listed: bool = False) -> World:
-    """A world whose server is being dialed for the first time."""
-    world = World(lifecycle=lifecycle, listed=listed)
-    world.send(StartRequested())
-    return world
+def started(lifecycle: LifecyclePolicy | None = None, *, listed: bool = False) -> SlotHarness:
+    """A slot whose server is being dialed for the first time."""
+    slot = SlotHarness(lifecycle=lifecycle, listed=listed)
+    slot.send(StartRequested())
+    return slot
 
 
-def connected(lifecycle: LifecyclePolicy | None = None) -> World:
-    """A world whose server is connected and lists two tools."""
-    world = started(lifecycle)
-    world.connect("read", "write")
-    return world
+def connected(lifecycle: LifecyclePolicy | None = None) -> SlotHarness:
+    """A slot whose server is connected and lists two tools."""
+    slot = started(lifecycle)
+    slot.connect("read", "write")
+    return slot

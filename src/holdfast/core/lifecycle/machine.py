@@ -1,0 +1,774 @@
+"""One server's lifecycle: takes events, changes its state by the table, answers with effects.
+
+``Lifecycle`` holds the state of a slot. ``judge`` says what an event amounts to, ``act`` what follows
+from it. Pure: no I/O, no clock, no tasks. Time and chance are arguments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.backoff import RETRY_AFTER_CAP
+from holdfast.core.lifecycle.effects import (
+    Cause,
+    CheckLiveness,
+    Close,
+    CloseFailed,
+    Dial,
+    Effect,
+    Emit,
+    Publish,
+    RefreshNow,
+    Reinstate,
+    Reject,
+    RejectReason,
+    RetryPlanned,
+    StopWatch,
+    Transition,
+    WakeAt,
+    Watch,
+    Withdraw,
+)
+from holdfast.core.lifecycle.events import (
+    AddressCheckDue,
+    AllClosed,
+    CallCompleted,
+    CallTimedOut,
+    CallTransportFailed,
+    CallWaiting,
+    Closed,
+    CloseOverdue,
+    Command,
+    ConfigChanged,
+    Denied,
+    DialFailed,
+    DialSucceeded,
+    DisableRequested,
+    EnableRequested,
+    Event,
+    FailedRepeatedly,
+    IdleDue,
+    ListChanged,
+    LivenessConfirmed,
+    LivenessFailed,
+    LoginSucceeded,
+    Looked,
+    OfDial,
+    OfLease,
+    Parked,
+    ReconnectRequested,
+    RefreshDue,
+    RefreshFailed,
+    RefreshSucceeded,
+    RemoveRequested,
+    RetryDue,
+    SelfProbeDue,
+    SessionExpired,
+    ShutdownRequested,
+    StandingDue,
+    StartRequested,
+    Tick,
+    TransportLost,
+    WentIdle,
+)
+from holdfast.core.lifecycle.policy import AddressWatch, LifecyclePolicy, Timers, shortened
+from holdfast.core.lifecycle.table import TRANSITIONS, State, next_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+__all__ = ["Dialing", "LeaseState", "Lifecycle", "Step", "adopt_policy", "judge", "lost_session", "renewed_without_use"]
+
+
+@dataclass(slots=True)
+class Dialing:
+    """The dial that is under way."""
+
+    generation: int
+    cause: Cause
+    again: bool = False
+    """New credentials arrived during the dial: if it fails, dial once more."""
+    retry_at: float | None = None
+    """The time of the reconnect that was planned before this dial began."""
+    notices: int = 0
+    """The number of ``list_changed`` notices so far."""
+
+
+@dataclass(slots=True)
+class LeaseState:
+    """The connection that stands: what the lifecycle remembers of it."""
+
+    generation: int
+    cause: Cause
+    listed_at: float
+    proven: bool = False
+    """It has stood for a while, or completed a user's call: earlier failures are forgotten."""
+    failures: int = 0
+    refreshing: bool = False
+    checking: bool = False
+    suspect: bool = False
+    """The breaker refuses calls because of earlier failures. No call can test this connection: one failed
+    liveness check ends it."""
+    notices: int = 0
+    covered: int = 0
+    """How many of those notices are older than the last good listing."""
+    covering: int = 0
+    """How many are older than the listing that is under way."""
+
+
+@dataclass(slots=True)
+class Step:
+    """The handling of one event: the time, the chance, and the effects so far."""
+
+    now: float
+    chance: float
+    effects: list[Effect] = field(default_factory=list)
+
+    def do(self, *effects: Effect) -> None:
+        """Add effects."""
+        self.effects += effects
+
+
+class Lifecycle:
+    """The state of one server's slot and the decisions about it. No I/O, no clock, no tasks."""
+
+    def __init__(self, server: str, policy: LifecyclePolicy | None = None, *, listed: bool = False) -> None:
+        self.server = server
+        self.policy = policy or LifecyclePolicy()
+        self.state = State.DISCONNECTED
+        self.reason = ""
+        self.generation = 0
+        self.attempts = 0
+        self.listed = listed
+        self.ever_connected = False
+        self.stopped = False
+        self.enable_next = False
+        self.immediate_at: float | None = None
+        self.parked_until = 0.0
+        self.dial: Dialing | None = None
+        self.lease: LeaseState | None = None
+        self.closing: set[int] = set()
+        self.calls = 0
+        self.last_used = 0.0
+        self.timers = Timers()
+        self.address_watch = AddressWatch()
+        self._armed: float | None = None
+
+    def __repr__(self) -> str:
+        attempt = f" attempt={self.attempts}" if self.attempts else ""
+        return f"<Lifecycle {self.server!r} {self.state.value}{attempt} gen={self.generation}>"
+
+    def handle(self, event: Event, now: float, *, chance: float = 0.0) -> tuple[Effect, ...]:
+        """Take an event. ``IllegalTransition``: the table forbids it, and nothing changed."""
+        events = self.due(now) if isinstance(event, Tick) else (event,)
+        effects = [effect for each in events for effect in self.apply(each, now, chance=chance)]
+        return (*effects, *self.wake())
+
+    def apply(self, event: Event, now: float, *, chance: float = 0.0) -> list[Effect]:
+        """Take any event but a tick, and plan no wake-up."""
+        if self.is_stale(event):
+            return self._discard(event)
+        judged = judge(self, event, now)
+        new = next_state(self.state, type(judged))
+        step = Step(now, chance)
+        self._change_state(new, judged, step)
+        act(self, judged, step)
+        return step.effects
+
+    def due(self, now: float) -> Iterator[Event]:
+        """The timer events that are due, each after the one before has been handled."""
+        self._armed = None
+        while (event := self.timers.pop(now)) is not None:
+            yield event
+
+    def wake(self) -> tuple[WakeAt, ...]:
+        """The next wake-up, if its time changed."""
+        earliest = self.timers.earliest()
+        if earliest == self._armed:
+            return ()
+        self._armed = earliest
+        return (WakeAt(earliest),)
+
+    def is_stale(self, event: Event) -> bool:
+        """Whether the event belongs to a dial, a connection or an address check that is not the current one."""
+        if self.stopped:
+            return not isinstance(event, Closed)
+        match event:
+            case OfDial(generation=generation):
+                return self.dial is None or self.dial.generation != generation
+            case Looked(look=look):
+                return self.address_watch.pending != look
+            case ListChanged(generation=generation):
+                return generation not in self._live()
+            case OfLease(generation=generation):
+                return self.lease is None or self.lease.generation != generation
+        return False
+
+    # Steps that several events share. Only the functions below and the tests call these.
+
+    def begin_dial(self, cause: Cause, step: Step) -> None:
+        """Dial now; all other planned dials wait for its end."""
+        retry_at = self.timers.at(RetryDue)
+        self.timers.drop(RetryDue, SelfProbeDue, AddressCheckDue)
+        self.stop_address_check(self.address_watch.interrupt(), step)
+        self.generation += 1
+        self.dial = Dialing(self.generation, cause, retry_at=retry_at)
+        step.do(Dial(self.generation, cause))
+
+    def detach(self, step: Step) -> None:
+        """Detach the connection and the dial, if there are any, then close them."""
+        live = self._live()
+        self.lease = self.dial = None
+        self.closing.update(live)
+        step.do(*[Close(generation) for generation in live])
+
+    def plan_retry(
+        self, step: Step, *, share: float = 1.0, planned: float | None = None, retry_after: float | None = None
+    ) -> None:
+        """Plan a reconnect: after the backoff (or a share of it), or at the time planned before if that is ahead."""
+        delay = shortened(share * self.policy.backoff[self.attempts], self.policy, step.chance)
+        if planned is not None and planned > step.now:
+            delay = planned - step.now
+        delay = max(delay, min(retry_after or 0.0, RETRY_AFTER_CAP))
+        self.timers.set(RetryDue, step.now + delay)
+        step.do(Emit(RetryPlanned(server=self.server, attempt=self.attempts + 1, delay=delay, at=step.now)))
+
+    def plan_self_probe(self, step: Step) -> None:
+        """Plan the hub's own slow try of a parked server."""
+        if self.policy.self_probe is not None:
+            delay = shortened(self.policy.self_probe, self.policy, step.chance)
+            self.timers.set(SelfProbeDue, step.now + delay)
+
+    def plan_address_check(self, step: Step, *, refused: bool, transient: bool, retry_after: float | None) -> None:
+        """Watch the address of a server that refused. Once it listens again, dial it for a while until it is ready.
+
+        No other fault can be seen from outside.
+        """
+        at: float | None = None
+        if refused and self.policy.watchable:
+            at = self.address_watch.refused(step.now, self.policy, known=self.ever_connected)
+        elif transient and self.address_watch.watching:
+            at = self.address_watch.not_ready(step.now, self.policy)
+        if at is None:
+            self.end_watch(step)
+        else:
+            self.timers.set(AddressCheckDue, max(at, step.now + min(retry_after or 0.0, RETRY_AFTER_CAP)))
+
+    def end_watch(self, step: Step) -> None:
+        """Stop watching the address."""
+        self.timers.drop(AddressCheckDue)
+        self.stop_address_check(self.address_watch.end(), step)
+
+    def stop_address_check(self, look: int | None, step: Step) -> None:
+        """Cancel the address check that is under way, if there is one."""
+        if look is not None:
+            step.do(StopWatch(look))
+
+    def plan_refresh(self, lease: LeaseState, step: Step) -> None:
+        """Plan the next listing: soon after a ``list_changed`` notice, else after the period."""
+        if lease.notices > lease.covered:
+            # A failed listing is repeated more slowly: the third failure gives the connection up.
+            spacing = self.policy.refresh_spacing * 2**lease.failures
+            self.timers.hasten(RefreshDue, max(step.now, lease.listed_at + spacing))
+        elif self.policy.refresh is not None:
+            self.timers.set(RefreshDue, step.now + shortened(self.policy.refresh, self.policy, step.chance))
+
+    def check_suspect(self, *, failures: int) -> list[Effect]:
+        """Check the liveness of a connection that the breaker holds responsible for earlier failures.
+
+        The breaker has tripped, though fewer than ``failures`` calls failed on this connection.
+        """
+        lease = self.lease
+        if lease is None or lease.failures + 1 >= failures:
+            return []
+        checking, lease.checking, lease.suspect = lease.checking, True, True
+        return [] if checking else [CheckLiveness(lease.generation)]
+
+    def charge_due(self) -> int:
+        """What the budget is charged if the current dial fails, or the current connection dies, now.
+
+        Only a reconnect is charged. A reconnect fails too if its connection dies before it is proven.
+        """
+        if self.dial is not None:
+            return int(self.dial.cause is Cause.RECONNECT and not self.dial.again)
+        if self.lease is not None:
+            return int(self.lease.cause is Cause.RECONNECT and not self.lease.proven)
+        return 0
+
+    def charge(self) -> None:
+        """Charge the budget."""
+        self.attempts = min(self.attempts + self.charge_due(), len(self.policy.backoff))
+
+    def budget_spent(self) -> bool:
+        """Whether the next charge uses up the budget."""
+        return self.attempts + self.charge_due() >= len(self.policy.backoff)
+
+    def mark_proven(self, lease: LeaseState) -> None:
+        """The connection is proven: the budget is full again."""
+        self.attempts = 0
+        lease.proven = True
+
+    def _live(self) -> list[int]:
+        return [part.generation for part in (self.lease, self.dial) if part is not None]
+
+    def _change_state(self, new: State, event: Event, step: Step) -> None:
+        old, self.state = self.state, new
+        reason: str = getattr(event, "reason", "")
+        if new is not State.CONNECTED:
+            self.reason = reason or self.reason
+        if new is old:
+            return
+        if new in _WELL:
+            self.reason = ""
+        self.timers.keep(TRANSITIONS[new])
+        step.do(
+            Emit(
+                Transition(
+                    server=self.server,
+                    old=old,
+                    new=new,
+                    cause=type(event).__name__,
+                    at=step.now,
+                    generation=self.generation,
+                    reason=reason,
+                )
+            )
+        )
+
+    def _discard(self, event: Event) -> list[Effect]:
+        if isinstance(event, DialSucceeded):
+            # Only this event knows the connection: without a close it would never end.
+            self.closing.add(event.generation)
+            return [Close(event.generation)]
+        if isinstance(event, Command):
+            return [Reject(event, RejectReason.STOPPED)]
+        return []
+
+
+_WELL = frozenset({State.CONNECTED, State.IDLE, State.DISABLING})
+
+
+def judge(life: Lifecycle, event: Event, now: float) -> Event:
+    """What an event amounts to: the same event, or a judgement that the table has a row for.
+
+    Reads the lifecycle and changes nothing: an event that the table then forbids leaves no trace.
+    """
+    match event:
+        case StartRequested():
+            return WentIdle() if _may_rest(life) else event
+        case DialFailed():
+            return _judge_failed_dial(life, event)
+        case TransportLost():
+            return _judge_loss(life, event)
+        case SessionExpired():
+            return _judge_loss(life, lost_session(event)) if renewed_without_use(life) else event
+        case RefreshFailed(status="denied"):
+            return Denied(event.reason)
+        case RefreshFailed() | CallTransportFailed() | LivenessFailed():
+            return _judge_failure(life, event)
+        case IdleDue():
+            return WentIdle() if _unused(life, now) else event
+        case Closed():
+            return _judge_close(life, event)
+    return event
+
+
+def renewed_without_use(life: Lifecycle) -> bool:
+    """Whether the connection was made to renew a session and has completed no call since."""
+    lease = life.lease
+    return lease is not None and lease.cause is Cause.SESSION and not lease.proven
+
+
+def lost_session(event: SessionExpired) -> TransportLost:
+    """One expiry is normal; a session that expires right after its renewal is a lost connection."""
+    return TransportLost(event.generation, "its sessions expire as soon as they are made")
+
+
+def _may_rest(life: Lifecycle) -> bool:
+    """A lazy server may stay idle only if its tools are known."""
+    return life.policy.lazy and life.listed and life.state is State.DISCONNECTED
+
+
+def _judge_failed_dial(life: Lifecycle, event: DialFailed) -> Event:
+    if life.dial is not None and life.dial.again:
+        return event
+    if event.status == "denied":
+        return Denied(event.reason)
+    no_hope = event.status == "permanent" and not life.ever_connected
+    if not (no_hope or life.budget_spent()):
+        return event
+    return Parked(event.reason, event.refused, event.status == "transient", event.retry_after)
+
+
+def _judge_loss(life: Lifecycle, event: TransportLost) -> Event:
+    return Parked(event.reason) if life.budget_spent() else event
+
+
+def _judge_failure(life: Lifecycle, event: RefreshFailed | CallTransportFailed | LivenessFailed) -> Event:
+    lease = life.lease
+    failures = 1 + (lease.failures if lease is not None else 0)
+    unanswered = isinstance(event, LivenessFailed) and lease is not None and lease.suspect
+    if failures < life.policy.failures and not unanswered:
+        return event
+    return Parked(event.reason) if life.budget_spent() else FailedRepeatedly(event.reason)
+
+
+def _unused(life: Lifecycle, now: float) -> bool:
+    # The same sum as the timer's: a rounding difference would make the timer fire for ever.
+    return life.calls == 0 and life.last_used + life.policy.idle_after <= now
+
+
+def _judge_close(life: Lifecycle, event: Closed) -> Event:
+    last = life.closing <= {event.generation}
+    return AllClosed(event.generation, event.error) if last and life.state is State.DISABLING else event
+
+
+def act(life: Lifecycle, event: Event, step: Step) -> None:
+    """Perform what follows from an event. The state is the new one already; the event is current and allowed."""
+    kind = type(event)
+    if kind in _ON_DIAL and life.dial is not None:
+        _ON_DIAL[kind](life, life.dial, event, step)
+    elif kind in ON_LEASE and life.lease is not None:
+        act_on_lease(life, life.lease, event, step)
+    else:
+        _ACTIONS[kind](life, event, step)
+
+
+# Commands.
+
+
+def _start(life: Lifecycle, _: StartRequested, step: Step) -> None:
+    life.begin_dial(Cause.START, step)
+
+
+def _reconnect(life: Lifecycle, event: ReconnectRequested, step: Step) -> None:
+    if life.state in _OFF:
+        step.do(Reject(event, RejectReason.DISABLED))
+    elif life.dial is not None:
+        life.dial.cause = Cause.MANUAL
+    else:
+        life.detach(step)
+        life.begin_dial(Cause.MANUAL, step)
+
+
+def _enable(life: Lifecycle, _: EnableRequested, step: Step) -> None:
+    if life.state is State.DISABLING:
+        life.enable_next = True
+    elif life.state is State.CONNECTING and life.dial is None:
+        _reset_budget(life)
+        step.do(Reinstate())
+        life.begin_dial(Cause.ENABLE, step)
+
+
+def _disable(life: Lifecycle, _: DisableRequested, step: Step) -> None:
+    life.enable_next = False
+    if life.state is State.DISABLED or CloseOverdue in life.timers:
+        return
+    step.do(Withdraw())
+    life.end_watch(step)
+    life.detach(step)
+    if life.closing:
+        life.timers.set(CloseOverdue, step.now + life.policy.close_patience)
+    else:
+        step.do(*life.apply(AllClosed(), step.now, chance=step.chance))
+
+
+def _login(life: Lifecycle, _: LoginSucceeded, step: Step) -> None:
+    if life.dial is not None:
+        # The dial may use the old credentials, and a second dial beside it is not allowed.
+        life.dial.again = True
+    elif life.state in _TRYING:
+        life.begin_dial(Cause.LOGIN, step)
+
+
+def _reconfigure(life: Lifecycle, event: ConfigChanged, step: Step) -> None:
+    life.policy = replace(life.policy, lazy=event.lazy, watchable=event.watchable)
+    life.ever_connected = False
+    if life.state is State.CONNECTING:
+        _reset_budget(life)
+        life.end_watch(step)
+        life.detach(step)
+        life.begin_dial(Cause.CONFIG, step)
+
+
+def _remove(life: Lifecycle, _: RemoveRequested, step: Step) -> None:
+    step.do(Withdraw(removed=True))
+    _stop(life, step)
+
+
+def _shut_down(life: Lifecycle, _: ShutdownRequested, step: Step) -> None:
+    _stop(life, step)
+
+
+def _stop(life: Lifecycle, step: Step) -> None:
+    life.stopped = True
+    life.end_watch(step)
+    life.detach(step)
+
+
+def _reset_budget(life: Lifecycle) -> None:
+    life.attempts = 0
+    life.reason = ""
+
+
+# Dials.
+
+
+def _dial_succeeded(life: Lifecycle, dial: Dialing, event: DialSucceeded, step: Step) -> None:
+    life.dial = None
+    life.lease = lease = LeaseState(dial.generation, dial.cause, listed_at=step.now, notices=dial.notices)
+    life.ever_connected = life.listed = True
+    life.last_used = max(life.last_used, step.now)
+    life.end_watch(step)
+    life.timers.set(StandingDue, step.now + life.policy.standing)
+    if life.policy.lazy:
+        life.timers.set(IdleDue, step.now + life.policy.idle_after)
+    life.plan_refresh(lease, step)
+    step.do(Publish(event.generation, event.listing))
+
+
+def _dial_failed(life: Lifecycle, dial: Dialing, event: DialFailed, step: Step) -> None:
+    life.charge()
+    life.dial = None
+    if dial.again:
+        life.begin_dial(Cause.LOGIN, step)
+        return
+    life.plan_retry(step, planned=dial.retry_at, retry_after=event.retry_after)
+    transient = event.status == "transient"
+    life.plan_address_check(step, refused=event.refused, transient=transient, retry_after=event.retry_after)
+
+
+def _park(life: Lifecycle, event: Parked, step: Step) -> None:
+    life.charge()
+    life.dial = None
+    life.detach(step)
+    life.parked_until = step.now + life.policy.parked
+    life.plan_self_probe(step)
+    life.plan_address_check(step, refused=event.refused, transient=event.transient, retry_after=event.retry_after)
+
+
+def _denied(life: Lifecycle, _: Denied, step: Step) -> None:
+    life.dial = None
+    life.detach(step)
+    life.end_watch(step)
+
+
+def _retry(life: Lifecycle, _: RetryDue, step: Step) -> None:
+    life.begin_dial(Cause.RECONNECT, step)
+
+
+def _self_probe(life: Lifecycle, _: SelfProbeDue, step: Step) -> None:
+    life.begin_dial(Cause.SELF_PROBE, step)
+
+
+def _check_address(life: Lifecycle, _: AddressCheckDue, step: Step) -> None:
+    if life.address_watch.starting:
+        life.begin_dial(Cause.WATCH, step)
+    else:
+        step.do(Watch(life.address_watch.begin_check(step.now)))
+
+
+def _address_checked(life: Lifecycle, event: Looked, step: Step) -> None:
+    if event.listening:
+        life.address_watch.pending = None
+        life.begin_dial(Cause.WATCH, step)
+    else:
+        life.timers.set(AddressCheckDue, life.address_watch.not_listening(step.now, life.policy))
+
+
+# The connection that stands.
+
+
+def _lost(life: Lifecycle, _: TransportLost, step: Step) -> None:
+    life.charge()
+    life.detach(step)
+    if life.immediate_at is None or step.now - life.immediate_at >= life.policy.standing:
+        life.immediate_at = step.now
+        life.begin_dial(Cause.RECONNECT, step)
+    else:
+        life.plan_retry(step, share=1.0 if life.attempts else life.policy.after_loss)
+
+
+def _failed_repeatedly(life: Lifecycle, _: FailedRepeatedly, step: Step) -> None:
+    life.charge()
+    life.detach(step)
+    life.plan_retry(step)
+
+
+def _session_expired(life: Lifecycle, _: SessionExpired, step: Step) -> None:
+    life.detach(step)
+    life.begin_dial(Cause.SESSION, step)
+
+
+def _list_changed(life: Lifecycle, _: ListChanged, step: Step) -> None:
+    if life.dial is not None:
+        life.dial.notices += 1
+    elif life.lease is not None:
+        life.lease.notices += 1
+        if not life.lease.refreshing:
+            life.plan_refresh(life.lease, step)
+
+
+def _closed(life: Lifecycle, event: Closed | AllClosed, step: Step) -> None:
+    life.closing.discard(event.generation)
+    if event.error:
+        step.do(Emit(CloseFailed(server=life.server, generation=event.generation, error=event.error, at=step.now)))
+
+
+def _disabled(life: Lifecycle, event: AllClosed | CloseOverdue, step: Step) -> None:
+    if isinstance(event, AllClosed):
+        _closed(life, event, step)
+    if life.enable_next:
+        life.enable_next = False
+        step.do(*life.apply(EnableRequested(), step.now, chance=step.chance))
+
+
+# Calls.
+
+
+def _call_waiting(life: Lifecycle, event: CallWaiting, step: Step) -> None:
+    if life.dial is not None or life.lease is not None:
+        return
+    if life.state is State.CONNECTING:
+        life.begin_dial(Cause.FIRST_USE, step)
+    elif event.probe or life.state is State.PERMANENTLY_FAILED:
+        life.begin_dial(Cause.PROBE, step)
+
+
+def _idle_later(life: Lifecycle, _: IdleDue, step: Step) -> None:
+    since = step.now if life.calls else life.last_used
+    life.timers.set(IdleDue, since + life.policy.idle_after)
+
+
+def _go_idle(life: Lifecycle, _: WentIdle, step: Step) -> None:
+    life.detach(step)
+
+
+_OFF = frozenset({State.DISABLING, State.DISABLED})
+_TRYING = frozenset({State.CONNECTING, State.RECONNECTING})
+
+# The key decides the type of the event. No annotation of a mapping can express that.
+_ACTIONS: Mapping[type[Event], Callable[[Lifecycle, Any, Step], None]] = {
+    StartRequested: _start,
+    ReconnectRequested: _reconnect,
+    EnableRequested: _enable,
+    DisableRequested: _disable,
+    LoginSucceeded: _login,
+    ConfigChanged: _reconfigure,
+    RemoveRequested: _remove,
+    ShutdownRequested: _shut_down,
+    Parked: _park,
+    Denied: _denied,
+    RetryDue: _retry,
+    SelfProbeDue: _self_probe,
+    AddressCheckDue: _check_address,
+    Looked: _address_checked,
+    TransportLost: _lost,
+    FailedRepeatedly: _failed_repeatedly,
+    SessionExpired: _session_expired,
+    ListChanged: _list_changed,
+    Closed: _closed,
+    AllClosed: _disabled,
+    CloseOverdue: _disabled,
+    CallWaiting: _call_waiting,
+    IdleDue: _idle_later,
+    WentIdle: _go_idle,
+}
+_ON_DIAL: Mapping[type[Event], Callable[[Lifecycle, Dialing, Any, Step], None]] = {
+    DialSucceeded: _dial_succeeded,
+    DialFailed: _dial_failed,
+}
+
+
+ON_LEASE: frozenset[type[Event]] = frozenset(
+    {
+        CallCompleted,
+        CallTransportFailed,
+        CallTimedOut,
+        LivenessConfirmed,
+        LivenessFailed,
+        RefreshDue,
+        RefreshFailed,
+        RefreshSucceeded,
+        StandingDue,
+    }
+)
+
+
+def act_on_lease(life: Lifecycle, lease: LeaseState, event: Event, step: Step) -> None:
+    """Perform what follows from an event of a standing connection. None of these changes the state."""
+    match event:
+        case RefreshDue():
+            _refresh(lease, step)
+        case RefreshSucceeded():
+            _refreshed(life, lease, event, step)
+        case RefreshFailed():
+            lease.refreshing = False
+            lease.failures += 1
+            life.plan_refresh(lease, step)
+        case CallTimedOut():
+            _check(lease, step)
+        case LivenessConfirmed():
+            lease.checking = lease.suspect = False
+            lease.failures = 0
+        case LivenessFailed():
+            lease.checking = False
+            lease.failures += 1
+        case CallTransportFailed():
+            lease.failures += 1
+        case CallCompleted():
+            lease.failures = 0
+            life.timers.drop(StandingDue)
+            life.mark_proven(lease)
+        case StandingDue():
+            life.mark_proven(lease)
+
+
+def _refresh(lease: LeaseState, step: Step) -> None:
+    lease.refreshing = True
+    lease.covering = lease.notices
+    lease.listed_at = step.now
+    step.do(RefreshNow(lease.generation))
+
+
+def _refreshed(life: Lifecycle, lease: LeaseState, event: RefreshSucceeded, step: Step) -> None:
+    lease.refreshing = False
+    lease.covered = lease.covering
+    lease.failures = 0
+    if event.listing is not None:
+        step.do(Publish(event.generation, event.listing))
+    life.plan_refresh(lease, step)
+
+
+def _check(lease: LeaseState, step: Step) -> None:
+    """Start one liveness check at a time, for any number of unanswered calls."""
+    if not lease.checking:
+        lease.checking = True
+        step.do(CheckLiveness(lease.generation))
+
+
+def adopt_policy(life: Lifecycle, policy: LifecyclePolicy, step: Step) -> None:
+    """Use another policy from now on. The connection stays; times planned by the old policy are planned again.
+
+    A reconnect that is planned already keeps its time.
+    """
+    old, life.policy = life.policy, policy
+    life.attempts = min(life.attempts, len(policy.backoff))
+    life.parked_until += policy.parked - old.parked
+    if life.state is State.PERMANENTLY_FAILED and life.dial is None and policy.self_probe != old.self_probe:
+        life.timers.drop(SelfProbeDue)
+        life.plan_self_probe(step)
+    if life.lease is not None:
+        _adopt_on_lease(life, life.lease, old, step)
+
+
+def _adopt_on_lease(life: Lifecycle, lease: LeaseState, old: LifecyclePolicy, step: Step) -> None:
+    timers, policy = life.timers, life.policy
+    if (stands := timers.at(StandingDue)) is not None:
+        timers.set(StandingDue, stands + policy.standing - old.standing)
+    if IdleDue in timers:
+        timers.set(IdleDue, life.last_used + policy.idle_after)
+    if policy.refresh != old.refresh and not lease.refreshing:
+        timers.drop(RefreshDue)
+        life.plan_refresh(lease, step)
