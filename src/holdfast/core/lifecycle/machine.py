@@ -241,7 +241,7 @@ class Lifecycle:
             self.timers.set(SelfProbeDue, step.now + delay)
 
     def plan_address_check(self, step: Step, *, refused: bool, transient: bool, retry_after: float | None) -> None:
-        """Watch the address of a server that refused. Once it listens again, dial it for a while until it is ready.
+        """Plan address checks of a server that refused. Once it listens again, dial it for a while until it is ready.
 
         No other fault can be seen from outside.
         """
