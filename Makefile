@@ -12,13 +12,13 @@ RUN_READY := $(RUN)/.ready
 help:  ## Show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
 
-serve: $(RUN_READY)  ## Serve CONFIG=mcp.json behind one MCP endpoint; without one, what is found or a demo fleet
+serve: $(RUN_READY)  ## Serve CONFIG=mcp.json behind one MCP endpoint; without it, the mcp.json that is found, or a demo fleet
 	@exec $(RUN)/bin/holdfast serve $(if $(CONFIG),--config "$(CONFIG)") $(ARGS)
 
 test: lint $(NODE_READY) browser  ## Set up, then lint, types, import rules and all tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile -q
 
-# What the status page's tests look at it with. Where it cannot be put from here, they are skipped and say so.
+# The browser for the status page's tests. Where it cannot be installed, these tests are skipped and say so.
 browser:
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -26,7 +26,7 @@ browser:
 			chromium chromium-driver fonts-liberation >/dev/null; \
 	else echo "no chromium and chromedriver: the status page's tests will be skipped" >&2; fi
 
-cover: $(NODE_READY) browser  ## All tests once more, and which lines and branches they reach: takes twice as long
+cover: $(NODE_READY) browser  ## All tests with line and branch coverage: takes twice as long
 	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered -q
 
 lint: $(READY)  ## Formatting, lint, types and import rules
@@ -35,28 +35,28 @@ lint: $(READY)  ## Formatting, lint, types and import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(READY)  ## Format the code and mend what can be mended
+format: $(READY)  ## Format the code and fix what can be fixed automatically
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY)  ## Measure, side by side in one run
+bench: $(READY)  ## Run the benchmarks
 	$(BIN)/python -m benchmarks
 
-schema: $(READY)  ## Write the published JSON Schemas anew from the models
+schema: $(READY)  ## Write the published JSON Schemas from the models
 	$(BIN)/python -m holdfast.config.schema schema/holdfast.schema.json
 	$(BIN)/python -m holdfast.doctor.schema schema/doctor.schema.json
 
-docs: $(READY)  ## Write the parts of the documentation that are made from the program
+docs: $(READY)  ## Write the generated parts of the documentation
 	$(BIN)/python docs/generate.py
 
-lock: $(READY)  ## Pin the development dependencies anew
+lock: $(READY)  ## Pin the development dependencies
 	$(BIN)/uv pip compile --quiet --universal --no-header --no-emit-index-url --python-version 3.11 \
 		--group dev pyproject.toml -o requirements-dev.lock --upgrade
 
 clean:  ## Remove everything that the commands above made
 	rm -rf $(VENV) .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage test-results
 
-# What it takes to run, and no more: it is there in seconds, where the development dependencies take minutes.
+# Only the runtime dependencies: they install in seconds, the development dependencies take minutes.
 $(RUN_READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer")'
 	test -x $(RUN)/bin/python || $(PYTHON) -m venv $(RUN)

@@ -1,4 +1,4 @@
-"""Write the parts of the documentation that are made from the program: ``python docs/generate.py [--check]``."""
+"""Write the generated parts of the documentation: ``python docs/generate.py [--check]``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from architecture import architecture
 from observing import observing
 
 from holdfast.admin.feed import EVENTS
@@ -27,15 +28,15 @@ COMMANDS = DOCS / "reference" / "commands.md"
 CONTROL_API = DOCS / "reference" / "control-api.md"
 
 PLAIN = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
-"""The terminal for which the help is written."""
+"""The terminal that the help is formatted for."""
 
 HEAD = """\
 # Commands
 
-What each command prints for `--help`. This page is made by `make docs`; a test fails if it is out of date.
+The `--help` of each command. `make docs` writes this page; a test fails if it is out of date.
 
-Everywhere: data goes to stdout, everything else to stderr; colour only on a terminal, and not with `NO_COLOR`;
-`HOLDFAST_DEBUG=1` shows where an unexpected error came from.
+All commands write data to stdout and everything else to stderr. They use colour only on a terminal, and not with
+`NO_COLOR`. `HOLDFAST_DEBUG=1` shows the traceback of an unexpected error.
 """
 
 
@@ -44,8 +45,8 @@ DOCTOR = DOCS / "reference" / "doctor.md"
 DOCTOR_HEAD = """\
 # Doctor: checks and codes
 
-`holdfast doctor` looks at every server, side by side, and says how to mend what is broken; [how to use
-it](../how-to/doctor.md). This page is made by `make docs`; a test fails if it is out of date.
+`holdfast doctor` checks all servers concurrently and says how to repair them; [how to use it](../how-to/doctor.md).
+`make docs` writes this page; a test fails if it is out of date.
 
 | exit code | |
 |---|---|
@@ -54,15 +55,15 @@ it](../how-to/doctor.md). This page is made by `make docs`; a test fails if it i
 | 2 | wrong usage: an option, a server or a code that does not exist |
 
 `--json` prints one document of the schema in [schema/doctor.schema.json](../../schema/doctor.schema.json). Its
-`version` is raised when a field is renamed, removed or means something else; new fields may come at any time. Codes
-are for ever: the words may change, the meaning does not.
+`version` increases when a field is renamed, removed or changes its meaning; new fields may come at any time. Codes are
+stable: the words may change, the meaning does not.
 
 ## Checks
 
-In this order; one whose needs failed is skipped, and says so. All checks of a server share its deadline (`--timeout`,
-else `holdfast.load.attemptTimeout`); all servers are looked at side by side. A check that crashes is a finding of its
-own. Nothing is sent to a server that the definition does not say: looking for another path stays on its origin, and a
-certificate is looked at without sending anything of yours.
+The checks run in this order. A check whose needs failed is skipped and says so. All checks of a server share its
+deadline (`--timeout`, else `holdfast.load.attemptTimeout`); all servers are checked concurrently. A check that crashes
+is a finding. Doctor sends a server nothing that is not in its definition: the search for another path stays on its
+origin, and the check of a certificate sends no data of yours.
 
 | check | looks at | needs |
 |---|---|---|
@@ -71,8 +72,8 @@ certificate is looked at without sending anything of yours.
 CODES_HEAD = """
 ## Codes
 
-An *error* keeps a server from being used, and makes the exit code 1. A *warning* does not. A *note* is worth knowing.
-`holdfast doctor explain CODE` prints the same.
+A server with an *error* cannot be used, and the exit code is 1. A *warning* or a *note* does not change the exit code.
+`holdfast doctor explain CODE` prints the same text.
 """
 
 
@@ -107,7 +108,7 @@ def commands() -> str:
 
 
 def _help(*command: str) -> str:
-    """In this very process: starting Python for each command would take most of a minute."""
+    """Run in this process: starting Python for each command would take most of a minute."""
     printed = io.StringIO()
     look = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
     with mock.patch.dict(os.environ, look), contextlib.redirect_stdout(printed):
@@ -130,47 +131,47 @@ def _section(title: str, text: str) -> str:
 API_HEAD = """\
 # The control API
 
-What a running hub is seen and steered by: the status page, `holdfast status` and its companions use nothing else. The
-document for programs is at `GET /api/openapi.json`, in OpenAPI 3.1. This page is made from it by `make docs`; a test
-fails if it is out of date.
+The API to see and operate a running hub. The status page, `holdfast status` and the other commands use only this API.
+Its OpenAPI 3.1 document is at `GET /api/openapi.json`. `make docs` writes this page from it; a test fails if it is out
+of date.
 
-## Who may
+## Authorization
 
-Every request shows a token, `Authorization: Bearer …`: the **control token**, or that of a browser which was **signed
-in**. A caller's token (`--token-file`) is not one, and neither of these opens `/mcp`.
+Every request needs a token, `Authorization: Bearer …`: the **control token**, or the token of a browser that **signed
+in**. A caller's token (`--token-file`) does not work here, and these tokens do not open `/mcp`.
 
-- The control token is `$HOLDFAST_CONTROL_TOKEN`, of 16 characters at least, or made anew at each start. It is never
-  printed. This user's commands find it in `hubs/` in the [state folder](../how-to/serve.md), in a file that nobody else
-  can read and that goes when the hub ends.
-- A browser is signed in by a code: `holdfast status --open`, or the address that `holdfast serve` prints on a terminal.
-  A code works once, for ten minutes; the token that it becomes ends with the hub. After 20 wrong codes within a minute
-  none is looked at until the minute is over.
-- `Host` and `Origin` are checked as they are for callers; an `Origin`, where there is one, must be the hub's own, port
-  and all. There are no cookies, and no other site is ever given leave (CORS).
+- The control token is `$HOLDFAST_CONTROL_TOKEN`, at least 16 characters, or the hub makes one at each start. It is
+  never printed. The commands of the same user find it in `hubs/` in the [state folder](../how-to/serve.md), in a file
+  that only this user can read. The file is removed when the hub ends.
+- A browser signs in by a code: `holdfast status --open`, or the address that `holdfast serve` prints on a terminal. A
+  code works once, for ten minutes; its token ends with the hub. After 20 wrong codes within a minute, all codes are
+  refused until the minute is over.
+- `Host` and `Origin` are checked as for callers. An `Origin` must be the hub's own, including the port. There are no
+  cookies, and no other site is allowed (CORS).
 
-A refusal is `{"error": "…", "hint": "…"}`: 422 for what cannot be read, 401 without a valid token, 403 for an
-Origin, or a token, that may not, 404 for what is not there, 409 where a server's state does not allow it, 421 for a
-Host that is not served, 502 where a server failed. Keys may be added to an answer; none changes its meaning.
+A refusal is `{"error": "…", "hint": "…"}`: 422 for an unreadable request, 401 without a valid token, 403 for a
+forbidden Origin or token, 404 for an unknown resource, 409 if a server's state does not allow it, 421 for a Host that
+is not served, 502 if a server failed. New keys may be added to an answer; no key changes its meaning.
 """
 
 
 def control_api() -> str:
-    """The operations, the events and the shapes."""
+    """The operations, the events and the models."""
     schemas = document()["components"]["schemas"]
     operations = [_operation(operation) for operation in OPERATIONS]
     events = [f"| `{name}` | {words} |" for name, words in EVENTS.items()]
     parts = [
         API_HEAD,
-        "## What can be asked\n",
-        "| | needs | answers | |\n|---|---|---|---|",
+        "## Operations\n",
+        "| | needs | returns | |\n|---|---|---|---|",
         "\n".join(operations) + "\n",
         "A server's id is one segment of the path, percent-encoded.\n",
         "## Events\n",
-        "`GET /api/events` is a stream of server-sent events. Numbers (`id`) grow; a comment every 15 s says that the",
-        "stream is alive. While nothing happens, nothing else is sent.\n",
+        "`GET /api/events` is a stream of server-sent events. The numbers (`id`) increase. A comment every 15 s keeps",
+        "the stream alive.\n",
         "| event | |\n|---|---|",
         "\n".join(events) + "\n",
-        "## Shapes\n",
+        "## Models\n",
         "Times are seconds since the epoch (`at`, `since`, `started`, `now`, `until`) or from now (`retry_in`).\n",
         *(line for name in sorted(schemas) for line in _shape(name, schemas[name])),
     ]
@@ -207,9 +208,9 @@ def _kind(schema: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Write the pages, or with ``--check`` say whether they are fresh."""
+    """Write the pages, or with ``--check`` say whether they are up to date."""
     os.environ.update(PLAIN)
-    fresh = {COMMANDS: commands(), CONTROL_API: control_api(), DOCTOR: doctor(), **observing()}
+    fresh = {COMMANDS: commands(), CONTROL_API: control_api(), DOCTOR: doctor(), **observing(), **architecture()}
     if "--check" in sys.argv:
         return 0 if all(page.exists() and page.read_text() == text for page, text in fresh.items()) else 1
     for page, text in fresh.items():

@@ -1,4 +1,4 @@
-"""The reference of metrics and events, made from the tables and records that the program itself uses."""
+"""Write the reference of metrics and events from the tables and records of the program."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ REFERENCE = Path(__file__).parent / "reference"
 METRICS_HEAD = """\
 # Metrics
 
-What `/metrics` of [a hub](../how-to/observe.md) shows, in Prometheus' text format. This page is made by `make docs`; a
-test fails if it is out of date. Beside these there are the usual `process_…` metrics, on Linux.
+The metrics at `/metrics` of [a hub](../how-to/observe.md), in Prometheus' text format. `make docs` writes this page; a
+test fails if it is out of date. On Linux there are also the usual `process_…` metrics.
 
-Labels are bounded. `server` is a configured server: one that is removed takes its series with it. No tool, no address
-and no caller is ever a label.
+Labels are bounded. `server` is a configured server: the series of a removed server disappear. A tool, an address or a
+caller is never a label.
 
 | metric | kind | labels | |
 |---|---|---|---|
@@ -38,12 +38,12 @@ and no caller is ever a label.
 EVENTS_HEAD = """\
 # Events
 
-Every transition, trip, retry, denial and call is one record, told once to everybody who listens: the log, the metrics,
-the traces, the control API with its status page, and [your own program](python.md) (`hub.events()`,
-`hub.listen(sink)`). This page is made by `make docs`; a test fails if it is out of date.
+Every transition, trip, retry, denial and call is one record. The log, the metrics, the traces, the control API with
+its status page, and [your own program](python.md) (`hub.events()`, `hub.listen(sink)`) all get the same records. `make
+docs` writes this page; a test fails if it is out of date.
 
-In the log for programs (`--log-format json`) a record is one line: `event` is its name, its fields stand beside it.
-An empty field is left out.
+In the JSON log (`--log-format json`) a record is one line: `event` is its name, and its fields are beside it. Empty
+fields are left out.
 """
 
 
@@ -66,7 +66,7 @@ def _values() -> Iterator[str]:
     yield "## Values of labels\n"
     yield f"- `outcome`: {_listed(get_args(CallOutcome))}"
     yield f"- `state`: {_listed(state.value for state in State)}"
-    yield f"- `method`: {_listed(sorted(METHODS))}, and `other` for all else"
+    yield f"- `method`: {_listed(sorted(METHODS))}, and `other` for all others"
     yield "- `result`: `applied`, `refused`\n"
     yield "## Buckets\n"
     yield f"- `holdfast_call_seconds`: {', '.join(f'{bound:g}' for bound in SECONDS)}"
@@ -85,13 +85,13 @@ def _events() -> str:
         says = inspect.getdoc(kind) or ""
         parts.append(f"## {event_name(kind)}\n\n{says} (`{kind.__name__}`)\n\n" + "\n".join(_fields(kind)) + "\n")
     parts.append(f"## One client's own connections\n\n{inspect.getdoc(OfOneClient)}")
-    parts.append("It is told as the event that it holds, with `one_client` beside its fields.\n")
+    parts.append("Its line has the event inside it, with `one_client` beside the fields.\n")
     return "\n".join(parts).replace("``", "`")
 
 
 def _fields(kind: type) -> Iterator[str]:
     if kind is BreakerChanged:
-        yield "- `server`\n- `open`: whether it opened, else it closed"
+        yield "- `server`\n- `open`: true if it opened, false if it closed"
         for change in (breaker.Tripped, breaker.ClosedAgain):
             names = ", ".join(f"`{one.name}`" for one in fields(change) if one.name != "at")
             yield f"- {'opened' if change is breaker.Tripped else 'closed'}: {names}"
@@ -103,7 +103,7 @@ def _fields(kind: type) -> Iterator[str]:
 
 
 def _notes(kind: type) -> dict[str, str]:
-    """What stands under each field in the source."""
+    """The text under each field in the source."""
     module = effects if kind.__module__ == effects.__name__ else records
     (found,) = [
         node

@@ -1,4 +1,4 @@
-"""What every test shares: the event loop's kind, a few fixtures, and a guard against things left behind."""
+"""Shared by every test: the event loop, a few fixtures, and a check for leaked tasks and processes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.peers.leaks import no_leaks, no_processes_left
 from tests.peers.stdio import StdioPeer
 from tests.peers.tls import Certificates
 
-# How long an example takes tells of the machine, not of the code.
+# The time of one example depends on the machine, not on the code.
 hypothesis.settings.register_profile("holdfast", deadline=None)
 hypothesis.settings.load_profile("holdfast")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def state_of_nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Whoever runs the tests has logins of their own: no test is to use them, nor their keyring."""
+def private_state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test uses the logins, the state or the keyring of the user who runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setenv("HOLDFAST_TOKEN_STORE", "file")
@@ -33,7 +33,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail every test, and every fixture of one, that leaves a process or a task behind."""
+    """Fail a test that leaves a process or a task behind, its fixtures included."""
     if "anyio_backend" in request.fixturenames:
         request.getfixturevalue("no_task_or_process_left")
         yield
@@ -50,11 +50,11 @@ async def no_task_or_process_left() -> AsyncIterator[None]:
 
 @pytest.fixture(scope="session")
 def certificates() -> Certificates:
-    """A certificate authority and servers' certificates, good and bad."""
+    """A certificate authority with valid and invalid server certificates."""
     return Certificates()
 
 
 @pytest.fixture
 def stdio_peer(tmp_path: Path) -> Callable[..., StdioPeer]:
-    """Makes stdio peers whose logs lie in the test's own folder: ``stdio_peer("--era", "modern")``."""
+    """Makes stdio peers that write their logs into the test's folder: ``stdio_peer("--era", "modern")``."""
     return lambda *flags: StdioPeer(*flags, folder=tmp_path)

@@ -45,7 +45,7 @@ def gateway() -> None:
     """AgentGateway's configuration, with an authorization timeout that is right."""
     missing = [name for name in ("yaml", "jsonschema", "starlette", "uvicorn") if find_spec(name) is None]
     if missing:
-        hint = "pip install 'holdfast[gateway]'"
+        hint = "pip install 'holdfast-mcp[gateway]'"
         raise HoldfastError(f"`holdfast gateway` needs what is not installed here: {', '.join(missing)}", hint=hint)
 
 

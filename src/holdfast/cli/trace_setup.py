@@ -69,7 +69,7 @@ def _provider(kind: str) -> TracerProvider:
     except ImportError as exc:
         raise UsageError(
             "traces are asked for (OTEL_…), and what makes them is not installed",
-            hint="pip install 'holdfast[otel]', or set OTEL_SDK_DISABLED=true",
+            hint="pip install 'holdfast-mcp[otel]', or set OTEL_SDK_DISABLED=true",
         ) from exc
     named = "service.name" in OTELResourceDetector().detect().attributes
     own = {"service.version": __version__} if named else {"service.name": "holdfast", "service.version": __version__}
