@@ -56,7 +56,7 @@ def test_a_failed_replacement_leaves_the_old_file_and_no_other(tmp_path: Path, m
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr("holdfast.files.os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
         replace_file(file, "new")
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("mcp.json", "old")]

@@ -24,7 +24,7 @@ from holdfast.config.spec import Limits
 from holdfast.core.evidence import Evidence, HttpStatus, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, TimedOut
 from holdfast.errors import ServerFailure
 from holdfast.wire.http_client import EVENT_STREAM, HttpPeer, content_type, read_bounded, read_events, translated
-from holdfast.wire.rpc import Exchange, Message, Waiter, notice_message, request_message, with_progress_token
+from holdfast.wire.rpc import Exchange, Message, PendingRequest, notice_message, request_message, with_progress_token
 from holdfast.wire.tracing import in_headers
 
 __all__ = ["HttpDispatcher"]
@@ -189,7 +189,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             headers[SESSION_HEADER] = self._session_id
         return headers
 
-    async def _ask(self, message: Message, headers: Mapping[str, str], waiter: Waiter) -> Message:
+    async def _ask(self, message: Message, headers: Mapping[str, str], waiter: PendingRequest) -> Message:
         method = message["method"]
         async with self._peer.request(
             "POST", self._peer.url, headers=headers, content=_encode(message), doing=f"the answer to {method}"
@@ -206,7 +206,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 raise ServerFailure(_not_mcp(response, kind))
         return await waiter.result()
 
-    def _take_answer(self, body: bytes, message: Message, waiter: Waiter) -> None:
+    def _take_answer(self, body: bytes, message: Message, waiter: PendingRequest) -> None:
         self._exchange.received += len(body)
         answer = _decode(body)
         if not isinstance(answer, dict) or not ({"result", "error"} & answer.keys()):
@@ -216,7 +216,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="its answer is to another request"))
         waiter.put(answer)
 
-    async def _from_stream(self, response: httpx2.Response, message: Message, waiter: Waiter) -> Message:
+    async def _from_stream(self, response: httpx2.Response, message: Message, waiter: PendingRequest) -> Message:
         """Read a request's own stream while its caller waits, so that progress is delivered as it comes."""
         result: list[Message] = []
         failure: list[Exception] = []

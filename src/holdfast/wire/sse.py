@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault
 from holdfast.errors import ServerFailure
-from holdfast.wire.duplex import Duplex
+from holdfast.wire.duplex import DuplexDispatcher
 from holdfast.wire.http_client import EVENT_STREAM, HttpPeer, content_type, read_events
 from holdfast.wire.rpc import Message
 from holdfast.wire.tracing import in_headers
@@ -25,7 +25,7 @@ CUT_SECONDS = 0.2
 """A server that dies cuts its stream at about the same time as a POST under way."""
 
 
-class SseDispatcher(Duplex):
+class SseDispatcher(DuplexDispatcher):
     """The SDK's dispatcher over HTTP+SSE."""
 
     def __init__(self, peer: HttpPeer) -> None:
