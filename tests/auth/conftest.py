@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> TokenStore:
 
 @pytest.fixture
 def free_port() -> int:
-    """A port that nobody has, as far as can be known."""
+    """A port that is free at this moment."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]

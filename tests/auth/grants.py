@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.auth.grant import Client, Grant
+from holdfast.auth.grant import Grant, OAuthClient
 
 __all__ = ["grant"]
 
@@ -15,7 +15,7 @@ def grant(number: int = 1, **fields: Any) -> Grant:
         "issuer": f"https://auth{number}.example",
         "resource": f"https://files{number}.example/mcp",
         "servers": (f"https://files{number}.example/mcp",),
-        "client": Client(id="holdfast", secret=f"planted-secret-{number}", method="client_secret_basic"),
+        "client": OAuthClient(id="holdfast", secret=f"planted-secret-{number}", method="client_secret_basic"),
         "token_endpoint": f"https://auth{number}.example/token",
         "access_token": f"planted-access-{number}",
         "refresh_token": f"planted-refresh-{number}",

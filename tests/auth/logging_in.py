@@ -1,4 +1,4 @@
-"""Log in as somebody would."""
+"""Log in as a person does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENCE = 20.0
 async def logged_in(
     spec: ServerSpec, store: TokenStore, *, how: How = "browser", scope: tuple[str, ...] = ()
 ) -> tuple[Grant, Browser]:
-    """Somebody logs in; their browser tells what it saw."""
+    """A person logs in; their browser records what it saw."""
     async with Browser(elsewhere=how == "paste") as browser:
         with anyio.fail_after(PATIENCE):
             given = await log_in(spec, store=store, person=browser, how=how, scope=scope)

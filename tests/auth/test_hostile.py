@@ -9,9 +9,9 @@ import pytest
 
 from holdfast.auth.addresses import may_lead_to
 from holdfast.auth.bearer import Logins
-from holdfast.auth.code import answer_in, code_in, question
+from holdfast.auth.code import answer_in, authorization_request, code_in
 from holdfast.auth.discovery import AuthorizationServer, discover
-from holdfast.auth.grant import Client
+from holdfast.auth.grant import OAuthClient
 from holdfast.auth.login import log_in, log_out
 from holdfast.auth.loopback import listening
 from holdfast.auth.status import refresh_now
@@ -39,9 +39,9 @@ async def no_sleep(_: float) -> None:
     [
         ({"iss": EVIL}, r"came by `https://evil\.example`"),
         ({"iss": "-"}, "came without saying by whom"),
-        ({"issuer": EVIL}, "says that it is another one"),
-        ({"resource": f"{EVIL}/mcp"}, "says that it is another one"),
-        ({"resource": "https://[evil"}, "says that it is another one"),
+        ({"issuer": EVIL}, "says that it is"),
+        ({"resource": f"{EVIL}/mcp"}, "says that it is"),
+        ({"resource": "https://[evil"}, "says that it is"),
         ({"audience": f"{EVIL}/mcp"}, "a token for another server"),
         ({"audience": "https://[evil"}, "a token for another server"),
     ],
@@ -70,7 +70,7 @@ async def test_an_answer_to_another_question_does_not_end_the_login_that_waits_f
     peer: Guarded, store: TokenStore
 ) -> None:
     class Crowded(Browser):
-        """Somebody else's page sends an answer of its own first."""
+        """Another page sends an answer of its own first."""
 
         async def _open(self, address: str) -> None:
             place = dict(parse_qsl(urlsplit(address).query))["redirect_uri"]
@@ -241,7 +241,9 @@ def test_an_answer_fits_its_own_question_alone() -> None:
         token_endpoint="https://auth.example/token",
     )
     asked, other = (
-        question(server, Client(id="c"), resource="r", scope=("a", "offline_access"), redirect_uri="http://127.0.0.1/")
+        authorization_request(
+            server, OAuthClient(id="c"), resource="r", scope=("a", "offline_access"), redirect_uri="http://127.0.0.1/"
+        )
         for _ in range(2)
     )
     fields = dict(parse_qsl(urlsplit(asked.url).query))

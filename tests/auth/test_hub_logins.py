@@ -269,7 +269,7 @@ async def test_a_login_that_is_noted_as_refused_is_no_new_login_and_not_tried_ag
 
 
 class Waiting:
-    """A keyring that answers nobody before somebody unlocks it."""
+    """A keyring that does not answer before it is unlocked."""
 
     def __init__(self) -> None:
         self._secrets: Mapping[str, str] = {}
@@ -303,7 +303,7 @@ async def test_a_keyring_that_waits_for_somebody_holds_up_no_hub_and_costs_no_lo
             async with Hub(peer.config(), logins=logins, chance=lambda: 0.0) as hub:
                 await settled(hub)
                 health = hub.server_health("files")
-                assert health.state is not State.DENIED, "nobody is asked to log in"
+                assert health.state is not State.DENIED, "no login is asked for"
                 assert "the token store does not answer" in health.reason
                 ring.unlocked.set()
                 await reaches(hub, "files")

@@ -91,7 +91,7 @@ async def test_a_registration_that_was_forgotten_ends_no_other_login_made_with_i
         assert now.refreshable
     await peer.behave(forgets_clients=False)
     newer, _ = await logged_in(peer.spec(), store)
-    assert newer.client.id != kept.client.id, "nobody logs in with it again"
+    assert newer.client.id != kept.client.id, "no login uses it again"
 
 
 @pytest.mark.requirement("AUTH-4")
@@ -165,7 +165,7 @@ async def test_a_secret_of_a_registration_is_used(peer: Guarded, store: TokenSto
 
 async def test_where_nobody_registers_clients_the_error_says_what_to_write(peer: Guarded, store: TokenStore) -> None:
     await peer.behave(registers=False)
-    with pytest.raises(LoginFailed, match="registers nobody by itself") as failed:
+    with pytest.raises(LoginFailed, match="has no dynamic registration") as failed:
         await logged_in(peer.spec(), store)
     assert '"oauth": {"clientId": "…"' in failed.value.hint
 
@@ -202,7 +202,7 @@ async def test_a_server_that_answers_everybody_needs_no_login_unless_it_describe
     await peer.behave(open=True)
     await logged_in(peer.spec(), store)
     await peer.behave(metadata=False)
-    with pytest.raises(LoginFailed, match="the server `files` asks for no login: it answers everybody"):
+    with pytest.raises(LoginFailed, match="the server `files` asks for no login: it answers without one"):
         await logged_in(peer.spec(), store)
 
 
@@ -239,11 +239,11 @@ async def test_a_person_who_says_no_is_believed(how: str, peer: Guarded, store: 
 async def test_a_login_that_nobody_makes_ends(peer: Guarded, store: TokenStore) -> None:
     class Absent(Browser):
         def visit(self, address: str) -> None:
-            """Nobody opens it."""
+            """It stays unopened."""
 
-    async with Absent() as nobody:
-        with pytest.raises(LoginFailed, match=r"nobody logged in within 0\.2 s"):
-            await log_in(peer.spec(), store=store, person=nobody, within=0.2)
+    async with Absent() as absent:
+        with pytest.raises(LoginFailed, match=r"no login within 0\.2 s"):
+            await log_in(peer.spec(), store=store, person=absent, within=0.2)
 
 
 async def test_where_there_is_no_device_login_the_error_names_the_key_for_its_address(

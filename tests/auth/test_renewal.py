@@ -173,7 +173,7 @@ async def test_an_outage_in_the_middle_of_a_renewal_is_transient_and_loses_nothi
         await one.token()
     verdict = classify(failed.value.evidence)
     assert verdict.status == "transient"
-    assert "login files" not in verdict.reason + verdict.hint, "nobody is asked to log in"
+    assert "login files" not in verdict.reason + verdict.hint, "no login is asked for"
     assert store.get(kept.key) == kept
     await peer.behave(token_status=0, token_cut=False)
     clock.now += 60
@@ -382,13 +382,13 @@ async def test_renewing_now_says_what_came_of_it(peer: Guarded, store: TokenStor
         done = await refresh_now(peer.spec(), store)
         return done.outcome, done.reason
 
-    assert await outcome() == ("no_login", "nobody has logged in")
+    assert await outcome() == ("no_login", "there is no login")
     kept, _ = await logged_in(peer.spec(), store)
     assert await outcome() == ("renewed", "")
     await peer.behave(token_status=503)
     assert await outcome() == ("unreachable", "the authorization server answered HTTP 503")
     await peer.behave(token_status=0, revoke=True)
-    refused = ("refused", "the authorization server does not renew it any more (invalid_grant)")
+    refused = ("refused", "the authorization server no longer renews it (invalid_grant)")
     assert await outcome() == refused
     assert await outcome() == refused
     store.put(replace(kept, refresh_token=None))

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.requirement("AUTH-2")
 
 
 class Ring(KeyringBackend):
-    """A keyring that lives as long as the test; nobody finds it by looking for the best one."""
+    """A keyring that lives as long as the test; it is never chosen by default."""
 
     priority = -1
 

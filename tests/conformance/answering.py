@@ -40,7 +40,7 @@ class Answering:
         """A notice for us."""
 
     def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
-        """A notice for nobody in particular."""
+        """A notification that belongs to no call."""
 
 
 def _filled(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One call, and how its handler asks the client for input, whatever the protocol's era.
+"""One call, and how its handler asks the client for input, in both eras.
 
 In the handshake era a server sends the client a request and waits. At 2026-07-28 it answers with what it needs, and
 the client repeats the call with the answers; what was answered in earlier rounds travels in the request state.

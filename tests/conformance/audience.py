@@ -29,7 +29,7 @@ class Audience:
         self._watched: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
 
     def notice(self, context: ServerRequestContext[Any]) -> None:
-        """A client made itself known; from now on it is told of changed lists."""
+        """A client has connected; from now on it gets notifications of changed lists."""
         if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             self._sessions.setdefault(context.session._connection, context.session)
 

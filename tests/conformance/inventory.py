@@ -123,7 +123,7 @@ TOOLS: tuple[types.Tool, ...] = (
         "test_headers", "Takes an argument that stands in a header too", region={**_STRING, "x-mcp-header": "Region"}
     ),
     _tool("test_echo", "Says what it was told", "words", words=_STRING),
-    _tool("test_counting", "Reports progress as often as it is told", "steps", steps=_INTEGER),
+    _tool("test_counting", "Reports progress as often as asked", "steps", steps=_INTEGER),
     _tool("test_slow", "Reports that it has begun, and answers later", "seconds", seconds=_INTEGER),
     _tool("test_wait", "Waits for its own cancellation, and reports that it has begun", "name", name=_STRING),
     _tool("test_cancelled", "Waits until a call of test_wait was cancelled", "name", name=_STRING),

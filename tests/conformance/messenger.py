@@ -1,4 +1,4 @@
-"""Started by the conformance suite for each scenario: passes the word on to the desk, and waits. Quick to start."""
+"""The conformance suite starts this program for each scenario: it sends the scenario to the test process and waits."""
 
 import json
 import os
@@ -10,10 +10,10 @@ def main() -> None:
     """``messenger.py SOCKET URL``; the context of the scenario is in the environment."""
     place, url = sys.argv[-2:]
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
-    with socket.socket(socket.AF_UNIX) as desk:
-        desk.connect(place)
-        desk.sendall(json.dumps({"url": url, "context": context}).encode() + b"\n")
-        answer = b"".join(iter(lambda: desk.recv(65536), b""))
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(place)
+        link.sendall(json.dumps({"url": url, "context": context}).encode() + b"\n")
+        answer = b"".join(iter(lambda: link.recv(65536), b""))
     if answer:
         sys.exit(answer.decode())
 

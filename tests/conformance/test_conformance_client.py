@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.runner import REQUIRED_OF_CLIENTS, Requirements, run_client_suite
-from tests.conformance.visiting import desk
+from tests.conformance.visiting import scenario_runner
 
 pytestmark = pytest.mark.anyio
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 async def test_holdfast_fulfils_all_that_a_revision_requires_of_a_client(
     requirements: Requirements, tmp_path: Path
 ) -> None:
-    async with desk(tmp_path) as command:
+    async with scenario_runner(tmp_path) as command:
         score = await run_client_suite(command, requirements, folder=tmp_path)
     assert len(score.required) == REQUIRED_OF_CLIENTS[requirements]
     assert score.fulfilled == score.required, str(score)

@@ -232,7 +232,7 @@ class Tools:
         except anyio.get_cancelled_exc_class():
             self._mark(call.arguments["name"]).set()
             raise
-        return _said("Nobody cancelled.")
+        return _said("No cancellation came.")
 
     async def _test_cancelled(self, call: Call) -> types.CallToolResult:
         name = call.arguments["name"]

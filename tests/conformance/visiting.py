@@ -1,7 +1,7 @@
-"""What the conformance suite tests of a client: Holdfast's own way to a server, with somebody who logs in where asked.
+"""What the conformance suite tests of a client: Holdfast's own way to a server, with a person who logs in where asked.
 
-A visit connects through a hub, uses all that the server offers, and where it is denied does what it is told to do.
-The suite starts a program for each scenario: a small messenger, which only sends word to a desk in this process,
+A visit connects through a hub, uses all that the server offers, and where it is denied does what the scenario says.
+The suite starts a program for each scenario: a small messenger, which only sends the scenario to this process,
 since importing Holdfast dozens of times would take minutes.
 """
 
@@ -33,12 +33,12 @@ from holdfast.hub.hub import Hub
 from tests.conformance.answering import Answering
 from tests.peers.browser import Browser
 
-__all__ = ["desk"]
+__all__ = ["scenario_runner"]
 
 SERVER = "suite"
 _MESSENGER = Path(__file__).with_name("messenger.py")
 MOST_LOGINS = 3
-"""How often somebody logs in before they give up: a server that is never content must not be asked for ever."""
+"""How often a person logs in before they give up."""
 
 CLIENT_DOCUMENT = "https://conformance-test.local/client-metadata.json"
 """The client id metadata document that the suite expects."""
@@ -49,7 +49,7 @@ class NotServed(Exception):
 
 
 class Visitor:
-    """Somebody who uses a server, and logs in when told to."""
+    """A person who uses a server and logs in when asked."""
 
     def __init__(self, spec: ServerSpec, hub: Hub) -> None:
         self._spec = spec
@@ -134,9 +134,9 @@ def _definition(url: str, context: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def desk(folder: Path) -> AsyncIterator[str]:
+async def scenario_runner(folder: Path) -> AsyncIterator[str]:
     """Take messengers' words and make the visits; gives the command that starts a messenger."""
-    place = folder / "desk.sock"
+    place = folder / "runner.sock"
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         word = json.loads(await reader.readline())

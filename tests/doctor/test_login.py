@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.auth.grant import Client, Grant
+from holdfast.auth.grant import Grant, OAuthClient
 from holdfast.auth.store import TokenStore
 from tests.auth.logging_in import aged, logged_in
 from tests.doctor.examining import Examination
@@ -28,7 +28,7 @@ def log_in(server: str, token_endpoint: str, **changes: Any) -> None:
         "issuer": "http://127.0.0.1:1",
         "resource": server,
         "servers": (server,),
-        "client": Client(id="holdfast"),
+        "client": OAuthClient(id="holdfast"),
         "token_endpoint": token_endpoint,
         "access_token": OLD,
         "refresh_token": REFRESH,

@@ -64,7 +64,7 @@ TABLE = [
     ),
     Row("pages that repeat", ("--list-fault", "repeating_cursor"), "permanent", 1, "a page cursor came back", starts=1),
     Row("an answer that does not fit", ("--list-fault", "misfit"), "permanent", 1, "does not fit", starts=1),
-    Row("a version nobody knows", ("--handshake-fault", "version"), "permanent", 1, "no protocol version", starts=1),
+    Row("an unknown version", ("--handshake-fault", "version"), "permanent", 1, "no protocol version", starts=1),
 ]
 
 

@@ -1,8 +1,8 @@
 """An authorization server and an MCP server that trusts it, as a process of its own, on the standard library alone.
 
 ``python -m tests.peers.authorization_server`` prints its address once it listens. How it behaves is set over HTTP
-(``POST /control``), and what it saw is read there (``GET /control``): so tests talk to it as they would to somebody
-else's. Every token that it gives begins with ``PLANTED``, so that a token which turns up where it should not is found.
+(``POST /control``), and what it saw is read there (``GET /control``): so tests talk to it as they would to any
+server. Every token that it gives begins with ``PLANTED``, so that a token which turns up where it should not is found.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Behaviour:
     """Hangs up on every token request before it does anything."""
     token_delay: float = 0.0
     open: bool = False
-    """Whether the MCP server answers everybody."""
+    """Whether the MCP server answers without a login."""
     mcp_status: int = 0
     needs: str = "files:read"
     """The scope that every request needs; the tool ``write`` needs ``files:write`` beside it."""
@@ -96,7 +96,7 @@ class World:
         self.log.append({"what": what, **more})
 
     def issue(self, scope: str, client: str, resource: str, *, family: str = "") -> dict[str, Any]:
-        """Tokens for somebody who may have them."""
+        """Tokens for a client that may have them."""
         how, family = self.behaviour, family or secrets.token_hex(4)
         access = PLANTED + secrets.token_hex(12)
         if how.audience:

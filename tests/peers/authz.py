@@ -26,7 +26,7 @@ class Decision(NamedTuple):
 
 
 class AuthzService(FaultServer):
-    """An HTTP authorization service that allows everything until it is told otherwise."""
+    """An HTTP authorization service that allows everything until a test changes that."""
 
     def __init__(self) -> None:
         super().__init__(Behaviour("authz", self._answer))
@@ -41,7 +41,7 @@ class AuthzService(FaultServer):
         self._decide = _at_once(Decision(status, body))
 
     def hold(self) -> asyncio.Event:
-        """Answer nobody until the event is set, then let them in; never set it, and nobody hears a word."""
+        """Give no answer until the event is set, then allow all; without the event there is no answer."""
         release = asyncio.Event()
 
         async def decide() -> Decision:

@@ -1,4 +1,4 @@
-"""A browser for logins, without a window: it opens what it is told to, follows redirects, and can be made to err."""
+"""A browser for logins, without a window: it opens an address, follows redirects, and can be made to fail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Browser"]
 
 
 class Browser:
-    """Somebody who logs in and agrees to everything (a ``Person`` of ``holdfast.auth.login``).
+    """A person who logs in and agrees to everything (a ``Person`` of ``holdfast.auth.login``).
 
     One that is ``elsewhere`` cannot follow a redirect to this machine: they paste where they ended up.
     """

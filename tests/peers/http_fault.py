@@ -165,7 +165,7 @@ class FaultServer:
         return None
 
     async def _guarded(self, serving: Awaitable[None], writer: asyncio.StreamWriter) -> None:
-        """Serve one connection, whatever the client does, and let go of the socket at the end."""
+        """Serve one connection to its end, and close the socket."""
         try:
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
                 await serving
@@ -342,7 +342,7 @@ def first(count: int, fault: Behaviour, *, then: Behaviour) -> list[Behaviour]:
 
 @contextlib.contextmanager
 def closed_port() -> Iterator[int]:
-    """A loopback port that refuses for sure: it is taken, so nobody else can listen on it meanwhile."""
+    """A loopback port that refuses for sure: it is bound, so no other program can listen on it meanwhile."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]

@@ -57,7 +57,7 @@ class MindOptions(TypedDict, total=False):
 
 
 class McpPeer(FaultServer):
-    """A healthy server at ``url``, but for the faults it is told to have.
+    """A healthy server at ``url``, except for the faults that a test sets.
 
     ``faults`` meet the first requests, one each; ``auth`` is the value that ``Authorization`` must
     have. Calls of ``slow`` set ``slow_started`` and wait for ``release``; those that the client

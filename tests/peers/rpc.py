@@ -100,7 +100,7 @@ class Mind:
         return failure(message, _METHOD_NOT_FOUND, "Method not found")
 
     def called(self, message: Message) -> Message:
-        """The result of a tool call, whatever its tool."""
+        """The result of a call to any tool."""
         name = _tool(message)
         if name not in self.names:
             return failure(message, _INVALID_PARAMS, f"Unknown tool: {name}")
@@ -114,7 +114,7 @@ class Mind:
         return self._complete(message, {"content": [{"type": "text", "text": text}], "isError": False})
 
     def progress(self, message: Message) -> list[Message]:
-        """The notices that a call of ``progress`` sends before its result: none if nobody asked."""
+        """The notifications that a call of ``progress`` sends before its result; none without a token."""
         params = message["params"]
         token = (params.get("_meta") or {}).get("progressToken")
         if token is None:

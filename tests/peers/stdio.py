@@ -66,7 +66,7 @@ class StdioPeer:
             await anyio.sleep(_PAUSE)
 
     def kill(self) -> None:
-        """Kill whatever of it still lives, for tests of things that escape on purpose."""
+        """Kill every process of it that still lives, for tests of processes that escape on purpose."""
         for pid in self.living:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

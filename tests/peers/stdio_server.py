@@ -1,7 +1,7 @@
 """An MCP server over stdio that a test runs as a real child process, with every fault behind a flag.
 
 Run it through ``tests.peers.stdio.StdioPeer``. It needs the standard library alone and starts in
-a moment. Whatever happens to the test, neither it nor its grandchild lives longer than two minutes.
+a moment. Neither it nor its grandchild lives longer than two minutes, also after a failed test.
 """
 
 from __future__ import annotations

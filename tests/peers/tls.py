@@ -1,6 +1,6 @@
 """Certificates for the tests: one that verifies, and one for each way not to.
 
-Everything is made anew for a test run; no file is written but on request.
+Everything is made for each test run; a file is written only on request.
 """
 
 from __future__ import annotations

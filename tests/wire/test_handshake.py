@@ -1,4 +1,4 @@
-"""Which era a server speaks: found with as few requests as can be, whatever it makes of the probe."""
+"""The era of a server is found with as few requests as possible, for every answer to the probe."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from tests.peers.leaks import no_leaks
 pytestmark = pytest.mark.anyio
 
 
-async def nobody(*_: object) -> None:
+async def ignore(*_: object) -> None:
     """Handles what the server sends on its own account."""
 
 
@@ -42,7 +42,7 @@ async def dispatcher(
     wire = HttpDispatcher(peer)
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
-            await tasks.start(wire.run, refuse, nobody)
+            await tasks.start(wire.run, refuse, ignore)
             yield wire
             tasks.cancel_scope.cancel()
         await peer.aclose()
@@ -226,7 +226,7 @@ async def test_a_server_that_repeats_our_credentials_is_masked() -> None:
 
 
 def cut_stream(*, resumed: Behaviour) -> Callable[[Request], Behaviour]:
-    """A script: a request's stream ends after an event with an id; whoever comes back with it is treated so."""
+    """A script: a request's stream ends after an event with an id; this answers a request that resumes it."""
 
     async def begin(exchange: Exchange) -> None:
         await exchange.start(content_type="text/event-stream")

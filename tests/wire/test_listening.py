@@ -31,7 +31,7 @@ CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
 
 
 class Staying:
-    """A connection that somebody stays with: how often its lists may have changed, and how it ended."""
+    """A watched connection: how often its lists may have changed, and how it ended."""
 
     def __init__(self) -> None:
         self.changes = 0
@@ -87,7 +87,7 @@ async def test_notices_come_while_a_stream_is_open_and_its_opening_is_told_as_a_
     async with McpPeer(get_stream=True, era=era) as peer, staying(peer) as seen:
         with anyio.fail_after(5):
             await peer.streaming()
-        await seen.until(lambda: seen.changes == 1)  # what changed since the listing was told to nobody
+        await seen.until(lambda: seen.changes == 1)  # a change after the listing and before the stream was missed
         await peer.push(CHANGED)
         await seen.until(lambda: seen.notices == ["notifications/tools/list_changed"])
         assert set(seen.notices) <= LIST_CHANGED

@@ -186,14 +186,14 @@ async def test_the_whole_group_is_gone_after_a_failed_handshake(
 
 @pytest.fixture
 def unburied() -> Iterator[int]:
-    """A process in a group of its own that ends, and that nobody waits for meanwhile."""
+    """A process in its own group that exits and stays a zombie."""
     with subprocess.Popen([sys.executable, "-I", "-S", "-c", ""], start_new_session=True) as process:
         yield process.pid
 
 
 async def test_dead_processes_that_nobody_buries_are_not_taken_for_living_ones(unburied: int) -> None:
     await gone(unburied)
-    os.killpg(unburied, 0)  # the group is there, for whoever asks the system
+    os.killpg(unburied, 0)  # the system still lists the group
     assert not room._has_living(unburied)
 
 

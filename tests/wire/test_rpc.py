@@ -18,7 +18,7 @@ from mcp.shared.dispatcher import CallOptions
 from holdfast.config.spec import Limits
 from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, NotMcp, OverBound, TimedOut, Unexpected
 from holdfast.errors import ServerFailure
-from holdfast.wire.duplex import Duplex
+from holdfast.wire.duplex import DuplexDispatcher
 from holdfast.wire.rpc import NOTICES_WAITING, REQUESTS_FROM_SERVER, Exchange, Message, with_progress_token
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 GONE = NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
 
 
-class Wire(Duplex):
+class Wire(DuplexDispatcher):
     """A dispatcher whose other end is the test: ``sent`` is what went out, ``say`` is what comes in."""
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -220,7 +220,7 @@ async def test_however_badly_an_error_is_written_it_is_the_answer_to_its_request
         tasks.start_soon(server)
         with pytest.raises(MCPError) as refused:
             await wire.send_raw_request("a", None)
-    assert refused.value.message == "the server gave an error without words"
+    assert refused.value.message == "the server gave an error without a message"
 
 
 @pytest.mark.parametrize("body", [{"result": 5}, {"result": None}, {}, {"error": None, "result": []}])

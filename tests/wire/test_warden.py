@@ -1,4 +1,4 @@
-"""No orphan, whatever happens to us: real processes, really killed."""
+"""No orphan is left: real processes, really killed."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ async def test_a_hub_keeps_its_warden_and_its_servers_notice_nothing() -> None:
 
 
 async def replaced(warden: Warden) -> None:
-    """Kill a warden, and wait until there is another; nobody asks for it."""
+    """Kill a warden, and wait until there is another, without a request for it."""
     first = warden_process(warden)
     os.kill(first, signal.SIGKILL)
     with anyio.fail_after(20):
@@ -221,7 +221,7 @@ def _ignored(pid: int) -> int:
 
 
 async def test_a_warden_carries_nobodys_mark_and_holds_none_of_our_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(MARK, "the warden of whoever started us")
+    monkeypatch.setenv(MARK, "the warden of the process that started us")
     async with Warden() as warden:
         await warden.ready()
         place = Path("/proc", str(warden_process(warden)))

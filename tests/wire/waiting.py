@@ -35,7 +35,7 @@ class Journal:
 
 @contextmanager
 def journal(folder: Path) -> Iterator[Journal]:
-    """A journal in ``folder``; whoever opens it for writing never has to wait."""
+    """A journal in ``folder``; a writer never waits when it opens it."""
     path = folder / "journal"
     os.mkfifo(path)
     descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK)

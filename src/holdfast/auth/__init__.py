@@ -1,1 +1,1 @@
-"""OAuth: how a person logs in to a server, where the tokens are kept, and how they are renewed."""
+"""OAuth: log in to a server, keep the tokens, renew them."""

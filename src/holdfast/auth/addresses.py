@@ -1,11 +1,11 @@
-"""Addresses: how a server's is written for comparison, what a token for one may be sent to, which are safe."""
+"""URLs of servers: their canonical form, which of them a token covers, and which are safe for credentials."""
 
 from __future__ import annotations
 
 from urllib.parse import urlsplit, urlunsplit
 
 from holdfast.config.spec import ServerSpec
-from holdfast.wire.http_client import is_loopback
+from holdfast.core.hosts import is_loopback
 
 __all__ = ["canonical", "covers", "is_safe", "may_lead_to", "origin"]
 
@@ -24,18 +24,18 @@ def origin(url: str) -> str:
 
 
 def covers(resource: str, server: str) -> bool:
-    """Whether a resource is the server or one of its parents: the same origin, and a beginning of its path."""
+    """Whether a resource is the server or a parent of it: the same origin, and a prefix of its path."""
     try:
         if origin(resource) != origin(server):
             return False
-    except ValueError:  # a stranger's word, and no address
+    except ValueError:  # the server's metadata contains no valid address
         return False
     parent, child = (f"{urlsplit(url).path.rstrip('/')}/" for url in (resource, server))
     return child.startswith(parent)
 
 
 def is_safe(url: str, *, allow_plain_http: bool = False) -> bool:
-    """Whether credentials may be sent there: over TLS, or without leaving this machine."""
+    """Whether credentials may be sent there: over TLS, or within this machine."""
     try:
         parts, _ = urlsplit(url), origin(url)
     except ValueError:
@@ -46,10 +46,10 @@ def is_safe(url: str, *, allow_plain_http: bool = False) -> bool:
 
 
 def may_lead_to(url: str, spec: ServerSpec) -> bool:
-    """Whether a login to a server may go where somebody else says.
+    """Whether a login to a server may use an address that the server or its metadata names.
 
-    No stranger may point it at a service of this machine over plain http: only a server that is on this machine
-    itself, or the definition, by naming that place or by ``allowPlainHttp``.
+    A remote server may not point it at a service of this machine over plain http. Only a server on this machine may,
+    or the definition, by the same address or by ``allowPlainHttp``.
     """
     if not is_safe(url, allow_plain_http=spec.allow_plain_http):
         return False

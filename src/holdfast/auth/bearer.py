@@ -1,6 +1,6 @@
-"""The logins at work: each request of a server gets its token, renewed before it ends or when it is refused.
+"""Adds the token to each request of a server, and renews it before it expires or when it is refused.
 
-Nothing here asks a person for anything: where only a login can help, the server's refusal stands, and says so.
+Nothing here asks a person. Where only a new login can help, the server's refusal is the result, and says so.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from holdfast.errors import ServerFailure
 __all__ = ["Bearer", "Logins", "login_command"]
 
 EARLY = 30.0
-"""Seconds before its end at which a token is renewed: a request must arrive before it, and clocks differ."""
+"""How many seconds before its expiry a token is renewed: a request takes time, and clocks differ."""
 
 SETTLED = 30.0
-"""Seconds in which a token that was just given is not given up: a server that refuses it refuses the next one too."""
+"""Seconds in which a new token is not renewed again: a server that refuses it refuses the next one too."""
 
 
 class Logins:
-    """The logins of one process: a token store, and whoever renews what is in it."""
+    """The logins of one process: the token store and its renewer."""
 
     def __init__(self, store: TokenStore | None = None, *, now: Callable[[], float] = time.time) -> None:
         self.store = store if store is not None else TokenStore()
@@ -36,7 +36,7 @@ class Logins:
         self.reading = self.renewer.reading
 
     def authorize(self, spec: ServerSpec) -> Bearer | None:
-        """Who gives a server's requests their token; None where its definition does, or none is taken."""
+        """The authorizer of a server; None where its definition has credentials of its own or takes no login."""
         return Bearer(spec, self.renewer) if takes_login(spec) else None
 
 
@@ -51,7 +51,7 @@ class Bearer:
         self._given: tuple[str, float] = ("", 0.0)
 
     async def token(self) -> str | None:
-        """The access token for the next request, renewed if it is about to end."""
+        """The access token for the next request, renewed if it expires soon."""
         grant = await self._grant()
         if grant is None:
             return None
@@ -72,7 +72,7 @@ class Bearer:
         return await self._renew(grant) is not None
 
     def login(self) -> Login:
-        """How the login is, and what to type for a new one."""
+        """The state of the login, and the command for a new one."""
         return Login(state=self._state(), command=self._command)
 
     async def _grant(self) -> Grant | None:
@@ -80,7 +80,7 @@ class Bearer:
         return next((grant for grant in self._renewer.store.known if self._server in grant.servers), None)
 
     async def _renewed_early(self, grant: Grant) -> Grant:
-        """A new token, or the old one if it has not ended yet, or if nobody but a person can bring another."""
+        """A new token; the old one if it has not expired yet, or if only a new login can replace it."""
         try:
             return await self._renew(grant) or grant
         except ServerFailure:
@@ -109,5 +109,5 @@ class Bearer:
 
 
 def login_command(server_id: str) -> str:
-    """What a person types to log in to a server."""
+    """The command that logs in to a server."""
     return f"holdfast login {shlex.quote(server_id)}"

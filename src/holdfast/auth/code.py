@@ -1,4 +1,4 @@
-"""The authorization code flow, as far as it is thinking: where the browser goes, and whether to believe its answer."""
+"""The authorization code flow without I/O: the address for the browser, and the checks of its answer."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from mcp.client.auth import PKCEParameters
 
 from holdfast.auth.discovery import AuthorizationServer
-from holdfast.auth.grant import Client
+from holdfast.auth.grant import OAuthClient
 from holdfast.core.redact import plain
 from holdfast.errors import LoginFailed
 
-__all__ = ["Question", "answer_in", "code_in", "question"]
+__all__ = ["AuthorizationRequest", "answer_in", "authorization_request", "code_in"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
-    """One authorization request: where the browser goes, and what its answer must hold."""
+class AuthorizationRequest:
+    """One authorization request: the address for the browser, and what the answer must contain."""
 
     url: str = field(repr=False)
     redirect_uri: str
@@ -29,10 +29,10 @@ class Question:
     verifier: str = field(repr=False)
 
 
-def question(
-    server: AuthorizationServer, client: Client, *, resource: str, scope: Sequence[str], redirect_uri: str
-) -> Question:
-    """An authorization request that nobody else's answer fits."""
+def authorization_request(
+    server: AuthorizationServer, client: OAuthClient, *, resource: str, scope: Sequence[str], redirect_uri: str
+) -> AuthorizationRequest:
+    """A new authorization request, with a state and a verifier of its own."""
     if not server.authorization_endpoint:
         raise LoginFailed(
             f"the authorization server {server.issuer} has no page to log in at",
@@ -52,7 +52,7 @@ def question(
         fields["scope"] = " ".join(scope)
     if "offline_access" in scope:
         fields["prompt"] = "consent"  # OpenID Connect gives no refresh token without it
-    return Question(
+    return AuthorizationRequest(
         url=_with_query(server.authorization_endpoint, fields),
         redirect_uri=redirect_uri,
         issuer=server.issuer,
@@ -63,43 +63,43 @@ def question(
 
 
 def answer_in(address: str) -> dict[str, str]:
-    """The answer in the address that a browser ended up at; none, if it is no address."""
+    """The parameters in the address that a browser ended up at; none, if it is no address."""
     try:
         return dict(parse_qsl(urlsplit(address.strip()).query))
     except ValueError:
         return {}
 
 
-def code_in(answer: Mapping[str, str], asked: Question) -> str:
-    """The code, if the answer is one to our question, by the one who was asked. Raises ``LoginFailed``."""
+def code_in(answer: Mapping[str, str], asked: AuthorizationRequest) -> str:
+    """The code, if the answer belongs to our request and its issuer. Raises ``LoginFailed``."""
     if not answer:
         raise LoginFailed(
-            "there is no answer in that address",
+            "that address contains no answer",
             hint="paste the whole address that the browser ended up at after the login, with all that follows the `?`",
         )
     if not secrets.compare_digest(answer.get("state", "").encode(), asked.state.encode()):
         raise LoginFailed(
-            "the browser brought an answer to another question (its `state` is not ours): nothing was taken from it",
-            hint="log in again, and answer only what that login opens. If it keeps happening, do not trust the server",
+            "the browser returned an answer to another request (its `state` is not ours): Holdfast ignored it",
+            hint="log in again, and use only the page that it opens. If it happens again, do not trust the server",
         )
     _check_issuer(answer.get("iss"), asked)
     if "error" in answer:
         raise LoginFailed(*_refusal(answer))
     code = answer.get("code", "")
     if not code:
-        raise LoginFailed("the browser brought an answer without a code", hint="log in again")
+        raise LoginFailed("the browser returned an answer without a code", hint="log in again")
     return code
 
 
-def _check_issuer(issuer: str | None, asked: Question) -> None:
+def _check_issuer(issuer: str | None, asked: AuthorizationRequest) -> None:
     """RFC 9207: an answer by another authorization server than the one asked is an attack."""
     if issuer is None and not asked.names_itself:
         return
     if issuer != asked.issuer:
-        by = f"by `{plain(issuer)[:200]}`" if issuer is not None else "without saying by whom"
+        by = f"by `{plain(issuer)[:200]}`" if issuer is not None else "without an issuer"
         raise LoginFailed(
-            f"the answer came {by}, and `{asked.issuer}` was asked (its `iss` is wrong): nothing was taken from it",
-            hint="somebody may be mixing up two logins. Do not try again before whoever runs the server has looked",
+            f"the answer came {by}, but `{asked.issuer}` was asked (its `iss` is wrong): Holdfast ignored it",
+            hint="this can be an attack. Do not try again before the server's operator has checked it",
         )
 
 

@@ -1,8 +1,8 @@
-"""Find out where to log in: the server names its authorization server, and that one says how it is asked.
+"""Find out where to log in: the server names its authorization server, which publishes its endpoints.
 
 RFC 9728 (protected resource), RFC 8414 and OpenID Connect (authorization server), and for servers from
-before those, the addresses that the protocol's revision of 2025-03-26 fixed. Whatever was found is checked
-against whoever named it: else one server could send people, and their tokens, to another's.
+before those, the addresses that the protocol's revision of 2025-03-26 fixed. Each answer is checked against the
+server that named it. Otherwise one server could send people, and their tokens, to another.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _UNENCRYPTED = (
 
 @dataclass(frozen=True, kw_only=True)
 class AuthorizationServer:
-    """Who gives tokens, and where it is asked for what."""
+    """An authorization server and its endpoints."""
 
     issuer: str
     authorization_endpoint: str = ""
@@ -46,27 +46,27 @@ class AuthorizationServer:
     revocation_endpoint: str = ""
     scopes: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
-    """How clients may prove themselves at the token endpoint; empty where it does not say."""
+    """The client authentication methods of the token endpoint; empty where it names none."""
     takes_documents: bool = False
-    """Whether the address of a client id metadata document is taken for a client's id."""
+    """Whether it accepts the URL of a client id metadata document as a client id."""
     names_itself: bool = False
-    """Whether its answers always say by whom they are (RFC 9207)."""
+    """Whether its answers always name the issuer (RFC 9207)."""
     guessed: bool = False
-    """Whether nobody described it: its addresses are those that were usual once."""
+    """Whether it publishes no metadata: its endpoints are the default ones of 2025-03-26."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Discovered:
-    """All that is known of a server's login before anybody is asked."""
+    """What discovery found about the login to a server."""
 
     resource: str
     scopes: tuple[str, ...] = ()
-    """What the resource says that it needs."""
+    """The scopes that the resource names."""
     server: AuthorizationServer
 
 
 async def discover(spec: ServerSpec, challenge: Challenge | None) -> Discovered:
-    """Where and how to log in to a server that made this challenge (None: it asks for nothing).
+    """Where and how to log in to a server that sent this challenge (None: it sent none).
 
     Raises ``LoginFailed``.
     """
@@ -98,7 +98,7 @@ class _Finder:
     async def find(self, challenge: Challenge, *, asked: bool) -> Discovered:
         described = await self._first(resource_urls(challenge.resource_metadata or None, self._server))
         if described is None and not asked:
-            raise LoginFailed(f"the server `{self._spec.id}` asks for no login: it answers everybody")
+            raise LoginFailed(f"the server `{self._spec.id}` asks for no login: it answers without one")
         if described is None:
             server = await self._legacy()
             return Discovered(resource=self._server, scopes=challenge.scope or server.scopes, server=server)
@@ -111,13 +111,13 @@ class _Finder:
         resource = described.get("resource")
         if not isinstance(resource, str) or not covers(resource, self._server):
             raise LoginFailed(
-                f"the server `{self._spec.id}` says that it is another one: {_shown(resource)}",
-                hint="a token for that one is not for this one. If that address is the one you mean, put it into `url`",
+                f"the server `{self._spec.id}` says that it is a different server: {_shown(resource)}",
+                hint="a token for that address is not valid here. If you mean that address, write it into `url`",
             )
         return resource
 
     def _issuer(self, described: Mapping[str, Any]) -> str:
-        """The authorization server to use: the configured one if the resource knows it, else the first it names."""
+        """The authorization server to use: the configured one if the resource names it, else the first it names."""
         named, wanted = _texts(described.get("authorization_servers")), self._spec.oauth.issuer
         if wanted is None and named:
             return named[0]
@@ -130,7 +130,7 @@ class _Finder:
         if found is None and wanted is None:
             raise LoginFailed(
                 f"the server `{self._spec.id}` names no authorization server",
-                hint="if you know it, write its address into `oauth.issuer` of the server's definition",
+                hint="write its address, if you know it, into `oauth.issuer` of the server's definition",
             )
         return found or wanted or ""
 
@@ -150,7 +150,7 @@ class _Finder:
         return self._described(described, issuer)
 
     async def _legacy(self) -> AuthorizationServer:
-        """A server that does not describe itself is its own authorization server, as it was in 2025-03-26."""
+        """A server without metadata is its own authorization server, as in 2025-03-26."""
         if self._spec.oauth.issuer is not None:
             return await self._authorization_server(self._spec.oauth.issuer)
         issuer = origin(self._server)
@@ -171,8 +171,8 @@ class _Finder:
         own = fields.get("issuer")
         if not isinstance(own, str) or not issuers_match(own, issuer):
             raise LoginFailed(
-                f"the authorization server {_shown(issuer)} says that it is another one: {_shown(own)}",
-                hint="this is how tokens are stolen: ask whoever runs the server, and do not log in before",
+                f"the authorization server {_shown(issuer)} says that it is a different server: {_shown(own)}",
+                hint="this is how tokens are stolen: do not log in before the server's operator has explained it",
             )
         methods = fields.get("code_challenge_methods_supported")
         if _text(fields, "authorization_endpoint") and "S256" not in _texts(methods):
@@ -197,20 +197,20 @@ class _Finder:
         )
 
     def _checked(self, server: AuthorizationServer) -> AuthorizationServer:
-        """Codes and tokens travel to these addresses: none may be an open road."""
+        """Check the endpoints: codes and tokens are sent there, so each must use https."""
         device = self._spec.oauth.device_authorization_url or server.device_authorization_endpoint
         server = replace(server, device_authorization_endpoint=device)
         endpoints = (server.authorization_endpoint, server.token_endpoint, server.registration_endpoint, device)
         for endpoint in endpoints:
             if endpoint and not may_lead_to(endpoint, self._spec):
                 raise LoginFailed(
-                    f"the authorization server would be talked to over an unencrypted address: {_shown(endpoint)}",
+                    f"the authorization server has an endpoint with an unencrypted address: {_shown(endpoint)}",
                     hint=_UNENCRYPTED,
                 )
         if not server.token_endpoint:
             raise LoginFailed(f"the authorization server {_shown(server.issuer)} has no token endpoint")
         if not may_lead_to(server.revocation_endpoint, self._spec):
-            return replace(server, revocation_endpoint="")  # a login is good without it
+            return replace(server, revocation_endpoint="")  # a login works without it
         return server
 
     async def _first(self, urls: Iterable[str]) -> dict[str, Any] | None:
@@ -227,7 +227,7 @@ class _Finder:
 
 
 async def _document_at(url: str) -> dict[str, Any] | None:
-    """The document at an address; None if it has none. An outage is no answer, and ends the login."""
+    """The document at an address; None if it has none. An outage ends the login."""
     headers = {"accept": "application/json", "mcp-protocol-version": "2025-11-25"}
     try:
         answer = await ask("GET", url, headers=headers, doing="the metadata", within=ANSWER_SECONDS)
@@ -251,5 +251,5 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _shown(text: object) -> str:
-    """A stranger's word, fit to be shown."""
+    """Text of a server, made safe to show."""
     return f"`{plain(str(text))[:200]}`"

@@ -1,4 +1,4 @@
-"""A grant as the store's file has it, with or without its secrets."""
+"""A grant as an entry of the store's file, with or without its secrets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from holdfast.auth.grant import Client, Grant, GrantKey
+from holdfast.auth.grant import Grant, GrantKey, OAuthClient
 
 __all__ = ["key_of", "read_entry", "secrets_of", "with_secrets", "write_entry"]
 
@@ -14,13 +14,13 @@ SECRETS = ("access_token", "refresh_token")
 
 
 def key_of(entry: Mapping[str, Any]) -> GrantKey:
-    """What an entry is kept under; raises for one that is no grant."""
+    """The key of an entry; raises for an entry that is no grant."""
     return read_entry(entry).key
 
 
 def read_entry(entry: Mapping[str, Any]) -> Grant:
     """The grant; its tokens are empty where the keyring has them."""
-    client = Client(**entry["client"])
+    client = OAuthClient(**entry["client"])
     return Grant(**{"access_token": "", **entry, "servers": tuple(entry["servers"]), "client": client})
 
 
@@ -35,13 +35,13 @@ def write_entry(grant: Grant) -> dict[str, Any]:
 
 
 def secrets_of(grant: Grant) -> dict[str, str]:
-    """What the keyring is to keep."""
+    """The secrets of a grant, for the keyring."""
     pairs = {name: getattr(grant, name) for name in SECRETS} | {"client_secret": grant.client.secret}
     return {name: value for name, value in pairs.items() if value}
 
 
 def with_secrets(grant: Grant, secrets: Mapping[str, str]) -> Grant:
-    """A grant as it was before its secrets were taken out."""
+    """A grant with its secrets put back."""
     return replace(
         grant,
         access_token=secrets.get("access_token", ""),

@@ -1,4 +1,4 @@
-"""What a login brought: a grant of one authorization server, for one resource, to one client.
+"""The result of a login: a grant of one authorization server, for one resource, to one client.
 
 Plain, frozen data. No ``repr`` shows a token or a client's secret.
 """
@@ -8,43 +8,43 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-__all__ = ["Client", "Grant", "GrantKey", "Source"]
+__all__ = ["Grant", "GrantKey", "OAuthClient", "Source"]
 
 Source: TypeAlias = Literal["keyring", "file"]
 """Where a grant's secrets are kept."""
 
 
 class GrantKey(NamedTuple):
-    """Tells grants apart: a token of one issuer is never shown to another, nor to another resource."""
+    """Identifies a grant: a token of one issuer is never sent to another, nor to another resource."""
 
     issuer: str
     resource: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Client:
-    """Who Holdfast is to an authorization server."""
+class OAuthClient:
+    """Holdfast's client registration at an authorization server."""
 
     id: str
     secret: str | None = field(default=None, repr=False)
     method: str = "none"
-    """How it proves itself at the token endpoint: ``none``, ``client_secret_basic`` or ``client_secret_post``."""
+    """How it authenticates at the token endpoint: ``none``, ``client_secret_basic`` or ``client_secret_post``."""
     origin: Literal["configured", "document", "registered"] = "registered"
     redirect_uri: str = ""
-    """Where it was registered to be sent back to."""
+    """Its registered redirect URI."""
     expires_at: float | None = None
     """When its registration ends, in seconds since 1970."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """One login, as it stands after its latest renewal."""
+    """One login, as of its latest renewal."""
 
     issuer: str
     resource: str
     servers: tuple[str, ...]
-    """The addresses that somebody logged in to with it: it is sent to these and to no other."""
-    client: Client
+    """The server addresses of this login: its token is sent to these and to no other."""
+    client: OAuthClient
     token_endpoint: str
     revocation_endpoint: str = ""
     access_token: str = field(repr=False)
@@ -53,21 +53,21 @@ class Grant:
     expires_at: float | None = None
     """When the access token ends, in seconds since 1970; None where the authorization server did not say."""
     login: str
-    """Tells one login from the next; a renewal keeps it."""
+    """Identifies the login; a renewal keeps it."""
     refused: str = ""
-    """Why the authorization server does not renew it any more; empty while it does."""
+    """Why the authorization server no longer renews it; empty while it does."""
     source: Source = "file"
 
     @property
     def key(self) -> GrantKey:
-        """What it is kept under."""
+        """Its key in the store."""
         return GrantKey(self.issuer, self.resource)
 
     @property
     def refreshable(self) -> bool:
-        """Whether renewing it is worth a try."""
+        """Whether a renewal can succeed."""
         return bool(self.refresh_token) and not self.refused
 
     def expired(self, now: float) -> bool:
-        """Whether the access token has ended, as far as this machine's clock tells."""
+        """Whether the access token has expired by this machine's clock."""
         return self.expires_at is not None and now >= self.expires_at

@@ -1,4 +1,4 @@
-"""Who Holdfast is to an authorization server: configured, described by a document, or registered on the spot."""
+"""Holdfast's client registration: configured, by a metadata document, or dynamic."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from holdfast._version import __version__
 from holdfast.auth.discovery import AuthorizationServer
-from holdfast.auth.grant import Client, Grant
+from holdfast.auth.grant import Grant, OAuthClient
 from holdfast.auth.tokens import ANSWER_SECONDS, document
 from holdfast.config.spec import OAuthSettings
 from holdfast.core.classify import classify
@@ -19,22 +19,22 @@ __all__ = ["DEVICE_GRANT", "FORGOTTEN", "identify", "known_client"]
 
 DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 FORGOTTEN = frozenset({"invalid_client", "unauthorized_client"})
-"""How an authorization server says that it does not know a client, or not any more."""
+"""The errors of an authorization server that does not know a client."""
 
 _WITH_SECRET = ("client_secret_basic", "client_secret_post")
 
 
 def known_client(
     oauth: OAuthSettings, server: AuthorizationServer, grants: Iterable[Grant], now: float
-) -> Client | None:
-    """Who we are without asking anybody: by the definition, by a document, or from an earlier registration.
+) -> OAuthClient | None:
+    """The client that is known without a request: from the definition, a document, or an earlier registration.
 
-    Raises ``LoginFailed`` if a secret of the definition would go to somebody whom the definition does not name.
+    Raises ``LoginFailed`` if a secret of the definition would go to a server that the definition does not name.
     """
     if oauth.client_id is not None:
         return _configured(oauth, server)
     if oauth.client_metadata_url is not None and server.takes_documents:
-        return Client(id=oauth.client_metadata_url, origin="document", redirect_uri=oauth.redirect_uri or "")
+        return OAuthClient(id=oauth.client_metadata_url, origin="document", redirect_uri=oauth.redirect_uri or "")
     for grant in grants:
         client = grant.client
         ended = client.expires_at is not None and now >= client.expires_at
@@ -45,11 +45,11 @@ def known_client(
     return None
 
 
-async def identify(server: AuthorizationServer, *, redirect_uri: str, scope: str) -> Client:
+async def identify(server: AuthorizationServer, *, redirect_uri: str, scope: str) -> OAuthClient:
     """Register with an authorization server (RFC 7591). Raises ``LoginFailed``."""
     if not server.registration_endpoint:
         raise LoginFailed(
-            f"the authorization server {server.issuer} does not know Holdfast, and registers nobody by itself",
+            f"the authorization server {server.issuer} does not know Holdfast, and has no dynamic registration",
             hint="register Holdfast there by hand, as a native app, and write the id that it gives into the server's"
             ' definition: "oauth": {"clientId": "…", "redirectUri": "http://localhost:8765/callback"}',
         )
@@ -68,7 +68,7 @@ async def identify(server: AuthorizationServer, *, redirect_uri: str, scope: str
     return await _registered(server, wanted, redirect_uri)
 
 
-async def _registered(server: AuthorizationServer, wanted: dict[str, object], redirect_uri: str) -> Client:
+async def _registered(server: AuthorizationServer, wanted: dict[str, object], redirect_uri: str) -> OAuthClient:
     try:
         answer = await ask(
             "POST",
@@ -87,7 +87,7 @@ async def _registered(server: AuthorizationServer, wanted: dict[str, object], re
         raise _not_registered(server, answer.status, fields)
     method = str(fields.get("token_endpoint_auth_method") or "")
     ends = fields.get("client_secret_expires_at")
-    client = Client(
+    client = OAuthClient(
         id=client_id,
         secret=secret if isinstance(secret, str) and secret else None,
         method=method or _method(server, secret=bool(secret)),
@@ -96,7 +96,7 @@ async def _registered(server: AuthorizationServer, wanted: dict[str, object], re
     )
     if client.method not in ("none", *_WITH_SECRET) or (client.method in _WITH_SECRET and not client.secret):
         raise LoginFailed(
-            f"the authorization server {server.issuer} registered Holdfast for a proof that it cannot give",
+            f"the authorization server {server.issuer} chose an authentication method that Holdfast does not have",
             hint="register Holdfast there by hand, and write the id into `oauth.clientId`",
         )
     return client
@@ -120,7 +120,7 @@ def _not_registered(server: AuthorizationServer, status: int, fields: dict[str, 
     )
 
 
-def _configured(oauth: OAuthSettings, server: AuthorizationServer) -> Client:
+def _configured(oauth: OAuthSettings, server: AuthorizationServer) -> OAuthClient:
     named = oauth.issuer or (oauth.authorization_url and oauth.token_url)
     if oauth.client_secret is not None and not named:
         issuer = plain(server.issuer)[:200]
@@ -128,7 +128,7 @@ def _configured(oauth: OAuthSettings, server: AuthorizationServer) -> Client:
             f"`oauth.clientSecret` would be sent to {issuer}, which the server chose and its definition does not name",
             hint=f'if that is who gave you the secret, add it to the definition: "oauth": {{"issuer": "{issuer}"}}',
         )
-    return Client(
+    return OAuthClient(
         id=oauth.client_id or "",
         secret=oauth.client_secret,
         method=_method(server, secret=oauth.client_secret is not None),
@@ -138,12 +138,12 @@ def _configured(oauth: OAuthSettings, server: AuthorizationServer) -> Client:
 
 
 def _method(server: AuthorizationServer, *, secret: bool) -> str:
-    """The first way to prove ourselves that the server takes; a program on a person's machine keeps no secrets well."""
+    """The first authentication method that the server accepts; without a secret, a native program uses none."""
     if not secret and (not server.methods or "none" in server.methods):
         return "none"
     return next((method for method in _WITH_SECRET if method in server.methods), _WITH_SECRET[0])
 
 
 def _unknown(grant: Grant) -> bool:
-    """Whether the authorization server has forgotten the client since."""
+    """Whether the authorization server no longer knows the client."""
     return grant.refused in FORGOTTEN

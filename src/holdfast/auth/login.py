@@ -1,7 +1,7 @@
-"""Log in to a server, and out again: the one place where a person is asked.
+"""Log in to a server, and out again. This is the only place that asks a person.
 
-In order: see what the server wants, find out whom to ask, be somebody there, ask the person, check the
-answer, keep the tokens. Whatever fails on the way, the login that there was before stands.
+The steps: read the server's challenge, discover its authorization server, register there, ask the person, check the
+answer, keep the tokens. If a step fails, the earlier login stays valid.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import anyio
 import anyio.to_thread
 
 from holdfast.auth.addresses import canonical, is_safe
-from holdfast.auth.audience import meant_for
-from holdfast.auth.code import Question, answer_in, code_in, question
+from holdfast.auth.claims import check_audience
+from holdfast.auth.code import AuthorizationRequest, answer_in, authorization_request, code_in
 from holdfast.auth.device import DeviceCode, ask_for_code, wait_for_tokens
 from holdfast.auth.discovery import Discovered, discover
-from holdfast.auth.grant import Client, Grant, GrantKey
+from holdfast.auth.grant import Grant, GrantKey, OAuthClient
 from holdfast.auth.identity import FORGOTTEN, identify, known_client
 from holdfast.auth.lock import renewing
 from holdfast.auth.loopback import DEFAULT_PATH, Loopback, listening
 from holdfast.auth.store import TokenStore
-from holdfast.auth.tokens import Given, Refused, Unanswered, request_tokens, revoke
+from holdfast.auth.tokens import IssuedTokens, NoTokenAnswer, TokenRefused, request_tokens, revoke
 from holdfast.config.spec import Limits, ServerSpec
 from holdfast.core.challenge import Challenge, read_challenge, scopes_in
 from holdfast.core.classify import classify
@@ -41,41 +41,41 @@ __all__ = ["How", "LoggedOut", "Person", "log_in", "log_out"]
 How: TypeAlias = Literal["browser", "paste", "device"]
 
 DIAL_SECONDS = 15.0
-PATIENCE = 300.0
-"""Seconds that a person has, unless told otherwise."""
+PERSON_SECONDS = 300.0
+"""How long a person has by default."""
 
 NOT_HERE = f"http://127.0.0.1:8765{DEFAULT_PATH}"
-"""Where a browser on another machine is sent, in vain: its address bar then holds the answer."""
+"""The redirect URI for a browser on another machine. Nothing answers there; its address bar shows the answer."""
 
 
 class Person(Protocol):
-    """Whoever logs in, as far as we can talk to them."""
+    """How a login talks to the person who logs in."""
 
     def asked_for(self, scope: tuple[str, ...], issuer: str) -> None:
-        """What is about to be asked for, and of whom."""
+        """Show the scope that is about to be requested, and the issuer."""
 
     def visit(self, address: str) -> None:
-        """They are to open this in a browser; it may be opened for them."""
+        """Ask them to open this address in a browser, or open it."""
 
     def enter(self, code: DeviceCode) -> None:
-        """They are to enter this code."""
+        """Ask them to enter this code."""
 
     async def paste(self) -> str:
-        """The address that their browser ended up at; waits for ever where they cannot be asked."""
+        """The address that their browser ended up at; never returns where they cannot be asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedOut:
-    """A login that is no more."""
+    """A login that was removed."""
 
     grant: Grant
     revoked: bool
-    """Whether the authorization server said that it took it back."""
+    """Whether the authorization server confirmed the revocation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Login:
-    """What one login goes by."""
+    """The inputs of one login."""
 
     spec: ServerSpec
     store: TokenStore
@@ -91,13 +91,13 @@ async def log_in(
     person: Person,
     how: How = "browser",
     scope: tuple[str, ...] = (),
-    within: float = PATIENCE,
+    within: float = PERSON_SECONDS,
     now: Callable[[], float] = time.time,
 ) -> Grant:
-    """Log in to a server; ``scope`` is asked for beside what it needs and what was granted. Raises ``LoginFailed``."""
+    """Log in to a server; ``scope`` adds to what it needs and what was granted before. Raises ``LoginFailed``."""
     if not is_safe(spec.url, allow_plain_http=spec.allow_plain_http):
         raise LoginFailed(
-            f"the token of `{spec.id}` would travel unencrypted over plain http",
+            f"the token of `{spec.id}` would be sent unencrypted over plain http",
             hint='use https, or set `"allowPlainHttp": true` for this server if the network is trusted',
         )
     login = _Login(spec=spec, store=store, person=person, how=how, now=now)
@@ -111,11 +111,11 @@ async def log_in(
             client, given = await (_by_device if how == "device" else _by_browser)(login, found, wanted)
     except TimeoutError:
         raise LoginFailed(
-            f"nobody logged in within {within:g} s",
+            f"no login within {within:g} s",
             hint="log in again; --timeout gives longer. If the page does not know Holdfast, log out first:"
-            " it is registered anew then",
+            " the next login then registers it again",
         ) from None
-    meant_for(given.access_token, found.resource)
+    check_audience(given.access_token, found.resource)
     grant = _grant(login, found, client, given, wanted)
     # A renewal of the old login that is under way must not overwrite the new one.
     async with renewing(store.folder, key):
@@ -123,12 +123,12 @@ async def log_in(
 
 
 async def log_out(spec: ServerSpec, *, store: TokenStore) -> LoggedOut | None:
-    """Forget a server's login, and tell its authorization server, if that can be told; None if there was none."""
+    """Remove a server's login, and revoke it where that is possible; None if there was none."""
     seen = await anyio.to_thread.run_sync(store.of, canonical(spec.url))
     if seen is None:
         return None
     async with renewing(store.folder, seen.key):
-        # It may have been renewed while we waited: what is taken back is what there is now.
+        # It may have been renewed while we waited: revoke the current token.
         grant = await anyio.to_thread.run_sync(store.get, seen.key) or seen
         await anyio.to_thread.run_sync(store.remove, grant.key)
     token, plain_http = grant.refresh_token or grant.access_token, spec.allow_plain_http
@@ -137,24 +137,24 @@ async def log_out(spec: ServerSpec, *, store: TokenStore) -> LoggedOut | None:
 
 
 async def _challenge(spec: ServerSpec) -> Challenge | None:
-    """What the server says to somebody without a login: it is dialed as it always is. None if it lets us in."""
+    """The challenge that the server sends without a login, by an ordinary dial. None if it accepts the connection."""
     redactor = Redactor(spec.secrets)
     try:
         async with (
             Warden() as warden,
             Dialer(warden=warden, limits=Limits()).connect(spec, within=DIAL_SECONDS, redactor=redactor),
         ):
-            return None  # some say only in their metadata what more a login brings
+            return None  # some servers announce only in their metadata what a login adds
     except ServerFailure as failure:
         seen = failure.evidence
     if isinstance(seen, HttpStatus) and seen.status in (401, 403):
         return read_challenge(seen.headers.get("www-authenticate", ""))
     verdict = classify(masked(seen, redactor))
-    raise LoginFailed(f"the server `{spec.id}` cannot be asked how to log in: {verdict.reason}", hint=verdict.hint)
+    raise LoginFailed(f"the server `{spec.id}` did not say how to log in: {verdict.reason}", hint=verdict.hint)
 
 
 def _scope(spec: ServerSpec, found: Discovered, before: Grant | None, more: tuple[str, ...]) -> tuple[str, ...]:
-    """What was granted before stays; what is new is what the server, the definition or the person names."""
+    """The scope to request: what was granted before, and what the server, the definition or the person names."""
     granted = scopes_in(before.scope) if before is not None else ()
     wanted = dict.fromkeys((*granted, *(spec.oauth.scope or found.scopes), *more))
     if wanted and "offline_access" in found.server.scopes:
@@ -162,8 +162,8 @@ def _scope(spec: ServerSpec, found: Discovered, before: Grant | None, more: tupl
     return tuple(wanted)
 
 
-async def _by_browser(login: _Login, found: Discovered, scope: tuple[str, ...]) -> tuple[Client, Given]:
-    """Authorization code with PKCE: the browser comes back to us, or the person pastes where it ended up."""
+async def _by_browser(login: _Login, found: Discovered, scope: tuple[str, ...]) -> tuple[OAuthClient, IssuedTokens]:
+    """Authorization code with PKCE: the browser returns to us, or the person pastes its address."""
     async with AsyncExitStack() as stack:
         oauth = login.spec.oauth
         known = known_client(oauth, found.server, login.store.grants(), login.now())
@@ -174,7 +174,7 @@ async def _by_browser(login: _Login, found: Discovered, scope: tuple[str, ...]) 
             known, place = await _place(stack, known, wanted, oauth.redirect_uri or "")
             ways, redirect = [login.person.paste, place.answer], place.redirect_uri
         client = known or await identify(found.server, redirect_uri=redirect, scope=" ".join(scope))
-        asked = question(found.server, client, resource=found.resource, scope=scope, redirect_uri=redirect)
+        asked = authorization_request(found.server, client, resource=found.resource, scope=scope, redirect_uri=redirect)
         if place is not None:
             place.expect(asked.state)
         login.person.visit(asked.url)
@@ -183,9 +183,9 @@ async def _by_browser(login: _Login, found: Discovered, scope: tuple[str, ...]) 
 
 
 async def _place(
-    stack: AsyncExitStack, known: Client | None, wanted: str, otherwise: str
-) -> tuple[Client | None, Loopback]:
-    """Listen where the client is registered to be sent back to; one registered on the spot can move."""
+    stack: AsyncExitStack, known: OAuthClient | None, wanted: str, otherwise: str
+) -> tuple[OAuthClient | None, Loopback]:
+    """Listen at the client's registered redirect URI; a dynamically registered client can use another one."""
     try:
         return known, await stack.enter_async_context(listening(wanted))
     except LoginFailed:
@@ -195,7 +195,7 @@ async def _place(
 
 
 async def _first(ways: Sequence[Callable[[], Awaitable[str]]]) -> str:
-    """The answer of whichever of these has one first."""
+    """The first answer of these."""
     answers: list[str | LoginFailed] = []
 
     async def wait(way: Callable[[], Awaitable[str]]) -> None:
@@ -213,7 +213,9 @@ async def _first(ways: Sequence[Callable[[], Awaitable[str]]]) -> str:
     return answers[0]
 
 
-async def _exchange(login: _Login, found: Discovered, client: Client, asked: Question, code: str) -> Given:
+async def _exchange(
+    login: _Login, found: Discovered, client: OAuthClient, asked: AuthorizationRequest, code: str
+) -> IssuedTokens:
     form = {
         "grant_type": "authorization_code",
         "code": code,
@@ -224,18 +226,18 @@ async def _exchange(login: _Login, found: Discovered, client: Client, asked: Que
     try:
         plain_http = login.spec.allow_plain_http
         return await request_tokens(found.server.token_endpoint, form, client=client, allow_plain_http=plain_http)
-    except Refused as exc:
+    except TokenRefused as exc:
         if exc.code in FORGOTTEN:
             await _forget_client(login, client)
-        raise LoginFailed(f"the authorization server gave no token ({exc})", hint=_cure(exc, client)) from None
-    except Unanswered as exc:
-        raise LoginFailed(f"the authorization server gave no token: {exc.reason}", hint="log in again") from None
+        raise LoginFailed(f"the authorization server issued no token ({exc})", hint=_cure(exc, client)) from None
+    except NoTokenAnswer as exc:
+        raise LoginFailed(f"the authorization server issued no token: {exc.reason}", hint="log in again") from None
 
 
-async def _forget_client(login: _Login, client: Client) -> None:
-    """A registration that the authorization server does not know any more is not used for another login.
+async def _forget_client(login: _Login, client: OAuthClient) -> None:
+    """Do not use a registration again that the authorization server no longer knows.
 
-    The logins that were made with it stand until they are refused themselves.
+    Logins that were made with it stay valid until they are refused themselves.
     """
     store, ended = login.store, replace(client, expires_at=login.now())
     for key in [grant.key for grant in await anyio.to_thread.run_sync(store.grants) if grant.client == client]:
@@ -245,13 +247,13 @@ async def _forget_client(login: _Login, client: Client) -> None:
                 await anyio.to_thread.run_sync(store.put, replace(grant, client=ended))
 
 
-def _cure(exc: Refused, client: Client) -> str:
+def _cure(exc: TokenRefused, client: OAuthClient) -> str:
     if exc.code in FORGOTTEN:
         return "check `oauth.clientId` and `oauth.clientSecret`" if client.origin == "configured" else "log in again"
     return "log in again"
 
 
-async def _by_device(login: _Login, found: Discovered, scope: tuple[str, ...]) -> tuple[Client, Given]:
+async def _by_device(login: _Login, found: Discovered, scope: tuple[str, ...]) -> tuple[OAuthClient, IssuedTokens]:
     known = known_client(login.spec.oauth, found.server, login.store.grants(), login.now())
     redirect = login.spec.oauth.redirect_uri or NOT_HERE
     client = known or await identify(found.server, redirect_uri=redirect, scope=" ".join(scope))
@@ -262,7 +264,9 @@ async def _by_device(login: _Login, found: Discovered, scope: tuple[str, ...]) -
     )
 
 
-def _grant(login: _Login, found: Discovered, client: Client, given: Given, wanted: tuple[str, ...]) -> Grant:
+def _grant(
+    login: _Login, found: Discovered, client: OAuthClient, given: IssuedTokens, wanted: tuple[str, ...]
+) -> Grant:
     return Grant(
         issuer=found.server.issuer,
         resource=found.resource,

@@ -1,7 +1,7 @@
-"""The redirect's end: a listener on this machine that takes one answer from a browser and shows it a page.
+"""The redirect endpoint: a listener on this machine that takes one answer from a browser and shows a page.
 
-Anything on this machine can send it something: what is no answer to the question that was asked is turned away,
-and it waits on. Whether the answer is a good one it does not know, and it says nothing that came with it.
+Any program on this machine can send requests to it. A request without the expected ``state`` is refused, and the
+listener waits on. It does not judge the answer, and its page repeats nothing of the request.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import anyio
 import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from holdfast.core.hosts import is_loopback
 from holdfast.errors import LoginFailed
-from holdfast.wire.http_client import is_loopback
 
 __all__ = ["DEFAULT_PATH", "Loopback", "listening"]
 
@@ -28,14 +28,14 @@ REQUEST_SECONDS = 10.0
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Holdfast</title>
 <style>body{font:16px/1.5 system-ui,sans-serif;max-width:32rem;margin:20vh auto;padding:0 1rem;color:#222}
 @media(prefers-color-scheme:dark){body{background:#181818;color:#ddd}}</style></head>
-<body><h1>Back to the terminal</h1><p>Holdfast has the answer, and says there whether the login succeeded.
-This page can be closed.</p></body></html>"""
+<body><h1>Back to the terminal</h1><p>Holdfast has the answer. The terminal says whether the login succeeded.
+You can close this page.</p></body></html>"""
 
-_NOT_ASKED = "This is no answer to the login that Holdfast waits for."
+_NOT_ASKED = "This is not the answer to the login that Holdfast waits for."
 
 
 class Loopback:
-    """Where the browser comes back to."""
+    """The listener that the browser returns to."""
 
     def __init__(self, redirect_uri: str) -> None:
         self.redirect_uri = redirect_uri
@@ -45,16 +45,16 @@ class Loopback:
         self._came = anyio.Event()
 
     def expect(self, state: str) -> None:
-        """Take the answer with this state, and no other."""
+        """Accept only the answer with this state."""
         self._state = state
 
     async def answer(self) -> str:
-        """The address that the browser came to, once it does."""
+        """Wait for the browser; returns the address that it requested."""
         await self._came.wait()
         return self._address
 
     async def serve(self, stream: anyio.abc.SocketStream) -> None:
-        """Take one request of one browser."""
+        """Serve one request of one browser."""
         async with stream:
             with anyio.move_on_after(REQUEST_SECONDS):
                 await self._serve(stream)
@@ -72,7 +72,7 @@ class Loopback:
         ):
             return  # not a browser
         status, page = self._reply(method, target)
-        with suppress(anyio.BrokenResourceError):  # it went away; its answer is there all the same
+        with suppress(anyio.BrokenResourceError):  # the browser has closed the connection, but its answer came
             await stream.send(_response(status, page))
         if page == _PAGE and not self._came.is_set():
             self._address = target
@@ -111,7 +111,7 @@ async def listening(redirect_uri: str = "") -> AsyncIterator[Loopback]:
         yield place
     finally:
         tasks.cancel_scope.cancel()
-        # No exception is passed in: a task group would wrap it, and its type is what callers go by.
+        # No exception is passed in: a task group would wrap it, and callers check its type.
         await tasks.__aexit__(None, None, None)
 
 
@@ -121,7 +121,7 @@ async def _accept(listener: anyio.abc.SocketListener, place: Loopback) -> None:
 
 
 def _bound(host: str, port: int, redirect_uri: str) -> list[socket.socket]:
-    """A socket for each address of the host: a browser takes whichever it likes of those of ``localhost``."""
+    """A socket for each address of the host: a browser may use either address of ``localhost``."""
     families = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
     if host != "localhost":
         families = [(socket.AF_INET6 if ":" in host else socket.AF_INET, host)]
@@ -138,7 +138,7 @@ def _bound(host: str, port: int, redirect_uri: str) -> list[socket.socket]:
             except OSError:
                 if len(bound) == 1:
                     raise
-                bound.pop().close()  # no IPv6 here: the other one will do
+                bound.pop().close()  # no IPv6 here: the IPv4 socket is enough
                 break
             one.listen(16)
             one.setblocking(False)
@@ -146,8 +146,8 @@ def _bound(host: str, port: int, redirect_uri: str) -> list[socket.socket]:
         for one in bound:
             one.close()
         raise LoginFailed(
-            f"nobody can listen at {redirect_uri}: {exc.strerror}",
-            hint="another program has that port: end it, or use `--paste`",
+            f"Holdfast cannot listen at {redirect_uri}: {exc.strerror}",
+            hint="another program may use that port: end it, or use `--paste`",
         ) from exc
     return bound
 

@@ -1,7 +1,7 @@
-"""Read the token store without being held up by it: a locked keyring may wait for a person who is not there.
+"""Read the token store with a time limit: a locked keyring may wait for a person who is not there.
 
-A read that takes too long is left to itself, and whoever wanted it goes on. Nothing is written here: what a
-renewal brought must be kept however long that takes.
+A read that takes too long goes on in its thread, and its caller does not wait for it. Writes are not limited: a
+renewed token must be kept.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import anyio.to_thread
 
 from holdfast.auth.store import TokenStore
 
-__all__ = ["Reading"]
+__all__ = ["StoreReader"]
 
 READ_SECONDS = 5.0
-"""How long a read may take: a keyring that is open answers in milliseconds."""
+"""How long a read may take: an unlocked keyring answers in milliseconds."""
 
 
-class Reading:
-    """The reads of one store, one at a time, in a thread that is not one of those that all others share."""
+class StoreReader:
+    """The reads of one store, one at a time, outside the shared thread pool."""
 
     def __init__(self, store: TokenStore, *, seconds: float = READ_SECONDS) -> None:
         self.seconds = seconds

@@ -1,7 +1,7 @@
-"""Renew a grant: one process asks, once, for all who need it; what goes wrong on the way loses nothing.
+"""Renew a grant: one process asks once for all that need it, and a failure loses nothing.
 
-Only the authorization server's own word ends a login. A fault of the network, an outage, an answer that
-makes no sense: the refresh token is kept, and asked with again after a pause that grows.
+Only a refusal by the authorization server ends a login. After a network fault, an outage or an invalid answer, the
+refresh token is kept and used again after a growing pause.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import anyio.to_thread
 
 from holdfast.auth.grant import Grant, GrantKey
 from holdfast.auth.lock import renewing
-from holdfast.auth.reading import Reading
+from holdfast.auth.reading import StoreReader
 from holdfast.auth.store import StoreUnusable, TokenStore
-from holdfast.auth.tokens import Refused, Unanswered, request_tokens
+from holdfast.auth.tokens import NoTokenAnswer, TokenRefused, request_tokens
 from holdfast.core.backoff import delay
 from holdfast.core.evidence import TokenNotRenewed
 from holdfast.errors import ServerFailure
@@ -28,12 +28,12 @@ __all__ = ["Renewer"]
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
-"""Seconds after a failed try in which the authorization server is left alone."""
+"""The pause in seconds after a failed renewal."""
 
 
 @dataclass
 class _Pause:
-    """An authorization server that could not be asked, and is left alone for a while."""
+    """The pause after a failed renewal."""
 
     failures: int
     until: float
@@ -41,14 +41,14 @@ class _Pause:
 
 
 class _Unsaved(NamedTuple):
-    """A renewed grant that the store did not take; the one before it may be worth nothing by now."""
+    """A renewed grant that the store did not accept; the grant before it may be invalid by now."""
 
     before: Grant
     after: Grant
 
 
 class Renewer:
-    """Renews the grants of a store, for everybody in this process. Time and chance can be given, for tests."""
+    """Renews the grants of a store for this process. Tests pass time and chance."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Renewer:
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.store = store
-        self.reading = Reading(store)
+        self.reading = StoreReader(store)
         self.now = now
         self._chance = chance
         self._turns: dict[GrantKey, anyio.Lock] = {}
@@ -66,7 +66,7 @@ class Renewer:
         self._unsaved: dict[GrantKey, _Unsaved] = {}
 
     async def up_to_date(self) -> None:
-        """Have read what the store holds now.
+        """Read the store if it changed.
 
         Raises ``ServerFailure`` with ``TokenNotRenewed`` if the store does not answer.
         """
@@ -92,18 +92,18 @@ class Renewer:
         await self.up_to_date()
         grant = await self._saved(next((one for one in self.store.known if one.key == key), None), key)
         if grant is not None and grant.access_token != instead_of:
-            return grant  # somebody else did it while we waited for our turn
+            return grant  # another task or process renewed it while we waited
         if grant is None or not grant.refreshable:
             return None
-        self._leave_alone(key)
+        self._check_pause(key)
         with anyio.CancelScope() as scope:
-            # From the moment the request leaves, the old refresh token may be worth nothing:
-            # whoever gives up waiting must not take the new one's answer with him.
+            # Once the request is sent, the old refresh token may be invalid.
+            # A cancelled caller must not lose the answer with the new one.
             return await self._ask(grant, plain_http, lambda: setattr(scope, "shield", True))
-        raise AssertionError("nobody cancels that scope")
+        raise AssertionError("the scope is never cancelled")
 
     async def _saved(self, stored: Grant | None, key: GrantKey) -> Grant | None:
-        """The stored grant, or the one in its place that could not be stored before, and now is."""
+        """The stored grant, or its renewed form that could not be stored before and now is."""
         unsaved = self._unsaved.get(key)
         if unsaved is None:
             return stored
@@ -111,7 +111,7 @@ class Renewer:
             unsaved.before.login,
             unsaved.before.refresh_token,
         ):
-            del self._unsaved[key]  # somebody logged out, or in again, or renewed it all the same
+            del self._unsaved[key]  # there was a logout, a new login or another renewal since
             return stored
         return await self._keep_renewed(unsaved)
 
@@ -121,11 +121,11 @@ class Renewer:
             given = await request_tokens(
                 grant.token_endpoint, form, client=grant.client, allow_plain_http=plain_http, on_sending=on_sending
             )
-        except Unanswered as exc:
+        except NoTokenAnswer as exc:
             raise self._paused(grant.key, exc) from exc
-        except Refused as exc:
+        except TokenRefused as exc:
             if not exc.final:
-                raise self._paused(grant.key, Unanswered(f"the authorization server answered `{exc}`")) from exc
+                raise self._paused(grant.key, NoTokenAnswer(f"the authorization server answered `{exc}`")) from exc
             await self._keep(replace(grant, refused=exc.code))
             return None
         self._pauses.pop(grant.key, None)
@@ -147,14 +147,14 @@ class Renewer:
     async def _keep(self, grant: Grant) -> Grant:
         return await anyio.to_thread.run_sync(self.store.put, grant)
 
-    def _leave_alone(self, key: GrantKey) -> None:
-        """Raise what was seen last, without asking again, while the pause after a failure lasts."""
+    def _check_pause(self, key: GrantKey) -> None:
+        """Raise the last failure again, without a request, while its pause lasts."""
         pause = self._pauses.get(key)
         left = pause.until - self.now() if pause is not None else 0.0
-        if pause is not None and 0 < left <= LONGEST_PAUSE:  # one that is longer is a clock that was set back
+        if pause is not None and 0 < left <= LONGEST_PAUSE:  # a longer pause means that the clock was set back
             raise ServerFailure(TokenNotRenewed(reason=pause.reason, retry_after=left))
 
-    def _paused(self, key: GrantKey, why: Unanswered) -> ServerFailure:
+    def _paused(self, key: GrantKey, why: NoTokenAnswer) -> ServerFailure:
         before = self._pauses.get(key)
         failures = before.failures + 1 if before is not None else 1
         wait = delay(failures, base=FIRST_PAUSE, chance=self._chance(), retry_after=why.retry_after)

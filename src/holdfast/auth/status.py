@@ -1,6 +1,6 @@
-"""Where a server's credentials come from, and how they are: for ``auth status`` and for the doctor.
+"""The source and state of a server's credentials, for ``auth status`` and doctor.
 
-Nothing here shows a token. ``refresh_now`` is the one function that talks to anybody.
+Nothing here shows a token. Only ``refresh_now`` uses the network.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from holdfast.errors import ServerFailure
 __all__ = ["CredentialKind", "LoginStatus", "RefreshOutcome", "Refreshed", "refresh_now", "status_of", "takes_login"]
 
 CredentialKind: TypeAlias = Literal["login", "none", "header", "callable", "off", "process"]
-"""``login``: from the token store. ``none``: nobody has logged in. ``header``: the definition has an
+"""``login``: from the token store. ``none``: there is no login. ``header``: the definition has an
 ``Authorization`` of its own. ``callable``: a program gives the headers. ``off``: the definition says
-``"oauth": false``. ``process``: it is a command, which takes no token from us."""
+``"oauth": false``. ``process``: it is a command, which gets no token."""
 
 
 RefreshOutcome: TypeAlias = Literal["renewed", "no_login", "not_refreshable", "refused", "unreachable"]
-"""``refused``: the authorization server said no, and only a new login helps. ``unreachable``: it could not be
-asked just now; the login stands."""
+"""``refused``: the authorization server refused, and only a new login helps. ``unreachable``: it did not answer; the
+login stays valid."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,40 +38,40 @@ class LoginStatus:
     kind: CredentialKind
     source: Source | None = None
     place: str = ""
-    """Where the tokens lie, in words: the file's path, or the keyring."""
+    """Where the tokens are kept: the file's path, or the keyring."""
     issuer: str = ""
     resource: str = ""
     scope: str = ""
     client_id: str = ""
     expires_at: float | None = None
-    """When the access token ends, in seconds since 1970; None where nobody said."""
+    """When the access token expires, in seconds since 1970; None where that is not known."""
     refreshable: bool = False
     """Whether it can be renewed without a person."""
     refused: str = ""
-    """Why the authorization server renews it no more; empty while it does."""
+    """Why the authorization server no longer renews it; empty while it does."""
 
     def expired(self, now: float) -> bool:
         """Whether the access token has ended."""
         return self.expires_at is not None and now >= self.expires_at
 
     def usable(self, now: float) -> bool:
-        """Whether the next request can be made with it, if need be after renewing it."""
+        """Whether the next request can use it, after a renewal where needed."""
         return self.kind == "login" and (self.refreshable or not self.expired(now))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refreshed:
-    """What came of renewing a login now."""
+    """The result of renewing a login now."""
 
     outcome: RefreshOutcome
     reason: str = ""
     """Why it was not renewed, in words; empty if it was."""
     status: LoginStatus
-    """How it is now."""
+    """Its state now."""
 
 
 def status_of(spec: ServerSpec, store: TokenStore) -> LoginStatus:
-    """How a server's credentials are. Reads the store and nothing else."""
+    """The state of a server's credentials. Reads the store and nothing else."""
     kind = _without_store(spec)
     grant = store.of(canonical(spec.url)) if kind is None else None
     if grant is None:
@@ -80,10 +80,10 @@ def status_of(spec: ServerSpec, store: TokenStore) -> LoginStatus:
 
 
 async def refresh_now(spec: ServerSpec, store: TokenStore, *, renewer: Renewer | None = None) -> Refreshed:
-    """Renew a server's login whether it has ended or not, and say what came of it. Never raises for that."""
+    """Renew a server's login, expired or not. A failure is a result, not an exception."""
     grant = store.of(canonical(spec.url)) if takes_login(spec) else None
     if grant is None:
-        return Refreshed(outcome="no_login", reason="nobody has logged in", status=status_of(spec, store))
+        return Refreshed(outcome="no_login", reason="there is no login", status=status_of(spec, store))
     if grant.refused:
         return Refreshed(outcome="refused", reason=_refusal(grant.refused), status=status_of(spec, store))
     if not grant.refreshable:
@@ -104,12 +104,12 @@ async def refresh_now(spec: ServerSpec, store: TokenStore, *, renewer: Renewer |
 
 
 def takes_login(spec: ServerSpec) -> bool:
-    """Whether a login is what the server's requests would carry."""
+    """Whether the server's requests use a login."""
     return _without_store(spec) in (None, "callable")
 
 
 def _without_store(spec: ServerSpec) -> CredentialKind | None:
-    """Where credentials come from if not from the store."""
+    """The source of the credentials if it is not the store."""
     if spec.transport == "stdio":
         return "process"
     if not spec.oauth.enabled:
@@ -120,7 +120,7 @@ def _without_store(spec: ServerSpec) -> CredentialKind | None:
 
 
 def _refusal(code: str) -> str:
-    return f"the authorization server does not renew it any more ({code or 'it was removed'})"
+    return f"the authorization server no longer renews it ({code or 'it was removed'})"
 
 
 def _of_grant(spec: ServerSpec, grant: Grant, store: TokenStore) -> LoginStatus:

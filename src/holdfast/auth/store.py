@@ -1,8 +1,8 @@
 """The token store: one small file for all grants, shared by every process of a user.
 
-It is replaced whole or not at all, readable by its owner alone, and says of each grant everything but,
-where there is a keyring, its secrets: those lie there. A file that cannot be read is set aside, never
-deleted. Whoever wants to know whether anything changed asks ``current``: that costs a look at the file's date.
+The file is replaced atomically and only its owner can read it. Where there is a keyring, the secrets are there and
+not in the file. A damaged file is set aside, never deleted. ``current`` says whether the file has changed, at the
+cost of one ``stat``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.auth.entries import key_of, read_entry, secrets_of, with_secrets, write_entry
-from holdfast.auth.files import replace_file, set_aside
 from holdfast.auth.grant import Grant, GrantKey
-from holdfast.auth.lock import writing
 from holdfast.auth.vault import Vault, VaultClosed, find_vault
 from holdfast.config.find import state_folder
 from holdfast.errors import HoldfastError
+from holdfast.files import locked, replace_file, set_aside
 
 __all__ = ["Stamp", "StoreUnusable", "TokenStore"]
 
@@ -34,32 +33,35 @@ log = logging.getLogger("holdfast.auth")
 
 VERSION = 1
 
+LOCK = "auth.lock"
+"""The name of the lock file of the store."""
+
 Entries: TypeAlias = dict[GrantKey, dict[str, Any]]
 Stamp: TypeAlias = tuple[int, ...] | None
-"""Tells one state of the store from another; None while there is no store."""
+"""Identifies a version of the file; None without a file."""
 
 PAUSE = 5.0
-"""Seconds after which what could not be read is tried again: a locked keyring is not to be asked at every look."""
+"""Seconds before a failed read is repeated: a locked keyring is not asked at every look."""
 
-PATIENCE = 5.0
-"""Seconds that a reader waits for another: one whom the keyring keeps waiting must not gather a queue."""
+READER_SECONDS = 5.0
+"""How long a reader waits for another one: a reader that waits for the keyring must not build up a queue."""
 
 
 class StoreUnusable(HoldfastError):
-    """The store cannot be written: nothing has changed in it."""
+    """The store cannot be written; it has not changed."""
 
 
 class _Read(NamedTuple):
-    """What was read, and how long it can be gone by."""
+    """What was read, and how long it is valid."""
 
     stamp: Stamp = None
     grants: tuple[Grant, ...] = ()
     until: float = math.inf
-    """When to read again though the file has not changed; never, if all of it was read."""
+    """When to read again though the file has not changed; never after a complete read."""
 
 
 class TokenStore:
-    """The grants of one user. Methods block for a moment: call them in a thread where that matters."""
+    """The grants of one user. Its methods block: call them in a thread where that matters."""
 
     def __init__(
         self,
@@ -79,27 +81,27 @@ class TokenStore:
 
     @property
     def current(self) -> bool:
-        """Whether what was read last is what the file holds, or as much of it as can be had for the moment."""
+        """Whether the last read is up to date, as far as the keyring allows."""
         return self._read.stamp == self._stamp() and self._clock() < self._read.until
 
     @property
     def known(self) -> tuple[Grant, ...]:
-        """The grants as they were read last, without a look at the file."""
+        """The grants of the last read, without a look at the file."""
         return self._read.grants
 
     @property
     def exposed(self) -> bool:
-        """Whether others than its owner may read the file, which we never allow."""
+        """Whether other users may read the file, which Holdfast never allows."""
         try:
             return bool(self.file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
         except OSError:
             return False
 
     def grants(self) -> tuple[Grant, ...]:
-        """All grants; read anew if the file changed. One whose secrets the keyring does not give is left out."""
-        if not self.current and self._reading.acquire(timeout=PATIENCE):
+        """All grants; reads the file again if it changed. A grant without its secrets is left out."""
+        if not self.current and self._reading.acquire(timeout=READER_SECONDS):
             try:
-                self._read_anew()
+                self._read_again()
             finally:
                 self._reading.release()
         return self._read.grants
@@ -109,11 +111,11 @@ class TokenStore:
         return next((grant for grant in self.grants() if grant.key == key), None)
 
     def of(self, server: str) -> Grant | None:
-        """The grant that somebody logged in to this address with."""
+        """The grant of the login to this address."""
         return next((grant for grant in self.grants() if server in grant.servers), None)
 
     def put(self, grant: Grant) -> Grant:
-        """Keep a grant in place of whatever was kept under its key; an address belongs to one grant only."""
+        """Keep a grant in place of the one with its key; an address belongs to one grant only."""
         kept = self._placed(grant)
         with self._changing() as entries:
             before = entries.pop(grant.key, {"servers": ()})
@@ -134,8 +136,8 @@ class TokenStore:
         self.grants()
         return gone is not None
 
-    def _read_anew(self) -> None:
-        """One at a time: else a slow reader could put what was there before in place of what is there now."""
+    def _read_again(self) -> None:
+        """One reader at a time: a slow one could otherwise replace newer content with older."""
         if self.current:
             return
         stamp, self._missed = self._stamp(), False
@@ -144,7 +146,7 @@ class TokenStore:
 
     @property
     def _vault(self) -> Vault | None:
-        """Looked for when it is first needed: finding a keyring takes a while."""
+        """The keyring, found at the first use, since that takes a while."""
         if not self._vaults:
             self._vaults.append(self._find_vault())
         return self._vaults[0]
@@ -157,10 +159,10 @@ class TokenStore:
         return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
 
     def _entries(self) -> Entries:
-        """What the file says of each grant; nothing, if it cannot be read."""
+        """The entries of the file; none, if it cannot be read."""
         try:
             return self._parsed()
-        except (OSError, _Newer) as exc:
+        except (OSError, _NewerFormat) as exc:
             self._missed = isinstance(exc, OSError)
             log.warning("the token store %s cannot be read: %s", self.file, exc)
         except _CORRUPT:
@@ -173,17 +175,17 @@ class TokenStore:
         except FileNotFoundError:
             return {}
         if document["version"] > VERSION:
-            raise _Newer("it was written by a newer Holdfast, and is left alone")
+            raise _NewerFormat("it was written by a newer Holdfast and stays as it is")
         return {key_of(entry): entry for entry in document["grants"]}
 
     def _set_aside(self) -> None:
-        """Under the lock, and only if it still cannot be read: another process may have done so, and written anew."""
+        """Set the file aside under the lock, if it is still damaged: another process may have replaced it."""
         try:
-            with writing(self.folder):
+            with locked(self.folder / LOCK):
                 self._parsed_or_set_aside()
-        except (OSError, _Newer) as exc:
+        except (OSError, _NewerFormat) as exc:
             self._missed = isinstance(exc, OSError)
-            log.warning("the token store %s cannot be read, nor set aside: %s", self.file, exc)
+            log.warning("the token store %s is damaged and cannot be set aside: %s", self.file, exc)
 
     def _parsed_or_set_aside(self) -> Entries:
         try:
@@ -208,39 +210,39 @@ class TokenStore:
             found = self._vault.read(key) if self._vault is not None else None
         except VaultClosed as exc:
             self._missed = True
-            told = self._read.until < math.inf  # it was so a moment ago
+            told = self._read.until < math.inf  # it was logged a moment ago
             log.log(
                 logging.DEBUG if told else logging.WARNING,
-                "the keyring does not give the tokens of %s (%s)",
+                "the keyring did not return the tokens of %s (%s)",
                 key.resource,
                 exc,
             )
             return None
         if found is None:
-            log.warning("the tokens of %s are in a keyring that does not have them now", key.resource)
+            log.warning("the keyring has no tokens of %s any more", key.resource)
         return found
 
     def _placed(self, grant: Grant) -> Grant:
-        """Put the secrets into the keyring, unless there is none or it refuses; the grant then says so."""
+        """Put the secrets into the keyring, or keep them in the file if there is none; the grant says which."""
         if self._vault is None:
             return replace(grant, source="file")
         try:
             self._vault.write(grant.key, secrets_of(grant))
         except VaultClosed as exc:
-            log.warning("the keyring takes no tokens (%s): they are kept in %s", exc, self.file)
+            log.warning("the keyring did not accept the tokens (%s): they are kept in %s", exc, self.file)
             return replace(grant, source="file")
         return replace(grant, source="keyring")
 
     @contextmanager
     def _changing(self) -> Iterator[Entries]:
-        """A change of the file: read under the lock, written as the block ends."""
+        """Change the file under the lock: it is read first, and written when the block ends."""
         try:
-            with writing(self.folder):
+            with locked(self.folder / LOCK):
                 entries = self._parsed_or_set_aside()
                 yield entries
                 document = {"version": VERSION, "grants": [*entries.values()]}
                 replace_file(self.file, json.dumps(document, indent=1))
-        except (OSError, _Newer) as exc:
+        except (OSError, _NewerFormat) as exc:
             raise StoreUnusable(
                 f"the token store {self.file} cannot be written: {getattr(exc, 'strerror', None) or exc}",
                 hint="correct the owner and mode of its folder, or set XDG_STATE_HOME to another one",
@@ -250,9 +252,9 @@ class TokenStore:
         return f"<TokenStore {self.file}>"
 
 
-class _Newer(Exception):
-    """The file is a newer version's: that one still wants it."""
+class _NewerFormat(Exception):
+    """A newer version of Holdfast wrote the file and still needs it."""
 
 
 _CORRUPT = (ValueError, KeyError, TypeError, AttributeError)
-"""How a damaged file shows when it is read."""
+"""What reading a damaged file raises."""

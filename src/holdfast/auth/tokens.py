@@ -1,4 +1,4 @@
-"""The token endpoint: what is sent there, how the client proves itself, and what its answers mean."""
+"""The token endpoint: requests, client authentication, and the meaning of its answers."""
 
 from __future__ import annotations
 
@@ -11,20 +11,29 @@ from urllib.parse import quote, urlencode
 from pydantic_core import from_json
 
 from holdfast.auth.addresses import is_safe
-from holdfast.auth.grant import Client
+from holdfast.auth.grant import OAuthClient
 from holdfast.core.challenge import scopes_in
 from holdfast.core.classify import classify
 from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
 from holdfast.wire.fetch import Answer, ask
 
-__all__ = ["ANSWER_SECONDS", "Given", "Refused", "Unanswered", "document", "post_form", "request_tokens", "revoke"]
+__all__ = [
+    "ANSWER_SECONDS",
+    "IssuedTokens",
+    "NoTokenAnswer",
+    "TokenRefused",
+    "document",
+    "post_form",
+    "request_tokens",
+    "revoke",
+]
 
 ANSWER_SECONDS = 10.0
-"""How long an authorization server may take."""
+"""How long an authorization server may take to answer."""
 
 _PASSING = frozenset({"temporarily_unavailable", "server_error"})
-"""Errors by which an authorization server says that it cannot answer now."""
+"""The errors for "I cannot answer now"."""
 
 _FINAL = frozenset(
     {
@@ -36,11 +45,11 @@ _FINAL = frozenset(
         "unsupported_grant_type",
     }
 )
-"""Errors by which a token endpoint refuses (RFC 6749, 5.2)."""
+"""The errors for a refusal (RFC 6749, 5.2)."""
 
 
-class Unanswered(Exception):
-    """The authorization server could not be asked, or did not say yes or no: trying again can help."""
+class NoTokenAnswer(Exception):
+    """The authorization server did not answer, or gave no decision: a retry can help."""
 
     def __init__(self, reason: str, *, retry_after: float | None = None) -> None:
         super().__init__(reason)
@@ -48,8 +57,8 @@ class Unanswered(Exception):
         self.retry_after = retry_after
 
 
-class Refused(Exception):
-    """The authorization server said no."""
+class TokenRefused(Exception):
+    """The authorization server refused."""
 
     def __init__(self, code: str, description: str = "", *, status: int = 200) -> None:
         super().__init__(f"{code}: {description}" if description else code)
@@ -59,13 +68,13 @@ class Refused(Exception):
 
     @property
     def final(self) -> bool:
-        """Whether asking again is in vain; whatever else answers for it, such as a proxy, has other words."""
+        """Whether a retry cannot help. A proxy that answers in its place uses other codes."""
         return self.status in (400, 401) and self.code in _FINAL
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
-    """Tokens as they were given."""
+class IssuedTokens:
+    """Tokens as the endpoint issued them."""
 
     access_token: str = field(repr=False)
     refresh_token: str | None = field(default=None, repr=False)
@@ -81,19 +90,19 @@ async def request_tokens(
     endpoint: str,
     form: Mapping[str, str],
     *,
-    client: Client,
+    client: OAuthClient,
     allow_plain_http: bool = False,
     on_sending: Callable[[], None] | None = None,
-) -> Given:
-    """Ask for tokens. Raises ``Refused`` or ``Unanswered``."""
+) -> IssuedTokens:
+    """Request tokens. Raises ``TokenRefused`` or ``NoTokenAnswer``."""
     fields = await post_form(endpoint, form, client=client, allow_plain_http=allow_plain_http, on_sending=on_sending)
     token, kind = fields.get("access_token"), fields.get("token_type", "bearer")
     if not isinstance(token, str) or not token or not token.isascii() or not token.isprintable():
-        raise Unanswered("its answer holds no access token")
+        raise NoTokenAnswer("its answer contains no access token")
     if str(kind).lower() != "bearer":
-        raise Refused("unsupported_token_type", "it gives tokens that are not Bearer tokens")
+        raise TokenRefused("unsupported_token_type", "it issues tokens that are not Bearer tokens")
     refresh = fields.get("refresh_token")
-    return Given(
+    return IssuedTokens(
         access_token=token,
         refresh_token=refresh if isinstance(refresh, str) and refresh else None,
         scope=" ".join(scopes_in(str(fields.get("scope") or ""))),
@@ -105,26 +114,26 @@ async def post_form(
     endpoint: str,
     form: Mapping[str, str],
     *,
-    client: Client,
+    client: OAuthClient,
     allow_plain_http: bool = False,
     on_sending: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-    """POST a form to an authorization server as ``client``; the object that it answers with."""
+    """POST a form to an authorization server as ``client``; returns the JSON object of its answer."""
     if not is_safe(endpoint, allow_plain_http=allow_plain_http):
-        raise Unanswered("the authorization server is at an unencrypted address, and is sent nothing")
+        raise NoTokenAnswer("the authorization server has an unencrypted address, so Holdfast sends it nothing")
     fields, headers = _as_client(client, {name: value for name, value in form.items() if value})
     answer = await _post(endpoint, fields, headers, on_sending)
     return _meaning(answer, Redactor([*fields.values(), *headers.values()]))
 
 
-async def revoke(endpoint: str, token: str, *, client: Client, allow_plain_http: bool = False) -> bool:
-    """Give a token back (RFC 7009); whether the authorization server said that it took it."""
+async def revoke(endpoint: str, token: str, *, client: OAuthClient, allow_plain_http: bool = False) -> bool:
+    """Revoke a token (RFC 7009); returns whether the authorization server confirmed it."""
     if not is_safe(endpoint, allow_plain_http=allow_plain_http):
         return False
     fields, headers = _as_client(client, {"token": token})
     try:
         return (await _post(endpoint, fields, headers)).status == 200
-    except Unanswered:
+    except NoTokenAnswer:
         return False
 
 
@@ -137,8 +146,8 @@ def document(body: bytes) -> dict[str, Any] | None:
     return parsed if isinstance(parsed, dict) else None
 
 
-def _as_client(client: Client, form: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The form and the headers by which a client proves who it is (RFC 6749, 2.3.1)."""
+def _as_client(client: OAuthClient, form: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The form and the headers that authenticate a client (RFC 6749, 2.3.1)."""
     if client.method == "client_secret_basic" and client.secret:
         pair = f"{quote(client.id, safe='')}:{quote(client.secret, safe='')}"
         return dict(form), {"authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
@@ -166,7 +175,7 @@ async def _post(
             on_sending=on_sending,
         )
     except ServerFailure as failure:
-        raise Unanswered(f"the authorization server: {classify(failure.evidence).reason}") from failure
+        raise NoTokenAnswer(f"the authorization server: {classify(failure.evidence).reason}") from failure
 
 
 def _meaning(answer: Answer, redactor: Redactor) -> dict[str, Any]:
@@ -175,10 +184,10 @@ def _meaning(answer: Answer, redactor: Redactor) -> dict[str, Any]:
         return fields
     error = fields.get("error") if fields is not None else None
     if not isinstance(error, str) or answer.status >= 500 or answer.status == 429 or error in _PASSING:
-        raise Unanswered(f"the authorization server answered HTTP {answer.status}", retry_after=_retry_after(answer))
+        raise NoTokenAnswer(f"the authorization server answered HTTP {answer.status}", retry_after=_retry_after(answer))
     description = str((fields or {}).get("error_description") or "")
     said = redactor.mask(" ".join(description.split()))[:200]
-    raise Refused(redactor.mask(error)[:80], said, status=answer.status)
+    raise TokenRefused(redactor.mask(error)[:80], said, status=answer.status)
 
 
 def _retry_after(answer: Answer) -> float | None:
@@ -187,9 +196,9 @@ def _retry_after(answer: Answer) -> float | None:
 
 
 def _seconds(value: object) -> float | None:
-    """``expires_in``, also where it is written as a text; nonsense says nothing."""
+    """``expires_in``, also as a text; None for an invalid value."""
     try:
-        seconds = float(value)  # type: ignore[arg-type]  # anything may stand there
+        seconds = float(value)  # type: ignore[arg-type]  # the value can be of any type
     except (TypeError, ValueError):
         return None
     return seconds if 0 <= seconds < 10**10 else None

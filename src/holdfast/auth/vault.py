@@ -1,6 +1,6 @@
-"""Where a grant's secrets are kept: in the OS keyring where there is one, else in the store's own file.
+"""Keeps a grant's secrets in the OS keyring where there is one; otherwise the store's file has them.
 
-The keyring is reached through the package ``keyring``, an extra. ``HOLDFAST_TOKEN_STORE=file`` leaves it alone.
+The keyring is used through the package ``keyring``, an extra. ``HOLDFAST_TOKEN_STORE=file`` turns it off.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ __all__ = ["CHOICE", "KeyringVault", "Vault", "VaultClosed", "find_vault"]
 log = logging.getLogger("holdfast.auth")
 
 CHOICE = "HOLDFAST_TOKEN_STORE"
-"""The variable that says where tokens are kept: ``file``, ``keyring``, or whichever there is."""
+"""The variable that selects where tokens are kept: ``file`` or ``keyring``; by default the keyring if there is one."""
 
 SERVICE = "holdfast"
 
 
 class VaultClosed(Exception):
-    """The keyring did not give, or did not take: it is locked, gone, or refuses."""
+    """The keyring cannot be used: it is locked, absent, or it refuses."""
 
 
 class Vault(Protocol):
-    """Keeps the secrets of grants; blocks for as long as it takes."""
+    """Keeps the secrets of grants. Its methods block."""
 
     def read(self, key: GrantKey) -> Mapping[str, str] | None:
         """The secrets of a grant; None if it has none. Raises ``VaultClosed``."""
@@ -40,7 +40,7 @@ class Vault(Protocol):
         """Keep the secrets of a grant. Raises ``VaultClosed``."""
 
     def remove(self, key: GrantKey) -> None:
-        """Forget a grant's secrets, if there are any."""
+        """Remove a grant's secrets, if there are any."""
 
 
 class KeyringVault:
@@ -66,7 +66,7 @@ class KeyringVault:
             raise VaultClosed(type(exc).__name__) from exc
 
     def remove(self, key: GrantKey) -> None:
-        """Forget a grant's secrets; what cannot be removed is only told of."""
+        """Remove a grant's secrets; a failure is only logged."""
         try:
             self._backend.delete_password(SERVICE, _entry(key))
         except Exception as exc:  # noqa: BLE001 - every backend has errors of its own
@@ -74,13 +74,13 @@ class KeyringVault:
 
 
 def find_vault(environ: Mapping[str, str] = os.environ) -> Vault | None:
-    """The keyring of this machine and user; None where there is none, or the user wants none."""
+    """The keyring of this machine and user; None where there is none or the user turned it off."""
     choice = environ.get(CHOICE, "")
     if choice == "file":
         return None
     backend = _backend()
     if backend is None and choice == "keyring":
-        log.warning("%s=keyring, and there is no keyring here: tokens are kept in a file", CHOICE)
+        log.warning("%s=keyring, but there is no keyring here: tokens are kept in a file", CHOICE)
     return KeyringVault(backend) if backend is not None else None
 
 
@@ -90,7 +90,7 @@ def _backend() -> KeyringBackend | None:
         from keyring.backends import fail, null  # noqa: PLC0415
 
         found = keyring.get_keyring()
-    except Exception as exc:  # noqa: BLE001 - whatever is wrong with a keyring, tokens must be kept somewhere
+    except Exception as exc:  # noqa: BLE001 - tokens must be kept also where a keyring is broken
         log.debug("no keyring: %s", type(exc).__name__)
         return None
     return None if isinstance(found, fail.Keyring | null.Keyring) else found

@@ -1,1 +1,1 @@
-"""The only room that knows the MCP client and an HTTP client: dial a server, record evidence, close it."""
+"""The only package that talks to servers: dial one, record evidence, close it. It decides nothing."""

@@ -1,4 +1,4 @@
-"""Who gives a server's requests their token: the seam between the wire and the logins."""
+"""The interface through which ``auth/`` gives a server's requests their token."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["Authorize", "Authorizer"]
 
 
 class Authorizer(Protocol):
-    """The login of one server. Whatever keeps it from giving a token is ``ServerFailure``."""
+    """The login of one server. Its methods raise ``ServerFailure`` where a token cannot be had."""
 
     async def token(self) -> str | None:
-        """The access token for the next request; None where nobody has logged in."""
+        """The access token for the next request; None without a login."""
 
     async def renewed(self, refused: str) -> bool:
-        """The server refused this token: whether there is another by now."""
+        """The server refused this token; returns whether there is another one now."""
 
     def login(self) -> Login:
-        """How the login is, and what to type for a new one."""
+        """The state of the login, and the command for a new one."""
 
 
 Authorize: TypeAlias = Callable[[ServerSpec], Authorizer | None]

@@ -1,8 +1,7 @@
-"""One live connection to a server: ask it, list it, listen to it, see it go.
+"""One live connection to a server: requests, listings, calls, pings, close.
 
-Any task may use a connection; only the task that dialed it closes it. Every wait has a bound, and
-whatever goes wrong is ``ServerFailure`` with evidence, except a server's own JSON-RPC error, which
-is an answer like any other and is told as ``RpcError`` evidence too.
+Any task may use a connection; only the task that dialed it closes it. Every wait has a bound. Every failure is
+``ServerFailure`` with evidence; a server's JSON-RPC error is an answer, and is ``RpcError`` evidence.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from holdfast.errors import ServerFailure
 from holdfast.wire.handshake import Era
 from holdfast.wire.http import HttpDispatcher
 from holdfast.wire.listing import Offer, OfferKind, ToolInfo, list_everything, list_tools
-from holdfast.wire.relay import Caller, Patience, Relayed, calling
+from holdfast.wire.relay import Caller, IdleTimeout, Relayed, calling
 from holdfast.wire.requests import RawRequest, RawResult, first_error
 from holdfast.wire.sse import SseDispatcher
 from holdfast.wire.stdio import StdioDispatcher
@@ -33,10 +32,10 @@ from holdfast.wire.stdio import StdioDispatcher
 __all__ = ["CallResult", "Connection", "ProgressFn", "Wire"]
 
 CLOSE_SECONDS = 10.0
-"""Each way of closing has a bound of its own; this one is for the case that one of them is wrong."""
+"""Each step of a close has a bound of its own; this one covers a mistake in them."""
 
 DRAIN_SECONDS = 2.0
-"""How long requests may take to be refused one by one, once a session is known to have expired."""
+"""How long requests under way may take to end by themselves after a session has expired."""
 
 _T = TypeVar("_T")
 Wire: TypeAlias = HttpDispatcher | SseDispatcher | StdioDispatcher
@@ -87,16 +86,16 @@ class Connection:
         self._limits = limits
         self._closers = closers
         self.era: Era = "legacy"
-        self.on_stream: Callable[[], None] = _nobody
-        """Told each time that a subscription to the server's notices has begun."""
+        self.on_stream: Callable[[], None] = _ignore
+        """Called each time that a subscription to the server's notifications begins."""
 
     def adopt(self, limits: Limits) -> None:
-        """Go by other bounds from the next message on."""
+        """Use other bounds from the next message on."""
         self._limits = limits
         self.wire.adopt(limits)
 
     def noticed(self, method: str, pass_on: Callable[[str], None] | None) -> None:
-        """A notice came that belongs to no request of ours."""
+        """A notification came that belongs to no request."""
         if method == "notifications/subscriptions/acknowledged":
             self.on_stream()
         elif pass_on is not None:
@@ -104,33 +103,33 @@ class Connection:
 
     @property
     def instructions(self) -> str:
-        """What the server says of how it is to be used."""
+        """The server's instructions for its use."""
         return self.session.instructions or ""
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
-        """What the server declared that it can do."""
+        """The capabilities that the server declared."""
         can = self.session.server_capabilities
         return can.model_dump(by_alias=True, mode="json", exclude_none=True) if can is not None else {}
 
     def missed(self, uri: str) -> None:
-        """A resource that is watched may have changed unseen: whoever watches it is told so."""
+        """A watched resource may have changed while no stream was open: send its watchers a change."""
         self._relayed.told("notifications/resources/updated", {"uri": uri})
 
     async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Tell the server something; it answers nothing, and nothing is known of how it took it."""
+        """Send a notification; the server does not answer it."""
         await self._relayed.notify(method, params)
 
     async def drain(self) -> None:
-        """Let the requests under way come to their own end. Bounded, and no cancellation cuts it short."""
+        """Wait for the requests under way to end. Bounded, and shielded from cancellation."""
         if isinstance(self.wire, HttpDispatcher):
             with anyio.move_on_after(DRAIN_SECONDS, shield=True):
                 await self.wire.quiet()
 
     async def aclose(self) -> None:
-        """End the session, then whatever carried it. Bounded, and no cancellation cuts it short."""
+        """End the session, then its transport. Bounded, and shielded from cancellation."""
         try:
-            # No exception is passed in: a task group would wrap it, and its type is what callers go by.
+            # No exception is passed in: a task group would wrap it, and callers check its type.
             await self.session.__aexit__(None, None, None)
         finally:
             with anyio.move_on_after(CLOSE_SECONDS, shield=True):
@@ -138,7 +137,7 @@ class Connection:
 
     @property
     def protocol_version(self) -> str:
-        """The version that both sides speak."""
+        """The negotiated protocol version."""
         return self.session.protocol_version or ""
 
     async def list_tools(self, *, within: float) -> tuple[ToolInfo, ...]:
@@ -147,7 +146,7 @@ class Connection:
         return await self._bounded(listing, within, "its list of tools")
 
     async def list_everything(self, *, within: float) -> Mapping[OfferKind, tuple[Offer, ...]]:
-        """All that the server offers, over all pages, within so many seconds."""
+        """Tools, prompts, resources and templates, over all pages, within so many seconds."""
         listing = list_everything(self.session, self._limits, lambda: self.wire.received)
         return await self._bounded(listing, within, "its lists")
 
@@ -176,28 +175,28 @@ class Connection:
         on_progress: ProgressFn | None = None,
         caller: Caller | None = None,
     ) -> Mapping[str, Any]:
-        """Send a request once, for ``caller``; its result is passed on as it came.
+        """Send a request once, for ``caller``; returns its result as it came.
 
-        ``idle`` is how long the server may be silent: progress extends it, up to ``within`` in all. The time
-        in which the server waits for the caller's own answer does not count.
+        ``idle`` is how long the server may be silent: progress extends it, up to ``within`` in all. Time in which
+        the server waits for the caller's answer does not count.
         """
         with anyio.CancelScope() as quiet:
-            patience = Patience(quiet, idle=idle, within=within)
+            timeout = IdleTimeout(quiet, idle=idle, within=within)
 
             async def tell(progress: float, total: float | None, message: str | None) -> None:
-                patience.extend()
+                timeout.extend()
                 if on_progress is not None:
                     await on_progress(progress, total, message)
 
-            with calling(self._relayed, caller, patience):
+            with calling(self._relayed, caller, timeout):
                 return await self._mirrored(method, params, tell)
-        waited, key = (within, "hardTimeout") if patience.ran_out else (idle, "timeout")
+        waited, key = (within, "hardTimeout") if timeout.ran_out else (idle, "timeout")
         what = params.get("name") or params.get("uri") or method
         seen = TimedOut(doing=f"the result of {what}", after=waited, setting=f"holdfast.call.{key}")
         raise ServerFailure(self.wire.unanswered() or seen)
 
     async def ping(self, *, within: float) -> None:
-        """See whether the connection still answers. Any answer will do, an error too."""
+        """Check that the connection still answers. An error is an answer too."""
         await self._bounded(self._ping(), within, "a sign of life")
 
     async def _mirrored(self, method: str, params: Mapping[str, Any], on_progress: ProgressFn) -> Mapping[str, Any]:
@@ -206,8 +205,8 @@ class Connection:
         except MCPError as exc:
             if exc.code != HEADER_MISMATCH:
                 raise _rpc_failure(method, exc) from exc
-        # Refused before anything was done: the server wants arguments mirrored into headers, and the
-        # session learns which from a listing.
+        # The server refused the request before it acted: it wants arguments mirrored into headers, and the session
+        # learns from a listing which ones.
         await list_tools(self.session, self._limits, lambda: self.wire.received)
         try:
             return await self._ask(method, params, on_progress)
@@ -242,8 +241,8 @@ class Connection:
         return self.wire.unanswered() or TimedOut(doing=doing, after=after)
 
 
-def _nobody() -> None:
-    """Whoever is told of what nobody asked for."""
+def _ignore() -> None:
+    """The default for a callback that was not set."""
 
 
 def _rpc_failure(method: str, exc: MCPError) -> ServerFailure:

@@ -1,4 +1,4 @@
-"""Dial a server: a live connection, or ``ServerFailure`` with the evidence. Whatever happens, it is closed again."""
+"""Dial a server: a live connection, or ``ServerFailure`` with the evidence. Every connection is closed again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from holdfast.wire.warden import Warden
 __all__ = ["Dialer", "OnNotice"]
 
 OnNotice: TypeAlias = Callable[[str], None]
-"""Told the method of each notice that a server sends on its own account; must not wait."""
+"""Called with the method of each notification that belongs to no request; must not wait."""
 
 
 class Dialer:
@@ -51,7 +51,7 @@ class Dialer:
         self._on_stderr = on_stderr
 
     def adopt(self, limits: Limits) -> None:
-        """Other bounds, for connections from now on."""
+        """Use other bounds for new connections."""
         self._limits = limits
 
     @asynccontextmanager
@@ -65,7 +65,7 @@ class Dialer:
         on_notice: OnNotice | None = None,
         relay: Relay | None = None,
     ) -> AsyncIterator[Connection]:
-        """A connection whose handshake is done, within so many seconds; ``relay`` gets what the server asks of us."""
+        """A connection after its handshake, within so many seconds; ``relay`` gets the server's own requests."""
         deadline = anyio.current_time() + within
         try:
             connection = await self._dial(spec, deadline, redactor, era, on_notice, relay)
@@ -105,7 +105,7 @@ class Dialer:
                 await closers.aclose()
             raise
         try:
-            # That transport ended with the legacy era: there is nothing to probe for.
+            # The SSE transport exists only in the legacy era.
             connection.era = await self._greet(connection, deadline, "legacy" if spec.transport == "sse" else era)
         except BaseException:
             await connection.aclose()
@@ -124,7 +124,7 @@ class Dialer:
         return era
 
     async def _open(self, stack: AsyncExitStack, spec: ServerSpec, redactor: Redactor) -> Wire:
-        """The transport, and on the stack whatever ends it again. No answer is waited for here."""
+        """Open the transport; the stack closes it. Does not wait for an answer."""
         if spec.transport == "stdio":
             child = await Child.start(spec, warden=self._warden, redactor=redactor, keep=self._limits.stderr_bytes)
             if self._on_stderr is not None:
@@ -142,17 +142,17 @@ class Dialer:
         return posts
 
 
-def _pass_on(told: OnStderr, server: str, redactor: Redactor, line: bytes) -> None:
-    told(server, line, redactor)
+def _pass_on(on_stderr: OnStderr, server: str, redactor: Redactor, line: bytes) -> None:
+    on_stderr(server, line, redactor)
 
 
 def _of_one_resource(message: types.ServerNotification) -> bool:
-    """Whether a stream was opened that brings one resource's changes, and not those of the lists."""
+    """Whether a stream was opened for one resource, and not for the lists."""
     if not isinstance(message, types.SubscriptionsAcknowledgedNotification):
         return False
     return bool(message.params.notifications.resource_subscriptions)
 
 
 def _probe_ended_it(seen: Evidence, era: Era | None) -> bool:
-    """Some old servers end when they are asked anything before ``initialize``: they get another chance."""
+    """Some old servers exit when a request comes before ``initialize``: they are dialed again without a probe."""
     return era is None and isinstance(seen, ProcessExit) and seen.heard and not seen.stood

@@ -1,4 +1,4 @@
-"""The SDK's dispatcher over one pipe in each direction: what stdio and SSE have in common."""
+"""The SDK's dispatcher over one stream in each direction: the common part of stdio and SSE."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, Timed
 from holdfast.errors import ServerFailure
 from holdfast.wire.rpc import Exchange, Message, notice_message, request_message, with_progress_token
 
-__all__ = ["Duplex"]
+__all__ = ["DuplexDispatcher"]
 
 
-class Duplex(Dispatcher[TransportContext]):
-    """The SDK's dispatcher over one pipe in each direction (stdio, SSE).
+class DuplexDispatcher(Dispatcher[TransportContext]):
+    """The SDK's dispatcher over one stream in each direction (stdio, SSE).
 
-    A subclass says how a message is written and how messages are read until the peer is gone.
+    A subclass writes a message, and reads messages until the peer is gone.
     """
 
     def __init__(self, kind: str, limits: Limits) -> None:
@@ -32,15 +32,15 @@ class Duplex(Dispatcher[TransportContext]):
         self._exchange = Exchange(kind, self._write, limits)
         self._over = anyio.Event()
         self.stood = False
-        """Whether the handshake is done; set by whoever did it."""
+        """Whether the handshake is complete; the dialer sets it."""
 
     def adopt(self, limits: Limits) -> None:
-        """Go by other bounds from now on."""
+        """Use other bounds from now on."""
         self._limits = limits
         self._exchange.adopt(limits)
 
     async def gone(self) -> Evidence:
-        """Wait until the peer is gone; what was seen then."""
+        """Wait until the peer is gone; returns the evidence."""
         await self._over.wait()
         return self._exchange.failure().evidence
 
@@ -55,16 +55,16 @@ class Duplex(Dispatcher[TransportContext]):
         return self._exchange.received
 
     def unanswered(self) -> Evidence | None:
-        """What a missing answer shows beyond that time went by, if anything."""
+        """Evidence that a missing answer gives beyond the timeout, if there is any."""
         return None
 
     @abstractmethod
     async def _write(self, message: Message) -> None:
-        """Write one message; raise ``ServerFailure`` if that cannot be."""
+        """Write one message; raise ``ServerFailure`` if that fails."""
 
     @abstractmethod
     async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
-        """Give messages to the exchange until the peer is gone, and say what was seen then."""
+        """Give messages to the exchange until the peer is gone; return the evidence."""
 
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
@@ -91,7 +91,7 @@ class Duplex(Dispatcher[TransportContext]):
         return result
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
-        """Send a notice; one that cannot be written any more is dropped, as the protocol expects."""
+        """Send a notification; one that cannot be written is dropped, as the protocol expects."""
         with suppress(ServerFailure):
             await self._write(notice_message(method, params))
 
@@ -103,7 +103,7 @@ class Duplex(Dispatcher[TransportContext]):
         *,
         task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve the connection until the peer is gone; then everyone who waits is told why."""
+        """Serve the connection until the peer is gone; then every waiting request fails with the reason."""
         gone: Evidence = NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
         try:
             async with anyio.create_task_group() as tasks:
@@ -113,7 +113,7 @@ class Duplex(Dispatcher[TransportContext]):
                     gone = await self._read(tasks)
                 except ServerFailure as failure:
                     gone = failure.evidence
-                except Exception as exc:  # noqa: BLE001 - what a server makes us trip over ends its connection, no more
+                except Exception as exc:  # noqa: BLE001 - an unexpected fault ends this connection and no other
                     gone = Unexpected(type=type(exc).__name__)
                 self._exchange.fail(ServerFailure(gone))
                 tasks.cancel_scope.cancel()

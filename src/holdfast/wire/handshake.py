@@ -1,8 +1,8 @@
-"""Which era a server speaks, found with as few requests as can be.
+"""Find the protocol era of a server with as few requests as possible.
 
-A probe (``server/discover``) asks for the modern era; a server that does not know it is greeted with
-``initialize``. What a server spoke last time is remembered by the caller, so a legacy server is probed once.
-A refusal by whatever stands before the server (401, 403, 5xx, …) is no answer about the era: it ends the attempt.
+A probe (``server/discover``) asks for the modern era; a server that does not know it gets ``initialize``. The caller
+remembers the era, so a legacy server is probed once. A refusal by a proxy or gateway (401, 403, 5xx, …) says nothing
+about the era: it ends the attempt.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from pydantic import ValidationError
 
 from holdfast.core.evidence import HttpStatus, NotMcp, NotMcpFault, RpcError, TimedOut
 from holdfast.errors import ServerFailure
+from holdfast.wire.requests import first_error
 
 __all__ = ["Era", "negotiate"]
 
 Era: TypeAlias = Literal["modern", "legacy"]
 
 PROBE_SECONDS = 3.0
-"""How long a stdio server may leave a probe unanswered before it is greeted the old way as well.
+"""How long a stdio server may leave a probe unanswered before it gets ``initialize`` as well.
 
-Old servers ignore what they do not know, and a slow one answers nothing yet: so both questions
-stay open from then on, and the first answer decides."""
+Old servers ignore unknown methods, and a slow one has not answered yet. So both requests stay open from then on,
+and the first answer decides."""
 
 NO_ANSWER_ABOUT_ERA = frozenset({401, 403, 407, 408, 429})
 
 
 async def negotiate(session: ClientSession, *, era: Era | None, patient: bool) -> Era:
-    """Bring the session to a common version; ``patient`` is for pipes, where an answer may never come."""
+    """Agree on a version; ``patient`` is for pipes, where an answer may never come."""
     if era == "legacy":
         found = await _greet_or_none(session)
         if found is not None:
@@ -44,7 +45,7 @@ async def negotiate(session: ClientSession, *, era: Era | None, patient: bool) -
 
 
 async def _greet_or_none(session: ClientSession) -> Era | None:
-    """``initialize``, for a server that was legacy last time; None if it has moved on since."""
+    """``initialize``, for a server that was legacy last time; None if it is no longer."""
     try:
         return await _greet(session)
     except ServerFailure as failure:
@@ -62,7 +63,7 @@ async def _probe(session: ClientSession) -> Era:
 
 
 async def _probe_patiently(session: ClientSession) -> Era:
-    """Ask for the modern era; after a while greet the old way too, and take whichever answers."""
+    """Probe; after a while send ``initialize`` too, and take the first answer."""
     answers: dict[str, Era | Exception] = {}
     answered = anyio.Event()
 
@@ -87,7 +88,7 @@ async def _probe_patiently(session: ClientSession) -> Era:
 
 
 def _settled(answers: dict[str, Era | Exception]) -> bool:
-    """Whether a question was answered with yes, or both with no, or the greeting with what decides alone."""
+    """Whether one request succeeded, or both failed."""
     return any(isinstance(answer, str) for answer in answers.values()) or len(answers) == 2
 
 
@@ -105,7 +106,7 @@ class _SpeaksNoModern(Exception):
 
 
 async def _discover(session: ClientSession, version: str) -> Era:
-    """Probe at ``version``; once more at another if the server names one that we share."""
+    """Probe at ``version``; once more at another if the server names one that we support."""
     try:
         raw = await session.send_discover(version)
     except MCPError as exc:
@@ -154,8 +155,8 @@ async def _greet(session: ClientSession) -> Era:
     except MCPError as exc:
         raise ServerFailure(RpcError(method="initialize", code=exc.code, message=exc.message)) from exc
     except ValidationError as exc:
-        raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=_first_error(exc))) from exc
-    except RuntimeError as exc:  # the SDK's word for a version that it does not know
+        raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=first_error(exc))) from exc
+    except RuntimeError as exc:  # the SDK raises it for a version that it does not know
         raise ServerFailure(NotMcp(fault=NotMcpFault.VERSION)) from exc
     return "legacy"
 
@@ -169,8 +170,3 @@ def _supported(data: object) -> list[str]:
 
 def _no_version(supported: list[str]) -> ServerFailure:
     return ServerFailure(NotMcp(fault=NotMcpFault.VERSION, detail=", ".join(supported)[:100]))
-
-
-def _first_error(exc: ValidationError) -> str:
-    first = exc.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -1,9 +1,8 @@
-"""Stay with a connection: hold open what brings the server's notices, and see at once when it is gone.
+"""Watch a connection: keep the stream of notifications open, and see at once when the server is gone.
 
-A pipe (stdio, SSE) ends by itself. Over HTTP there is a stream where the server offers one: a GET in
-the legacy era, ``subscriptions/listen`` in the modern one. A stream that ends is opened again, and
-since nothing is replayed, the lists are then taken to have changed; one that cannot be opened again
-because nobody answers means that the server is gone.
+A pipe (stdio, SSE) ends by itself. Over HTTP there is a stream where the server offers one: a GET in the legacy era,
+``subscriptions/listen`` in the modern one. A stream that ends is opened again. Nothing is replayed, so the lists then
+count as changed. A stream that cannot be opened again, because no server answers, means that the server is gone.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ LIST_CHANGED = frozenset(
         "notifications/resources/list_changed",
     }
 )
-"""The notices that say that a list is another one now."""
+"""The notifications of a changed list."""
 
 SOUND_SECONDS = 5.0
-"""A stream that lasted this long was a good one: the next is opened without a pause."""
+"""After a stream that lasted this long, the next one is opened without a pause."""
 
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
-"""The pause after a stream that ended soon, doubled each time up to the longest."""
+"""The pause after a short stream; it doubles each time, up to the longest."""
 
 
 async def stay(connection: Connection, changed: Callable[[], object]) -> Evidence:
-    """Wait until the connection is seen to be gone; ``changed`` is told when notices may have been missed."""
+    """Wait until the connection is lost; ``changed`` is called when notifications may have been missed."""
     stream = _Stream(connection, changed)
     if isinstance(connection.wire, HttpDispatcher):
         return await stream.hold()
@@ -54,7 +53,7 @@ async def stay(connection: Connection, changed: Callable[[], object]) -> Evidenc
 
 
 class _Stream:
-    """The stream of one connection, opened again and again."""
+    """The stream of one connection, opened again each time that it ends."""
 
     def __init__(self, connection: Connection, changed: Callable[[], object]) -> None:
         self._connection = connection
@@ -64,7 +63,7 @@ class _Stream:
         self._ever_open = False
 
     async def hold(self) -> Evidence:
-        """Keep a stream open; what was seen when none could be opened any more."""
+        """Keep a stream open; returns the evidence when no stream can be opened any more."""
         self._connection.on_stream = self._opened
         while True:
             began, self._open = anyio.current_time(), False
@@ -89,14 +88,14 @@ class _Stream:
         return await connection.wire.read_stream(opened=self._opened)
 
     def _opened(self) -> None:
-        """From now on notices come; one that came after the last listing and before now was told to nobody."""
+        """From now on notifications come. One between the last listing and now was missed."""
         self._open = self._ever_open = True
         self._changed()
 
     def _tells_the_end(self, seen: Evidence) -> bool:
-        """Nobody answers, or the session is forgotten; a stream that was open and broke is no such sign.
+        """Whether the server is gone: no answer, or a forgotten session. A stream that was open and broke is no proof.
 
-        A 404 to the very first is a server's way to say that it has no streams.
+        A 404 to the first request means that the server offers no stream.
         """
         if isinstance(seen, HttpStatus):
             return _not_found(seen) and self._ever_open
@@ -131,7 +130,7 @@ _NO_SUCH_THING = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS, INVALID_REQUEST})
 
 
 def _offered(can: ServerCapabilities | None) -> dict[str, Any]:
-    """The changes that the server says it tells of."""
+    """The changes that the server offers notifications of."""
     if can is None:
         return {}
     offers = {"toolsListChanged": can.tools, "promptsListChanged": can.prompts, "resourcesListChanged": can.resources}

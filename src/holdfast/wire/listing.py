@@ -1,4 +1,4 @@
-"""What a server offers, read to the last page, within bounds (SEC-4)."""
+"""List tools, prompts, resources and templates to the last page, within bounds (SEC-4)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Offer", "OfferKind", "ToolInfo", "list_everything", "list_tools", "t
 OfferKind: TypeAlias = Literal["tools", "prompts", "resources", "templates"]
 
 Offer: TypeAlias = tuple[str, Mapping[str, Any]]
-"""One thing that a server offers: its name or URI, and all that the server says of it."""
+"""One tool, prompt, resource or template: its name or URI, and its description as the server sent it."""
 
 _T = TypeVar("_T")
 _Page: TypeAlias = "tuple[list[_T], str | None]"
@@ -42,9 +42,9 @@ class ToolInfo:
 
 
 async def list_tools(session: ClientSession, limits: Limits, received: Callable[[], int]) -> tuple[ToolInfo, ...]:
-    """Every tool, over all pages. A server that does not know the question has none.
+    """Every tool, over all pages. A server that does not know ``tools/list`` has none.
 
-    ``received`` tells how many bytes the server has sent so far.
+    ``received`` returns how many bytes the server has sent so far.
     """
     return tuple(map(_info, await _every(_tools(session), "tools/list", limits, received)))
 
@@ -52,7 +52,7 @@ async def list_tools(session: ClientSession, limits: Limits, received: Callable[
 async def list_everything(
     session: ClientSession, limits: Limits, received: Callable[[], int]
 ) -> Mapping[OfferKind, tuple[Offer, ...]]:
-    """All that the server offers: tools, and whatever else its capabilities name."""
+    """Tools, and every other kind that the server's capabilities name."""
     can = session.server_capabilities or types.ServerCapabilities()
     tools = await _every(_tools(session), "tools/list", limits, received)
     offers: dict[OfferKind, tuple[Offer, ...]] = {"tools": tuple((tool.name, _raw(tool)) for tool in tools)}
@@ -74,7 +74,7 @@ _OTHERS: Mapping[OfferKind, tuple[str, str, str, str]] = {
 async def _every(
     page: Callable[[str | None], Awaitable[_Page[_T]]], method: str, limits: Limits, received: Callable[[], int]
 ) -> list[_T]:
-    """All items over all pages, unless one of the bounds is passed or a cursor comes back."""
+    """All items over all pages; raises if a bound is passed or a cursor repeats."""
     before = received()
     items: list[_T] = []
     seen: set[str] = set()
@@ -106,7 +106,7 @@ async def _asked(page: Callable[[str | None], Awaitable[_Page[_T]]], cursor: str
 
 
 def _tools(session: ClientSession) -> Callable[[str | None], Awaitable[_Page[types.Tool]]]:
-    """Through the session's own method: it learns from it which arguments to mirror into headers."""
+    """List by the session's own method: it learns there which arguments to mirror into headers."""
 
     async def page(cursor: str | None) -> _Page[types.Tool]:
         params = types.PaginatedRequestParams(cursor=cursor) if cursor is not None else None
@@ -153,7 +153,7 @@ def _info(tool: types.Tool) -> ToolInfo:
 
 
 def tool_info(name: str, raw: Mapping[str, Any]) -> ToolInfo:
-    """A tool from what its server said of it, under the name that it has here."""
+    """A tool from its server's description, under the name that it has in the hub."""
     return ToolInfo(
         name=name,
         title=raw.get("title"),

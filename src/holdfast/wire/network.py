@@ -1,7 +1,7 @@
-"""Exceptions of the network and of the HTTP client become evidence, once, here.
+"""Exceptions of the network and of the HTTP client become evidence here, and nowhere else.
 
-The judgement rests on exception types and errno. Where a library tells two things apart only
-in words, those are the library's own fixed words at the start of its message, never the peer's.
+Evidence rests on exception types and errno. Where a library distinguishes two cases only by text, the text is the
+library's own fixed beginning of the message, never the peer's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from holdfast.core.evidence import (
 __all__ = ["NOT_HTTP", "evidence_of"]
 
 NOT_HTTP = "it does not speak HTTP"
-"""The detail of the evidence for a peer that answered with something else."""
+"""The detail of the evidence for a peer that does not answer with HTTP."""
 
 _ERRNO = {
     errno.ECONNREFUSED: NetworkFault.REFUSED,
@@ -57,11 +57,11 @@ _VERIFY = {
 """OpenSSL's X509_V_ERR_… numbers."""
 
 _CUT_SHORT = ("Server disconnected", "peer closed connection", "received incomplete")
-"""How the HTTP client begins when the peer hung up in the middle; its other words mean "not HTTP"."""
+"""How the HTTP client's message begins after a cut; its other messages mean "not HTTP"."""
 
 
 def evidence_of(exc: BaseException, *, doing: str, after: float = 0.0) -> Evidence | None:
-    """What ``exc`` shows, or None if it is not about the network; ``doing`` is for a timeout's words."""
+    """What ``exc`` shows, or None if it is not about the network; ``doing`` is for a timeout's text."""
     if isinstance(exc, httpx2.TimeoutException | TimeoutError):
         return TimedOut(doing="a connection" if isinstance(exc, httpx2.ConnectTimeout) else doing, after=after)
     if isinstance(exc, httpx2.InvalidURL | httpx2.UnsupportedProtocol | httpx2.LocalProtocolError):
@@ -83,7 +83,7 @@ def _broken_http(exc: httpx2.RemoteProtocolError) -> Evidence:
 
 
 def _from_chain(exc: BaseException, *, stood: bool) -> Evidence:
-    """The deepest cause that says something: a certificate, a name, an errno."""
+    """The first cause in the chain with a certificate, a name or an errno."""
     causes = list(_causes(exc))
     for cause in causes:
         if isinstance(cause, ssl.SSLError):
@@ -110,7 +110,7 @@ def _tls(exc: ssl.SSLError) -> Evidence:
 
 
 def _causes(exc: BaseException | None) -> Iterator[BaseException]:
-    """An exception, whatever it was raised from, and the members of groups: each once."""
+    """An exception, its causes and contexts, and the members of groups: each once."""
     seen: set[int] = set()
     waiting = [exc]
     while waiting:

@@ -1,7 +1,7 @@
-"""A stdio server's process: started in a group of its own, listened to, and ended whole.
+"""A stdio server's process: started in its own group, read, and ended with its whole group.
 
-The environment it gets is minimal (SEC-1). Its exit is noticed at once, even while a grandchild
-holds its pipes; its last words on stderr are kept; and when it is closed, nothing of its group is left.
+It gets a minimal environment (SEC-1). Its exit is seen at once, also while a grandchild holds its pipes. The end of
+its stderr is kept. After a close, no process of its group is left.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from holdfast.wire.warden import MARK, Warden
 __all__ = ["LONGEST_LINE", "LONGEST_SECRET", "Child", "OnStderr", "environment_of", "find_program"]
 
 INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
-"""What a server gets of our environment; whatever else it needs, its definition names."""
+"""The variables that a server inherits; its definition names all others."""
 
 POLITE_SECONDS = 2.0
-"""A server that worked gets this long to end by itself once its stdin is closed, and again after SIGTERM."""
+"""A server that was ready gets this long to end after its stdin is closed, and again after SIGTERM."""
 
 BRISK_SECONDS = 0.5
-"""The same for one that never got ready: it has nothing to save, and somebody waits for the load."""
+"""The same for one that was never ready: it has nothing to save, and the load waits for it."""
 
 LAST_WORDS_SECONDS = 0.25
-"""After an exit, its pipes are still read for this long: a grandchild may hold them open for ever."""
+"""How long the pipes are read after an exit: a grandchild may hold them open without end."""
 
 FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.01, 0.2
-"""How soon a group is looked at while it ends, then less and less often: the system tells nobody when it is empty."""
+"""The first and the longest pause between two looks at an ending group: the system sends no event when it is empty."""
 
 KILLED_SECONDS = 2.0
-"""What was sent SIGKILL is gone at once, unless the kernel holds it, or it belongs to another user by now."""
+"""A process is gone at once after SIGKILL, unless the kernel holds it or it belongs to another user by now."""
 
 WRITE_BYTES = 64 * 1024
 
 LONGEST_LINE = 8 * 1024
-"""Bytes; of a longer line on stderr the beginning is passed on. Its end may be half a secret: see below."""
+"""Bytes; only the beginning of a longer line on stderr is passed on."""
 
 OnStderr: TypeAlias = Callable[[str, bytes, Redactor], None]
-"""Told each line that a server's process writes to stderr: whose, the line as it came, and what masks it."""
+"""Called for each line of a server's stderr: the server's id, the line as it came, the redactor for it."""
 
 LONGEST_SECRET = 1024
-"""So much is passed over where stderr was cut in the middle of a line: half a secret would not be known for one."""
+"""How much is dropped where stderr was cut inside a line: a cut secret would not be recognised."""
 
 
 class Child:
-    """One process and its group. Made by ``start``; whoever made it closes it."""
+    """One process and its group. The caller of ``start`` closes it."""
 
     def __init__(self, process: anyio.abc.Process, stdin: int, warden: Warden, redactor: Redactor, keep: int) -> None:
         self._process = process
@@ -74,20 +74,20 @@ class Child:
         self._turn = anyio.Lock()
         self._stderr_ended = anyio.Event()
         self.on_line: Callable[[bytes], None] | None = None
-        """Told each line of its stderr, as it came."""
+        """Called for each line of its stderr, as it came."""
         self._in_long_line = False
         self.group = process.pid
 
     @classmethod
     async def start(cls, spec: ServerSpec, *, warden: Warden, redactor: Redactor, keep: int) -> Child:
-        """Start the server's command, or raise ``ServerFailure`` with the reason why it cannot be."""
+        """Start the server's command; raises ``ServerFailure`` with the reason if that fails."""
         environment = {**environment_of(spec), MARK: warden.name}
         program = find_program(spec, environment)
         await warden.ready()
         theirs, ours = os.pipe()
         os.set_blocking(ours, False)
         try:
-            # Shielded: a cancellation in the middle of a start would leave a child that nobody knows of.
+            # Shielded: a cancellation in the middle of a start would leave a child without an owner.
             with anyio.CancelScope(shield=True):
                 process = await anyio.open_process(
                     [program, *spec.args], stdin=theirs, cwd=spec.cwd, env=environment, start_new_session=True
@@ -103,7 +103,7 @@ class Child:
         return cls(process, ours, warden, redactor, keep)
 
     async def send(self, data: bytes) -> None:
-        """Write to its stdin. A sender that is cancelled midway leaves the rest to the next: no line is ever cut."""
+        """Write to its stdin. The next sender writes the rest of a cancelled one first, so no line is cut."""
         async with self._turn:
             await self._send_rest()
             self._unsent += data
@@ -124,7 +124,7 @@ class Child:
         return await self._process.stdout.receive(at_most)
 
     async def drain_stderr(self) -> None:
-        """Keep the last of what it writes to stderr, for as long as it writes."""
+        """Read its stderr to the end, and keep the last part."""
         assert self._process.stderr is not None  # noqa: S101 - open_process made the pipe
         line = b""
         try:
@@ -142,7 +142,7 @@ class Child:
             self._stderr_ended.set()
 
     def _pass_on(self, text: bytes) -> bytes:
-        """Pass on the whole lines; returns what is left of the last one."""
+        """Pass on whole lines; returns the unfinished rest."""
         if self.on_line is None:
             return b""
         *lines, rest = text.split(b"\n")
@@ -156,7 +156,7 @@ class Child:
         return b"" if self._in_long_line else rest
 
     async def exited(self) -> int:
-        """Wait for its end; the exit code, or minus the signal. Does not wait for its pipes."""
+        """Wait for its exit, but not for its pipes; the exit code, or minus the signal."""
         return await self._process.wait()
 
     @property
@@ -165,7 +165,7 @@ class Child:
         return self._process.returncode
 
     async def last_words(self) -> str:
-        """The end of its stderr, masked; waits a moment for what is still in the pipe."""
+        """The end of its stderr, masked; waits a moment for the rest in the pipe."""
         with anyio.move_on_after(LAST_WORDS_SECONDS):
             await self._stderr_ended.wait()
         text = self._stderr.decode("utf-8", "replace")
@@ -174,27 +174,27 @@ class Child:
         return self._redactor.mask(text).strip()
 
     def heard_us(self) -> bool:
-        """Whether it read everything that we wrote to it."""
+        """Whether it has read everything that we wrote."""
         if self._stdin is None:
             return False
         try:
             unread = fcntl.ioctl(self._stdin, termios.FIONREAD, bytes(4))
-        except OSError:  # not every system tells this of a pipe's writing end
+        except OSError:  # not every system reports this for the writing end of a pipe
             return False
         return not self._unsent and struct.unpack("i", unread)[0] == 0
 
     async def close(self, *, politely: bool) -> None:
         """End the whole group: close its stdin, then SIGTERM, then SIGKILL. Shielded and bounded."""
-        patience = POLITE_SECONDS if politely else BRISK_SECONDS
+        timeout = POLITE_SECONDS if politely else BRISK_SECONDS
         with anyio.CancelScope(shield=True):
             self._close_stdin()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._discard, self._process.stdout)
                 tasks.start_soon(self._discard, self._process.stderr)
                 if politely:
-                    with anyio.move_on_after(patience):
+                    with anyio.move_on_after(timeout):
                         await self._process.wait()
-                if self._tell(signal.SIGTERM) and not await self._gone_within(patience):
+                if self._tell(signal.SIGTERM) and not await self._gone_within(timeout):
                     self._tell(signal.SIGKILL)
                     await self._gone_within(KILLED_SECONDS)
                 tasks.cancel_scope.cancel()
@@ -202,14 +202,14 @@ class Child:
             self._warden.release(self.group)
 
     async def _let_go(self) -> None:
-        """Give back our ends of its pipes; a process that even SIGKILL did not end is not waited for."""
+        """Close our ends of its pipes; do not wait for a process that survived SIGKILL."""
         with anyio.move_on_after(KILLED_SECONDS):
             await self._process.wait()
         if self._process.returncode is not None:
             await self._process.aclose()
 
     async def _discard(self, pipe: anyio.abc.ByteReceiveStream | None) -> None:
-        """Read on to the end: a process that cannot write its last words cannot exit either."""
+        """Read to the end: a process that blocks on a write cannot exit."""
         if pipe is not None:
             with suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
                 while True:
@@ -244,12 +244,12 @@ class Child:
 
 
 def _has_living(group: int) -> bool:
-    """Whether a group is more than dead processes that nobody buries; a container's first process often does not."""
+    """Whether a group has a living process. A container's first process often leaves zombies."""
     if not Path("/proc/self/stat").exists():
         return True
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            with suppress(OSError, ValueError):  # it went away while we looked
+            with suppress(OSError, ValueError):  # it exited while we looked
                 state, _, its_group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
                 if int(its_group) == group and state not in "ZX":
                     return True
@@ -257,14 +257,14 @@ def _has_living(group: int) -> bool:
 
 
 def environment_of(spec: ServerSpec) -> Mapping[str, str]:
-    """What a server finds in its environment: a minimal one, and what its definition names."""
+    """A server's environment: the inherited minimum and the variables of its definition."""
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
     safe = {name: value for name, value in inherited.items() if not value.startswith("()")}  # exported functions
     return {**safe, **spec.env}
 
 
 def find_program(spec: ServerSpec, environment: Mapping[str, str]) -> str:
-    """The program that the command names; ``ServerFailure`` says why there is none."""
+    """The path of the program that the command names; raises ``ServerFailure`` if there is none."""
     command = spec.command
     if spec.cwd is not None and not spec.cwd.is_dir():
         raise ServerFailure(CommandUnusable(command=command, fault=CommandFault.BAD_DIRECTORY))
@@ -289,7 +289,7 @@ _FAULT = {
 
 def _unusable(spec: ServerSpec, exc: OSError | ValueError) -> CommandUnusable | BadConfig:
     if isinstance(exc, ValueError):
-        problem = "its command, arguments or environment hold a character that no program can be given"
+        problem = "its command, arguments or environment contain a character that the system does not accept"
         return BadConfig(problems=(problem,), hint="look for a NUL character in `args` and `env`")
     fault = _FAULT.get(exc.errno or 0, CommandFault.OTHER)
     detail = os.strerror(exc.errno) if fault is CommandFault.OTHER and exc.errno else ""

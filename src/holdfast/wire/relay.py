@@ -1,8 +1,8 @@
-"""What a server asks and tells on its own account, and for whom: the seam between a server and the hub's clients.
+"""Routes server-initiated requests and notifications to the hub's clients.
 
-A request is made for a caller. Whatever the server asks or tells on that request's own stream is the
-caller's: a context variable, set around the request, says so. What comes on a stream that all callers
-share (a pipe, the legacy era's GET stream) names nobody, and the relay must decide without a guess.
+Each request is made for a caller. A context variable, set around the request, names that caller for everything that
+the server sends on the request's own stream. A message on a shared stream (a pipe, the legacy era's GET stream) names
+no caller; the relay decides where it goes.
 """
 
 from __future__ import annotations
@@ -18,47 +18,47 @@ from mcp.shared.dispatcher import CallOptions, DispatchContext, Dispatcher, OnNo
 from mcp.shared.transport_context import TransportContext
 from mcp_types import CLIENT_CAPABILITIES_META_KEY
 
-__all__ = ["OF_A_CALL", "RELAYED", "Caller", "Patience", "Relay", "Relayed", "attributed", "calling"]
+__all__ = ["OF_A_CALL", "RELAYED", "Caller", "IdleTimeout", "Relay", "Relayed", "attributed", "calling"]
 
 RELAYED = frozenset({"sampling/createMessage", "elicitation/create", "roots/list"})
-"""What a server may ask of a client."""
+"""The requests that a server may send to a client."""
 
 OF_A_CALL = frozenset({"notifications/message", "notifications/elicitation/complete"})
-"""The notices that belong to whoever's call they came with."""
+"""The notifications that belong to the call on whose stream they came."""
 
 
 class Caller(Protocol):
-    """Whoever a request is made for."""
+    """The client that a request is made for."""
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
-        """What it can be asked, as it declared it."""
+        """The client capabilities that it declared."""
 
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
         """Its answer to the server's request; raises ``MCPError`` where it gives none."""
 
     def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """A notice for it, in order with everything else that it is told. Never waits."""
+        """Send it a notification, in order with its other messages. Never waits."""
 
 
 class Relay(Protocol):
-    """Where the requests and notices of one server go."""
+    """Receives the requests and notifications of servers."""
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
-        """What is declared to a server that is told before any caller is known."""
+        """The client capabilities to declare before a caller is known."""
 
     async def asked(
         self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None
     ) -> dict[str, Any]:
-        """The answer to a server's request; ``caller`` is None where it cannot be told whose it is."""
+        """The answer to a server's request; ``caller`` is None where the stream does not name one."""
 
     def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
-        """A notice that belongs to no call. Never waits."""
+        """A notification that belongs to no call. Never waits."""
 
 
-class Patience:
-    """How long one request may be silent; it does not run while the server waits for an answer of ours."""
+class IdleTimeout:
+    """The idle timeout of one request; it is paused while the server waits for our answer."""
 
     def __init__(self, scope: anyio.CancelScope, *, idle: float, within: float) -> None:
         self._scope = scope
@@ -70,17 +70,17 @@ class Patience:
 
     @property
     def ran_out(self) -> bool:
-        """Whether the time for all of it passed, rather than the time for silence."""
+        """Whether the time limit of the whole request passed, and not the idle timeout."""
         return self._scope.deadline >= self._latest
 
     def extend(self) -> None:
-        """The server gave a sign of life."""
+        """The server sent something: start the idle timeout again."""
         if not self._waiting:
             self._scope.deadline = min(anyio.current_time() + self._idle, self._latest)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """It is our turn."""
+        """Stop the clock while the server waits for us."""
         if not self._waiting:
             self._since, self._scope.deadline = anyio.current_time(), float("inf")
         self._waiting += 1
@@ -94,20 +94,20 @@ class Patience:
 
 
 class _Call:
-    """A request under way, as the stream that carries it knows it."""
+    """A request under way, for the stream that carries it."""
 
-    __slots__ = ("caller", "patience")
+    __slots__ = ("caller", "timeout")
 
-    def __init__(self, caller: Caller | None, patience: Patience) -> None:
+    def __init__(self, caller: Caller | None, timeout: IdleTimeout) -> None:
         self.caller = caller
-        self.patience = patience
+        self.timeout = timeout
 
 
 _CALL: ContextVar[_Call | None] = ContextVar("holdfast_call", default=None)
 
 
 def attributed(method: str, params: Mapping[str, Any] | None) -> bool:
-    """Hand a notice to the caller on whose stream it came; False if it is nobody's in particular."""
+    """Pass a notification to the caller on whose stream it came; False if there is none."""
     call = _CALL.get()
     if method not in OF_A_CALL or call is None or call.caller is None:
         return False
@@ -116,9 +116,9 @@ def attributed(method: str, params: Mapping[str, Any] | None) -> bool:
 
 
 @contextmanager
-def calling(wire: Relayed, caller: Caller | None, patience: Patience) -> Iterator[None]:
-    """Within the block, a request through ``wire`` is made for ``caller``."""
-    call = _Call(caller, patience)
+def calling(wire: Relayed, caller: Caller | None, timeout: IdleTimeout) -> Iterator[None]:
+    """In the block, requests through ``wire`` are made for ``caller``."""
+    call = _Call(caller, timeout)
     token = _CALL.set(call)
     wire.under_way.add(call)
     try:
@@ -129,7 +129,7 @@ def calling(wire: Relayed, caller: Caller | None, patience: Patience) -> Iterato
 
 
 class Relayed(Dispatcher[TransportContext]):
-    """A transport's dispatcher, with the capabilities of whoever is behind it and with a relay for the server."""
+    """A transport's dispatcher that declares the caller's capabilities and passes the server's requests to a relay."""
 
     def __init__(self, wire: Dispatcher[TransportContext], server: str, relay: Relay | None) -> None:
         self._wire = wire
@@ -140,13 +140,13 @@ class Relayed(Dispatcher[TransportContext]):
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
     ) -> dict[str, Any]:
-        """Send a request, declaring what its caller can be asked."""
+        """Send a request with its caller's capabilities."""
         if self._relay is not None and params is not None:
             params = _declaring(method, params, self._relay)
         return await self._wire.send_raw_request(method, params, opts)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
-        """Send a notice."""
+        """Send a notification."""
         await self._wire.notify(method, params, opts)
 
     async def run(
@@ -157,7 +157,7 @@ class Relayed(Dispatcher[TransportContext]):
         *,
         task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve the connection; what the server asks of a client goes to the relay."""
+        """Serve the connection; requests to a client go to the relay."""
         relay = self._relay
 
         async def asked(
@@ -165,7 +165,7 @@ class Relayed(Dispatcher[TransportContext]):
         ) -> dict[str, Any]:
             if relay is None or method not in RELAYED:
                 return await on_request(ctx, method, params)
-            with self._all_patient():
+            with self._paused():
                 call = _CALL.get()
                 return await relay.asked(self._server, method, params, call.caller if call is not None else None)
 
@@ -176,16 +176,16 @@ class Relayed(Dispatcher[TransportContext]):
         await self._wire.run(asked, told, on_notify_intercept, task_status=task_status)
 
     def told(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Pass a notice on that belongs to no call."""
+        """Pass on a notification that belongs to no call."""
         if self._relay is not None:
             self._relay.told(self._server, method, params)
 
     @contextmanager
-    def _all_patient(self) -> Iterator[None]:
-        """The request that waits for our answer is one of those under way; where it is not known which, all wait."""
+    def _paused(self) -> Iterator[None]:
+        """Pause the timeout of the request that the server asks for; of all requests if that is unknown."""
         call = _CALL.get()
         waiting = [call] if call is not None else list(self.under_way)
-        pauses = [one.patience.paused() for one in waiting]
+        pauses = [one.timeout.paused() for one in waiting]
         for pause in pauses:
             pause.__enter__()
         try:

@@ -1,7 +1,7 @@
-"""Requests and results as they are on the wire, for whoever passes them on without looking inside.
+"""Requests and results as they are on the wire, for code that passes them on without reading them.
 
-The session still stamps each request for the negotiated version and checks each result against
-it; what it does not do is build typed models of either.
+The session still stamps each request for the negotiated version and checks each result against it. It builds no
+typed models of them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class RawResult(BaseModel):
 
     @property
     def raw(self) -> dict[str, Any]:
-        """All of it."""
+        """The whole result."""
         return self.model_extra or {}
 
 
 def first_error(exc: ValidationError) -> str:
-    """Where a result first departs from the protocol, and how; never what it holds."""
+    """The place and kind of the first violation of the protocol, without the content."""
     first = exc.errors(include_url=False, include_input=False)[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -1,8 +1,7 @@
-"""JSON-RPC between us and one server: who waits for what, and what the server asks of us.
+"""JSON-RPC between us and one server: our requests under way, and the server's requests and notifications.
 
-``Exchange`` is the part that every transport shares. It keeps, for each request under way, what
-comes for it in the order in which it came, so that progress is always told before the result.
-It knows no transport: it is given messages as dicts, and a way to send one.
+Every transport uses ``Exchange``. For each request under way it keeps the messages in their order, so progress is
+always delivered before the result. It knows no transport: it gets messages as dicts and a function to send one.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ from holdfast.core.evidence import NetworkFailure, NetworkFault, NotMcp, NotMcpF
 from holdfast.errors import ServerFailure
 from holdfast.wire.relay import attributed
 
-__all__ = ["Exchange", "Message", "Waiter", "notice_message", "request_message", "with_progress_token"]
+__all__ = ["Exchange", "Message", "PendingRequest", "notice_message", "request_message", "with_progress_token"]
 
 log = logging.getLogger(__name__)
 
 Message: TypeAlias = dict[str, Any]
 
 CANCEL_NOTICE_SECONDS = 5.0
-"""How long a courtesy ``notifications/cancelled`` may take; it is sent in the background, nobody waits for it."""
+"""How long sending ``notifications/cancelled`` may take; it is sent in the background."""
 
 ANSWER_SECONDS = 30.0
 """How long writing our answer to a server's own request may take."""
@@ -52,21 +51,21 @@ ANSWER_SECONDS = 30.0
 REQUESTS_FROM_SERVER = 64
 """How many of a server's own requests (sampling, elicitation, …) may be under way at once.
 
-As many more are turned down at a time; those beyond get no answer at all, for whoever asks
-so much and does not read what we answer must not fill our memory."""
+As many more are refused at a time. Those beyond get no answer: a server that sends requests and does not read the
+answers must not fill our memory."""
 
 NOTICES_WAITING = 1024
-"""How many notices may wait for their handler; the oldest gives way, so that a slow handler holds up nobody."""
+"""How many notifications may wait for their handler; the oldest is dropped, so a slow handler blocks no reader."""
 
 NOTICES_IN_A_ROW = 8
-"""Then everybody else gets a turn: a handler that never waits would hold up all other servers."""
+"""How many notifications are handled before other tasks run: a handler that never waits would block all servers."""
 
 BURST_SECONDS = 5
-"""Notices may come this many seconds' worth at once; only a lasting flood is over the bound."""
+"""The burst that is allowed, in seconds of the permitted rate; only a lasting flood is over the bound."""
 
 
 def request_message(request_id: RequestId, method: str, params: Mapping[str, Any] | None) -> Message:
-    """A JSON-RPC request; ``params`` is left out where there are none, as JSON-RPC wants it."""
+    """A JSON-RPC request; ``params`` is left out where there are none."""
     message: Message = {"jsonrpc": "2.0", "id": request_id, "method": method}
     if params:
         message["params"] = params
@@ -84,7 +83,7 @@ def notice_message(method: str, params: Mapping[str, Any] | None) -> Message:
 def with_progress_token(
     params: Mapping[str, Any] | None, request_id: RequestId, opts: CallOptions
 ) -> Mapping[str, Any] | None:
-    """Our request id doubles as the progress token, where progress is wanted."""
+    """Add our request id as the progress token, where the caller wants progress."""
     if "on_progress" not in opts:
         return params
     params = dict(params or {})
@@ -92,8 +91,8 @@ def with_progress_token(
     return params
 
 
-class Waiter:
-    """One request under way: everything that came for it, in order, read by the task that waits."""
+class PendingRequest:
+    """One request under way: the messages for it, in order, read by the task that waits."""
 
     __slots__ = ("_came", "_items", "_on_progress")
 
@@ -103,12 +102,12 @@ class Waiter:
         self._came = anyio.Event()
 
     def put(self, item: tuple[float, float | None, str | None] | Message | Exception) -> None:
-        """Hand over progress, the answer, or the reason why none will come."""
+        """Add progress, the answer, or the reason for a missing answer."""
         self._items.append(item)
         self._came.set()
 
     async def result(self) -> Message:
-        """The result; tells all progress first. Raises ``MCPError`` for an error answer."""
+        """The result, after all progress was delivered. Raises ``MCPError`` for an error answer."""
         while True:
             await self._came.wait()
             while self._items:
@@ -125,7 +124,7 @@ class Waiter:
             return
         try:
             await self._on_progress(*progress)
-        except Exception as exc:  # noqa: BLE001 - a caller's callback must not lose the caller its result
+        except Exception as exc:  # noqa: BLE001 - a broken callback must not cost its caller the result
             log.warning("a progress callback raised %s", type(exc).__name__)
 
 
@@ -136,19 +135,19 @@ def _result_of(answer: Message) -> Message:
         if isinstance(result, dict):
             return result
         raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail="an answer without a result"))
-    # However badly an error is written, it is the answer to this request, and this request's alone.
+    # A malformed error is still the answer to this request, and to no other.
     said = error if isinstance(error, dict) else {}
     code, message = said.get("code"), said.get("message")
     raise MCPError(
         code if isinstance(code, int) else INTERNAL_ERROR,
-        message if isinstance(message, str) and message else "the server gave an error without words",
+        message if isinstance(message, str) and message else "the server gave an error without a message",
         said.get("data"),
     )
 
 
 @dataclass
 class _Inbound:
-    """A context for what the server sends on its own account; it cannot be asked back through here."""
+    """The context of a server's own message; nothing can be sent to the server through it."""
 
     transport: TransportContext
     request_id: RequestId | None = None
@@ -159,25 +158,25 @@ class _Inbound:
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
     ) -> Message:
-        """Requests go out through the session, never through the context of another."""
+        """Requests are sent by the session, never from a handler's context."""
         raise MCPError(INTERNAL_ERROR, f"{method} cannot be sent from here")
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
-        """Nothing listens for notices of a handler."""
+        """Handlers send no notifications."""
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """A server that asks something of us gets an answer, not progress."""
+        """Handlers report no progress."""
 
 
 class Exchange:
-    """The bookkeeping of one connection: requests of ours, requests and notices of the server's."""
+    """The state of one connection: our requests, and the server's requests and notifications."""
 
     def __init__(self, kind: str, send: Callable[[Message], Awaitable[None]], limits: Limits) -> None:
         self._context = TransportContext(kind=kind, can_send_request=False)
         self._send = send
         self._limits = limits
         self._next_id = 0
-        self._waiters: dict[RequestId, Waiter] = {}
+        self._waiters: dict[RequestId, PendingRequest] = {}
         self._answering: dict[RequestId, anyio.CancelScope] = {}
         self._turning_down = 0
         self._notices: deque[tuple[str, Mapping[str, Any] | None]] = deque(maxlen=NOTICES_WAITING)
@@ -194,7 +193,7 @@ class Exchange:
         """How many bytes of messages came; transports count them."""
 
     def adopt(self, limits: Limits) -> None:
-        """Go by other bounds from now on."""
+        """Use other bounds from now on."""
         self._limits = limits
 
     def start(
@@ -204,14 +203,14 @@ class Exchange:
         on_notify: OnNotify,
         intercept: OnNotifyIntercept | None,
     ) -> None:
-        """Begin to serve the server's own requests and notices; ``tasks`` owns whatever that starts."""
+        """Begin to serve the server's own requests and notifications, in tasks of ``tasks``."""
         self._tasks = tasks
         self._on_request = on_request
         self._intercept = intercept
         tasks.start_soon(self._deliver_notices, on_notify)
 
-    def open(self, opts: CallOptions) -> tuple[RequestId, Waiter]:
-        """A new request: its id, and where its answer will come."""
+    def open(self, opts: CallOptions) -> tuple[RequestId, PendingRequest]:
+        """Register a request; returns its id, and the waiter for its answer."""
         if self.ended is not None:
             raise self.failure()
         request_id = opts.get("request_id")
@@ -221,15 +220,15 @@ class Exchange:
         key = coerce_request_id(request_id)
         if key in self._waiters:
             raise ValueError(f"request id {request_id!r} is already in flight")
-        waiter = self._waiters[key] = Waiter(opts.get("on_progress"))
+        waiter = self._waiters[key] = PendingRequest(opts.get("on_progress"))
         return request_id, waiter
 
     def close(self, request_id: RequestId) -> None:
-        """Nobody waits for this request any more; what still comes for it is dropped."""
+        """Forget a request; later messages for it are dropped."""
         self._waiters.pop(coerce_request_id(request_id), None)
 
     def fail(self, failure: ServerFailure) -> None:
-        """The connection is gone: everyone who waits is told at once, and whoever comes later too."""
+        """The connection is gone: every waiting request fails at once, and every later one too."""
         if self.ended is None:
             self.ended = failure
         waiters, self._waiters = self._waiters, {}
@@ -237,15 +236,15 @@ class Exchange:
             waiter.put(self.failure())
 
     def failure(self) -> ServerFailure:
-        """Why the connection is gone, as an exception of one's own: each who waits raises it in its own task."""
+        """Why the connection is gone, as a new exception: each waiting task raises its own."""
         gone = NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
         return ServerFailure(self.ended.evidence if self.ended is not None else gone)
 
     def take(self, message: object) -> None:
-        """Route one message from the server. Never waits; raises ``ServerFailure`` where it is none."""
+        """Route one message from the server. Never waits; raises ``ServerFailure`` if it is no JSON-RPC message."""
         if not isinstance(message, dict) or not ({"method", "result", "error"} & message.keys()):
             if isinstance(message, dict) and self._resolve(message.get("id"), message):
-                return  # an answer without anything in it: whoever waits for it need not wait longer
+                return  # an empty answer: its request fails now and need not wait
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=str(message)[:100]))
         self.spoke = True
         method, message_id = message.get("method"), message.get("id")
@@ -257,13 +256,13 @@ class Exchange:
             self._asked(message_id, method, message.get("params"))
 
     def say_cancelled(self, request_id: RequestId, reason: str) -> None:
-        """Tell the server, in the background, that nobody waits for this request any more."""
+        """Send ``notifications/cancelled`` for a request, in the background."""
         if self._tasks is not None and self.ended is None:
             notice = notice_message("notifications/cancelled", {"requestId": request_id, "reason": reason})
             self._tasks.start_soon(self._send_quietly, notice, CANCEL_NOTICE_SECONDS)
 
     def _resolve(self, message_id: object, message: Message) -> bool:
-        """Hand an answer to whoever waits for it, if anybody does."""
+        """Give an answer to the request that waits for it; False if there is none."""
         key = coerce_request_id(message_id) if isinstance(message_id, str | int) else None
         waiter = self._waiters.pop(key, None) if key is not None else None
         if waiter is not None:
@@ -282,7 +281,7 @@ class Exchange:
             self._notice_came.set()
 
     def _count_notice(self) -> None:
-        """A leaky bucket: a burst is fine, a lasting flood ends this connection."""
+        """A leaky bucket: a burst is allowed, a lasting flood ends this connection."""
         rate = self._limits.notifications_per_second
         now = anyio.current_time()
         self._allowance = min(rate * BURST_SECONDS, self._allowance + (now - self._counted_at) * rate) - 1
@@ -309,7 +308,7 @@ class Exchange:
         if self._tasks is None or not isinstance(message_id, str | int):
             return
         if coerce_request_id(message_id) in self._answering:
-            return  # an id in use: the answer to the first is the answer
+            return  # the id is in use: the first request keeps it
         if len(self._answering) >= REQUESTS_FROM_SERVER:
             if self._turning_down < REQUESTS_FROM_SERVER:
                 self._turning_down += 1
@@ -332,7 +331,7 @@ class Exchange:
                     answer: Message = {"jsonrpc": "2.0", "id": message_id, "result": result}
                 except MCPError as exc:
                     answer = _error_message(message_id, exc.code, exc.message, exc.error.data)
-                except Exception as exc:  # noqa: BLE001 - whatever a handler raises, the server gets an answer
+                except Exception as exc:  # noqa: BLE001 - the server gets an answer also after a fault of ours
                     log.warning("a handler for %s raised %s", method, type(exc).__name__)
                     answer = _error_message(message_id, INTERNAL_ERROR, "the client failed to answer")
                 await self._send_quietly(answer, ANSWER_SECONDS)
@@ -361,12 +360,12 @@ class Exchange:
                 method, params = self._notices.popleft()
                 try:
                     await on_notify(_Inbound(transport=self._context), method, params)
-                except Exception as exc:  # noqa: BLE001 - one handler's fault costs one notice, not the connection
+                except Exception as exc:  # noqa: BLE001 - a handler's fault costs one notification, not the connection
                     log.warning("a handler for %s raised %s", method, type(exc).__name__)
 
 
 def _number(value: object) -> float | None:
-    """A number as it came, an integer too; JSON knows integers without end, and those are none."""
+    """A finite number as it came; None for anything else, also for an integer that no float can hold."""
     try:
         return value if isinstance(value, int | float) and isfinite(value) else None
     except OverflowError:

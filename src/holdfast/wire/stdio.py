@@ -1,7 +1,7 @@
 """The stdio transport: one line of JSON per message, over the pipes of a child process.
 
-What a server prints on stdout that is not the protocol is noise: it is passed over, and kept as
-evidence for the case that nothing else ever comes.
+Lines on stdout that are not the protocol are noise. They are ignored, and kept as evidence for the case that no
+message ever comes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.config.spec import Limits
 from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, ProcessExit
 from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
-from holdfast.wire.duplex import Duplex
+from holdfast.wire.duplex import DuplexDispatcher
 from holdfast.wire.http_client import over_message_bound
 from holdfast.wire.process import LAST_WORDS_SECONDS, Child
 from holdfast.wire.rpc import Message
@@ -25,25 +25,25 @@ from holdfast.wire.rpc import Message
 __all__ = ["StdioDispatcher"]
 
 NOISE_KEPT = 400
-"""How many characters of noise are kept to be shown."""
+"""How many characters of noise are kept to show."""
 
 NOISE_LOOKED_AT = 8192
-"""How much of a line is masked before it is cut to what is kept."""
+"""How much of a line is masked before it is cut."""
 
 NOISE_BEFORE_SPEECH = 64 * 1024
-"""A program that prints this much without a word of the protocol does not speak it."""
+"""A program that prints this much before its first message does not speak the protocol."""
 
 NOISE_BOUND, NOISE_SECONDS = 4 * 1024 * 1024, 60.0
-"""And one that speaks it may not print more noise than this within so many seconds."""
+"""One that speaks it may print this much noise within so many seconds."""
 
 FAIR_BYTES = 8 * 1024
-"""How much of one server's output is taken before everybody else gets a turn."""
+"""How much of one server's output is read before other tasks run."""
 
 EXIT_SECONDS = 1.0
-"""A process that closed its stdout is about to exit; its exit code is worth this wait."""
+"""A process that closed its stdout usually exits soon; its exit code is worth this wait."""
 
 
-class StdioDispatcher(Duplex):
+class StdioDispatcher(DuplexDispatcher):
     """The SDK's dispatcher over a child's stdin and stdout."""
 
     def __init__(self, child: Child, limits: Limits, redactor: Redactor) -> None:
@@ -57,11 +57,11 @@ class StdioDispatcher(Duplex):
 
     @property
     def noise(self) -> str:
-        """The first of what it printed on stdout that is not the protocol, masked."""
+        """The first noise on its stdout, masked."""
         return self._noise
 
     def unanswered(self) -> Evidence | None:
-        """A program that only ever printed something else is no MCP server."""
+        """A program that printed only noise is no MCP server."""
         if self._noise and not self._exchange.spoke:
             return NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"it printed {self._noise!r}")
         return None
@@ -70,13 +70,13 @@ class StdioDispatcher(Duplex):
         try:
             await self._child.send(json.dumps(message, separators=(",", ":")).encode() + b"\n")
         except (OSError, anyio.ClosedResourceError):
-            # The reader is about to learn why, and says it better than a broken pipe does.
+            # The reader learns the reason in a moment; it says more than a broken pipe.
             with anyio.move_on_after(EXIT_SECONDS + 2 * LAST_WORDS_SECONDS):
                 await self._ended.wait()
             raise self._exchange.failure() from None
 
     async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
-        """Take lines until the process is gone, or its stdout is, whichever is noticed first."""
+        """Read lines until the process exits or closes its stdout."""
         broken: Evidence | None = None
         try:
             tasks.start_soon(self._child.drain_stderr)
@@ -91,7 +91,7 @@ class StdioDispatcher(Duplex):
             self._ended.set()
 
     async def _end_on_exit(self, scope: anyio.CancelScope) -> None:
-        """Notice the exit even if a grandchild holds the pipe; what is still in it gets a moment."""
+        """End the reading soon after the exit, also while a grandchild holds the pipe open."""
         await self._child.exited()
         await anyio.sleep(LAST_WORDS_SECONDS)
         scope.cancel()
@@ -113,7 +113,7 @@ class StdioDispatcher(Duplex):
         )
 
     async def _take_lines(self) -> Evidence | None:
-        """Take lines until there are no more, or until one is over a bound: then that is returned."""
+        """Read lines until there are no more, or until one is over a bound; returns the evidence for that."""
         buffer = bytearray()
         try:
             while True:
@@ -155,7 +155,7 @@ class StdioDispatcher(Duplex):
             self._noise_since, self._noise_bytes = now, 0
         self._noise_bytes += len(line)
         if len(self._noise) < NOISE_KEPT:
-            # Masked before it is cut: half a secret would not be known for one.
+            # Masked before it is cut: a cut secret would not be recognised.
             text = self._redactor.mask(line[:NOISE_LOOKED_AT].decode("utf-8", "replace"))
             self._noise = f"{self._noise}\n{text}".strip()[:NOISE_KEPT]
         if self._noise_bytes > (NOISE_BOUND if self._exchange.spoke else NOISE_BEFORE_SPEECH):

@@ -1,7 +1,7 @@
-"""Trace context over HTTP: what a request carries in ``_meta`` stands in its headers too, and the reverse.
+"""Trace context over HTTP: copied from a request's ``_meta`` into its headers, and back.
 
-In the protocol it travels in ``_meta``; a proxy or a web framework on the way knows the headers alone. A value
-that is not as the W3C writes it stays where it is: nothing that a caller makes up becomes a header of ours.
+The protocol carries trace context in ``_meta``; proxies and web frameworks read only headers. A value that does not
+have the W3C form is not copied, so a caller cannot create headers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def in_headers(params: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def in_meta(params: Mapping[str, Any], headers: Mapping[str, str]) -> Mapping[str, Any]:
-    """The parameters of a request that came with these headers; what it says of its trace itself stands."""
+    """The parameters of a request that came with these headers; a trace in its own ``_meta`` wins."""
     meta = params.get("_meta")
     meta = meta if isinstance(meta, Mapping) else {}
     if "traceparent" not in headers or "traceparent" in meta:
@@ -35,7 +35,7 @@ def in_meta(params: Mapping[str, Any], headers: Mapping[str, str]) -> Mapping[st
 
 
 def _well_formed(carrier: Mapping[str, Any]) -> dict[str, str]:
-    """All of it, or nothing if there is no parent that the rest could belong to."""
+    """The valid values; nothing without a valid ``traceparent``."""
     found = {
         key: value
         for key, form in _KEYS.items()

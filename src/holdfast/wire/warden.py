@@ -1,10 +1,9 @@
-"""No orphan, whatever happens to us: one small process that outlives us just long enough to clean up.
+"""Leaves no orphans: one small process that lives just long enough after us to end our children.
 
-The warden is told over a pipe which process groups are ours. When the pipe ends, because we closed
-it or because we were killed, it ends every group that is left; on Linux it then looks for processes
-that carry our mark in their environment, which also finds a child that was started in the very moment
-we died, and daemons that left their group. A daemon that also cleared its environment escapes, and
-so, on other systems, does any daemon that leaves its group.
+The hub tells the warden over a pipe which process groups are its own. The pipe ends when the hub closes it or is
+killed. Then the warden ends every group that is left. On Linux it also ends processes that carry the hub's mark in
+their environment: a child that was started as the hub died, and daemons that left their group. A daemon that also
+cleared its environment escapes. On other systems every daemon that leaves its group escapes.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ MARK = "HOLDFAST_WARDEN"
 PROGRAM = Path(__file__).with_name("warden_process.py")
 
 REPLACE_SECONDS = 1.0
-"""The least time between two replacements: one that cannot live here is not started as fast as it dies."""
+"""The shortest time between two replacements, for a warden that dies at once."""
 
 END_SECONDS = 5.0
-"""The warden needs a second at the most to end what is left; then it is gone."""
+"""The warden needs a second at most to end what is left."""
 
 
 class Warden:
-    """Watches over the process groups of one owner; started when the first one is."""
+    """The warden of one owner's process groups; it starts with the first group."""
 
     def __init__(self) -> None:
         self.name = secrets.token_hex(16)
@@ -56,14 +55,14 @@ class Warden:
             await self._end()
 
     async def ready(self) -> None:
-        """Call before a child is started: from now on none of ours can be left behind."""
+        """Call this before a child is started: from now on no child can be left behind."""
         async with self._starting:
-            self._tell("\n")  # says nothing, but shows at once whether anybody is left to read it
+            self._tell("\n")  # an empty line fails at once if the warden is gone
             if self._pipe is None:
                 await self._start()
 
     async def keep(self) -> None:
-        """Replace its process whenever that dies, until cancelled; for an owner who starts no child for a long time."""
+        """Replace its process when that dies, until cancelled; for an owner that starts no child for a long time."""
         await self._begun.wait()
         while True:
             if self._process is not None:
@@ -75,12 +74,12 @@ class Warden:
             await anyio.sleep(REPLACE_SECONDS)
 
     def watch(self, group: int) -> None:
-        """A process group of ours has begun."""
+        """Add a process group."""
         self._groups.add(group)
         self._tell(f"+{group}\n")
 
     def release(self, group: int) -> None:
-        """A process group of ours is gone."""
+        """Remove a process group that has ended."""
         self._groups.discard(group)
         self._tell(f"-{group}\n")
 
@@ -96,7 +95,7 @@ class Warden:
                     stderr=subprocess.DEVNULL,
                     start_new_session=True,
                     cwd="/",
-                    # We may be the child of another Holdfast: its warden must not end ours before its work is done.
+                    # We may be the child of another Holdfast: its warden must not end ours first.
                     env={name: value for name, value in os.environ.items() if name != MARK},
                 )
         except BaseException:
@@ -110,7 +109,7 @@ class Warden:
             self._tell(f"+{group}\n")
 
     def _tell(self, line: str) -> None:
-        """Far less than a pipe holds is ever under way, so this never blocks; a dead warden is replaced anyway."""
+        """Write one line. The pipe never fills up, so this never blocks; a dead warden is replaced."""
         if self._pipe is not None:
             try:
                 os.write(self._pipe, line.encode())
@@ -135,7 +134,7 @@ class Warden:
 
 
 def _pipe() -> tuple[int, int]:
-    """A pipe as (our end, the child's end); neither is inherited by accident."""
+    """A pipe as (our end, the child's end); no other child inherits either."""
     theirs, ours = os.pipe()
     os.set_blocking(ours, False)
     return ours, theirs

@@ -1,4 +1,8 @@
-"""The warden itself: run as a program of its own, with the standard library alone. See ``warden.py``."""
+"""The warden's process: a program that ends what its hub leaves behind. See ``warden.py``.
+
+It is started by its path, in isolated mode, so it imports nothing but the standard library. That is why it is a file
+of its own.
+"""
 
 import os
 import signal
@@ -9,13 +13,13 @@ POLITE_SECONDS = 1.0
 """How long a group may take to end after SIGTERM, before SIGKILL."""
 
 LOOKS = 50
-"""How often, at most, processes are looked for by their mark: until a look finds none."""
+"""How often, at most, the marked processes are searched for: until a search finds none."""
 
 PAUSE_SECONDS = 0.02
 
 
 def main(mark: str, name: str) -> None:
-    """Take ``+group`` and ``-group`` lines until the pipe ends, then end what is left."""
+    """Read ``+group`` and ``-group`` lines until the pipe ends, then end the groups that are left."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()
@@ -30,7 +34,7 @@ def main(mark: str, name: str) -> None:
 
 
 def end(groups: set[int]) -> None:
-    """SIGTERM, a moment, SIGKILL."""
+    """SIGTERM, a short wait, SIGKILL."""
     left = {group for group in groups if tell(group, signal.SIGTERM)}
     until = time.monotonic() + POLITE_SECONDS
     while left and time.monotonic() < until:
@@ -50,7 +54,7 @@ def tell(group: int, number: int) -> bool:
 
 
 def end_marked(marked: bytes) -> None:
-    """SIGKILL whatever carries our mark, and what it starts meanwhile, where the system shows environments."""
+    """SIGKILL every process with our mark, and what it starts meanwhile, where the system shows environments."""
     if not os.path.isdir("/proc/self"):  # noqa: PTH112 - this program starts faster without pathlib
         return
     for _ in range(LOOKS):
@@ -60,7 +64,7 @@ def end_marked(marked: bytes) -> None:
 
 
 def kill_marked(marked: bytes) -> bool:
-    """One look through all processes; whether any carried the mark."""
+    """One search through all processes; whether any had the mark."""
     found = False
     for entry in os.listdir("/proc"):  # noqa: PTH208 - as above
         if entry.isdigit() and int(entry) != os.getpid():

@@ -1,7 +1,7 @@
-"""What clients want of a server beside answers: resources that are watched, and how much it logs.
+"""The desired state of a server's connection: subscribed resources and the log level.
 
-Wishes outlive connections: whenever a new one stands, they are made again, and since nothing is replayed,
-what is watched is then taken to have changed.
+It outlives connections. Each new connection gets it again. Nothing is replayed, so every subscribed resource then
+counts as changed.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from holdfast.wire.listening import LONGEST_PAUSE_SECONDS, PAUSE_SECONDS, subscr
 __all__ = ["LOG_LEVELS", "Wishes", "grant"]
 
 LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-"""From the most that is told to the least."""
+"""From the most messages to the fewest."""
 
-WISH_SECONDS = 15.0
-"""How long a server may take to confirm a wish; it is then left without it until the next connection."""
+CONFIRM_SECONDS = 15.0
+"""How long a server may take to confirm one request. Without an answer, the next connection asks again."""
 
 
 class Wishes:
-    """What is wanted of one server, by all its clients together."""
+    """What all clients of one server together want of it."""
 
     def __init__(self) -> None:
-        self._watched: dict[str, int] = {}
+        self._watchers: dict[str, int] = {}
         self.log_level: str | None = None
-        """The most that any client wants to be told; each client is then told what it wants itself."""
+        """The lowest level that any client wants; each client then gets what it asked for itself."""
         self.changed = anyio.Event()
 
     @property
     def uris(self) -> frozenset[str]:
-        """The resources that somebody watches."""
-        return frozenset(self._watched)
+        """The resources that at least one client watches."""
+        return frozenset(self._watchers)
 
     def watch(self, uri: str) -> bool:
-        """One more watches it; whether it is the first."""
-        self._watched[uri] = self._watched.get(uri, 0) + 1
+        """Add a watcher; returns whether it is the first."""
+        self._watchers[uri] = self._watchers.get(uri, 0) + 1
         self._wake()
-        return self._watched[uri] == 1
+        return self._watchers[uri] == 1
 
     def unwatch(self, uri: str) -> bool:
-        """One fewer watches it; whether it was the last."""
-        left = self._watched.pop(uri, 0) - 1
+        """Remove a watcher; returns whether it was the last."""
+        left = self._watchers.pop(uri, 0) - 1
         if left > 0:
-            self._watched[uri] = left
+            self._watchers[uri] = left
         self._wake()
         return left == 0
 
     def log(self, level: str) -> bool:
-        """Somebody wants to be told this much; whether nobody wanted as much before."""
+        """A client wants this level; returns whether the server must send more than before."""
         if self.log_level is not None and LOG_LEVELS.index(level) >= LOG_LEVELS.index(self.log_level):
             return False
         self.log_level = level
@@ -65,25 +65,25 @@ class Wishes:
 
 
 async def grant(connection: Connection, wishes: Wishes) -> None:
-    """Make the wishes on a new connection, for as long as it stands."""
+    """Apply the desired state to a new connection, for as long as it lasts."""
     for uri in wishes.uris:
         connection.missed(uri)
     if connection.era == "modern":
         await _listen_for_each(connection, wishes)
         return
     if wishes.log_level is not None:
-        await _wish(connection, "logging/setLevel", {"level": wishes.log_level})
+        await _request(connection, "logging/setLevel", {"level": wishes.log_level})
     for uri in wishes.uris:
-        await _wish(connection, "resources/subscribe", {"uri": uri})
+        await _request(connection, "resources/subscribe", {"uri": uri})
 
 
-async def _wish(connection: Connection, method: str, params: dict[str, str]) -> None:
+async def _request(connection: Connection, method: str, params: dict[str, str]) -> None:
     with suppress(ServerFailure):
-        await connection.request(method, params, idle=WISH_SECONDS, within=WISH_SECONDS)
+        await connection.request(method, params, idle=CONFIRM_SECONDS, within=CONFIRM_SECONDS)
 
 
 async def _listen_for_each(connection: Connection, wishes: Wishes) -> None:
-    """A subscription of its own for each resource: it can be ended without losing what the others bring."""
+    """Open one subscription for each resource, so that one can end without the others."""
     open_ones: dict[str, anyio.CancelScope] = {}
     async with anyio.create_task_group() as tasks:
         while True:
@@ -97,7 +97,7 @@ async def _listen_for_each(connection: Connection, wishes: Wishes) -> None:
 
 
 async def _listen(connection: Connection, uri: str, scope: anyio.CancelScope) -> None:
-    """Hold one subscription open; one that was cut is opened again, for as long as the connection stands."""
+    """Keep one subscription open; open it again after a cut, for as long as the connection lasts."""
     pause = PAUSE_SECONDS
     with scope:
         while await _held(connection, uri):
