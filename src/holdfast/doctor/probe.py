@@ -1,4 +1,4 @@
-"""One dial of a server, as the runtime dials: handshake, listing, close, and what was seen of each."""
+"""One dial of a server, as the hub dials: handshake, listing, close, and the result of each."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ __all__ = ["Probe", "probe"]
 
 @dataclass(kw_only=True)
 class Probe:
-    """What a dial showed."""
+    """The result of a dial."""
 
     version: str = ""
-    """The protocol version that both speak; empty where the handshake failed."""
+    """The protocol version; empty if the handshake failed."""
     handshake_seconds: float = 0.0
     offers: Mapping[OfferKind, tuple[Offer, ...]] | None = None
     listing_seconds: float = 0.0
     noise: str = ""
     evidence: Evidence | None = None
-    """What went wrong, masked; in the handshake if there is no version, else in the listing."""
+    """The failure, masked: of the handshake if there is no version, else of the listing."""
     trace: str = ""
-    """Where it went wrong, for whoever debugs Holdfast."""
+    """The traceback, for people who debug Holdfast."""
 
 
 async def probe(
     spec: ServerSpec, *, dialer: Dialer, turnstile: Turnstile, redactor: Redactor, deadline: float
 ) -> Probe:
-    """Dial, list and close; nothing is raised but a cancellation."""
+    """Dial, list and close. Only a cancellation is raised."""
     found = Probe()
     began = anyio.current_time()
     try:
@@ -57,7 +57,7 @@ async def probe(
                 found.evidence = TimedOut(doing="its turn", after=after, setting="holdfast.load.concurrency")
             else:
                 await _dial(found, spec, dialer, redactor, deadline)
-    except Exception as exc:  # noqa: BLE001 - whatever it was, it is what this dial showed
+    except Exception as exc:  # noqa: BLE001 - every failure is the result of this dial
         found.evidence = masked(evidence_in(exc), redactor)
         found.trace = "".join(traceback.format_exception(exc)) if os.environ.get("HOLDFAST_DEBUG") else ""
     return found
