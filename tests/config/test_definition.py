@@ -214,7 +214,7 @@ def test_no_key_is_both_known_and_foreign() -> None:
     assert not set(SERVER_KEYS) & set(keys_of(ServerFile))
 
 
-def test_keys_beside_the_point_are_ignored() -> None:
+def test_keys_without_effect_are_ignored() -> None:
     spec({"url": URL, "env": {"A": "${NOT_SET}"}, "args": [], "cwd": "x"})
     spec({"command": "x", "headers": {"A": "${NOT_SET}"}})
 

@@ -36,7 +36,7 @@ async def test_a_file_with_credentials_that_others_may_read_is_closed(clinic: Ex
     mended = await clinic.all(fix=True)
     assert (codes(mended), mode(clinic.file)) == ([], 0o600)
     assert [(one.code, one.done) for one in mended.repairs] == [("HF-FILE-READABLE", True)]
-    assert "can be read by you alone now" in mended.repairs[0].words
+    assert "can now be read only by you" in mended.repairs[0].words
 
 
 async def test_the_command_of_the_remedy_does_the_same(clinic: Examination) -> None:

@@ -172,7 +172,7 @@ async def test_a_variable_that_is_exported_but_not_passed_on_is_told_apart(
     monkeypatch.setenv("CLINIC_KEY", "opensesame")
     found = await clinic.found(dying("KeyError: 'CLINIC_KEY'"))
     assert found.code == "HF-EXIT-VARIABLE"
-    assert "it is exported here, but servers get only what `env` names" in found.words
+    assert "exported here, but servers get only the variables in `env`" in found.words
     assert found.remedy.commands == ()
 
 
