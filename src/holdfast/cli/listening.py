@@ -6,6 +6,7 @@ import errno
 import socket
 from typing import NoReturn
 
+from holdfast.core.hosts import is_loopback
 from holdfast.errors import HoldfastError, UsageError
 
 __all__ = ["bind", "refuse_strangers"]
@@ -13,8 +14,6 @@ __all__ = ["bind", "refuse_strangers"]
 
 def refuse_strangers(host: str, *, can_verify: bool) -> None:
     """Beyond this machine nobody is served whom a token does not tell apart (SEC-2)."""
-    from holdfast.front.guard import is_loopback  # noqa: PLC0415 - brings a web framework along
-
     if not is_loopback(host) and not can_verify:
         raise UsageError(
             f"{host} can be reached from other machines, and there is no token to tell callers apart",

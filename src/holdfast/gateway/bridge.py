@@ -15,12 +15,13 @@ import anyio
 
 from holdfast.config.targets import Targets
 from holdfast.errors import ConfigError
+from holdfast.files import FileLock
 from holdfast.gateway.decide import Decision, Down, Ledger, Sight, Take, decide
 from holdfast.gateway.health import Health
 from holdfast.gateway.merge import MARK, Rendered, Rules, merge
 from holdfast.gateway.render import Document
 from holdfast.gateway.source import Source, SourceFailed
-from holdfast.gateway.store import Place, Store
+from holdfast.gateway.store import Store
 from holdfast.gateway.watch import Watch
 
 __all__ = ["Bridge", "Plan", "seed"]
@@ -81,7 +82,7 @@ class Bridge:
         self._tell = tell
         self._clock = clock
         self._store = Store(plan.output)
-        self._place = Place(plan.output)
+        self._lock = FileLock(plan.output.with_name(f"{plan.output.name}.lock"))
         self._ledger = Ledger()
         self._targets: Targets | None = None
         self._polled = float("-inf")
@@ -96,7 +97,7 @@ class Bridge:
                 await self.step()
                 await anyio.sleep(WAITING_PAUSE if self.health.take is Take.WAITING else self._plan.poll)
         finally:
-            self._place.give_back()
+            self._lock.release()
 
     async def once(self) -> Health:
         """Go on until the config is in place and taken, or until that failed."""
@@ -106,7 +107,7 @@ class Bridge:
                 await anyio.sleep(WAITING_PAUSE)
                 await self.step()
         finally:
-            self._place.give_back()
+            self._lock.release()
         return self.health
 
     async def step(self) -> None:
@@ -133,7 +134,7 @@ class Bridge:
         return True
 
     def _is_ours(self) -> bool:
-        ours = self._place.take()
+        ours = self._lock.try_acquire()
         if ours and self.health.role != "active":
             self._begin()
         elif not ours and self.health.role != "standby":
