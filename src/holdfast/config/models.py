@@ -208,7 +208,7 @@ class ReconnectFile(_FileModel):
 
     failures: Count = Field(
         default=_RECONNECT.failures,
-        description="How many failures in a row of a connection that still stands give it up.",
+        description="How many consecutive failures on a live connection cause a reconnect.",
     )
     backoff: Pauses = Field(
         default=_RECONNECT.backoff,
@@ -271,7 +271,7 @@ class HoldfastSettings(_FileModel):
 
 
 class ConfigFile(_FileModel):
-    """A Holdfast configuration: an mcp.json, with Holdfast's own settings beside the servers."""
+    """A Holdfast configuration: an mcp.json, with Holdfast's own settings in addition to the servers."""
 
     mcp_servers: dict[str, ServerFile] = Field(default={}, description="The servers, by their names.")
     servers: dict[str, ServerFile] = Field(default={}, description="Another spelling of `mcpServers` (VS Code).")

@@ -108,7 +108,7 @@ def is_oauth_key(key: str) -> bool:
 
 
 def oauth_settings(file: OAuthFile) -> OAuthSettings:
-    """The settings that the file's object stands for."""
+    """The settings of the file's object."""
     redirect = file.redirect_uri
     if redirect is None and file.callback_port is not None:
         redirect = f"http://localhost:{file.callback_port}/callback"

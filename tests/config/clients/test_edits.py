@@ -1,4 +1,4 @@
-"""Edits change what they are told to and nothing else: comments, order and unknown keys stay."""
+"""An edit changes one member and nothing else: comments, order and unknown keys stay."""
 
 from __future__ import annotations
 
