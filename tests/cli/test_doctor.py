@@ -295,7 +295,7 @@ def test_what_was_mended_is_told(clinic: Clinic) -> None:
     assert ran.returncode == 0
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     told = " ".join(ran.stdout.split())
-    assert f"--fix, done: {file} can be read by you alone now (mode 600) (HF-FILE-READABLE)" in told
+    assert f"--fix, done: {file} can now be read only by you (mode 600) (HF-FILE-READABLE)" in told
 
 
 # Exit codes

@@ -309,7 +309,7 @@ async def test_a_port_that_is_in_use_is_told(home: Path) -> None:
         (["--host", "no.such.host.invalid", "--token", TOKEN], "cannot be resolved", "--host 127.0.0.1"),
         (["--host", "192.0.2.1", "--token", TOKEN], "192.0.2.1 is no address of this machine", "127.0.0.1"),
         (["--token-file", "/no/such/file"], "the token file /no/such/file cannot be read", "path"),
-        (["--config", "/no/such/file"], "there is no such file", "--config"),
+        (["--config", "/no/such/file"], "the file does not exist", "--config"),
     ],
 )
 def test_what_cannot_be_served_is_told(home: Path, arguments: list[str], message: str, hint: str) -> None:

@@ -92,7 +92,7 @@ def test_what_the_adapters_accept_is_tolerated() -> None:
 @pytest.mark.parametrize(
     ("connection", "message"),
     [
-        ({"transport": "websocket", "url": "ws://x"}, "`websocket`, which is no transport"),
+        ({"transport": "websocket", "url": "ws://x"}, "`websocket`, which is not a transport"),
         ({"transport": "sse"}, "neither `command` nor `url`"),
         ({"transport": "stdio", "url": URL}, "transport is stdio"),
         ({"url": "example.com"}, "no scheme"),

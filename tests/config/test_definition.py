@@ -115,24 +115,24 @@ def test_what_other_clients_say_of_tools_is_honoured() -> None:
         ({"type": "http", "command": "x"}, "transport is http", '"type": "stdio"'),
         ({"type": "websocket", "url": URL}, "`type` is `websocket`", '"stdio", "http" or "sse"'),
         ({"type": 3, "url": URL}, "`type` is a number", '"stdio", "http" or "sse"'),
-        ({"type": "http", "transport": "sse", "url": URL}, "given twice, and differently", "keep `type`"),
-        ({"url": URL, "serverUrl": URL + "2"}, "given twice, and differently", "keep `url`"),
+        ({"type": "http", "transport": "sse", "url": URL}, "given twice, with different values", "keep `type`"),
+        ({"url": URL, "serverUrl": URL + "2"}, "given twice, with different values", "keep `url`"),
         ({"command": "x", "args": "-y pkg"}, "`args` must be a list of texts, not a text", '["first", "second"]'),
         ({"command": "x", "args": [["-y"]]}, "`args[0]` must be a text, not a list", "double quotes"),
         ({"command": "x", "args": {"a": 1}}, "`args` must be a list, not an object", ""),
-        ({"command": "x", "args": ["a\0b"]}, "`args[0]` holds a NUL", "remove it"),
+        ({"command": "x", "args": ["a\0b"]}, "`args[0]` contains a NUL", "remove it"),
         ({"command": ""}, "`command` is empty", "write a value"),
         ({"command": ["npx", "-y"]}, "`command` must be a text, not a list", "double quotes"),
         ({"command": "npx -y pkg"}, "`command` is a whole command line", '"args"'),
         ({"command": "x", "env": ["A=1"]}, "`env` must be an object, not a list", '{"NAME": "value"}'),
         ({"command": "x", "env": {"A": ["1"]}}, "`env.A` must be a text, not a list", "double quotes"),
-        ({"command": "x", "env": {"A=1": "2"}}, "= in it", "the name is the key"),
+        ({"command": "x", "env": {"A=1": "2"}}, "= in it", "the name as the key"),
         ({"command": "x", "env": {"": "2"}}, "is empty", "write a value"),
         ({"command": "x", "envFile": "/does/not/exist"}, "`envFile` cannot be read: No such file", "relative path"),
         ({"command": "x", "enabled": "yes"}, "`enabled` must be true or false", "without quotes"),
         ({"command": "x", "lazy": 1}, "`lazy` must be true or false, not a number", "without quotes"),
         ({"command": "x", "enabled": True, "disabled": True}, "contradict each other", "keep one"),
-        ({"command": "x", "prefix": "a b"}, "`prefix` is no prefix", "32 letters"),
+        ({"command": "x", "prefix": "a b"}, "`prefix` is not a valid prefix", "32 letters"),
         ({"command": "x", "tools": "read_*"}, "`tools` must be an object, not a text", ""),
         ({"command": "x", "tools": {"include": "read_*"}}, "`tools.include` must be a list of texts", '["first"'),
         ({"command": "x", "tools": {"includes": []}}, "unknown key `includes`", "did you mean `include`?"),
@@ -141,12 +141,12 @@ def test_what_other_clients_say_of_tools_is_honoured() -> None:
         ({"url": "localhost:3000/mcp"}, "`url` has no scheme", "https://"),
         ({"url": "ws://example.com"}, "`url` has the scheme `ws`", "http://"),
         ({"url": "https://"}, "`url` names no host", "https://host/mcp"),
-        ({"url": "https://host:port/"}, "`url` is no valid URL", "https://host:8080/mcp"),
-        ({"url": "https://[::1/"}, "`url` is no valid URL", "https://host:8080/mcp"),
-        ({"url": "https://host/a b"}, "holds a space", "%20"),
-        ({"url": URL, "headers": {"X Y": "1"}}, "is no name for a header", "without a colon"),
-        ({"url": URL, "headers": {"X": "a\nb"}}, "no header can carry", "ASCII"),
-        ({"url": URL, "headers": {"X": "ü"}}, "no header can carry", "ASCII"),
+        ({"url": "https://host:port/"}, "`url` is not a valid URL", "https://host:8080/mcp"),
+        ({"url": "https://[::1/"}, "`url` is not a valid URL", "https://host:8080/mcp"),
+        ({"url": "https://host/a b"}, "contains a space", "%20"),
+        ({"url": URL, "headers": {"X Y": "1"}}, "is not a valid header name", "without a colon"),
+        ({"url": URL, "headers": {"X": "a\nb"}}, "not allowed in a header", "ASCII"),
+        ({"url": URL, "headers": {"X": "ü"}}, "not allowed in a header", "ASCII"),
         ({"url": URL, "headers": "X: 1"}, "`headers` must be an object, not a text", ""),
         ({"url": URL, "hedaers": {}}, "unknown key `hedaers`", "did you mean `headers`?"),
         ({"url": URL, "allow_plain_http": True}, "unknown key", "did you mean `allowPlainHttp`?"),
@@ -214,7 +214,7 @@ def test_no_key_is_both_known_and_foreign() -> None:
     assert not set(SERVER_KEYS) & set(keys_of(ServerFile))
 
 
-def test_keys_beside_the_point_are_ignored() -> None:
+def test_keys_without_effect_are_ignored() -> None:
     spec({"url": URL, "env": {"A": "${NOT_SET}"}, "args": [], "cwd": "x"})
     spec({"command": "x", "headers": {"A": "${NOT_SET}"}})
 

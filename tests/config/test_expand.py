@@ -68,9 +68,9 @@ def test_every_missing_variable_is_reported_with_its_path() -> None:
         ("${input:token}", "`${input:…}`", "${env:NAME}"),
         ("${command:pick}", "`${command:…}`", "${env:NAME}"),
         ("${KEY", "not closed", "$${"),
-        ("${}", "names no variable", "${NAME}"),
-        ("${a b}", "names no variable", "${NAME}"),
-        ("${1X}", "names no variable", "${NAME}"),
+        ("${}", "without a valid variable name", "${NAME}"),
+        ("${a b}", "without a valid variable name", "${NAME}"),
+        ("${1X}", "without a valid variable name", "${NAME}"),
     ],
 )
 def test_what_cannot_be_resolved_says_what_to_write(text: str, message: str, hint: str) -> None:

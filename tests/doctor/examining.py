@@ -69,7 +69,7 @@ class Examination:
         return server
 
     async def found(self, definition: object, *, within: float = PLENTY, **more: Any) -> Finding:
-        """The only thing that is amiss with the only server there is."""
+        """The only finding of the only server."""
         server = await self.one(definition, within=within, **more)
         assert len(server.findings) == 1, told(server.findings)
         return server.findings[0]
@@ -166,13 +166,13 @@ def _steps(edit: Edit) -> list[str]:
 
 
 _PATIENCE = {
-    "run.GRACE_SECONDS": 10.0,
-    "live.ASKING_SECONDS": 60.0,
-    "diagnosis.tls.LOOK_SECONDS": 10.0,
-    "diagnosis.tls.ANSWER_SECONDS": 3.0,
-    "diagnosis.elsewhere.SEARCH_SECONDS": 20.0,
+    "holdfast.doctor.run.GRACE_SECONDS": 10.0,
+    "holdfast.doctor.live.ASKING_SECONDS": 60.0,
+    "holdfast.doctor.diagnosis.tls.LOOK_SECONDS": 10.0,
+    "holdfast.doctor.diagnosis.tls.ANSWER_SECONDS": 3.0,
+    "holdfast.doctor.diagnosis.elsewhere.SEARCH_SECONDS": 20.0,
 }
-"""A second look that a busy machine cuts short finds something else: here it may take longer than people wait."""
+"""On a busy machine a second connection may need longer than a person would wait."""
 
 
 @pytest.fixture
@@ -187,8 +187,8 @@ def clinic(
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-    for patient, seconds in _PATIENCE.items():
-        monkeypatch.setattr(f"holdfast.doctor.{patient}", seconds)
+    for constant, seconds in _PATIENCE.items():
+        monkeypatch.setattr(constant, seconds)
     examination = Examination(folder, monkeypatch)
     yield examination
     files = [

@@ -1,4 +1,4 @@
-"""``--fix``: what is safe is mended and told, and nothing is deleted."""
+"""``--fix``: safe repairs are made and reported, and nothing is deleted."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ async def test_a_file_with_credentials_that_others_may_read_is_closed(clinic: Ex
     assert (codes(report), mode(clinic.file), report.ok) == (["HF-FILE-READABLE"], 0o644, True)
     clinic.matches("readable", report.checks[0].findings)
     assert SECRET not in report.model_dump_json()
-    mended = await clinic.all(fix=True)
-    assert (codes(mended), mode(clinic.file)) == ([], 0o600)
-    assert [(one.code, one.done) for one in mended.repairs] == [("HF-FILE-READABLE", True)]
-    assert "can be read by you alone now" in mended.repairs[0].words
+    repaired = await clinic.all(fix=True)
+    assert (codes(repaired), mode(clinic.file)) == ([], 0o600)
+    assert [(one.code, one.done) for one in repaired.repairs] == [("HF-FILE-READABLE", True)]
+    assert "can now be read only by you" in repaired.repairs[0].words
 
 
 async def test_the_command_of_the_remedy_does_the_same(clinic: Examination) -> None:

@@ -26,7 +26,7 @@ def script(folder: Path, name: str, text: str, *, mode: int = 0o755) -> str:
 
 
 def dying(words: str, code: int = 1) -> dict[str, object]:
-    """A server that writes its last words to stderr and ends."""
+    """A server that writes to stderr and ends."""
     program = f"import sys; sys.stderr.write({words!r}); sys.exit({code})"
     return {"command": sys.executable, "args": ["-I", "-S", "-c", program]}
 
@@ -139,13 +139,13 @@ async def test_what_nobody_foresaw_is_told_as_a_fault_of_ours(
     clinic: Examination, stdio_peer: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*args: object, **options: object) -> None:
-        raise RuntimeError("nobody foresaw this")
+        raise RuntimeError("this was not expected")
 
     monkeypatch.setattr("holdfast.wire.dial.negotiate", fail)
     clinic.matches("unexpected", await clinic.found(stdio(stdio_peer())))
     monkeypatch.setenv("HOLDFAST_DEBUG", "1")
     (found,) = (await clinic.one()).findings
-    assert "RuntimeError: nobody foresaw this" in found.detail
+    assert "RuntimeError: this was not expected" in found.detail
 
 
 async def test_a_server_that_exits_at_once_is_told_with_its_last_words(clinic: Examination) -> None:
@@ -172,7 +172,7 @@ async def test_a_variable_that_is_exported_but_not_passed_on_is_told_apart(
     monkeypatch.setenv("CLINIC_KEY", "opensesame")
     found = await clinic.found(dying("KeyError: 'CLINIC_KEY'"))
     assert found.code == "HF-EXIT-VARIABLE"
-    assert "it is exported here, but servers get only what `env` names" in found.words
+    assert "exported here, but servers get only the variables in `env`" in found.words
     assert found.remedy.commands == ()
 
 

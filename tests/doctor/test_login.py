@@ -23,7 +23,7 @@ OLD, NEW, REFRESH = "planted-old-access", "planted-new-access", "planted-refresh
 
 
 def log_in(server: str, token_endpoint: str, **changes: Any) -> None:
-    """Leave a login in the store, as if somebody had logged in a while ago."""
+    """Leave a login in the store, as if a user had logged in some time ago."""
     given: dict[str, Any] = {
         "issuer": "http://127.0.0.1:1",
         "resource": server,

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.doctor.case import Case
 from holdfast.doctor.checks.all import CHECKS, WHOLE_CHECKS
-from holdfast.doctor.checks.base import Check, Seen, Whole, WholeCheck
+from holdfast.doctor.checks.base import Check, GlobalCheck, GlobalContext, Observation
 from holdfast.doctor.codes import CODES
 from holdfast.doctor.reading import read_or_report
 from holdfast.doctor.report import Report, ServerReport
@@ -29,7 +29,7 @@ class Crashing(Check):
     looks_at: ClassVar[str] = "nothing: it crashes"
     finds: ClassVar[tuple[str, ...]] = ()
 
-    async def look(self, case: Case) -> Seen:
+    async def look(self, case: Case) -> Observation:
         raise ValueError(f"with {SECRET} in it")
 
 
@@ -39,7 +39,7 @@ class Endless(Check):
     finds: ClassVar[tuple[str, ...]] = ()
     within: ClassVar[float | None] = 0.05
 
-    async def look(self, case: Case) -> Seen:
+    async def look(self, case: Case) -> Observation:
         await anyio.sleep_forever()
         raise AssertionError
 
@@ -49,8 +49,8 @@ class Fine(Check):
     looks_at: ClassVar[str] = "nothing much"
     finds: ClassVar[tuple[str, ...]] = ()
 
-    async def look(self, case: Case) -> Seen:
-        return Seen("all is well")
+    async def look(self, case: Case) -> Observation:
+        return Observation("all is well")
 
 
 class AfterCrash(Fine):
@@ -58,12 +58,12 @@ class AfterCrash(Fine):
     needs: ClassVar[tuple[str, ...]] = ("crashing",)
 
 
-class CrashingWhole(WholeCheck):
+class CrashingWhole(GlobalCheck):
     id: ClassVar[str] = "crashing"
     looks_at: ClassVar[str] = "nothing: it crashes"
     finds: ClassVar[tuple[str, ...]] = ()
 
-    async def look(self, whole: Whole) -> Seen:
+    async def look(self, whole: GlobalContext) -> Observation:
         raise RuntimeError("by itself")
 
 
@@ -73,7 +73,7 @@ async def test_a_check_that_crashes_is_a_finding_and_the_others_go_on(
 ) -> None:
     monkeypatch.setenv("HOLDFAST_DEBUG", "1")
     clinic.configure({"a": {"command": "x", "env": {"KEY": SECRET}}})
-    report = await clinic.all(checks=[Crashing(), AfterCrash(), Fine()], whole_checks=[CrashingWhole()])
+    report = await clinic.all(checks=[Crashing(), AfterCrash(), Fine()], global_checks=[CrashingWhole()])
     (server,) = report.servers
     assert [(result.check, result.status) for result in server.checks] == [
         ("crashing", "failed"),
@@ -86,7 +86,7 @@ async def test_a_check_that_crashes_is_a_finding_and_the_others_go_on(
     clinic.matches("check_crashed", found.model_copy(update={"detail": ""}))
     assert report.checks[0].findings[0].code == "HF-CHECK-CRASHED"
     clinic.configure({})
-    assert (await clinic.all(whole_checks=[CrashingWhole()])).ok is False
+    assert (await clinic.all(global_checks=[CrashingWhole()])).ok is False
 
 
 @pytest.mark.requirement("DOC-1", "DOC-7")
@@ -141,9 +141,9 @@ async def test_all_servers_have_one_deadline_and_it_counts_from_the_start(clinic
     deadlines: list[float] = []
 
     class Noting(Fine):
-        async def look(self, case: Case) -> Seen:
+        async def look(self, case: Case) -> Observation:
             deadlines.append(case.deadline)
-            return Seen()
+            return Observation()
 
     clinic.configure({f"s{n}": {"command": "x"} for n in range(20)})
     began = anyio.current_time()

@@ -49,7 +49,7 @@ async def test_each_step_of_the_way_is_told(clinic: Examination, certificates: C
 # Names and ports
 
 
-async def test_a_name_that_nobody_knows_is_told_apart_from_a_name_server_that_is_silent(clinic: Examination) -> None:
+async def test_an_unknown_name_is_told_apart_from_a_name_server_that_is_silent(clinic: Examination) -> None:
     async def unknown(host: str, port: int) -> tuple[str, ...]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -62,7 +62,7 @@ async def test_a_name_that_nobody_knows_is_told_apart_from_a_name_server_that_is
     no_server = await clinic.found(definition, resolve=out_of_order)
     clinic.matches("dns_server", no_server)
     short = await clinic.found({"url": "http://clinic/mcp"}, resolve=unknown)
-    assert "known only inside its own network" in short.words
+    assert "exists only inside its own network" in short.words
 
 
 async def test_a_real_name_that_cannot_exist_does_not_resolve(clinic: Examination) -> None:

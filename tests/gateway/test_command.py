@@ -102,7 +102,7 @@ def test_once_writes_and_tells_by_its_exit_code_whether_all_is_well(mcp: Path, t
     assert (good.returncode, output.exists()) == (0, True)
     stale = gateway(*options, "--targets", tmp_path / "none.json", "--no-watch")
     assert stale.returncode == 1
-    assert "there is no such file" in stale.stderr
+    assert "the file does not exist" in stale.stderr
 
 
 def test_the_seed_is_written_once_and_never_over_what_is_there(mcp: Path, tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_what_cannot_be_routed_to_is_left_out_with_its_reason() -> None:
     targets = targets_of(parse_config(text, environ={}))
     assert [(target.id, target.transport) for target in targets.found] == [("good", "http"), ("old", "sse")]
     assert sorted(targets.left_out) == ["bad", "files"]
-    assert targets.left_out["files"] == "it is a command: the gateway routes to URLs alone"
+    assert targets.left_out["files"] == "it is a command: the gateway routes only to URLs"
     (note,) = targets.notes
     assert "`good`" in note
     assert "hunter2" not in repr(targets) + note

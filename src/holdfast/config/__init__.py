@@ -1,1 +1,1 @@
-"""An mcp.json, and its relatives, become frozen models; no other room reads a config file."""
+"""Reads an ``mcp.json`` and similar files into frozen models. No other package reads a configuration file."""

@@ -1,7 +1,7 @@
-"""One server's definition becomes a ``ServerSpec``, or a ``BadServer`` with everything that is wrong.
+"""Turns one server's definition into a ``ServerSpec``, or into a ``BadServer`` with every problem.
 
-Nothing here raises for what a person wrote: whatever is amiss is this server's problem alone.
-No problem quotes a value, only keys and places, since any value may hold a secret.
+Bad input does not raise here: every fault becomes a problem of this server alone.
+A problem names keys and positions and never quotes a value, because any value may be a secret.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from holdfast.config.fields import kind_of, read_flag, read_transport
 from holdfast.config.foreign import SERVER_KEYS
 from holdfast.config.models import ServerFile
 from holdfast.config.oauth import oauth_settings
-from holdfast.config.places import KeyPath, Places, joined, quoted
+from holdfast.config.places import KeyPath, SourceMap, joined, quoted
 from holdfast.config.problems import validation_problems
 from holdfast.config.secrets import gather_secrets
 from holdfast.config.spec import BadServer, ServerSpec, Sharing, ToolFilter, Transport
 from holdfast.errors import Problem
 
-__all__ = ["Definition", "Ignored", "Surroundings", "read_definition"]
+__all__ = ["Definition", "Ignored", "ReadContext", "read_definition"]
 
 _TYPE_KEYS = ("type", "transport", "transportType")
 _URL_KEYS = ("url", "serverUrl", "httpUrl")
@@ -39,23 +39,23 @@ _REQUEST_KEYS = ("headers", "allowPlainHttp", "oauth")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
-    """What a definition is read against."""
+class ReadContext:
+    """What a definition is read with: the environment, the folders, the positions in the file."""
 
-    places: Places
+    source_map: SourceMap
     environ: Mapping[str, str]
     expands: bool = True
-    """Whether ``${…}`` and ``~`` mean anything: in files they do, in a program's own mapping they do not."""
+    """Whether ``${…}`` and ``~`` are expanded: in files they are, in a program's own mapping they are not."""
     folder: Path | None = None
-    """Where relative paths start from; None leaves them as they are."""
+    """The folder that relative paths start from; None leaves them as they are."""
     cwd: Path | None = None
-    """Where a server runs that names no folder; None is wherever Holdfast was started."""
+    """The working folder of a server without ``cwd``; None is the folder that Holdfast was started in."""
     foreign: Mapping[str, str] = field(default_factory=lambda: SERVER_KEYS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ignored:
-    """A key that was accepted and means nothing here."""
+    """A key that is accepted and has no effect."""
 
     path: KeyPath
     why: str
@@ -63,7 +63,7 @@ class Ignored:
 
 @dataclass(frozen=True, kw_only=True)
 class Definition:
-    """What became of a definition, and how."""
+    """The result of reading a definition, and how it was read."""
 
     server: ServerSpec | BadServer
     path: KeyPath
@@ -77,21 +77,21 @@ def read_definition(
     server_id: str,
     raw: object,
     path: KeyPath,
-    surroundings: Surroundings,
+    context: ReadContext,
     *,
     problems: Iterable[Problem] = (),
 ) -> Definition:
-    """Read the definition that stands at ``path``; ``problems`` are those known of it beforehand."""
-    return _Reader(server_id, path, surroundings, problems).read(raw)
+    """Read the definition at ``path``; ``problems`` are those that the caller already found."""
+    return _DefinitionReader(server_id, path, context, problems).read(raw)
 
 
-class _Reader:
-    """One definition being read."""
+class _DefinitionReader:
+    """Reads one definition."""
 
-    def __init__(self, server_id: str, path: KeyPath, surroundings: Surroundings, problems: Iterable[Problem]) -> None:
+    def __init__(self, server_id: str, path: KeyPath, context: ReadContext, problems: Iterable[Problem]) -> None:
         self._id = server_id
         self._path = path
-        self._around = surroundings
+        self._context = context
         self._problems = list(problems)
         self._ignored: list[Ignored] = []
         self._found = Expansion()
@@ -127,45 +127,45 @@ class _Reader:
 
     def _problem(self, inside: KeyPath, message: str, hint: str = "", *, at_key: bool = False) -> None:
         path = (*self._path, *inside)
-        self._problems.append(self._around.places.problem(path, message, hint=hint, at_key=at_key))
+        self._problems.append(self._context.source_map.problem(path, message, hint=hint, at_key=at_key))
 
     def _ignore(self, key: str, why: str) -> None:
         self._ignored.append(Ignored(path=(*self._path, key), why=why))
 
-    # What was written
+    # The keys as written
 
     def _check_id(self) -> None:
         if not self._id.strip():
-            self._problem((), "the server has no name", "give it one, as the key before its definition", at_key=True)
+            self._problem((), "the server has no name", "write the name as the key before its definition", at_key=True)
         elif not self._id.isprintable():
-            self._problem((), "the server's name holds a control character", "use letters and digits", at_key=True)
+            self._problem((), "the server's name contains a control character", "use letters and digits", at_key=True)
 
     def _relevant(self, raw: dict[str, object]) -> dict[str, object]:
-        """The keys that mean something for this server; a null is as good as nothing."""
+        """The keys that have an effect for this server; null is read as absent."""
         given = {key: value for key, value in raw.items() if value is not None}
-        for key in [key for key in given if key in self._around.foreign]:
-            self._ignore(key, self._around.foreign[key])
+        for key in [key for key in given if key in self._context.foreign]:
+            self._ignore(key, self._context.foreign[key])
             del given[key]
-        for key in self._beside_the_point(given):
+        for key in self._without_effect(given):
             if given.pop(key):
-                self._ignore(key, f"means nothing beside `{'url' if key in _PROCESS_KEYS else 'command'}`")
+                self._ignore(key, f"has no effect beside `{'url' if key in _PROCESS_KEYS else 'command'}`")
         return given
 
-    def _beside_the_point(self, given: Mapping[str, object]) -> list[str]:
+    def _without_effect(self, given: Mapping[str, object]) -> list[str]:
         has_url = any(key in given for key in _URL_KEYS)
         if has_url == ("command" in given):
             return []
         return [key for key in (_PROCESS_KEYS if has_url else _REQUEST_KEYS) if key in given]
 
     def _expand(self, given: dict[str, object]) -> dict[str, object]:
-        if not self._around.expands:
+        if not self._context.expands:
             return given
-        variables = variables_for(self._around.folder, self._around.environ)
+        variables = variables_for(self._context.folder, self._context.environ)
         result = expand(given, self._path, variables, self._found)
         for fault in self._found.faults:
             inside = fault.path[len(self._path) :]
             message = f"{quoted(joined(inside))} {fault.message}"
-            problem = self._around.places.problem(fault.path, message, hint=fault.hint)
+            problem = self._context.source_map.problem(fault.path, message, hint=fault.hint)
             self._problems.append(replace(problem, variable=fault.variable))
         return result
 
@@ -173,17 +173,17 @@ class _Reader:
         try:
             return ServerFile.model_validate(given)
         except ValidationError as error:
-            places = self._around.places
-            self._problems += validation_problems(error, ServerFile, self._path, places, known=self._found)
+            source_map = self._context.source_map
+            self._problems += validation_problems(error, ServerFile, self._path, source_map, known=self._found)
             return None
 
-    # What contradicts what
+    # Contradictions
 
     def _check_contradictions(self, given: Mapping[str, object]) -> None:
         urls = [key for key in _URL_KEYS if key in given]
-        self._check_one_way_in(given, urls)
-        self._check_agreement(given, _TYPE_KEYS, "the transport is given twice, and differently")
-        self._check_agreement(given, _URL_KEYS, "the address is given twice, and differently")
+        self._check_one_transport(given, urls)
+        self._check_agreement(given, _TYPE_KEYS, "the transport is given twice, with different values")
+        self._check_agreement(given, _URL_KEYS, "the address is given twice, with different values")
         if "enabled" in given and "disabled" in given and read_flag(given["enabled"]) == read_flag(given["disabled"]):
             self._problem(("disabled",), "`enabled` and `disabled` contradict each other", "keep one", at_key=True)
         tools = given.get("tools")
@@ -193,7 +193,7 @@ class _Reader:
                 ("includeTools",), "`includeTools` and `tools` both say which tools to show", hint, at_key=True
             )
 
-    def _check_one_way_in(self, given: Mapping[str, object], urls: list[str]) -> None:
+    def _check_one_transport(self, given: Mapping[str, object], urls: list[str]) -> None:
         declared = next((read_transport(given[key]) for key in _TYPE_KEYS if key in given), None)
         type_key = next((key for key in _TYPE_KEYS if key in given), "type")
         if "command" in given and urls:
@@ -215,10 +215,10 @@ class _Reader:
         if len(meant) > 1:
             self._problem((there[1],), message, f"keep `{there[0]}` or `{there[1]}`", at_key=True)
 
-    # What it points at
+    # Files and programs that it names
 
     def _text(self, given: Mapping[str, object], key: str) -> str:
-        """A text that can be looked at: it is one, and its expansion did not fail."""
+        """The text at ``key``; empty if it is not a text or its expansion failed."""
         value = given.get(key)
         broken = self._found.broken((*self._path, key))
         return value if isinstance(value, str) and not broken and "\0" not in value else ""
@@ -230,7 +230,7 @@ class _Reader:
             self._problem(("command",), "`command` is a whole command line, and no such file exists", hint)
 
     def _is_program(self, command: str) -> bool:
-        found = shutil.which(command, path=self._around.environ.get("PATH"))
+        found = shutil.which(command, path=self._context.environ.get("PATH"))
         return bool(found) or os.path.exists(command)  # noqa: PTH110 - never raises
 
     def _read_env_file(self, given: Mapping[str, object]) -> None:
@@ -249,18 +249,18 @@ class _Reader:
             self._problem(("envFile",), f"`envFile` cannot be used: {error}", "is it the right file?")
 
     def _where_from(self) -> str:
-        return f"a relative path starts from {self._around.folder or 'the working folder'}"
+        return f"a relative path starts from {self._context.folder or 'the working folder'}"
 
     def _resolve(self, written: str) -> Path:
-        if self._around.expands and (written == "~" or written.startswith("~/")):
-            written = (self._around.environ.get("HOME") or "~") + written[1:]
-        return self._around.folder / written if self._around.folder else Path(written)
+        if self._context.expands and (written == "~" or written.startswith("~/")):
+            written = (self._context.environ.get("HOME") or "~") + written[1:]
+        return self._context.folder / written if self._context.folder else Path(written)
 
     def _command(self, written: str) -> str:
-        """A path is resolved like every other; a bare name is left for PATH."""
-        return str(self._resolve(written)) if os.sep in written and self._around.expands else written
+        """A path is resolved as other paths are; a bare name is looked up on PATH later."""
+        return str(self._resolve(written)) if os.sep in written and self._context.expands else written
 
-    # What it means
+    # The resulting spec
 
     def _spec(self, model: ServerFile) -> ServerSpec:
         url = model.url or model.server_url or model.http_url or ""
@@ -271,7 +271,7 @@ class _Reader:
             command=self._command(model.command or ""),
             args=model.args,
             env=MappingProxyType(env),
-            cwd=self._resolve(model.cwd) if model.cwd else (self._around.cwd if model.command else None),
+            cwd=self._resolve(model.cwd) if model.cwd else (self._context.cwd if model.command else None),
             url=url,
             headers=MappingProxyType(dict(model.headers)),
             allow_plain_http=model.allow_plain_http,
@@ -303,7 +303,7 @@ def _transport(model: ServerFile, url: str) -> Transport:
 
 
 def _tool_filter(model: ServerFile) -> ToolFilter:
-    """Other clients list names, not patterns: what looks like a pattern in them is taken literally."""
+    """Other clients list names, not patterns, so pattern characters in their lists are escaped."""
     include = tuple(map(glob.escape, model.include_tools)) or model.tools.include
     hidden = (*model.exclude_tools, *model.disabled_tools)
     return ToolFilter(include=include, exclude=(*model.tools.exclude, *map(glob.escape, hidden)))

@@ -19,10 +19,10 @@ DURATION_PATTERN = r"^[0-9]+(\.[0-9]+)?\s*(ms|s|m|h)$"
 SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)?\s*(B|KB|KiB|MB|MiB|GB|GiB)$"
 
 LONGEST = 365 * 24 * 3600.0
-"""A duration over a year is a slip of the pen."""
+"""Seconds; a duration over a year is a typing error."""
 
 LARGEST = 1 << 40
-"""A size over a tebibyte is one too."""
+"""Bytes; a size over a tebibyte is a typing error."""
 
 _SECONDS: Mapping[str, float] = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _BYTES: Mapping[str, int] = {
@@ -38,7 +38,7 @@ _AMOUNT = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z]*)\s*", re.
 
 
 class Unfit(ValueError):
-    """A value that cannot be used; the message goes on from the key's name: ``must be a list``."""
+    """A value that cannot be used. The message follows the key's name: ``must be a list``."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""A file of ``NAME=value`` lines, as ``envFile`` names it; nothing in it is expanded."""
+"""Reads the file of ``NAME=value`` lines that ``envFile`` names. Values in it are not expanded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.errors import Problem
 __all__ = ["EnvFile", "read_env_file"]
 
 LARGEST = 1 << 20
-"""Bytes; a file of variables is never that large."""
+"""Bytes; a file of variables is smaller."""
 
 _LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][\w.-]*)\s*=\s*(.*?)\s*", re.ASCII)
 _QUOTED = re.compile(r"""(["'])(.*?)(?<!\\)\1\s*(?:#.*)?""")
@@ -23,7 +23,7 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 @dataclass(frozen=True, kw_only=True)
 class EnvFile:
-    """What such a file says, where it says it, and what in it could not be read."""
+    """The variables of a file, their lines, and the lines that cannot be read."""
 
     path: Path
     values: Mapping[str, str]
@@ -32,7 +32,7 @@ class EnvFile:
 
 
 def read_env_file(path: Path) -> EnvFile:
-    """Read ``path``; raises ``OSError``, or ``ValueError`` where it is no UTF-8 text or far too large."""
+    """Read ``path``; raises ``OSError``, or ``ValueError`` if it is not UTF-8 or too large."""
     with path.open("rb") as file:
         data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
@@ -69,7 +69,7 @@ def _value(written: str) -> str | None:
 
 def _unreadable(path: Path, line: int) -> Problem:
     return Problem(
-        message="this line is no variable",
+        message="this line does not define a variable",
         hint='write NAME=value or NAME="value" on one line, or start it with # to make it a comment',
         file=path,
         line=line,

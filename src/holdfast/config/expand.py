@@ -1,7 +1,7 @@
 """``${env:X}``, ``${X}`` and ``${X:-default}`` in the texts of a configuration.
 
-Everything missing is reported, never only the first. What the environment brought in is
-remembered as a secret; what the file itself says as a default is not. ``$${`` is a literal ``${``.
+All missing variables are reported, not only the first. A value from the environment is
+recorded as a secret; a default from the file is not. ``$${`` is a literal ``${``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from holdfast.config.places import KeyPath, quoted
 
-__all__ = ["Expansion", "Fault", "Variables", "expand", "variables_for"]
+__all__ = ["Expansion", "ExpansionFault", "Variables", "expand", "variables_for"]
 
 _T = TypeVar("_T")
 
@@ -26,49 +26,49 @@ _KIND = re.compile(r"(input|command|config):(.*)", re.DOTALL)
 NOT_SECRET = frozenset(
     {"HOME", "LANG", "LOGNAME", "PATH", "PWD", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "XDG_CONFIG_HOME"}
 )
-"""Variables that say where and who one is: masking them would blot out every path in every message."""
+"""Variables that hold paths and user names. Masking their values would hide every path in every message."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variables:
-    """What ``${…}`` may refer to: the environment, and names that editors define."""
+    """What ``${…}`` can refer to: environment variables, and names that editors define."""
 
     environ: Mapping[str, str]
     known: Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Fault:
-    """A reference that could not be resolved, at the path of the text that holds it."""
+class ExpansionFault:
+    """A reference that cannot be resolved, and the path of the text that contains it."""
 
     path: KeyPath
     message: str
     hint: str
     variable: str = ""
-    """The environment variable that is missing, where that is the fault."""
+    """The environment variable that is missing; empty for other faults."""
 
 
 @dataclass
 class Expansion:
-    """What was found on the way through a tree of values."""
+    """What the expansion of a tree of values found."""
 
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[ExpansionFault] = field(default_factory=list)
     secrets: set[str] = field(default_factory=set)
     names: dict[KeyPath, tuple[str, ...]] = field(default_factory=dict)
-    """The environment variables that each text took its value from."""
+    """The environment variables that each text uses."""
 
     def broken(self, path: KeyPath) -> bool:
-        """Whether the value at ``path``, or what holds it, or something in it could not be expanded."""
+        """Whether the value at ``path``, one that contains it, or one inside it failed to expand."""
         return any(fault.path[: len(path)] == path or path[: len(fault.path)] == fault.path for fault in self.faults)
 
     def sources(self, path: KeyPath) -> tuple[str, ...]:
-        """The environment variables that the value at ``path`` was made of."""
+        """The environment variables that the value at ``path`` uses."""
         below = (names for at, names in self.names.items() if at[: len(path)] == path)
         return tuple(dict.fromkeys(name for names in below for name in names))
 
 
 def variables_for(folder: Path | None, environ: Mapping[str, str]) -> Variables:
-    """The environment, and the names of VS Code and Cursor that mean something outside an editor."""
+    """The environment, and those names of VS Code and Cursor that have a meaning outside an editor."""
     home = environ.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises where there is none
     known = {"userHome": home, "pathSeparator": os.sep, "/": os.sep}
     if folder is not None:
@@ -77,7 +77,7 @@ def variables_for(folder: Path | None, environ: Mapping[str, str]) -> Variables:
 
 
 def expand(value: _T, path: KeyPath, variables: Variables, found: Expansion) -> _T:
-    """``value`` with every text in it expanded; what is amiss, and what came in, goes to ``found``."""
+    """``value`` with every text in it expanded; faults, secrets and names are added to ``found``."""
     result: object = value
     if isinstance(value, str):
         result = _Text(path, variables, found).expand(value)
@@ -89,7 +89,7 @@ def expand(value: _T, path: KeyPath, variables: Variables, found: Expansion) -> 
 
 
 class _Text:
-    """One text being expanded."""
+    """Expands one text."""
 
     def __init__(self, path: KeyPath, variables: Variables, found: Expansion) -> None:
         self._path = path
@@ -114,7 +114,7 @@ class _Text:
         variable = _VARIABLE.fullmatch(body)
         if variable is None:
             hint = "write ${NAME}, ${env:NAME} or ${NAME:-default}; $${ stands for a literal ${"
-            return self._fault(reference, "has a `${…}` that names no variable", hint)
+            return self._fault(reference, "has a `${…}` without a valid variable name", hint)
         return self._lookup(reference, variable.group(2), variable.group(3))
 
     def _lookup(self, reference: re.Match[str], name: str, default: str | None) -> str:
@@ -135,7 +135,7 @@ class _Text:
         return self._fault(reference, f"uses `${{{kind}:…}}`, which only an editor can resolve", hint)
 
     def _fault(self, reference: re.Match[str], message: str, hint: str, *, variable: str = "") -> str:
-        fault = Fault(self._path, message, hint, variable)
+        fault = ExpansionFault(self._path, message, hint, variable)
         if fault not in self._found.faults:
             self._found.faults.append(fault)
         return reference.group()

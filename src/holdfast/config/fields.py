@@ -1,7 +1,7 @@
-"""The kinds of values that a configuration holds: how each is read, and how a schema describes it.
+"""The types of values in a configuration: how each is read, and its JSON Schema.
 
-Each kind is one annotated type whose validator raises ``Unfit`` with words for people. There are
-no unions among them: a union reports one fault once per member.
+Each type is one annotated type whose validator raises ``Unfit`` with a readable message. There are
+no unions, because pydantic reports one fault of a union once per member.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TRANSPORTS = {
     "streamableHttp": "http",
     "sse": "sse",
 }
-"""Every spelling of a transport that is met in the field, and what it means."""
+"""Every spelling of a transport that clients write, and the transport it stands for."""
 
 SHARINGS = ("shared", "per-client")
 
@@ -66,7 +66,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def kind_of(value: object) -> str:
-    """What a JSON value is, in words."""
+    """The type of a JSON value, as text."""
     match value:
         case None:
             return "null"
@@ -90,7 +90,7 @@ def read_transport(value: object) -> str | None:
 
 
 def read_flag(value: object) -> bool | None:
-    """True or false, also in quotes (an expansion gives a text); None for anything else."""
+    """True or false, also as a text (an expansion results in a text); None for other values."""
     if isinstance(value, bool):
         return value
     return value == "true" if value in ("true", "false") else None
@@ -104,7 +104,7 @@ def _text(value: object) -> str:
 
 
 def _refuse(value: object) -> str:
-    raise Unfit(f"must be a text, not {kind_of(value)}", hint='a text stands in double quotes: "…"')
+    raise Unfit(f"must be a text, not {kind_of(value)}", hint='a text is written in double quotes: "…"')
 
 
 def _scalar(value: object) -> str:
@@ -114,7 +114,7 @@ def _scalar(value: object) -> str:
         return str(value)
     text = value if isinstance(value, str) else _refuse(value)
     if "\0" in text:
-        raise Unfit("holds a NUL character", hint="remove it: no program can be given one")
+        raise Unfit("contains a NUL character", hint="remove it: no program accepts one")
     return text
 
 
@@ -159,7 +159,7 @@ def _factor(value: object) -> float:
 def _timeout(value: object) -> float:
     seconds = parse_duration(value)
     if seconds <= 0:
-        raise Unfit("must be longer than nothing", hint='write how long, as in "10s"')
+        raise Unfit("must be longer than 0", hint='write how long, as in "10s"')
     return seconds
 
 
@@ -177,7 +177,7 @@ def _pauses(value: object) -> object:
     if not isinstance(value, list):
         raise Unfit(f"must be a list of durations, not {kind_of(value)}", hint=hint)
     if not 1 <= len(value) <= _MOST_PAUSES:
-        raise Unfit(f"must hold between 1 and {_MOST_PAUSES} durations", hint=hint)
+        raise Unfit(f"must contain between 1 and {_MOST_PAUSES} durations", hint=hint)
     return value
 
 
@@ -194,7 +194,7 @@ def _transport(value: object) -> str:
     if transport is not None:
         return transport
     name = quoted(value) if isinstance(value, str) else kind_of(value)
-    raise Unfit(f"is {name}, which is no transport of Holdfast", hint='write "stdio", "http" or "sse"')
+    raise Unfit(f"is {name}, which is not a transport that Holdfast knows", hint='write "stdio", "http" or "sse"')
 
 
 def _url(value: object) -> str:
@@ -205,7 +205,7 @@ def _url(value: object) -> str:
     if scheme.group(1).lower() not in ("http", "https"):
         raise Unfit(f"has the scheme {quoted(scheme.group(1))}", hint="Holdfast dials http:// and https:// only")
     if any(c.isspace() or not c.isprintable() for c in url):
-        raise Unfit("holds a space or a control character", hint="a space in a URL is written %20")
+        raise Unfit("contains a space or a control character", hint="a space in a URL is written %20")
     return _with_host(url)
 
 
@@ -214,7 +214,7 @@ def _with_host(url: str) -> str:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        raise Unfit("is no valid URL", hint="write it as in https://host:8080/mcp") from None
+        raise Unfit("is not a valid URL", hint="write it as in https://host:8080/mcp") from None
     if not host:
         raise Unfit("names no host", hint="write it as in https://host/mcp")
     return url
@@ -222,28 +222,30 @@ def _with_host(url: str) -> str:
 
 def _prefix(value: object) -> str:
     if not isinstance(value, str) or not _PREFIX.fullmatch(value):
-        raise Unfit("is no prefix for tool names", hint="use at most 32 letters, digits, _ and -; or an empty text")
+        raise Unfit(
+            "is not a valid prefix for tool names", hint="use at most 32 letters, digits, _ and -; or an empty text"
+        )
     return value
 
 
 def _env_name(value: object) -> str:
     name = _text(value)
     if "=" in name:
-        raise Unfit("has a name with = in it", hint="the name is the key and the value stands after the colon")
+        raise Unfit("has a name with = in it", hint="write the name as the key and the value after the colon")
     return name
 
 
 def _header_name(value: object) -> str:
     name = _text(value)
     if not _HEADER_NAME.fullmatch(name):
-        raise Unfit("is no name for a header", hint="use letters, digits and -, without a colon")
+        raise Unfit("is not a valid header name", hint="use letters, digits and -, without a colon")
     return name
 
 
 def _header_value(value: object) -> str:
     text = _scalar(value).strip()
     if not _HEADER_VALUE.fullmatch(text):
-        raise Unfit("holds a character that no header can carry", hint="use plain ASCII on one line")
+        raise Unfit("contains a character that is not allowed in a header", hint="use plain ASCII on one line")
     return text
 
 

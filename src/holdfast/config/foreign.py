@@ -1,7 +1,7 @@
-"""Keys that other MCP clients write into these files and that mean nothing to Holdfast.
+"""Keys of other MCP clients that Holdfast accepts and ignores.
 
-They are accepted, so that one file serves several clients, and ``config show`` lists them as
-ignored. A key that is neither here nor in ``models.py`` is an error.
+They are accepted so that one file serves several clients. ``config show`` lists them as
+ignored. Any other unknown key is an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOP_KEYS: Mapping[str, str] = {
     "sandbox": _VS_CODE,
     "version": _LIBRECHAT,
 }
-"""At the top of the file: the key, and whose it is."""
+"""At the top of the file: the key, and the client that uses it."""
 
 SERVER_KEYS: Mapping[str, str] = {
     "$comment": _NOTE,
@@ -75,7 +75,7 @@ SERVER_KEYS: Mapping[str, str] = {
     "version": _VS_CODE,
     "watchPaths": "Roo Code",
 }
-"""In the definition of a server: the key, and whose it is."""
+"""In the definition of a server: the key, and the client that uses it."""
 
 CONNECTION_KEYS: Mapping[str, str] = {
     "encoding": "LangChain",
@@ -86,4 +86,4 @@ CONNECTION_KEYS: Mapping[str, str] = {
     "terminate_on_close": "LangChain",
     "timeout": "LangChain",
 }
-"""In a connection that a program passes in, beside the keys above."""
+"""In a connection that a program passes, in addition to the keys above."""

@@ -1,8 +1,7 @@
-"""JSON as people write it in config files: comments, trailing commas, a BOM; every place remembered.
+"""Reads JSON with comments, trailing commas and a BOM, and records the position of every key and value.
 
-Any bytes either become a ``Document`` or a ``ConfigError`` that points at the fault; nothing else
-is ever raised. No message quotes what stands in the file, since a token may stand there; only
-keys and single punctuation marks are shown.
+Any input results in a ``Document`` or in a ``ConfigError`` that points at the fault. A message
+never quotes a value, because it may be a token; it shows only keys and single punctuation marks.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from typing import NamedTuple, NoReturn, TypeAlias
 from holdfast.config.places import KeyPath, quoted
 from holdfast.errors import ConfigError, Problem
 
-__all__ = ["DEEPEST", "Document", "Duplicate", "JsonValue", "Mark", "parse"]
+__all__ = ["DEEPEST", "Document", "Duplicate", "JsonValue", "Mark", "Member", "ObjectSpan", "parse"]
 
 JsonValue: TypeAlias = "str | int | float | bool | list[JsonValue] | dict[str, JsonValue] | None"
 
 DEEPEST = 64
-"""Nesting beyond this is no config that a person wrote, and must not exhaust the stack."""
+"""The deepest nesting that is read. A configuration needs less, and the limit protects the stack."""
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _SPACE = re.compile(r"[ \t\r\n]+|//[^\r\n]*|/\*.*?\*/", re.DOTALL)
@@ -38,7 +37,7 @@ _CURLY_QUOTES = "\u201c\u201d\u201e\u2018\u2019"
 
 
 class Mark(NamedTuple):
-    """A place in a text, counted from 1."""
+    """A position in a text, counted from 1."""
 
     line: int
     column: int
@@ -46,7 +45,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Duplicate:
-    """A key that stands twice in one object."""
+    """A key that occurs twice in one object."""
 
     path: KeyPath
     at: Mark
@@ -54,21 +53,47 @@ class Duplicate:
 
     def __str__(self) -> str:
         first = f"line {self.first.line}, column {self.first.column}"
-        return f"the key {quoted(str(self.path[-1]))} stands here a second time; the first is at {first}"
+        return f"the key {quoted(str(self.path[-1]))} occurs here a second time; the first is at {first}"
+
+
+@dataclass(frozen=True)
+class Member:
+    """Offsets of a member: the key's first quote, the value, the value's end, and the comma after it, if any."""
+
+    key: str
+    start: int
+    value: int
+    end: int
+    comma: int | None
+
+
+@dataclass(frozen=True)
+class ObjectSpan:
+    """Offsets of an object: its opening brace, its members, its closing brace. Edits are made with them."""
+
+    start: int
+    members: tuple[Member, ...]
+    end: int
+
+    def member(self, key: str) -> Member | None:
+        """The member of that name; the last one if the key occurs twice, as in every JSON reader."""
+        return next((member for member in reversed(self.members) if member.key == key), None)
 
 
 @dataclass(frozen=True)
 class Document:
-    """What a text says, and where it says it."""
+    """The value of a text, and the positions of its keys and values."""
 
     value: JsonValue
     values: Mapping[KeyPath, Mark]
     keys: Mapping[KeyPath, Mark]
     duplicates: tuple[Duplicate, ...]
+    objects: Mapping[KeyPath, ObjectSpan]
+    """Every object, by its path. Offsets count from the start of the text without a BOM."""
 
 
 def parse(data: bytes | str, *, file: Path | None = None) -> Document:
-    """Read ``data``; raises ``ConfigError`` with the place and a hint if it cannot be read."""
+    """Parse ``data``; raises ``ConfigError`` with the position and a hint if that fails."""
     try:
         return _Parser(_decode(data)).document()
     except _Fault as fault:
@@ -83,7 +108,7 @@ def parse(data: bytes | str, *, file: Path | None = None) -> Document:
 
 
 class _Fault(Exception):
-    """The text cannot be read from here on."""
+    """The text cannot be parsed beyond this position."""
 
     def __init__(self, mark: Mark, message: str, hint: str) -> None:
         super().__init__(message)
@@ -95,9 +120,9 @@ def _decode(data: bytes | str) -> str:
         text = data.decode("utf-8") if isinstance(data, bytes) else data.encode("utf-8").decode("utf-8")
     except UnicodeDecodeError as error:
         before = error.object[: error.start].decode("utf-8").removeprefix("\ufeff")
-        raise _Fault(_Lines(before).mark(len(before)), "this is not UTF-8 text", _encoding_hint(error)) from None
+        raise _Fault(_LineIndex(before).mark(len(before)), "this is not UTF-8 text", _encoding_hint(error)) from None
     except UnicodeEncodeError as error:
-        mark = _Lines(error.object).mark(error.start)
+        mark = _LineIndex(error.object).mark(error.start)
         raise _Fault(mark, "this is half of a surrogate pair, not a character", "remove it") from None
     return text.removeprefix("\ufeff")
 
@@ -108,7 +133,7 @@ def _encoding_hint(error: UnicodeDecodeError) -> str:
     return "save the file as UTF-8"
 
 
-class _Lines:
+class _LineIndex:
     """Turns an offset into a line and a column."""
 
     def __init__(self, text: str) -> None:
@@ -125,22 +150,23 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
-        self._lines = _Lines(text)
+        self._lines = _LineIndex(text)
         self._values: dict[KeyPath, Mark] = {}
         self._keys: dict[KeyPath, Mark] = {}
         self._duplicates: list[Duplicate] = []
+        self._objects: dict[KeyPath, ObjectSpan] = {}
 
     def document(self) -> Document:
         self._skip()
         if not self._here():
-            self._fail("there is nothing here", 'an empty configuration is written {"mcpServers": {}}')
+            self._fail("the file is empty", 'an empty configuration is written {"mcpServers": {}}')
         value = self._value(())
         self._skip()
         if self._here():
             self._fail_after_the_end()
-        return Document(value, self._values, self._keys, tuple(self._duplicates))
+        return Document(value, self._values, self._keys, tuple(self._duplicates), self._objects)
 
-    # Small steps
+    # Position
 
     def _here(self) -> str:
         return self._text[self._at : self._at + 1]
@@ -178,14 +204,19 @@ class _Parser:
         opened = self._open(path)
         result: dict[str, JsonValue] = {}
         first: dict[str, Mark] = {}
+        members: list[Member] = []
         while not self._closes("}", opened):
+            start = self._at
             key = self._key(path, first)
             self._skip()
             if not self._take(":"):
                 self._fail("a colon is missing before this", 'a key and its value are written "key": value')
             self._skip()
+            at = self._at
             result[key] = self._value((*path, key))
-            self._separate("}", opened)
+            end = self._at
+            members.append(Member(key, start, at, end, self._separate("}", opened)))
+        self._objects[path] = ObjectSpan(opened, tuple(members), self._at - 1)
         return result
 
     def _array(self, path: KeyPath) -> list[JsonValue]:
@@ -207,15 +238,17 @@ class _Parser:
         if not self._here():
             self._fail_unclosed(opened)
         if self._here() == ",":
-            self._fail("something is missing before this comma", "remove the comma, or write what belongs before it")
+            self._fail("a value is missing before this comma", "remove the comma, or write the value")
         return self._take(closing)
 
-    def _separate(self, closing: str, opened: int) -> None:
-        """Pass the comma after a value; before the closing mark it may be left out."""
+    def _separate(self, closing: str, opened: int) -> int | None:  # noqa: RET503 - `_fail` does not return
+        """Read the comma after a value and return its offset; it is optional before the closing bracket."""
         self._skip()
         here = self._here()
-        if here == closing or self._take(","):
-            return
+        if here == closing:
+            return None
+        if self._take(","):
+            return self._at - 1
         if not here:
             self._fail_unclosed(opened)
         if here in "}]":
@@ -223,7 +256,7 @@ class _Parser:
                 f"`{here}` does not close the `{self._text[opened]}` of {self._where(opened)}", f"write {closing}"
             )
         if here in ":=":
-            self._fail(f"`{here}` does not belong here", "is the quote before it in the right place?")
+            self._fail(f"`{here}` does not belong here", "check the quote before it")
         self._fail("a comma is missing before this", "put a comma after the value before it")
 
     def _key(self, path: KeyPath, first: dict[str, Mark]) -> str:
@@ -261,7 +294,7 @@ class _Parser:
         if mark in _ESCAPES:
             return _ESCAPES[mark]
         if mark != "u":
-            self._fail("there is no such escape", r"a backslash itself is written \\", at=start)
+            self._fail("this escape does not exist", r"a backslash itself is written \\", at=start)
         return self._unicode(start)
 
     def _unicode(self, start: int) -> str:
@@ -305,7 +338,7 @@ class _Parser:
         except ValueError:  # Python refuses to read integers of thousands of digits
             value = math.inf
         if isinstance(value, float) and math.isinf(value):
-            self._fail("this number is too large", "is it meant to be a text? Then quote it", at=start)
+            self._fail("this number is too large", "if it is a text, put it in quotes", at=start)
         return value
 
     # Faults
@@ -322,20 +355,20 @@ class _Parser:
     def _fail_after_the_end(self) -> NoReturn:
         if self._here() in "}]":
             self._fail(f"one `{self._here()}` too many", "remove it")
-        self._fail("there is more after the end of the document", "the whole file is one { … }")
+        self._fail("there is text after the end of the document", "the whole file is one { … }")
 
     def _fail_in_string(self, start: int) -> NoReturn:
         here = self._here()
         if not here or here in "\r\n":
             self._fail("this text is not closed before the end of the line", 'end it with "', at=start)
-        self._fail("a control character stands in this text", rf"write it as \u{ord(here):04x}")
+        self._fail("this text contains a control character", rf"write it as \u{ord(here):04x}")
 
     def _fail_key(self) -> NoReturn:
         here = self._here()
         if here in "}]":
             self._fail(f"`{here}` does not belong here", "is a bracket missing before it?")
         if here == "'" or here in _CURLY_QUOTES:
-            self._fail("a key stands in straight double quotes", 'use "')
+            self._fail("a key must be in straight double quotes", 'use "')
         self._fail_stray("a key was expected here", "did you mean to quote this?")
 
     def _fail_value(self) -> NoReturn:
@@ -345,22 +378,22 @@ class _Parser:
         if here in ",}]":
             self._fail("a value is missing before this", "write the value, or remove the key")
         if here == "'":
-            self._fail("a text stands in straight double quotes", 'use "')
+            self._fail("a text must be in straight double quotes", 'use "')
         self._fail_stray("a value was expected here", "did you mean to quote this?")
 
     def _fail_word(self, word: str) -> NoReturn:
         if word in _MISSPELT:
             self._fail(f"`{word}` is not JSON", f"write {_MISSPELT[word]}")
         if word[0] in _CURLY_QUOTES:
-            self._fail("a text stands in straight double quotes", 'use "')
-        self._fail_stray("this is not a value that JSON knows", "did you mean to quote this?")
+            self._fail("a text must be in straight double quotes", 'use "')
+        self._fail_stray("this is not a JSON value", "did you mean to quote this?")
 
     def _fail_stray(self, message: str, hint: str) -> NoReturn:
         here = self._here()
         if here == "#":
-            self._fail("`#` does not start a comment here", "comments start with // or stand between /* and */")
+            self._fail("`#` does not start a comment here", "comments start with // or are between /* and */")
         if here == "/":
-            self._fail("`/` does not belong here", "comments start with // or stand between /* and */")
+            self._fail("`/` does not belong here", "comments start with // or are between /* and */")
         if here == "\u00a0":
-            self._fail("a no-break space stands here", "replace it by an ordinary space")
+            self._fail("this is a no-break space", "replace it by an ordinary space")
         self._fail(message, hint)

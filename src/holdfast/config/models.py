@@ -1,7 +1,7 @@
-"""What people write: the file's models, frozen and strict about their keys.
+"""Pydantic models of the file, frozen, with unknown keys forbidden.
 
-``definition.py`` turns a ``ServerFile`` into what it means (``spec.ServerSpec``); the published JSON
-Schema is generated from here. Descriptions are shown by editors, so they are whole sentences.
+``definition.py`` turns a ``ServerFile`` into a ``spec.ServerSpec``. The published JSON Schema is
+generated from these models. Editors show the descriptions, so they are whole sentences.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _filter(value: object) -> object:
 
 
 def _without_nulls(value: object) -> object:
-    """VS Code writes null for a variable that is to be left unset."""
+    """VS Code writes null for a variable that is not to be set."""
     if isinstance(value, dict):
         return {key: item for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -83,25 +83,25 @@ _Environment = Annotated[
 ]
 
 
-class _File(BaseModel):
+class _FileModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
 
 
-class ToolsFile(_File):
+class ToolsFile(_FileModel):
     """Which of a server's tools are shown. A list is read as `include`."""
 
     include: _Names = Field(default=("*",), description="Shell patterns (`read_*`) of the tools that are shown.")
     exclude: _Names = Field(
-        default=(), description="Shell patterns of the tools that are not; they win over `include`."
+        default=(), description="Shell patterns of the tools that are hidden; they override `include`."
     )
     hold_changed: Flag = Field(
         default=False,
-        description="Hold a tool whose description or schema is not what it was when it was first seen, "
+        description="Hold a tool whose description or schema changed since it was first seen, "
         "until the change is approved. Otherwise the change is only reported.",
     )
 
 
-class ServerFile(_File):
+class ServerFile(_FileModel):
     """One server: a command that is started here, or a URL that is dialed."""
 
     type: TransportName | None = Field(
@@ -116,7 +116,7 @@ class ServerFile(_File):
         description="Environment variables for it; it gets these and a minimal environment, never Holdfast's own.",
     )
     env_file: Text | None = Field(
-        default=None, description="A file of `NAME=value` lines with more variables; `env` wins over it."
+        default=None, description="A file of `NAME=value` lines with more variables; `env` overrides it."
     )
     cwd: Text | None = Field(default=None, description="The folder that it runs in. Default: the project's folder.")
     url: Url | None = Field(default=None, description="The address of a server that is already running.")
@@ -129,16 +129,16 @@ class ServerFile(_File):
     disabled: Flag | None = Field(default=None, description="The opposite of `enabled` (Cline, Windsurf, Roo Code).")
     lazy: Flag = Field(
         default=False,
-        description="Start the server at its first use, and stop it when it was unused for `holdfast.idle`.",
+        description="Start the server at its first use, and stop it after `holdfast.idle` without use.",
     )
     sharing: SharingName = Field(
         default="shared",
-        description="Whether all clients of the hub use one connection to it, or each has one of its own: "
-        "for browsers, shells and anything else that keeps state (`per-client`).",
+        description="Whether all clients of the hub share one connection, or each client has its own (`per-client`): "
+        "for browsers, shells and other servers that keep state.",
     )
     prefix: Prefix | None = Field(
         default=None,
-        description="What stands before its tools' names. Default: the server's id; an empty text for nothing.",
+        description="The prefix of its tools' names. Default: the server's id; an empty text for no prefix.",
     )
     tools: Annotated[ToolsFile, BeforeValidator(_filter)] = Field(
         default=ToolsFile(), description="Which of its tools are shown."
@@ -149,45 +149,43 @@ class ServerFile(_File):
     allow_plain_http: Flag = Field(
         default=False, description="Allow credentials to go over plain http to a host that is not this machine."
     )
-    oauth: OAuth = Field(
-        default=OAuthFile(), description="How to log in to it, where that cannot be found out by asking it."
-    )
+    oauth: OAuth = Field(default=OAuthFile(), description="How to log in to it, if the server does not announce it.")
 
 
-class LoadSettings(_File):
-    """How loading tries, waits and gives up."""
+class LoadSettings(_FileModel):
+    """Attempts, waits and deadlines of a load."""
 
     attempts: Count = Field(
-        default=_LOAD.attempts, description="How often a server that fails transiently is tried in all."
+        default=_LOAD.attempts, description="How many attempts a server gets that fails transiently."
     )
     backoff: Duration = Field(
-        default=_LOAD.backoff, description="The wait before the second attempt; it doubles with each further one."
+        default=_LOAD.backoff, description="The wait before the second attempt; it doubles with each further attempt."
     )
     attempt_timeout: Timeout = Field(default=_LOAD.attempt_timeout, description="How long one attempt may take.")
     total_timeout: Timeout = Field(
-        default=_LOAD.total_timeout, description="How long all attempts at a server may take."
+        default=_LOAD.total_timeout, description="How long all attempts at a server may take together."
     )
     concurrency: Count = Field(default=_LOAD.concurrency, description="How many servers are loaded at the same time.")
 
 
-class CallSettings(_File):
-    """How long one call may take, and how many may be under way."""
+class CallSettings(_FileModel):
+    """How long a call may take, and how many calls may run at the same time."""
 
     timeout: Timeout = Field(default=_CALL.timeout, description="How long a call may go without an answer or progress.")
-    hard_timeout: Timeout = Field(default=_CALL.hard_timeout, description="How long a call may take in all.")
+    hard_timeout: Timeout = Field(default=_CALL.hard_timeout, description="How long a call may take in total.")
     ready_timeout: Timeout = Field(
-        default=_CALL.ready_timeout, description="How long a call waits for a server that is coming up."
+        default=_CALL.ready_timeout, description="How long a call waits for a server that is starting or reconnecting."
     )
     concurrency: Count = Field(
-        default=_CALL.concurrency, description="How many calls to one server are under way at the same time."
+        default=_CALL.concurrency, description="How many calls to one server may run at the same time."
     )
     queue: WholeNumber = Field(
         default=_CALL.queue, description="How many more calls to one server may wait for their turn."
     )
 
 
-class BreakerFile(_File):
-    """When a server that keeps failing is left alone, and for how long."""
+class BreakerFile(_FileModel):
+    """When calls to a failing server stop, and for how long."""
 
     threshold: Count = Field(
         default=_BREAKER.threshold, description="How many failures in a row, all within `window`, open the breaker."
@@ -205,42 +203,42 @@ class BreakerFile(_File):
     )
 
 
-class ReconnectFile(_File):
-    """How a lost connection is made anew."""
+class ReconnectFile(_FileModel):
+    """How a lost connection is restored."""
 
     failures: Count = Field(
         default=_RECONNECT.failures,
-        description="How many failures in a row of a connection that still stands give it up.",
+        description="How many consecutive failures on a live connection cause a reconnect.",
     )
     backoff: Pauses = Field(
         default=_RECONNECT.backoff,
-        description="The wait before each attempt; as many attempts may fail as there are waits.",
+        description="The wait before each attempt. The number of waits is the number of attempts.",
     )
     self_probe: Period = Field(
         default=_RECONNECT.self_probe,
-        description="How often a server whose attempts all failed is tried again; `off` for never.",
+        description="How often a server is tried again after all attempts failed; `off` for never.",
     )
     standing: Timeout = Field(
         default=_RECONNECT.standing,
-        description="How long a new connection must stand before earlier failures are forgotten.",
+        description="How long a new connection must last before earlier failures no longer count.",
     )
 
 
-class PerClientFile(_File):
-    """Connections that clients have to themselves, of a server with `sharing: per-client`."""
+class PerClientFile(_FileModel):
+    """Connections of a server with `sharing: per-client`: one for each client."""
 
     connections: Count = Field(
         default=_PER_CLIENT.connections,
-        description="How many clients may have a connection of their own to the same server at a time.",
+        description="How many clients may have their own connection to the same server at the same time.",
     )
     idle: Timeout = Field(
         default=_PER_CLIENT.idle,
-        description="How long such a connection may be unused if its client has no session (2026-07-28 over HTTP).",
+        description="How long such a connection may be idle if its client has no session (2026-07-28 over HTTP).",
     )
 
 
-class LimitSettings(_File):
-    """Bounds on what comes from a server. Over one, that server alone fails, and says so."""
+class LimitSettings(_FileModel):
+    """Limits on what a server sends. A server that exceeds one fails with a message that names the limit."""
 
     message_bytes: Size = Field(default=_LIMITS.message_bytes, description="The largest single message.")
     catalog_items: Count = Field(default=_LIMITS.catalog_items, description="The most tools, prompts or resources.")
@@ -252,30 +250,28 @@ class LimitSettings(_File):
     )
 
 
-class HoldfastSettings(_File):
+class HoldfastSettings(_FileModel):
     """Holdfast's own settings; all optional."""
 
-    load: LoadSettings = Field(default=LoadSettings(), description="How loading tries, waits and gives up.")
+    load: LoadSettings = Field(default=LoadSettings(), description="Attempts, waits and deadlines of a load.")
     call: CallSettings = Field(
-        default=CallSettings(), description="How long one call may take, and how many may be under way."
+        default=CallSettings(), description="How long a call may take, and how many calls may run at the same time."
     )
-    limits: LimitSettings = Field(default=LimitSettings(), description="Bounds on what comes from a server.")
-    breaker: BreakerFile = Field(default=BreakerFile(), description="When a server that keeps failing is left alone.")
-    reconnect: ReconnectFile = Field(default=ReconnectFile(), description="How a lost connection is made anew.")
-    per_client: PerClientFile = Field(
-        default=PerClientFile(), description="Connections that clients have to themselves."
-    )
+    limits: LimitSettings = Field(default=LimitSettings(), description="Limits on what a server sends.")
+    breaker: BreakerFile = Field(default=BreakerFile(), description="When calls to a failing server stop.")
+    reconnect: ReconnectFile = Field(default=ReconnectFile(), description="How a lost connection is restored.")
+    per_client: PerClientFile = Field(default=PerClientFile(), description="Connections that belong to one client.")
     refresh: Period = Field(
         default=_DEFAULTS.refresh,
-        description="How often each server is asked again for what it offers; `off` for only when it says so.",
+        description="How often each server is listed again; `off` for only when it announces a change.",
     )
     idle: Timeout = Field(
-        default=_DEFAULTS.idle, description="How long a `lazy` server may be unused before it is stopped."
+        default=_DEFAULTS.idle, description="How long a `lazy` server may be idle before it is stopped."
     )
 
 
-class ConfigFile(_File):
-    """A Holdfast configuration: an mcp.json, with Holdfast's own settings beside the servers."""
+class ConfigFile(_FileModel):
+    """A Holdfast configuration: an mcp.json, with Holdfast's own settings in addition to the servers."""
 
     mcp_servers: dict[str, ServerFile] = Field(default={}, description="The servers, by their names.")
     servers: dict[str, ServerFile] = Field(default={}, description="Another spelling of `mcpServers` (VS Code).")

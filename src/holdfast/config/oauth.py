@@ -1,6 +1,6 @@
-"""``oauth`` in a server's definition: what people write there, and what it means.
+"""The ``oauth`` object of a server's definition.
 
-Other clients write the same object, each with keys of its own; those that mean nothing here are let pass.
+Other clients write the same object with keys of their own. Keys that Holdfast does not use are ignored.
 """
 
 from __future__ import annotations
@@ -53,26 +53,26 @@ _Scopes = Annotated[
 
 
 class OAuthFile(BaseModel):
-    """How Holdfast logs in to a server, where that cannot be found out by asking it. `false`: it never does."""
+    """How Holdfast logs in to a server, if the server does not announce it. `false` turns logins off."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
 
     enabled: Flag = Field(default=True, description="Whether a login is used for this server.")
     client_id: Text | None = Field(
-        default=None, description="The id that the authorization server knows Holdfast by, if it was registered there."
+        default=None, description="Holdfast's client id at the authorization server, if it is registered there."
     )
     client_secret: Text | None = Field(
         default=None, description="The secret that goes with `clientId`: best written as `${env:NAME}`."
     )
     client_metadata_url: Url | None = Field(
         default=None,
-        description="The https address of a client id metadata document: it is Holdfast's id wherever that is taken.",
+        description="The https address of a client id metadata document: the client id at servers that accept one.",
     )
-    scope: _Scopes = Field(default=(), description="What to ask for. Default: what the server says that it needs.")
+    scope: _Scopes = Field(default=(), description="The scopes to ask for. Default: those that the server names.")
     scopes: _Scopes = Field(default=(), description="Another spelling of `scope`.")
     redirect_uri: Url | None = Field(
         default=None,
-        description="Where the browser is sent back to, if that was registered: an address of this machine.",
+        description="The redirect URI, if one is registered: an address of this machine.",
     )
     callback_port: Port | None = Field(
         default=None, description="Short for a `redirectUri` of http://localhost:PORT/callback (Claude Code)."
@@ -81,16 +81,16 @@ class OAuthFile(BaseModel):
         default=None, description="The authorization server to use. Default: the first that the server names."
     )
     authorization_url: Url | None = Field(
-        default=None, description="Where the browser goes, if the authorization server publishes no metadata."
+        default=None, description="The authorization endpoint, if the authorization server publishes no metadata."
     )
-    token_url: Url | None = Field(default=None, description="Where tokens are given, if it publishes no metadata.")
+    token_url: Url | None = Field(default=None, description="The token endpoint, if it publishes no metadata.")
     device_authorization_url: Url | None = Field(
-        default=None, description="Where a device login begins, if its metadata does not say so."
+        default=None, description="The device authorization endpoint, if its metadata has none."
     )
 
 
 def _object(value: object) -> object:
-    """True and false stand for an object; LibreChat writes its keys with underscores."""
+    """``true`` and ``false`` set ``enabled``; LibreChat writes keys with underscores."""
     if isinstance(value, bool):
         return {"enabled": value}
     if not isinstance(value, dict):
@@ -103,12 +103,12 @@ OAuth = Annotated[OAuthFile, BeforeValidator(_object)]
 
 
 def is_oauth_key(key: str) -> bool:
-    """Whether a key means something here, in either spelling."""
+    """Whether Holdfast uses a key, in either spelling."""
     return (to_camel(key) if "_" in key else key) in {field.alias for field in OAuthFile.model_fields.values()}
 
 
 def oauth_settings(file: OAuthFile) -> OAuthSettings:
-    """What was written, as the rest of Holdfast knows it."""
+    """The settings of the file's object."""
     redirect = file.redirect_uri
     if redirect is None and file.callback_port is not None:
         redirect = f"http://localhost:{file.callback_port}/callback"

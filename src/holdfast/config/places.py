@@ -1,4 +1,4 @@
-"""Where things stand in a configuration: in a file, or in a mapping that a program passed in."""
+"""Positions in a configuration: in a file, or in a mapping that a program passed."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from holdfast.errors import Problem
 if TYPE_CHECKING:
     from holdfast.config.jsonc import Document, Mark
 
-__all__ = ["KeyPath", "Places", "joined", "quoted"]
+__all__ = ["KeyPath", "SourceMap", "joined", "quoted"]
 
 KeyPath: TypeAlias = tuple[str | int, ...]
-"""The way from the top of a document to a value: keys of objects and indexes of lists."""
+"""The path from the top of a document to a value: keys of objects and indexes of lists."""
 
 _LONGEST = 60
 _SIMPLE_KEY = re.compile(r"[\w$-]+")
 
 
-class Places:
-    """Turns a path inside a configuration into a problem, or into words, that name its place."""
+class SourceMap:
+    """Maps a path inside a configuration to its position in the source."""
 
     def __init__(self, document: Document | None = None, *, file: Path | None = None) -> None:
         self.file = file
@@ -30,12 +30,12 @@ class Places:
         self._keys: Mapping[KeyPath, Mark] = document.keys if document else {}
 
     def problem(self, path: KeyPath, message: str, *, hint: str = "", at_key: bool = False) -> Problem:
-        """A problem with the value at ``path`` (or with its key); what is not there is placed at its parent."""
+        """A problem with the value at ``path`` (or with its key); a missing value has its parent's position."""
         line, column = self._mark(path, at_key=at_key) or (0, 0)
         return Problem(message=message, hint=hint, file=self.file, line=line, column=column, path=joined(path))
 
     def label(self, path: KeyPath) -> str:
-        """The place in short, for people who know which file it is: ``mcp.json:12:7``."""
+        """The position in short form: ``mcp.json:12:7``."""
         mark = self._mark(path, at_key=False)
         if mark is None:
             return joined(path)
@@ -50,7 +50,7 @@ class Places:
 
 
 def joined(path: KeyPath) -> str:
-    """A path as people write it: ``mcpServers.github.args[1]``."""
+    """A path as text: ``mcpServers.github.args[1]``."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -63,7 +63,7 @@ def joined(path: KeyPath) -> str:
 
 
 def quoted(text: str) -> str:
-    """A name from a configuration, fit to be shown: bounded, and without control characters."""
+    """A name from a configuration in backquotes, shortened, without control characters."""
     return f"`{_visible(text)}`"
 
 

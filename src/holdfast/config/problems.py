@@ -1,4 +1,4 @@
-"""What the models found wrong, in words for people: the key, its place, and what to write instead."""
+"""Turns pydantic's errors into problems: the key, its position, and what to write instead."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pydantic_core import ErrorDetails
 from holdfast.config.durations import Unfit
 from holdfast.config.expand import Expansion
 from holdfast.config.fields import kind_of
-from holdfast.config.places import KeyPath, Places, joined, quoted
+from holdfast.config.places import KeyPath, SourceMap, joined, quoted
 from holdfast.errors import Problem
 
 __all__ = ["key_hint", "keys_of", "unknown_key", "validation_problems"]
 
-_KEY = "[key]"  # how pydantic says that a key, not its value, is at fault
+_KEY = "[key]"  # pydantic's mark for an error in a key, not in its value
 _EXPECTED = {
     "dict_type": "an object",
     "model_type": "an object",
@@ -27,27 +27,27 @@ _EXPECTED = {
 
 
 def validation_problems(
-    error: ValidationError, model: type[BaseModel], path: KeyPath, places: Places, *, known: Expansion
+    error: ValidationError, model: type[BaseModel], path: KeyPath, source_map: SourceMap, *, known: Expansion
 ) -> list[Problem]:
-    """Every fault of a value that stands at ``path`` and was to be a ``model``.
+    """Every error of the value at ``path`` that does not fit ``model``.
 
-    Texts whose expansion failed are ``known`` to be wrong; what they look like now is nobody's fault.
+    Errors in texts of ``known`` whose expansion failed are left out: the failed expansion is reported already.
     """
     return [
-        _problem(details, model, path, places)
+        _problem(details, model, path, source_map)
         for details in error.errors(include_url=False)
         if not known.broken((*path, *details["loc"]))
     ]
 
 
-def unknown_key(path: KeyPath, known: Iterable[str], places: Places) -> Problem:
-    """A key that nobody knows, with the nearest one that somebody does."""
+def unknown_key(path: KeyPath, known: Iterable[str], source_map: SourceMap) -> Problem:
+    """The problem for an unknown key, with the nearest known one."""
     name = str(path[-1])
-    return places.problem(path, f"unknown key {quoted(name)}", hint=key_hint(name, known), at_key=True)
+    return source_map.problem(path, f"unknown key {quoted(name)}", hint=key_hint(name, known), at_key=True)
 
 
 def key_hint(name: str, known: Iterable[str]) -> str:
-    """The known key that ``name`` may have been meant for, or all of them."""
+    """A hint with the known key nearest to ``name``, or with all of them."""
     folded = {_fold(key): key for key in known}
     nearest = difflib.get_close_matches(_fold(name), folded, n=1, cutoff=0.6)
     if nearest:
@@ -64,13 +64,13 @@ def _fold(key: str) -> str:
     return re.sub(r"[-_\s]", "", key).lower()
 
 
-def _problem(details: ErrorDetails, model: type[BaseModel], path: KeyPath, places: Places) -> Problem:
+def _problem(details: ErrorDetails, model: type[BaseModel], path: KeyPath, source_map: SourceMap) -> Problem:
     inside: KeyPath = tuple(step for step in details["loc"] if step != _KEY)
     if details["type"] == "extra_forbidden":
-        return unknown_key((*path, *inside), keys_of(_model_at(model, inside[:-1])), places)
+        return unknown_key((*path, *inside), keys_of(_model_at(model, inside[:-1])), source_map)
     message, hint = _words(details)
     subject = quoted(joined(inside)) if inside else "this"
-    return places.problem((*path, *inside), f"{subject} {message}", hint=hint, at_key=_KEY in details["loc"])
+    return source_map.problem((*path, *inside), f"{subject} {message}", hint=hint, at_key=_KEY in details["loc"])
 
 
 def _words(details: ErrorDetails) -> tuple[str, str]:

@@ -1,7 +1,7 @@
-"""What was found and where each value came from: the facts behind ``holdfast config show``.
+"""The values of a configuration and where each came from, for ``holdfast config show``.
 
-Values are given as they are, with the secrets of their server beside them: whoever shows a
-report masks it. No ``repr`` here shows a value.
+Values are not masked here; each server's secrets are beside them, so that the view can mask
+them. No ``repr`` here shows a value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.config.find import find_config, search_places
 from holdfast.config.load import read_file
 from holdfast.config.models import HoldfastSettings
 from holdfast.config.oauth import is_oauth_key
-from holdfast.config.places import KeyPath, Places, joined
+from holdfast.config.places import KeyPath, SourceMap, joined
 from holdfast.config.reading import Reading
 from holdfast.config.spec import BadServer, ServerSpec
 from holdfast.errors import ConfigError, ConfigNotFound, Problem
@@ -60,12 +60,12 @@ class Value:
     value: Shown = field(repr=False)
     origin: Origin
     hidden: bool = False
-    """Never shown, not even in part: an environment or header value."""
+    """Whether the value is never shown: it is an environment or header value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class IgnoredKey:
-    """A key that was accepted and means nothing to Holdfast."""
+    """A key that Holdfast accepts and ignores."""
 
     key: str
     why: str
@@ -74,7 +74,7 @@ class IgnoredKey:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerReport:
-    """One server: what is known of it, and what is wrong with it."""
+    """One server: its values and its problems."""
 
     id: str
     status: Literal["usable", "disabled", "bad"]
@@ -86,7 +86,7 @@ class ServerReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Everything that ``config show`` shows."""
+    """The content of ``config show``."""
 
     file: Path | None
     searched: tuple[Path, ...] = ()
@@ -94,18 +94,18 @@ class Report:
     settings: tuple[Value, ...] = ()
     ignored: tuple[IgnoredKey, ...] = ()
     problems: tuple[Problem, ...] = ()
-    """What concerns the whole; a server's own problems are with the server."""
+    """Problems of the whole file; a server's own problems are in ``servers``."""
 
     @property
     def usable(self) -> bool:
-        """Whether there is a configuration, and nothing in it is wrong."""
+        """Whether there is a configuration without problems."""
         return not self.problems and not any(server.problems for server in self.servers)
 
 
 def report_config(
     path: Path | None = None, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> Report:
-    """Find and read a configuration, and tell of it; what cannot be used is told, not raised."""
+    """Find, read and describe a configuration; problems are part of the report and are not raised."""
     environ = os.environ if environ is None else environ
     cwd = cwd or Path.cwd()
     try:
@@ -120,41 +120,41 @@ def report_config(
 
 
 def _report(reading: Reading, file: Path, searched: tuple[Path, ...]) -> Report:
-    places = reading.around.places
+    source_map = reading.context.source_map
     return Report(
         file=file,
         searched=searched[: searched.index(file) + 1] if file in searched else (),
-        servers=tuple(_server(definition, places) for definition in reading.definitions),
+        servers=tuple(_server(definition, source_map) for definition in reading.definitions),
         settings=tuple(_settings(reading)),
-        ignored=tuple(_ignored(key, places) for key in reading.ignored),
+        ignored=tuple(_ignored(key, source_map) for key in reading.ignored),
     )
 
 
-def _ignored(ignored: Ignored, places: Places) -> IgnoredKey:
-    return IgnoredKey(key=str(ignored.path[-1]), why=ignored.why, place=places.label(ignored.path))
+def _ignored(ignored: Ignored, source_map: SourceMap) -> IgnoredKey:
+    return IgnoredKey(key=str(ignored.path[-1]), why=ignored.why, place=source_map.label(ignored.path))
 
 
-def _server(definition: Definition, places: Places) -> ServerReport:
-    ignored = tuple(_ignored(key, places) for key in definition.ignored)
+def _server(definition: Definition, source_map: SourceMap) -> ServerReport:
+    ignored = tuple(_ignored(key, source_map) for key in definition.ignored)
     server = definition.server
     if isinstance(server, BadServer):
         return ServerReport(id=server.id, status="bad", ignored=ignored, problems=server.problems)
     return ServerReport(
         id=server.id,
         status="usable" if server.enabled else "disabled",
-        values=tuple(_ServerValues(definition, server, places).all()),
+        values=tuple(_ServerValues(definition, server, source_map).all()),
         ignored=ignored,
         secrets=server.secrets,
     )
 
 
 class _ServerValues:
-    """The values of one usable server, in the order in which people think of them."""
+    """The values of one usable server, the most important first."""
 
-    def __init__(self, definition: Definition, server: ServerSpec, places: Places) -> None:
+    def __init__(self, definition: Definition, server: ServerSpec, source_map: SourceMap) -> None:
         self._definition = definition
         self._server = server
-        self._places = places
+        self._source_map = source_map
 
     def all(self) -> Iterator[Value]:
         yield self._transport()
@@ -194,7 +194,7 @@ class _ServerValues:
         yield from self._oauth()
 
     def _oauth(self) -> Iterator[Value]:
-        """What the definition says of logging in; what it leaves out is found out by asking."""
+        """The login settings in the definition; the server announces the others."""
         given = self._definition.given.get("oauth")
         if isinstance(given, bool):
             yield self._value("oauth", given, "oauth")
@@ -217,7 +217,7 @@ class _ServerValues:
         return Origin(kind="envFile", place=f"{file.path.name}:{file.lines[name]}")
 
     def _origin(self, inside: KeyPath) -> Origin:
-        return _written((*self._definition.path, *inside), self._definition.expansion, self._places)
+        return _written((*self._definition.path, *inside), self._definition.expansion, self._source_map)
 
 
 def _settings(reading: Reading) -> Iterator[Value]:
@@ -227,7 +227,7 @@ def _settings(reading: Reading) -> Iterator[Value]:
 
 
 def _leaves(model: BaseModel, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str, object]]:
-    """Every setting in ``model``: where it stands, what it is called here, and its value."""
+    """Every setting in ``model``: its path in the file, its field name, its value."""
     for name, setting in type(model).model_fields.items():
         value = getattr(model, name)
         inside = (*path, setting.alias or name)
@@ -240,7 +240,7 @@ def _leaves(model: BaseModel, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str
 def _setting_origin(reading: Reading, path: KeyPath) -> Origin:
     if not _has(reading.settings, path):
         return Origin(kind="default")
-    return _written((_HOLDFAST, *path), reading.settings_expansion, reading.around.places)
+    return _written((_HOLDFAST, *path), reading.settings_expansion, reading.context.source_map)
 
 
 def _spelled(name: str, value: object) -> str | tuple[str, ...]:
@@ -257,9 +257,9 @@ def _spelled(name: str, value: object) -> str | tuple[str, ...]:
             return str(value)
 
 
-def _written(path: KeyPath, expansion: Expansion, places: Places) -> Origin:
+def _written(path: KeyPath, expansion: Expansion, source_map: SourceMap) -> Origin:
     variables = expansion.sources(path)
-    return Origin(kind="env" if variables else "file", place=places.label(path), variables=variables)
+    return Origin(kind="env" if variables else "file", place=source_map.label(path), variables=variables)
 
 
 def _has(given: object, path: KeyPath) -> bool:

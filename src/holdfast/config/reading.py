@@ -1,7 +1,7 @@
-"""A whole configuration is read: its servers one by one, its settings, and what is wrong at the top.
+"""Reads a whole configuration: its servers, its settings, and the keys at the top.
 
-A bad server is that server's matter. What concerns the whole (an unknown key at the top, a bad
-``holdfast`` section) raises one ``ConfigError`` that lists everything.
+An invalid definition affects its server alone. A fault of the whole file (an unknown key at the top, a
+bad ``holdfast`` section) raises one ``ConfigError`` that lists every problem.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from holdfast.config.definition import Definition, Ignored, Surroundings, read_definition
+from holdfast.config.definition import Definition, Ignored, ReadContext, read_definition
 from holdfast.config.durations import format_duration
 from holdfast.config.expand import Expansion, expand, variables_for
 from holdfast.config.fields import kind_of
@@ -46,10 +46,10 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """A configuration, and how each part of it came about."""
+    """A configuration, and how each part of it was read."""
 
     config: Config
-    around: Surroundings
+    context: ReadContext
     definitions: tuple[Definition, ...]
     ignored: tuple[Ignored, ...]
     settings: Mapping[str, object] = field(repr=False)
@@ -58,18 +58,18 @@ class Reading:
 
 
 def read_document(
-    value: object, around: Surroundings, *, duplicates: Sequence[Duplicate] = (), source: Path | None = None
+    value: object, context: ReadContext, *, duplicates: Sequence[Duplicate] = (), source: Path | None = None
 ) -> Reading:
-    """Read a parsed document; raises ``ConfigError`` only for what concerns the whole."""
-    return _Reader(around, duplicates, source).read(value)
+    """Read a parsed document; raises ``ConfigError`` only for faults of the whole file."""
+    return _DocumentReader(context, duplicates, source).read(value)
 
 
-class _Reader:
-    """One document being read."""
+class _DocumentReader:
+    """Reads one document."""
 
-    def __init__(self, around: Surroundings, duplicates: Sequence[Duplicate], source: Path | None) -> None:
-        self._around = around
-        self._places = around.places
+    def __init__(self, context: ReadContext, duplicates: Sequence[Duplicate], source: Path | None) -> None:
+        self._context = context
+        self._source_map = context.source_map
         self._duplicates = duplicates
         self._source = source
         self._problems: list[Problem] = []
@@ -87,7 +87,7 @@ class _Reader:
         servers = {definition.server.id: definition.server for definition in definitions}
         return Reading(
             config=Config(servers=servers, settings=settings, source=self._source),
-            around=self._around,
+            context=self._context,
             definitions=definitions,
             ignored=tuple(Ignored(path=(key,), why=TOP_KEYS[key]) for key in top if key in TOP_KEYS),
             settings=written,
@@ -98,7 +98,7 @@ class _Reader:
         if isinstance(value, dict):
             return value
         hint = 'write {"mcpServers": {"name": {"command": "…"}}}' if path != (_HOLDFAST,) else ""
-        problem = self._places.problem(path, f"{subject} must be an object, not {kind_of(value)}", hint=hint)
+        problem = self._source_map.problem(path, f"{subject} must be an object, not {kind_of(value)}", hint=hint)
         self._problems.append(problem)
         return {}
 
@@ -106,15 +106,15 @@ class _Reader:
         for key in top:
             if key in _KNOWN or key in TOP_KEYS:
                 continue
-            problem = unknown_key((key,), _KNOWN, self._places)
+            problem = unknown_key((key,), _KNOWN, self._source_map)
             hint = _ELSEWHERE.get(key) or _server_hint(top[key]) or problem.hint
-            self._problems.append(self._places.problem((key,), problem.message, hint=hint, at_key=True))
+            self._problems.append(self._source_map.problem((key,), problem.message, hint=hint, at_key=True))
 
     def _repeated(self, duplicate: Duplicate) -> Problem:
         return Problem(
             message=str(duplicate),
             hint="remove one of the two",
-            file=self._places.file,
+            file=self._source_map.file,
             line=duplicate.at.line,
             column=duplicate.at.column,
         )
@@ -128,24 +128,24 @@ class _Reader:
                 path = (group, server_id)
                 if server_id not in named:
                     named[server_id] = path
-                    yield read_definition(server_id, raw, path, self._around, problems=self._known_of(server_id, top))
+                    yield read_definition(server_id, raw, path, self._context, problems=self._known_of(server_id, top))
 
     def _known_of(self, server_id: str, top: Mapping[str, object]) -> Iterator[Problem]:
-        """What is wrong with a server before its definition is looked at: it, or a key of it, stands twice."""
+        """Problems that do not depend on the definition: the server, or a key of it, occurs twice."""
         yield from (self._repeated(d) for d in self._duplicates if _inside_a_server(d.path) and d.path[1] == server_id)
         groups = [group for group in _SERVERS if isinstance(top.get(group), dict) and server_id in _items(top[group])]
         if len(groups) > 1:
             message = f"the server {quoted(server_id)} is in `mcpServers` and in `servers`"
-            yield self._places.problem(("servers", server_id), message, hint="remove one of the two", at_key=True)
+            yield self._source_map.problem(("servers", server_id), message, hint="remove one of the two", at_key=True)
 
     # Settings
 
     def _expanded(self, written: dict[str, object]) -> dict[str, object]:
-        variables = variables_for(self._around.folder, self._around.environ)
+        variables = variables_for(self._context.folder, self._context.environ)
         result = expand(written, (_HOLDFAST,), variables, self._expansion)
         for fault in self._expansion.faults:
             message = f"{quoted(joined(fault.path[1:]))} {fault.message}"
-            self._problems.append(self._places.problem(fault.path, message, hint=fault.hint))
+            self._problems.append(self._source_map.problem(fault.path, message, hint=fault.hint))
         return result
 
     def _settings(self, written: dict[str, object]) -> Settings:
@@ -153,7 +153,7 @@ class _Reader:
             model = HoldfastSettings.model_validate(written)
         except ValidationError as error:
             self._problems += validation_problems(
-                error, HoldfastSettings, (_HOLDFAST,), self._places, known=self._expansion
+                error, HoldfastSettings, (_HOLDFAST,), self._source_map, known=self._expansion
             )
             return Settings()
         settings = _meant(model)
@@ -173,7 +173,7 @@ class _Reader:
         if shorter > longer:
             message = f"`{path[-1]}` ({format_duration(shorter)}) is longer than `{other}` ({format_duration(longer)})"
             hint = f"make `{other}` at least as long"
-            self._problems.append(self._places.problem((_HOLDFAST, *path), message, hint=hint))
+            self._problems.append(self._source_map.problem((_HOLDFAST, *path), message, hint=hint))
 
 
 def _meant(model: HoldfastSettings) -> Settings:

@@ -64,7 +64,7 @@ def _allow_foreign(schema: dict[str, Any], keys: Mapping[str, str]) -> None:
 
 
 def _tidy(schema: Any) -> Any:
-    """What pydantic says, without what it says for its own sake."""
+    """Pydantic's schema without titles, null types and other noise."""
     if isinstance(schema, list):
         return [_tidy(item) for item in schema if item != {"type": "null"}]
     if not isinstance(schema, dict):

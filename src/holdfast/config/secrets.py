@@ -1,7 +1,7 @@
-"""Which strings of a server's definition no output may show.
+"""Collects the strings of a server's definition that no output may show.
 
-Masking is done elsewhere; here they are only gathered, generously: a value that is masked
-without need costs a reader a moment, one that is not costs the user a credential.
+Masking is done elsewhere. This module prefers too many strings: a value that is masked without
+need is an inconvenience, a value that is not masked is a leaked credential.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def gather_secrets(
     args: Sequence[str],
     expanded: Iterable[str],
 ) -> frozenset[str]:
-    """Every env and header value, what ``${…}`` brought in, and whatever looks like a credential."""
+    """Every env and header value, every value from ``${…}``, and every text that looks like a credential."""
     found = {*env.values(), *headers.values(), *expanded, *_in_url(url), *_in_args(args)}
     return frozenset(secret for secret in found if secret.strip())
 
 
 def looks_secret(name: str) -> bool:
-    """Whether a name (of an option, a query field, a header) is one that credentials go by."""
+    """Whether a name (of an option, a query field, a header) is usual for credentials."""
     return bool(_SECRET_NAME.search(name)) and not _NAMES_A_PLACE.search(name)
 
 

@@ -1,6 +1,6 @@
-"""What the rest of Holdfast needs to know of a server and its policies: plain, frozen, cheap to import.
+"""Servers and settings as the other packages use them: plain frozen dataclasses, cheap to import.
 
-The file models (``models.py``) are what people write; these are what they mean. Nothing
+The models in ``models.py`` describe the file; these classes describe its meaning. Nothing
 here reads a file, and no ``repr`` shows an environment value, a header value or a secret.
 """
 
@@ -36,7 +36,7 @@ Transport: TypeAlias = Literal["stdio", "http", "sse"]
 Sharing: TypeAlias = Literal["shared", "per-client"]
 
 HeaderSource: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
-"""Headers for each request: a mapping, or a callable that gives fresh ones every time."""
+"""Headers for each request: a mapping, or a callable that returns fresh ones for each request."""
 
 
 def _nothing() -> Mapping[str, str]:
@@ -53,10 +53,10 @@ class ToolFilter:
 
 @dataclass(frozen=True, kw_only=True)
 class OAuthSettings:
-    """How Holdfast logs in to a server, as far as that is not found out by asking."""
+    """How Holdfast logs in to a server, as far as the server does not announce it."""
 
     enabled: bool = True
-    """Whether a login is used at all, and whether a person is told to make one."""
+    """Whether a login is used, and whether messages propose one."""
     client_id: str | None = None
     client_secret: str | None = field(default=None, repr=False)
     client_metadata_url: str | None = None
@@ -86,28 +86,28 @@ class ServerSpec:
     prefix: str | None = None
     enabled: bool = True
     lazy: bool = False
-    """Started at its first use, and stopped when it was unused for ``Settings.idle``."""
+    """Start at the first use, and stop after ``Settings.idle`` without use."""
     hold_changed: bool = False
-    """Whether a tool that says something else than when it was first seen is held until approved."""
+    """Whether a tool that changed since it was first seen is held until approved."""
     sharing: Sharing = "shared"
-    """Whether all clients use one connection to it, or each has one of its own."""
+    """Whether all clients share one connection, or each has its own."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
-    """Strings that no output may show: header and env values, and whatever ``${…}`` brought in."""
+    """Strings that no output may show: header values, env values, and values from ``${…}``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BadServer:
-    """A server whose definition cannot be used: its permanent failure, and nobody else's."""
+    """A server whose definition cannot be used. Other servers are not affected."""
 
     id: str
     problems: tuple[Problem, ...]
     enabled: bool = True
-    """False where the definition says so: then nobody waits for this server, and nobody need be told."""
+    """False if the definition disables the server: then its problems are not reported as failures."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadPolicy:
-    """How a load tries, waits and gives up. Times in seconds."""
+    """Attempts, waits and deadlines of a load. Times in seconds."""
 
     attempts: int = 3
     backoff: float = 0.25
@@ -118,48 +118,48 @@ class LoadPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class CallPolicy:
-    """How long one call may take, and how many may be under way. Times in seconds."""
+    """How long a call may take, and how many calls may run at the same time. Times in seconds."""
 
     timeout: float = 60.0
     hard_timeout: float = 600.0
     ready_timeout: float = 5.0
-    """How long a call waits for a server that is starting or coming back."""
+    """How long a call waits for a server that is starting or reconnecting."""
     concurrency: int = 64
-    """Calls under way to one server at once."""
+    """Calls to one server that may run at the same time."""
     queue: int = 256
-    """Calls beyond those that may wait for their turn; 0 lets none wait."""
+    """Further calls that may wait for their turn; 0 lets none wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BreakerSettings:
-    """When a server that keeps failing is left alone, and for how long. Times in seconds."""
+    """When the breaker opens, and for how long. Times in seconds."""
 
     threshold: int = 3
-    """Failures in a row, all within ``window``, that open the breaker."""
+    """Consecutive failures within ``window`` that open the breaker."""
     window: float = 30.0
     cooldown: float = 60.0
     growth: float = 1.0
-    """Each time in a row that the breaker opens multiplies the cooldown by this; 1 keeps it as it is."""
+    """Each consecutive trip multiplies the cooldown by this factor; 1 keeps it constant."""
     max_cooldown: float = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReconnectSettings:
-    """How a lost connection is made anew. Times in seconds."""
+    """How a lost connection is restored. Times in seconds."""
 
     failures: int = 3
-    """Failures in a row of a connection that still stands, before it is given up."""
+    """Consecutive failures on a live connection before it is replaced."""
     backoff: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
-    """The wait before each attempt; as many attempts may fail as there are waits."""
+    """The wait before each attempt. The number of waits is the number of attempts."""
     self_probe: float | None = 300.0
-    """How often a server whose attempts all failed is tried again; None for never."""
+    """How often a server is tried again after all attempts failed; None for never."""
     standing: float = 30.0
-    """How long a new connection must stand before earlier failures are forgotten."""
+    """How long a new connection must last before earlier failures no longer count."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Bounds on whatever comes from a server; over one, that server alone fails, and says so."""
+    """Limits on what a server sends. A server that exceeds one fails with a message that names the limit."""
 
     message_bytes: int = 16 * 1024 * 1024
     catalog_items: int = 20_000
@@ -171,12 +171,12 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class PerClientSettings:
-    """Connections that clients have to themselves, of a server with ``sharing: per-client``. Times in seconds."""
+    """Connections of a server with ``sharing: per-client``: one for each client. Times in seconds."""
 
     connections: int = 64
-    """How many clients may have one to the same server at a time."""
+    """How many clients may have one to the same server at the same time."""
     idle: float = 600.0
-    """How long one may be unused whose client has no session that ends."""
+    """How long one may be idle if its client has no session."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,14 +190,14 @@ class Settings:
     reconnect: ReconnectSettings = ReconnectSettings()
     per_client: PerClientSettings = PerClientSettings()
     refresh: float | None = 60.0
-    """How often, in seconds, each server is asked again for what it offers; None for only when it says so."""
+    """Seconds between two listings of a server; None for only when it announces a change."""
     idle: float = 300.0
-    """How long, in seconds, a lazy server may be unused before it is stopped."""
+    """Seconds that a lazy server may be idle before it is stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A whole configuration: every server that was named, usable or not, and the settings."""
+    """A whole configuration: every configured server, usable or not, and the settings."""
 
     servers: Mapping[str, ServerSpec | BadServer]
     settings: Settings = Settings()

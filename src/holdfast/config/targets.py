@@ -1,4 +1,4 @@
-"""A configuration's servers become a gateway's targets; what cannot be one is left out, with the reason."""
+"""Turns a configuration's servers into targets of a gateway; leaves out the others, with the reason."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """The servers that get a route, and why the others do not. No ``repr`` shows an address."""
+    """The servers that get a route, and the reasons why others get none. No ``repr`` shows an address."""
 
     found: tuple[Target, ...] = field(default=(), repr=False)
     left_out: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     notes: tuple[str, ...] = ()
-    """What holds for a target that was taken, and that its owner should know."""
+    """Facts about a target that its owner should know."""
 
 
 def targets_of(config: Config) -> Targets:
@@ -42,7 +42,7 @@ def targets_of(config: Config) -> Targets:
         found=tuple(_target(server) for server in usable),
         left_out=MappingProxyType({server.id: _reason(server) for server in enabled if server not in usable}),
         notes=tuple(
-            f"`{server.id}`: its `headers` are not given to the gateway, which passes on what the client sends"
+            f"`{server.id}`: its `headers` are not passed to the gateway; the gateway forwards the client's headers"
             for server in usable
             if server.headers
         ),
@@ -56,4 +56,4 @@ def _target(server: ServerSpec) -> Target:
 def _reason(server: ServerSpec | BadServer) -> str:
     if isinstance(server, BadServer):
         return "; ".join(problem.message for problem in server.problems)
-    return "it is a command: the gateway routes to URLs alone"
+    return "it is a command: the gateway routes only to URLs"

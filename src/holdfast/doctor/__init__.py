@@ -1,5 +1,5 @@
-"""Why a server cannot be used, and what to do about it: checks make findings; how those look is others' matter.
+"""Finds out why a server cannot be used and what to do about it. Checks make findings; the command line shows them.
 
-``checks/`` has one small class for each thing that is looked at, ``diagnosis/`` turns what a dial showed into
-a finding, ``run.py`` runs all checks of all servers side by side, ``codes.py`` says what each code means.
+``checks`` has one small class for each check, ``diagnose`` turns the evidence of a dial into a finding, ``run``
+runs all checks of all servers concurrently, ``codes`` says what each code means.
 """

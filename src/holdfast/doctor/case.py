@@ -1,4 +1,4 @@
-"""One server under examination: what is known of it beforehand, and what the checks learned on the way."""
+"""One server under examination: its definition, and what the checks learned so far."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import anyio
 
 from holdfast.auth.bearer import Logins
 from holdfast.config.definition import Definition
-from holdfast.config.places import KeyPath, Places, joined
+from holdfast.config.places import KeyPath, SourceMap, joined
 from holdfast.config.spec import BadServer, ServerSpec, Settings
 from holdfast.core.redact import Redactor, mask_url
 from holdfast.doctor.findings import Edit
 from holdfast.doctor.live import LiveHub
 from holdfast.doctor.probe import Probe
 from holdfast.doctor.report import LiveState
-from holdfast.doctor.way import Way
+from holdfast.doctor.way import Route
 from holdfast.hub.turnstile import Turnstile
 from holdfast.wire.dial import Dialer
 
@@ -31,7 +31,7 @@ Resolve: TypeAlias = Callable[[str, int], Awaitable[tuple[str, ...]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Tools:
-    """What the checks work with, shared by all servers."""
+    """What the checks use, shared by all servers."""
 
     dialer: Dialer
     turnstile: Turnstile
@@ -39,23 +39,23 @@ class Tools:
     resolve: Resolve
     logins: Logins
     hub: LiveHub | None = None
-    """The hub that runs with this configuration."""
+    """The running hub that serves this configuration."""
 
 
 @dataclass(kw_only=True)
 class Learned:
-    """What checks found out and later ones need."""
+    """What earlier checks found out and later ones use."""
 
-    way: Way | None = None
+    route: Route | None = None
     addresses: tuple[str, ...] = ()
     program: str = ""
     probe: Probe | None = None
     failed: bool = False
-    """Whether a check found what keeps the server from being used."""
+    """Whether a check failed."""
     login_ended: str = ""
-    """Why its login is worth nothing any more."""
+    """Why its login is no longer valid."""
     renewed: str = ""
-    """What became of an expired login, if it was renewed."""
+    """The message about an expired login that was renewed."""
     live: LiveState | None = None
 
 
@@ -64,26 +64,26 @@ class Case:
     """One server."""
 
     definition: Definition
-    places: Places
+    source_map: SourceMap
     tools: Tools
     deadline: float
-    """When everything about this server must be known, on the event loop's clock."""
+    """When the examination of this server ends, on the event loop's clock."""
     redactor: Redactor = field(default_factory=Redactor)
     learned: Learned = field(default_factory=Learned)
 
     @property
     def server(self) -> ServerSpec | BadServer:
-        """What became of the definition."""
+        """The result of reading the definition."""
         return self.definition.server
 
     @property
     def id(self) -> str:
-        """What it is called."""
+        """The server's name."""
         return self.server.id
 
     @property
     def spec(self) -> ServerSpec:
-        """The server, for checks that come after its definition was found good."""
+        """The server, for checks that run only with a valid definition."""
         assert isinstance(self.server, ServerSpec)  # noqa: S101 - such checks need `definition`
         return self.server
 
@@ -94,7 +94,7 @@ class Case:
 
     @property
     def target(self) -> str:
-        """Its command or URL, fit to be shown."""
+        """Its command or URL, masked."""
         if not isinstance(self.server, ServerSpec):
             return ""
         if self.server.transport == "stdio":
@@ -108,18 +108,18 @@ class Case:
 
     @property
     def beyond_proxy(self) -> bool:
-        """Whether a proxy stands on the way."""
-        return self.learned.way is not None and bool(self.learned.way.proxy)
+        """Whether requests go through a proxy."""
+        return self.learned.route is not None and bool(self.learned.route.proxy)
 
     def edit(self, key: str, value: object) -> Edit:
-        """Write ``value`` at ``key`` of this server's definition."""
+        """The edit that writes ``value`` at ``key`` of this server's definition."""
         keys = tuple(key.split("."))
         path: KeyPath = (*self.definition.path, *keys)
         written = json.dumps(value, ensure_ascii=False)
-        return Edit(place=self.places.label(path), key=joined(path), keys=keys, value=written)
+        return Edit(place=self.source_map.label(path), key=joined(path), keys=keys, value=written)
 
     def url_edit(self, url: str, *, transport: str = "") -> tuple[Edit, ...]:
-        """Write another address, and another transport if it changes with it; only what can be shown is written."""
+        """The edits that write another address, masked, and another transport if it changes."""
         key = next((key for key in ("url", "serverUrl", "httpUrl") if key in self.definition.given), "url")
         edits = [self.edit(key, mask_url(url))]
         if transport and transport != self.spec.transport:
@@ -128,14 +128,14 @@ class Case:
         return tuple(edits)
 
     def setting(self, key: str, value: object) -> Edit:
-        """Write ``value`` at ``key`` of Holdfast's own settings."""
+        """The edit that writes ``value`` at ``key`` of Holdfast's own settings."""
         path: KeyPath = ("holdfast", *key.split("."))
         keys = ("holdfast", *key.split("."))
-        return Edit(place=self.places.label(path), key=joined(path), keys=keys, value=json.dumps(value))
+        return Edit(place=self.source_map.label(path), key=joined(path), keys=keys, value=json.dumps(value))
 
     @property
     def given(self) -> Mapping[str, object]:
-        """The definition as it was written, its variables expanded."""
+        """The definition as written, with variables expanded."""
         return self.definition.given
 
     @property

@@ -1,7 +1,7 @@
-"""What a check finds: a code, the words for this case, and a remedy that a person can paste.
+"""What a check finds: a code, a message, and a remedy that a person can paste.
 
-These are also the shapes of ``doctor --json``: what is added is added with a default, and nothing is renamed
-without a new version of the report.
+``doctor --json`` prints these models. A new field needs a default, and a renamed field needs a new version
+of the report.
 """
 
 from __future__ import annotations
@@ -15,51 +15,51 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.doctor.codes import CODES, Severity
 
-__all__ = ["Edit", "Finding", "Remedy", "Repair", "Shape", "ask_for", "finding", "shell"]
+__all__ = ["Edit", "Finding", "Remedy", "Repair", "ReportModel", "ask_for", "finding", "shell"]
 
 Repair: TypeAlias = Literal["chmod", "set_aside"]
-"""What ``--fix`` can do by itself."""
+"""What ``--fix`` can repair."""
 
 
 _REFERENCE = re.compile(r'"(?:Bearer )?\$\{env:\w+\}"')
 
 
-class Shape(BaseModel):
-    """Every part of a report: fixed once made."""
+class ReportModel(BaseModel):
+    """The base of every part of a report: frozen, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Edit(Shape):
+class Edit(ReportModel):
     """A value to write into the configuration."""
 
-    place: str = Field(description="Where it stands now, or where its server stands: file:line:column")
+    place: str = Field(description="The position of the value, or of its server: file:line:column")
     key: str = Field(description="The key, from the top of the file: mcpServers.weather.url")
     keys: tuple[str, ...] = Field(description="The key inside its server, or inside `holdfast`, step by step")
     value: str = Field(description="What to write there, as JSON")
 
 
-class Remedy(Shape):
-    """What to do: in words, and as whatever can be pasted."""
+class Remedy(ReportModel):
+    """What to do: a sentence, and commands and edits to paste."""
 
     text: str = Field(description="What to do, in a sentence")
     commands: tuple[str, ...] = Field(default=(), description="Shell commands to paste, in order")
     edits: tuple[Edit, ...] = Field(default=(), description="Values to write into the configuration")
 
 
-class Finding(Shape):
-    """One thing that is amiss."""
+class Finding(ReportModel):
+    """One fault that a check found."""
 
-    code: str = Field(description="Stable, HF-…; `holdfast doctor explain CODE` tells more")
+    code: str = Field(description="Stable, HF-…; `holdfast doctor explain CODE` explains it")
     severity: Severity
-    words: str = Field(description="What is amiss, in this case")
+    words: str = Field(description="The fault, in this case")
     detail: str = Field(default="", description="Lines to look at, such as the end of a server's stderr")
     remedy: Remedy
-    repair: Repair | None = Field(default=None, description="What `--fix` does about it, where that is safe")
-    target: str = Field(default="", description="The file that the repair is about")
+    repair: Repair | None = Field(default=None, description="What `--fix` does about it, if that is safe")
+    target: str = Field(default="", description="The file that the repair changes")
 
     def rewritten(self, change: Callable[[str], str]) -> Finding:
-        """The same finding with each of its texts changed: how secrets are kept out."""
+        """The same finding with every text changed. It is used to mask secrets."""
         remedy = self.remedy
         return self.model_copy(
             update={
@@ -75,7 +75,7 @@ class Finding(Shape):
 
 
 def _rewritten(edit: Edit, change: Callable[[str], str]) -> Edit:
-    """A reference to a variable is left alone: it shows nothing, and ``Bearer`` before it may be part of a secret."""
+    """A reference to a variable stays as it is: it is not a secret, and ``Bearer`` before it may be part of one."""
     return edit if _REFERENCE.fullmatch(edit.value) else edit.model_copy(update={"value": change(edit.value)})
 
 
@@ -89,7 +89,7 @@ def finding(
     repair: Repair | None = None,
     target: str = "",
 ) -> Finding:
-    """A finding of a known code; ``commands`` are what a person can paste."""
+    """A finding of a known code; ``commands`` are shell commands to paste."""
     return Finding(
         code=code,
         severity=CODES[code].severity,
@@ -102,10 +102,10 @@ def finding(
 
 
 def ask_for(variable: str) -> str:
-    """A command that takes a variable's value from the keyboard: it is neither shown nor kept in the history."""
+    """A command that reads a variable's value from the keyboard, so that it is not shown and not in the history."""
     return f"read -rs {variable} && export {variable}"
 
 
 def shell(*words: str) -> str:
-    """A command line of these words, quoted where a shell needs it."""
+    """A command line of these words, quoted for a shell."""
     return shlex.join(words)

@@ -1,4 +1,4 @@
-"""The hub that runs with this configuration, if one does: asked once, while the checks run."""
+"""The running hub that serves this configuration. It is asked once, while the checks run."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ ASKING_SECONDS = 3.0
 
 
 def hub_of(config: Path | None) -> Found | None:
-    """The hub that serves this file, or the one that the environment names; None where there is neither."""
+    """The hub that serves this file, or the one that the environment names, or None."""
     try:
         named = find_hub(config=config)
     except NoHub:
         named = None
     path = str(config.absolute()) if config is not None else None
     if named is not None and named not in running_hubs():
-        return named  # by its address: whoever named it means it
+        return named  # the environment names its address
     return next((hub for hub in running_hubs() if path is not None and hub.config == path), None)
 
 
 class LiveHub:
-    """A running hub, as it was when it was asked."""
+    """The state of a running hub at the time of the question."""
 
     def __init__(self, found: Found) -> None:
         self.found = found
@@ -41,7 +41,7 @@ class LiveHub:
         self._asked = anyio.Event()
 
     async def ask(self) -> None:
-        """Ask it for everything; what goes wrong is kept in words."""
+        """Ask it for all servers; a failure is kept as a message."""
         try:
             with anyio.fail_after(ASKING_SECONDS):
                 async with Control(self.found) as hub:
@@ -55,6 +55,6 @@ class LiveHub:
             self._asked.set()
 
     async def server(self, name: str) -> Server | None:
-        """How the hub has this server; None if it does not know it, or could not be asked."""
+        """The hub's state of this server; None if the hub does not have it or did not answer."""
         await self._asked.wait()
         return self._servers.get(name)

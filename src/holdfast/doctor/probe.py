@@ -1,4 +1,4 @@
-"""One dial of a server, as the runtime dials: what was seen of the handshake, the listing and the close."""
+"""One dial of a server, as the hub dials: handshake, listing, close, and the result of each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Probe: TypeAlias = "Attempt[Mapping[OfferKind, tuple[Offer, ...]]]"
 async def probe(
     spec: ServerSpec, *, dialer: Dialer, turnstile: Turnstile, redactor: Redactor, deadline: float
 ) -> Probe:
-    """Dial, list and close; nothing is raised but a cancellation."""
+    """Dial, list and close; only a cancellation is raised."""
 
     async def everything(connection: Connection, within: float) -> Mapping[OfferKind, tuple[Offer, ...]]:
         return await connection.list_everything(within=within)

@@ -1,6 +1,6 @@
-"""The configuration, or the report of why there is none: whatever is wrong with the file is a finding.
+"""Reads the configuration, or makes the report that says why that failed.
 
-Cheap to import: a broken file is told without the MCP client.
+This module is cheap to import, so that a broken file is reported without loading the MCP client.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["check_names", "code_named", "problem_finding", "read_or_report"]
 
 
 def read_or_report(path: Path | None) -> Reading | Report:
-    """The configuration at ``path``, or the first that the search finds; else a report that says why not."""
+    """The configuration at ``path``, or the first that the search finds, or a report that says why there is none."""
     try:
         file = find_config(path, environ=os.environ, cwd=Path.cwd())
     except ConfigNotFound as error:
@@ -41,17 +41,17 @@ def read_or_report(path: Path | None) -> Reading | Report:
 
 
 def check_names(names: Sequence[str], reading: Reading) -> None:
-    """Refuse a server that nobody configured."""
+    """Reject names of servers that are not configured."""
     known = [definition.server.id for definition in reading.definitions]
     for name in names:
         if name not in known:
             near = get_close_matches(name, known, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else f"configured: {', '.join(sorted(known)) or 'none at all'}"
+            hint = f"did you mean `{near[0]}`?" if near else f"configured: {', '.join(sorted(known)) or 'none'}"
             raise UsageError(f"no server named `{name}` is configured", hint=hint)
 
 
 def code_named(text: str) -> Code:
-    """The code that a person wrote, in whatever case, with or without its beginning."""
+    """The code of that name, in upper or lower case, with or without ``HF-``."""
     wanted = text.upper() if text.upper().startswith("HF-") else f"HF-{text.upper()}"
     if wanted in CODES:
         return CODES[wanted]
@@ -61,7 +61,7 @@ def code_named(text: str) -> Code:
 
 
 def problem_finding(code: str, problem: Problem) -> Finding:
-    """The finding for something wrong in the file, with the command that opens it there."""
+    """The finding for a problem in the file, with the command that opens the file at its line."""
     text = problem.hint or "correct it there"
     if problem.file is None:
         return finding(code, str(problem), text, "holdfast config show")

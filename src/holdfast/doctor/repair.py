@@ -1,4 +1,4 @@
-"""The repairs that are safe: a file's mode, a damaged file set aside. Nothing is deleted, and all is told."""
+"""The safe repairs: correct a file's mode, set a damaged file aside. Nothing is deleted."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["repair"]
 
 
 def repair(found: Finding) -> Repaired | None:
-    """Do what the finding says can be done; None where nothing can."""
+    """Make the repair that the finding names; None if it names none."""
     file = Path(found.target)
     try:
         match found.repair:
             case "chmod":
                 file.chmod(PRIVATE_FILE)
-                return Repaired(code=found.code, done=True, words=f"{file} can be read by you alone now (mode 600)")
+                return Repaired(code=found.code, done=True, words=f"{file} can now be read only by you (mode 600)")
             case "set_aside":
                 aside = set_aside(file)
                 return Repaired(code=found.code, done=True, words=f"set {file} aside as {aside.name}")
@@ -26,4 +26,4 @@ def repair(found: Finding) -> Repaired | None:
                 return None
     except OSError as exc:
         why = exc.strerror or type(exc).__name__
-        return Repaired(code=found.code, done=False, words=f"{file} could not be mended: {why}")
+        return Repaired(code=found.code, done=False, words=f"{file} could not be repaired: {why}")

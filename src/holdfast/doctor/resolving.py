@@ -1,7 +1,7 @@
-"""A host's addresses, looked up in a thread that nobody waits for.
+"""Looks up a host's addresses in a daemon thread.
 
-The system's resolver cannot be interrupted, and with a name server that does not answer it takes half a minute:
-a deadline must hold all the same, and so must the end of the program.
+The system's resolver cannot be interrupted, and takes half a minute if the name server does not answer. The
+thread lets deadlines, and the end of the program, come first.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ __all__ = ["resolve"]
 
 
 async def resolve(host: str, port: int) -> tuple[str, ...]:
-    """The addresses of a host, each once; raises ``socket.gaierror``."""
+    """The addresses of a host, without duplicates; raises ``socket.gaierror``."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[tuple[str, ...]] = loop.create_future()
 
     def look_up() -> None:
         found = _looked_up(host, port)
-        with suppress(RuntimeError):  # everybody has gone home meanwhile
+        with suppress(RuntimeError):  # the event loop has ended
             loop.call_soon_threadsafe(_settle, answer, found)
 
     threading.Thread(target=look_up, name=f"resolve {host}", daemon=True).start()
@@ -34,7 +34,7 @@ def _looked_up(host: str, port: int) -> tuple[str, ...] | OSError:
     except OSError as exc:
         return exc
     except UnicodeError:
-        return socket.gaierror(socket.EAI_NONAME, "no host can have that name")
+        return socket.gaierror(socket.EAI_NONAME, "not a valid host name")
     return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
 
 

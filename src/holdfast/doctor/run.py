@@ -1,4 +1,4 @@
-"""All checks of all servers, side by side: each under a deadline, and one that crashes is a finding like any other."""
+"""Runs all checks of all servers concurrently, each with a deadline. A check that crashes is a finding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.config.spec import BadServer, ServerSpec
 from holdfast.core.redact import Redactor, mask_url
 from holdfast.doctor.case import Case, Resolve, Tools
 from holdfast.doctor.checks.all import CHECKS, WHOLE_CHECKS
-from holdfast.doctor.checks.base import Check, Seen, Whole, WholeCheck
+from holdfast.doctor.checks.base import Check, GlobalCheck, GlobalContext, Observation
 from holdfast.doctor.findings import Finding, finding, shell
 from holdfast.doctor.live import LiveHub, hub_of
 from holdfast.doctor.repair import repair
@@ -35,14 +35,14 @@ from holdfast.wire.warden import Warden
 __all__ = ["Doctor", "OnServer"]
 
 GRACE_SECONDS = 0.5
-"""A check that keeps its own deadline says more than one that is cut off: it gets this moment to do so."""
+"""Seconds beyond the deadline that a check gets to report its own timeout, which says more than a cancellation."""
 
 OnServer = Callable[[ServerReport], None]
-"""Told of each server as soon as everything is known of it."""
+"""Called with each server's report when it is complete."""
 
 
 class Doctor:
-    """Examines the servers of one configuration. The checks, and how names are resolved, can be given, for tests."""
+    """Examines the servers of one configuration. Tests replace the checks and the resolver."""
 
     def __init__(
         self,
@@ -51,26 +51,26 @@ class Doctor:
         timeout: float | None = None,
         fix: bool = False,
         checks: Sequence[Check] = CHECKS,
-        whole_checks: Sequence[WholeCheck] = WHOLE_CHECKS,
+        global_checks: Sequence[GlobalCheck] = WHOLE_CHECKS,
         resolve: Resolve = resolve,
     ) -> None:
         self._reading = reading
         self._timeout = timeout or reading.config.settings.load.attempt_timeout
         self._fix = fix
         self._checks = checks
-        self._whole_checks = whole_checks
+        self._whole_checks = global_checks
         self._resolve = resolve
         self._repairs: list[Repaired] = []
 
     async def examine(self, names: Sequence[str] = (), *, on_server: OnServer | None = None) -> Report:
-        """Look at all servers that are enabled, or at those named."""
+        """Examine all enabled servers, or those named."""
         began = anyio.current_time()
         hub = self._live_hub()
         async with Warden() as warden, anyio.create_task_group() as timers:
             if hub is not None:
                 timers.start_soon(hub.ask)
             store = TokenStore()
-            whole = await self._look_at_whole(store)
+            whole = await self._run_global_checks(store)
             tools = self._tools(warden, timers, store, whole, hub)
             servers = await self._examine_all(names, tools, on_server)
         return Report(
@@ -102,7 +102,7 @@ class Doctor:
     ) -> Tools:
         settings = self._reading.config.settings
         if any(one.code == "HF-TOKENS-CORRUPT" for result in whole for one in result.findings):
-            store = TokenStore(store.folder / "unread")  # whoever reads a damaged store moves it: only --fix does that
+            store = TokenStore(store.folder / "unread")  # reading a damaged store moves it, which only --fix may do
         logins = Logins(store)
         return Tools(
             dialer=Dialer(warden=warden, limits=settings.limits, authorize=logins.authorize),
@@ -113,15 +113,15 @@ class Doctor:
             hub=hub,
         )
 
-    # What concerns the whole
+    # Checks that concern no single server
 
-    async def _look_at_whole(self, store: TokenStore) -> list[CheckResult]:
-        """Before any server is looked at: what is mended here is then good for all of them."""
+    async def _run_global_checks(self, store: TokenStore) -> list[CheckResult]:
+        """Run before the servers are examined, so that a repair applies to all of them."""
         state_file = default_state_file(self._source) if self._source is not None else None
-        whole = Whole(reading=self._reading, store=store, state_file=state_file)
-        return [await self._whole_result(check, whole) for check in self._whole_checks]
+        whole = GlobalContext(reading=self._reading, store=store, state_file=state_file)
+        return [await self._global_result(check, whole) for check in self._whole_checks]
 
-    async def _whole_result(self, check: WholeCheck, whole: Whole) -> CheckResult:
+    async def _global_result(self, check: GlobalCheck, whole: GlobalContext) -> CheckResult:
         look = _Look(check.id, self._timeout, Redactor(), "")
         result = await look.at(partial(check.look, whole))
         if not self._fix:
@@ -130,7 +130,7 @@ class Doctor:
         self._repairs += repaired
         return await look.at(partial(check.look, whole)) if repaired else result
 
-    # What concerns one server
+    # Checks of one server
 
     async def _examine_all(
         self, names: Sequence[str], tools: Tools, on_server: OnServer | None
@@ -154,7 +154,7 @@ class Doctor:
         secrets = server.secrets if isinstance(server, ServerSpec) else definition.expansion.secrets
         case = Case(
             definition=definition,
-            places=self._reading.around.places,
+            source_map=self._reading.context.source_map,
             tools=tools,
             deadline=began + self._timeout,
             redactor=Redactor(secrets),
@@ -183,13 +183,13 @@ class Doctor:
     async def _result(self, check: Check, case: Case, before: Mapping[str, CheckResult]) -> CheckResult:
         blocking = [need for need in check.needs if need in before and before[need].status in ("failed", "skipped")]
         if blocking:
-            return CheckResult(check=check.id, status="skipped", seen=f"`{blocking[0]}` comes first")
+            return CheckResult(check=check.id, status="skipped", seen=f"`{blocking[0]}` did not pass")
         left = case.left if check.within is None else min(check.within, case.left)
         return await _Look(check.id, left, case.redactor, case.id).at(partial(check.look, case))
 
 
 class _Look:
-    """One look of one check: under a deadline, its words masked, its crash a finding."""
+    """Runs one check with a deadline, masks its texts, and turns a crash into a finding."""
 
     def __init__(self, check: str, within: float, redactor: Redactor, server: str) -> None:
         self._check = check
@@ -197,15 +197,15 @@ class _Look:
         self._redactor = redactor
         self._server = server
 
-    async def at(self, look: Callable[[], Awaitable[Seen]]) -> CheckResult:
+    async def at(self, look: Callable[[], Awaitable[Observation]]) -> CheckResult:
         began = anyio.current_time()
         try:
             with anyio.fail_after(self._within + GRACE_SECONDS):
                 seen = await look()
         except TimeoutError:
-            seen = Seen("", (self._too_slow(),))
-        except Exception as exc:  # noqa: BLE001 - a crash of one check is a result, not a crash of the doctor
-            seen = Seen("", (self._crashed(exc),))
+            seen = Observation("", (self._too_slow(),))
+        except Exception as exc:  # noqa: BLE001 - a crash of one check must not end the examination
+            seen = Observation("", (self._crashed(exc),))
         findings = tuple(one.rewritten(self._redactor.mask) for one in seen.findings)
         return CheckResult(
             check=self._check,
@@ -221,8 +221,8 @@ class _Look:
         return finding("HF-CHECK-TIME", words, "give it longer", self._again("--timeout", longer))
 
     def _crashed(self, exc: Exception) -> Finding:
-        words = f"the check `{self._check}` failed by itself ({type(exc).__name__})"
-        text = "please report this as a bug in Holdfast, with what this prints"
+        words = f"the check `{self._check}` crashed ({type(exc).__name__})"
+        text = "please report this as a bug in Holdfast, with the output of this command"
         detail = "".join(traceback.format_exception(exc)) if os.environ.get("HOLDFAST_DEBUG") else ""
         return finding("HF-CHECK-CRASHED", words, text, f"HOLDFAST_DEBUG=1 {self._again()}", detail=detail)
 
@@ -251,7 +251,7 @@ def _hub_seen(hub: LiveHub | None) -> HubSeen | None:
 
 
 def _silent_hub(hub: LiveHub) -> CheckResult:
-    words = f"a hub runs with this configuration and could not be asked: {hub.error}"
+    words = f"a hub serves this configuration and did not answer: {hub.error}"
     found = finding("HF-HUB-SILENT", words, "look at its log, or restart it", "holdfast status")
     return CheckResult(check="hub", status="warned", findings=(found,))
 

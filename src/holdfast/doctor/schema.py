@@ -1,4 +1,4 @@
-"""The published JSON Schema of ``doctor --json``, generated from the report's shapes.
+"""The published JSON Schema of ``doctor --json``, generated from the report's models.
 
 ``python -m holdfast.doctor.schema FILE`` writes it; without a file it goes to standard output.
 """

@@ -1,4 +1,4 @@
-"""What a bearer token says of itself, where it is one that can be read. Nothing is verified, nothing is shown of it."""
+"""Reads the claims of a bearer token without verifying it. No output shows the token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["TokenClaims", "claims_of", "configured_token", "is_for"]
 
 @dataclass(frozen=True, kw_only=True)
 class TokenClaims:
-    """What a JSON web token says of itself."""
+    """The claims of a JSON web token."""
 
     expires: datetime | None = None
     audience: tuple[str, ...] = ()
@@ -23,7 +23,7 @@ class TokenClaims:
 
 
 def configured_token(spec: ServerSpec) -> str:
-    """The bearer token among the configured headers; empty where there is none."""
+    """The bearer token in the configured headers; empty if there is none."""
     headers = spec.headers if isinstance(spec.headers, Mapping) else {}
     value = next((value for name, value in headers.items() if name.lower() == "authorization"), "")
     kind, _, token = value.strip().partition(" ")
@@ -31,7 +31,7 @@ def configured_token(spec: ServerSpec) -> str:
 
 
 def claims_of(token: str) -> TokenClaims | None:
-    """What a token says of itself; None for one that says nothing to us."""
+    """The claims of a token; None if it is not a readable JSON web token."""
     claims = unverified_claims(token)
     if claims is None:
         return None
@@ -47,7 +47,7 @@ def claims_of(token: str) -> TokenClaims | None:
 
 
 def is_for(claims: TokenClaims, url: str) -> bool:
-    """Whether a token's audience can be the server at ``url``; one that is no address may be anybody's name."""
+    """Whether a token's audience can be the server at ``url``; an audience that is not a URL can be any server."""
     if not claims.audience:
         return True
     here = urlsplit(url)

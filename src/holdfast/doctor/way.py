@@ -1,4 +1,4 @@
-"""The way to a server: the host and port that are dialed, by way of a proxy or not, as the runtime would."""
+"""The route to a server: the host and port that the hub connects to, through a proxy or not."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from urllib.request import getproxies, proxy_bypass
 from holdfast.core.hosts import is_loopback
 from holdfast.core.redact import mask_url
 
-__all__ = ["Way", "way_to"]
+__all__ = ["Route", "route_to"]
 
 _PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
-    """What is connected to first."""
+class Route:
+    """The host and port of the first connection."""
 
     host: str
     port: int
     tls: bool
-    """Whether the server itself is spoken to over TLS."""
+    """Whether the server uses TLS."""
     proxy: str = ""
-    """The proxy on the way, fit to be shown; empty where there is none."""
+    """The proxy's URL, masked; empty without a proxy."""
     variable: str = ""
     """The environment variable that names it."""
 
@@ -33,19 +33,19 @@ class Way:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def way_to(url: str, environ: Mapping[str, str] | None = None) -> Way | None:
-    """How the server at ``url`` is reached from here; None if the address makes no sense."""
+def route_to(url: str, environ: Mapping[str, str] | None = None) -> Route | None:
+    """The route to the server at ``url``; None if the URL has no host or port."""
     parts = urlsplit(url)
     port = _port(parts)
     if not parts.hostname or port is None:
         return None
-    direct = Way(host=parts.hostname, port=port, tls=parts.scheme == "https")
+    direct = Route(host=parts.hostname, port=port, tls=parts.scheme == "https")
     if is_loopback(parts.hostname) or proxy_bypass(parts.hostname):
         return direct
     return _by_proxy(direct, parts.scheme, os.environ if environ is None else environ) or direct
 
 
-def _by_proxy(direct: Way, scheme: str, environ: Mapping[str, str]) -> Way | None:
+def _by_proxy(direct: Route, scheme: str, environ: Mapping[str, str]) -> Route | None:
     proxies = getproxies()
     kind = next((kind for kind in (scheme, "all") if proxies.get(kind)), None)
     if kind is None:
@@ -57,7 +57,7 @@ def _by_proxy(direct: Way, scheme: str, environ: Mapping[str, str]) -> Way | Non
         return None
     names = (f"{kind}_proxy", f"{kind}_proxy".upper())
     variable = next((name for name in names if environ.get(name)), names[1])
-    return Way(host=parts.hostname, port=port, tls=direct.tls, proxy=mask_url(written), variable=variable)
+    return Route(host=parts.hostname, port=port, tls=direct.tls, proxy=mask_url(written), variable=variable)
 
 
 def _port(parts: SplitResult) -> int | None:

@@ -1,4 +1,4 @@
-"""Edits change what they are told to and nothing else: comments, order and unknown keys stay."""
+"""An edit changes one member and nothing else: comments, order and unknown keys stay."""
 
 from __future__ import annotations
 
@@ -171,3 +171,18 @@ def test_what_was_taken_out_can_be_put_back() -> None:
     taken = table_text(TOML, ("mcp_servers", "github"))
     again = remove_table(TOML, ("mcp_servers", "github")) + taken
     assert tomllib.loads(again) == tomllib.loads(TOML)
+
+
+def test_a_table_is_removed_from_every_part_of_the_file() -> None:
+    text = "[mcp_servers.a]\nx = 1\n[profiles]\ny = 2\n[mcp_servers.b]\nz = 3\n[mcp_servers.a.env]\nt = 4\n"
+    assert remove_table(text, ("mcp_servers", "a")) == "[profiles]\ny = 2\n[mcp_servers.b]\nz = 3\n"
+
+
+def test_an_inline_table_can_be_removed_too() -> None:
+    text = '[mcp_servers]\na = { command = "x" }\nb = { command = "y" } # stays\n'
+    assert remove_table(text, ("mcp_servers", "a")) == '[mcp_servers]\nb = { command = "y" } # stays\n'
+
+
+def test_a_byte_order_mark_stays_where_it_is() -> None:
+    assert set_member('\ufeff{"a": 1}', (), "b", 2) == '\ufeff{"a": 1, "b": 2}'
+    assert remove_member('\ufeff{"a": 1, "b": 2}', (), "a") == '\ufeff{"b": 2}'

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.config.clients.entries import Entry, read_entry
+from holdfast.config.clients.entries import ClientEntry, read_entry
 from holdfast.config.clients.known import CLIENTS, Around, client_named
 from holdfast.config.load import config_from_mapping
 from holdfast.config.spec import ServerSpec
 from holdfast.errors import UsageError
 
 
-def entry(client: str, raw: object, **environ: str) -> Entry:
+def entry(client: str, raw: object, **environ: str) -> ClientEntry:
     return read_entry(client_named(client), "it", raw, environ=environ, project=None)
 
 

@@ -1,5 +1,5 @@
-"""Other MCP clients: where each keeps its servers, what its entries mean to us, and how it is pointed at the hub.
+"""Other MCP clients: where each keeps its servers, how its entries are read, and how it is pointed at the hub.
 
-A client's file is the user's, and the client's own program writes it too: it is edited in place as text,
-so that comments, order and unknown keys stay, and never without a backup.
+A client's file belongs to the user, and the client writes it too. It is edited in place as text, so that
+comments, order and unknown keys stay, and a backup is made before every edit.
 """

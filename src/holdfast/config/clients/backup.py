@@ -1,6 +1,6 @@
-"""What a client's file was before we changed it, kept until it is put back.
+"""Backups of files that Holdfast edits, kept until the edit is undone.
 
-A backup may hold the user's tokens, as the file itself does: it is readable by the user alone.
+A backup may contain tokens, as the file itself does, so only the user can read it.
 """
 
 from __future__ import annotations
@@ -14,44 +14,44 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.config.clients.document import write_whole
-from holdfast.config.clients.known import Place
+from holdfast.config.clients.known import ClientLocation
 
 __all__ = ["Backup", "Backups"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backup:
-    """One change of one file."""
+    """The backup of one edit of one file."""
 
     client: str
-    place: Place
+    place: ClientLocation
     before: str = field(repr=False)
     written: str
-    """A hash of what we wrote: if the file still has it, nobody else has changed it."""
+    """A hash of the written text: if the file still has it, nothing else changed the file."""
     moved: tuple[str, ...]
-    """The servers that we took out."""
+    """The servers that the edit removed."""
     kept_in: Path
 
     @property
     def number(self) -> int:
-        """Which of all backups it is; later ones have higher numbers."""
+        """The number of the backup; later ones have higher numbers."""
         return _number(self.kept_in)
 
     def is_untouched(self, text: str) -> bool:
-        """Whether the file is still as we wrote it."""
+        """Whether the file still has the text that was written."""
         return _hash(text) == self.written
 
 
 class Backups:
-    """The folder of all backups; the newest of a place is the one that is put back first."""
+    """The folder of all backups. The newest of a location is restored first."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         home = Path(environ.get("HOME") or Path.home())
         base = environ.get("XDG_STATE_HOME") or str(home / ".local" / "state")
         self._folder = Path(base) / "holdfast" / "backups"
 
-    def keep(self, client: str, place: Place, *, before: str, written: str, moved: tuple[str, ...]) -> Path:
-        """Keep what a file was."""
+    def keep(self, client: str, place: ClientLocation, *, before: str, written: str, moved: tuple[str, ...]) -> Path:
+        """Save the text of a file before an edit."""
         number = max(map(_number, self._files()), default=0) + 1
         kept_in = self._folder / f"{client}-{number:04d}.json"
         value = {
@@ -67,13 +67,13 @@ class Backups:
         write_whole(kept_in, json.dumps(value, indent=2, ensure_ascii=False))
         return kept_in
 
-    def latest(self, client: str, place: Place) -> Backup | None:
-        """The newest backup of a place."""
+    def latest(self, client: str, place: ClientLocation) -> Backup | None:
+        """The newest backup of a location."""
         found = (_read(file) for file in self._files(client))
         return next((backup for backup in found if backup.place == place), None)
 
     def forget(self, backup: Backup) -> None:
-        """It was put back."""
+        """Delete a backup after it was restored."""
         backup.kept_in.unlink()
 
     def _files(self, client: str = "*") -> list[Path]:
@@ -89,7 +89,7 @@ def _read(file: Path) -> Backup:
     value: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return Backup(
         client=value["client"],
-        place=Place(file=Path(value["file"]), path=tuple(value["path"]), scope=value["scope"]),
+        place=ClientLocation(file=Path(value["file"]), path=tuple(value["path"]), scope=value["scope"]),
         before=value["before"],
         written=value["written"],
         moved=tuple(value["moved"]),

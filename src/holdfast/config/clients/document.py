@@ -1,6 +1,6 @@
 """A client's file, JSON or TOML: its servers, and the same text with other servers in it.
 
-Every edit is checked: the new text must say exactly what it should, else it is refused and nothing is written.
+Every edit is checked: the new text must contain exactly the expected values, otherwise nothing is written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["ClientFile", "write_whole"]
 
 
 class ClientFile:
-    """One file as it was read."""
+    """The text of one file."""
 
     def __init__(self, file: Path, text: str) -> None:
         self.file = file
@@ -31,7 +31,7 @@ class ClientFile:
 
     @classmethod
     def read(cls, file: Path) -> ClientFile:
-        """Read it; raises ``ConfigError`` with the place if it cannot be read."""
+        """Read the file; raises ``ConfigError`` with the position of the fault."""
         data = read_config(file)
         try:
             return cls(file, data.decode("utf-8"))
@@ -40,7 +40,7 @@ class ClientFile:
             raise ConfigError([problem]) from exc
 
     def servers(self, path: tuple[str, ...]) -> dict[str, Any]:
-        """The servers at a place in it, by their names."""
+        """The servers at ``path``, by name."""
         found: Any = self._value
         for step in path:
             found = found.get(step) if isinstance(found, dict) else None
@@ -49,7 +49,7 @@ class ClientFile:
     def edited(
         self, path: tuple[str, ...], *, without: Iterable[str] = (), with_: Mapping[str, object] | None = None
     ) -> str:
-        """The text without some servers and with others; raises if that cannot be done cleanly."""
+        """The text without some servers and with others; raises if the edit cannot be made safely."""
         without, with_ = tuple(without), with_ or {}
         text = self._edit_toml(path, without, with_) if self._is_toml else self._edit_json(path, without, with_)
         expected = {key: value for key, value in self.servers(path).items() if key not in without} | dict(with_)
@@ -57,7 +57,7 @@ class ClientFile:
         return text
 
     def put_back(self, path: tuple[str, ...], before: ClientFile, names: Iterable[str], *, hub: str) -> str:
-        """The text with some servers as they were in ``before``, and without the hub."""
+        """The text with some servers restored from ``before``, and without the hub."""
         old, here = before.servers(path), self.servers(path)
         back = {name: old[name] for name in names if name in old and name not in here}
         if hub in old:
@@ -96,13 +96,13 @@ class ClientFile:
             if edited.servers(path) == expected and _without(edited._value, path) == _without(self._value, path):
                 return
         raise HoldfastError(
-            f"{self.file} is written in a way that cannot be edited safely: nothing was changed",
+            f"{self.file} cannot be edited safely: nothing was changed",
             hint=f"give each server a section of its own, [{'.'.join(path)}.NAME], or edit the file by hand",
         )
 
 
 def write_whole(file: Path, text: str, *, mode: int = PRIVATE_FILE) -> None:
-    """Replace a file in one step. Links are followed, and a file that exists keeps its mode."""
+    """Replace a file in one step. Links are followed, and an existing file keeps its mode."""
     target = Path(os.path.realpath(file))
     try:
         private_folder(target.parent)
@@ -110,7 +110,7 @@ def write_whole(file: Path, text: str, *, mode: int = PRIVATE_FILE) -> None:
     except OSError as exc:
         why = exc.strerror or type(exc).__name__
         raise HoldfastError(
-            f"{target} cannot be written: {why}", hint=f"look at {target.parent}: is it yours?"
+            f"{target} cannot be written: {why}", hint=f"check the permissions of {target.parent}"
         ) from exc
 
 
@@ -130,13 +130,13 @@ def _object(file: Path, value: object) -> object:
 
 
 def _where(exc: tomllib.TOMLDecodeError) -> str:
-    """The parser's words up to the place; what follows may quote the file."""
+    """The position in the parser's message; the rest of the message may quote the file."""
     found = str(exc)
     return found[found.rfind("(at ") :].strip("()") if "(at " in found else "it cannot be read"
 
 
 def _without(value: Any, path: tuple[str, ...]) -> Any:
-    """The whole without what stands at ``path``; an object on the way that is then empty is as good as none."""
+    """The value without its part at ``path``, and without objects on the path that are empty then."""
     if not isinstance(value, dict):
         return value
     rest = {key: item for key, item in value.items() if key != path[0]}

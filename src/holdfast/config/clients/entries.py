@@ -1,7 +1,7 @@
-"""A client's entry for a server becomes one of ours: the same server, in our keys.
+"""Translates a client's entry for a server into Holdfast's keys.
 
-Nothing of value is lost in silence: what has no meaning here is named, what a person must still do
-(set a variable that the client asked for itself) is named too. No value is ever quoted.
+The result names the keys that have no meaning here, and the variables that the user must still set.
+No value is quoted.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.config.clients.known import Client
-from holdfast.config.definition import Surroundings, read_definition
+from holdfast.config.definition import ReadContext, read_definition
 from holdfast.config.models import ServerFile
-from holdfast.config.places import Places
+from holdfast.config.places import SourceMap
 from holdfast.config.problems import keys_of
 from holdfast.config.secrets import gather_secrets
 from holdfast.config.spec import BadServer
 from holdfast.errors import Problem
 
-__all__ = ["Entry", "read_entry"]
+__all__ = ["ClientEntry", "read_entry"]
 
 _OURS = frozenset(keys_of(ServerFile))
 _REFERENCE = re.compile(r"(?<!\$)\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -31,29 +31,31 @@ _EDITORS_OWN = frozenset({"userHome", "pathSeparator", "workspaceFolder", "works
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One server of a client, in our keys."""
+class ClientEntry:
+    """One server of a client, in Holdfast's keys."""
 
     name: str
     definition: Mapping[str, Any] = field(repr=False)
     dropped: tuple[str, ...] = ()
-    """Keys that mean nothing here, such as the client's own approvals."""
+    """Keys without a meaning here, such as the client's own approvals."""
     needs: tuple[str, ...] = ()
-    """Environment variables that must be set where the hub runs, and are not set here."""
+    """Environment variables that the hub needs and that are not set here."""
     problems: tuple[Problem, ...] = ()
-    """Why it cannot be used as it is."""
+    """Why the entry cannot be used."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
 
 
-def read_entry(client: Client, name: str, raw: object, *, environ: Mapping[str, str], project: Path | None) -> Entry:
-    """Read what ``client`` says of a server; ``project`` is the folder that relative paths start from, if one is."""
+def read_entry(
+    client: Client, name: str, raw: object, *, environ: Mapping[str, str], project: Path | None
+) -> ClientEntry:
+    """Translate an entry of ``client``; ``project`` is the folder that relative paths start from, or None."""
     if not isinstance(raw, dict):
-        return Entry(name=name, definition={}, problems=(Problem(message="the entry is not an object"),))
+        return ClientEntry(name=name, definition={}, problems=(Problem(message="the entry is not an object"),))
     given = _TRANSLATIONS.get(client.id, _as_it_is)(_texts(raw, _Texts.of(client)))
     definition = {key: value for key, value in given.items() if key in _OURS and value is not None}
     if project is not None and "command" in definition:
         definition.setdefault("cwd", str(project))
-    return Entry(
+    return ClientEntry(
         name=name,
         definition=definition,
         dropped=tuple(key for key in given if key not in _OURS),
@@ -63,11 +65,11 @@ def read_entry(client: Client, name: str, raw: object, *, environ: Mapping[str, 
     )
 
 
-# How texts are meant
+# References in texts
 
 
 class _Texts:
-    """What a client's ``$`` stands for, in ours."""
+    """Translates a client's references (``$NAME``, ``${input:…}``) into Holdfast's."""
 
     @staticmethod
     def of(client: Client) -> Callable[[str], str]:
@@ -85,7 +87,7 @@ class _Texts:
 
     @staticmethod
     def inputs(text: str) -> str:
-        """VS Code asks its user for an input; the hub has nobody to ask, and takes a variable of that name."""
+        """VS Code asks its user for an input. The hub cannot ask, so it uses a variable of that name."""
         return _INPUT.sub(lambda found: f"${{env:{_variable_name(found.group(1))}}}", text)
 
 
@@ -104,7 +106,7 @@ def _texts(value: Any, change: Callable[[str], str]) -> Any:
     return value
 
 
-# How keys are meant
+# Keys of each client
 
 
 def _as_it_is(given: dict[str, Any]) -> dict[str, Any]:
@@ -112,7 +114,7 @@ def _as_it_is(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _gemini(given: dict[str, Any]) -> dict[str, Any]:
-    """A ``url`` of Gemini's is SSE, unless it says otherwise; its ``httpUrl`` is streamable HTTP."""
+    """Gemini reads ``url`` as SSE unless ``type`` says otherwise, and ``httpUrl`` as streamable HTTP."""
     if "url" in given and "httpUrl" not in given and "type" not in given:
         return {**given, "type": "sse"}
     return given
@@ -152,19 +154,19 @@ _TRANSLATIONS: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 }
 
 
-# What it comes to
+# Problems, variables and secrets of the result
 
 
 class _Everything(dict[str, str]):
-    """An environment in which every variable is set: what is wrong in it is wrong anywhere."""
+    """An environment in which every variable is set: problems that remain do not depend on variables."""
 
     def get(self, key: str, default: Any = None) -> Any:
         return super().get(key, "set")
 
 
 def _problems(name: str, definition: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Problem, ...]:
-    around = Surroundings(places=Places(), environ=_Everything(environ))
-    server = read_definition(name, dict(definition), (name,), around).server
+    context = ReadContext(source_map=SourceMap(), environ=_Everything(environ))
+    server = read_definition(name, dict(definition), (name,), context).server
     return server.problems if isinstance(server, BadServer) else ()
 
 
@@ -180,7 +182,7 @@ def _variables(value: object) -> Iterator[str]:
 
 
 def _secrets(definition: Mapping[str, Any]) -> frozenset[str]:
-    """What no output may show of it; a reference to a variable is no secret."""
+    """The strings that no output may show; a reference to a variable is not a secret."""
 
     def texts(key: str) -> dict[str, str]:
         found = definition.get(key)

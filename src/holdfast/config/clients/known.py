@@ -1,4 +1,4 @@
-"""The clients that are known: one row each. Where it keeps its servers, and how it names a hub."""
+"""The known clients, one row each: where a client keeps its servers, and its entry for the hub."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Literal, TypeAlias
 
 from holdfast.errors import UsageError
 
-__all__ = ["CLIENTS", "HUB", "Around", "Client", "Place", "client_named"]
+__all__ = ["CLIENTS", "HUB", "Around", "Client", "ClientLocation", "client_named"]
 
 HUB = "holdfast"
-"""The name under which a client knows the hub."""
+"""The name of the hub in a client's file."""
 
 Scope: TypeAlias = Literal["user", "project"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """Whose files are meant: a home, an environment, a project, a system."""
+    """What the paths of clients depend on: the environment, the project folder, the operating system."""
 
     environ: Mapping[str, str]
     project: Path
@@ -32,7 +32,7 @@ class Around:
         return Path(self.environ.get("HOME") or Path.home())
 
     def fill(self, template: str) -> str:
-        """A template of the table below, filled in."""
+        """Fill in a path template of the table below."""
         xdg = self.environ.get("XDG_CONFIG_HOME", "")
         config = Path(xdg) if xdg.startswith("/") and not self.mac else self.home / ".config"
         return template.format(
@@ -45,8 +45,8 @@ class Around:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """An object in a file that holds servers by their names."""
+class ClientLocation:
+    """An object in a client's file that contains servers by name."""
 
     file: Path
     path: tuple[str, ...]
@@ -62,18 +62,18 @@ class Client:
     files: tuple[tuple[Scope, str, tuple[str, ...]], ...]
     http: Mapping[str, object] | None
     expands: bool = True
-    """Whether ``${…}`` in its file is a reference; where it is not, it is a plain text."""
+    """Whether ``${…}`` in its file is a reference; if not, it is plain text."""
 
-    def places(self, around: Around, *, scopes: tuple[Scope, ...]) -> tuple[Place, ...]:
-        """Where its servers may be, whether the file exists or not."""
+    def places(self, around: Around, *, scopes: tuple[Scope, ...]) -> tuple[ClientLocation, ...]:
+        """Where its servers may be. The files may not exist."""
         return tuple(
-            Place(file=Path(around.fill(file)), path=tuple(map(around.fill, path)), scope=scope)
+            ClientLocation(file=Path(around.fill(file)), path=tuple(map(around.fill, path)), scope=scope)
             for scope, file, path in self.files
             if scope in scopes
         )
 
     def hub_entry(self, url: str, command: tuple[str, ...], *, stdio: bool) -> dict[str, object]:
-        """What it is to say of the hub."""
+        """Its entry for the hub."""
         if self.http is None or stdio:
             return {**self._stdio, "command": command[0], "args": list(command[1:])}
         return {key: url if value == "{url}" else value for key, value in self.http.items()}

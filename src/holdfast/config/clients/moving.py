@@ -1,7 +1,7 @@
-"""Servers move from clients to us: what would be done is planned first, shown, and then done as planned.
+"""Imports servers from clients. Every change is planned first, shown, and then made as planned.
 
-Copying changes our file alone. Pointing a client at the hub takes out of its file what we now have, and
-puts the hub there; a server that we could not take stays with its client.
+An import changes Holdfast's file only. Pointing a client at the hub removes the imported servers from
+the client's file and adds the hub. A server that cannot be imported stays in the client's file.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeAlias
 
 from holdfast.config.clients.backup import Backup, Backups
 from holdfast.config.clients.document import ClientFile, write_whole
-from holdfast.config.clients.entries import Entry, read_entry
-from holdfast.config.clients.known import HUB, Around, Client, Place, Scope
+from holdfast.config.clients.entries import ClientEntry, read_entry
+from holdfast.config.clients.known import HUB, Around, Client, ClientLocation, Scope
 from holdfast.errors import ConfigError, HoldfastError, Problem, UsageError
 
 __all__ = ["Outcome", "Plan", "Pointing", "Row", "Undoing", "plan_import", "plan_pointing", "plan_undoing"]
@@ -28,50 +28,50 @@ _EMPTY = '{\n  "mcpServers": {}\n}\n'
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One server of one client, and what becomes of it."""
+    """One server of one client, and what the import does with it."""
 
     client: Client
-    place: Place
-    entry: Entry
+    place: ClientLocation
+    entry: ClientEntry
     outcome: Outcome
     reason: str = ""
 
     @property
     def is_ours(self) -> bool:
-        """Whether we have it when the plan is done."""
+        """Whether Holdfast's file has the server after the import."""
         return self.outcome in ("new", "there")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What an import does to our file."""
+    """What an import does to Holdfast's file."""
 
     destination: Path
     rows: tuple[Row, ...]
-    found: tuple[tuple[Client, Place], ...]
-    """The places whose file exists."""
+    found: tuple[tuple[Client, ClientLocation], ...]
+    """The locations whose file exists."""
     searched: tuple[Path, ...]
     unreadable: tuple[Problem, ...] = ()
     text: str = field(default="", repr=False)
 
     @property
     def is_change(self) -> bool:
-        """Whether anything is to be written."""
+        """Whether the plan changes the file."""
         return any(row.outcome == "new" for row in self.rows)
 
     def perform(self) -> None:
-        """Write our file; a new one is readable by the user alone, since it may hold tokens."""
+        """Write the file. Only the user can read a new one, because it may contain tokens."""
         if self.is_change:
             write_whole(self.destination, self.text)
 
 
 def plan_import(clients: Iterable[Client], around: Around, *, destination: Path, scopes: tuple[Scope, ...]) -> Plan:
-    """Look at every file of the clients, and see what of it can be ours."""
+    """Read every file of the clients, and decide what is imported."""
     return _Importing(around, destination).plan(clients, scopes)
 
 
 class _Importing:
-    """One plan being made: what is ours already counts, and so does what came before in the same plan."""
+    """Makes one plan. Names in Holdfast's file and names imported before are taken."""
 
     def __init__(self, around: Around, destination: Path) -> None:
         self._around = around
@@ -101,14 +101,14 @@ class _Importing:
             text=self._ours.edited(self._group, with_=self._fresh),
         )
 
-    def _refuse_itself(self, place: Place) -> None:
+    def _refuse_itself(self, place: ClientLocation) -> None:
         if os.path.realpath(place.file) == os.path.realpath(self._destination):
             raise UsageError(
-                f"{place.file} is the client's file and ours at the same time",
-                hint="name another one with --config: it is where the servers are copied to",
+                f"{place.file} is the client's file and Holdfast's file at the same time",
+                hint="name another file with --config: the servers are copied into it",
             )
 
-    def _rows(self, client: Client, place: Place) -> Iterator[Row]:
+    def _rows(self, client: Client, place: ClientLocation) -> Iterator[Row]:
         project = self._around.project if place.scope == "project" else None
         for name, raw in ClientFile.read(place.file).servers(place.path).items():
             if name != HUB:
@@ -116,7 +116,7 @@ class _Importing:
                 outcome, reason = self._judge(entry)
                 yield Row(client=client, place=place, entry=entry, outcome=outcome, reason=reason)
 
-    def _judge(self, entry: Entry) -> tuple[Outcome, str]:
+    def _judge(self, entry: ClientEntry) -> tuple[Outcome, str]:
         if entry.problems:
             return "unusable", entry.problems[0].message
         there = self._taken.get(entry.name)
@@ -130,10 +130,10 @@ class _Importing:
 
 @dataclass(frozen=True, kw_only=True)
 class Pointing:
-    """What pointing a client at the hub does to its file."""
+    """What pointing a client at the hub does to the client's file."""
 
     client: Client
-    place: Place
+    place: ClientLocation
     before: str = field(repr=False)
     after: str = field(repr=False)
     moved: tuple[str, ...]
@@ -141,24 +141,24 @@ class Pointing:
     secrets: frozenset[str] = field(repr=False)
 
     def diff(self) -> Iterator[str]:
-        """The change, line by line. It holds what the file holds: mask it before it is shown."""
+        """The change as a diff. It may contain secrets: mask it before it is shown."""
         name = str(self.place.file)
         before, after = self.before.splitlines(), self.after.splitlines()
         return difflib.unified_diff(before, after, name, f"{name} (with the hub)", n=1, lineterm="")
 
     def perform(self, backups: Backups) -> Path:
-        """Keep the file as it was, then write it; returns where it is kept."""
+        """Make a backup, then write the file; returns the path of the backup."""
         if ClientFile.read(self.place.file).text != self.before:
-            raise HoldfastError(f"{self.place.file} was changed just now: nothing was written", hint="try again")
+            raise HoldfastError(f"{self.place.file} changed in the meantime: nothing was written", hint="try again")
         kept = backups.keep(self.client.id, self.place, before=self.before, written=self.after, moved=self.moved)
         write_whole(self.place.file, self.after)
         return kept
 
 
 def plan_pointing(plan: Plan, *, url: str, command: tuple[str, ...], stdio: bool) -> Iterator[Pointing]:
-    """How each client that was found is pointed at the hub; those that are already are left out.
+    """The plans that point the clients at the hub; clients that are already pointed at it are left out.
 
-    One is planned when the one before it is done: two places may be in one file.
+    Each plan is made after the one before it was performed, because two locations may be in one file.
     """
     for client, place in _one_place_each(plan):
         pointing = _one_pointing(plan, client, place, url, command, stdio)
@@ -166,8 +166,8 @@ def plan_pointing(plan: Plan, *, url: str, command: tuple[str, ...], stdio: bool
             yield pointing
 
 
-def _one_place_each(plan: Plan) -> Iterator[tuple[Client, Place]]:
-    """Every place with servers to move; and where a client has none at all, its first."""
+def _one_place_each(plan: Plan) -> Iterator[tuple[Client, ClientLocation]]:
+    """Every location with imported servers; for a client without any, its first location."""
     with_rows = {(row.client.id, row.place) for row in plan.rows if row.is_ours}
     for number, (client, place) in enumerate(plan.found):
         first = client.id not in {earlier.id for earlier, _ in plan.found[:number]}
@@ -176,7 +176,7 @@ def _one_place_each(plan: Plan) -> Iterator[tuple[Client, Place]]:
 
 
 def _one_pointing(
-    plan: Plan, client: Client, place: Place, url: str, command: tuple[str, ...], stdio: bool
+    plan: Plan, client: Client, place: ClientLocation, url: str, command: tuple[str, ...], stdio: bool
 ) -> Pointing:
     rows = [row for row in plan.rows if (row.client, row.place) == (client, place)]
     moved = tuple(row.entry.name for row in rows if row.is_ours)
@@ -195,24 +195,25 @@ def _one_pointing(
 
 @dataclass(frozen=True, kw_only=True)
 class Undoing:
-    """What putting a client's file back comes to."""
+    """What undoing an edit does to a client's file."""
 
     client: Client
     backup: Backup
     after: str = field(repr=False)
     exact: bool
-    """Whether the file becomes what it was, to the byte: nobody changed it since."""
+    """Whether the file gets its old text, byte for byte: nothing changed it since the edit."""
 
     def perform(self, backups: Backups) -> None:
-        """Write the file, then let go of the backup."""
+        """Write the file, then delete the backup."""
         write_whole(self.backup.place.file, self.after)
         backups.forget(self.backup)
 
 
 def plan_undoing(clients: Iterable[Client], around: Around, backups: Backups) -> Iterator[Undoing]:
-    """For each place that was changed, how its newest change is taken back; later changes of others stay.
+    """For each edited location, the plan that undoes its newest edit. Later changes by others stay.
 
-    The newest is first, and each is planned when the one before it is done: two places may be in one file.
+    The newest comes first. Each plan is made after the one before it was performed, because two locations
+    may be in one file.
     """
     scopes: tuple[Scope, ...] = ("user", "project")
     places = ((client, place) for client in clients for place in client.places(around, scopes=scopes))

@@ -1,93 +1,78 @@
-"""Take tables out of a TOML text and add others, and leave every other character as it is.
-
-Only whole tables under a header of their own (``[mcp_servers.github]``) are taken out; whoever asks
-compares what the result says with what it should say, and refuses where they differ.
-"""
+"""Removes tables from a TOML text and adds others with tomlkit; comments and order of the rest stay."""
 
 from __future__ import annotations
 
-import json
-import re
-import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
+
+import tomlkit
+from tomlkit.container import Container
+from tomlkit.items import AoT, Comment, InlineTable, Null, Table, Whitespace
 
 __all__ = ["add_table", "remove_table", "table_text"]
-
-_HEADER = re.compile(r"^[ \t]*\[\[?[^\[\]\n]*\]\]?[ \t]*(?:#[^\n]*)?$", re.MULTILINE)
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
-_TAIL = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\n)*\Z")
 
 
 def remove_table(text: str, path: tuple[str, ...]) -> str:
     """``text`` without the table at ``path`` and those below it; comments that follow them stay."""
-    for block in reversed(list(_blocks(text))):
-        if block.path[: len(path)] == path:
-            body = text[block.start : block.end]
-            tail = _TAIL.search(body)
-            kept = body[tail.start() :].lstrip("\n") if tail else ""
-            text = text[: block.start] + kept + text[block.end :]
-    return text
+    document = tomlkit.parse(text)
+    for container, index in list(_found(document, path)):
+        key, item = container.body[index]
+        if key is not None and isinstance(item, Table):
+            container.body[index] = (None, Whitespace(_tail(item).lstrip("\n")))
+        elif key is not None:
+            container.remove(key)
+    return document.as_string()
 
 
 def table_text(text: str, path: tuple[str, ...]) -> str:
     """The table at ``path`` and those below it, as they are written."""
-    return "".join(text[block.start : block.end] for block in _blocks(text) if block.path[: len(path)] == path)
+    document = tomlkit.parse(text)
+    _keep(document, path)
+    return document.as_string()
 
 
 def add_table(text: str, path: tuple[str, ...], table: Mapping[str, object]) -> str:
     """``text`` with one more table at its end."""
-    lines = [f"[{'.'.join(map(_key, path))}]", *(f"{_key(key)} = {_value(value)}" for key, value in table.items())]
+    added = tomlkit.table()
+    added.update(table)
+    for step in reversed(path[1:]):
+        parent = tomlkit.table(is_super_table=True)
+        parent.append(step, added)
+        added = parent
+    fragment = tomlkit.document()
+    fragment.append(path[0], added)
     space = "" if not text or text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
-    return text + space + "\n".join(lines) + "\n"
+    return text + space + fragment.as_string()
 
 
-@dataclass(frozen=True)
-class _Block:
-    """A header and what stands under it."""
-
-    path: tuple[str, ...]
-    start: int
-    end: int
-
-
-def _blocks(text: str) -> Iterator[_Block]:
-    headers = [(found.start(), path) for found in _HEADER.finditer(text) if (path := _path(text, found)) is not None]
-    for (start, path), (end, _) in pairwise([*headers, (len(text), ())]):
-        yield _Block(path, start, end)
+def _found(container: Container, path: tuple[str, ...]) -> Iterator[tuple[Container, int]]:
+    """Every container and index at ``path``: tables with a common parent may be in several parts of a file."""
+    for index, (key, item) in enumerate(container.body):
+        if key is not None and key.key == path[0]:
+            if len(path) == 1:
+                yield container, index
+            elif isinstance(item, Table | InlineTable):
+                yield from _found(item.value, path[1:])
 
 
-def _path(text: str, header: re.Match[str]) -> tuple[str, ...] | None:
-    """The names in a header; None for what only looks like one, inside a longer text or a list."""
-    try:
-        tomllib.loads(text[: header.start()])
-        named: object = tomllib.loads(header.group().strip() + "\n")
-    except tomllib.TOMLDecodeError:
-        return None
-    path: list[str] = []
-    while named:
-        if isinstance(named, list):
-            named = named[0]
-        elif isinstance(named, dict):
-            ((name, named),) = named.items()
-            path.append(name)
-    return tuple(path)
+def _keep(container: Container, path: tuple[str, ...]) -> None:
+    """Drop everything but the table at ``path``."""
+    for index, (key, item) in enumerate(container.body):
+        if key is None or key.key != path[0]:
+            container.body[index] = (None, Null())
+        elif len(path) > 1 and isinstance(item, Table):
+            _keep(item.value, path[1:])
 
 
-def _key(key: str) -> str:
-    return key if _BARE.fullmatch(key) else _text(key)
-
-
-def _value(value: object) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case list():
-            return f"[{', '.join(map(_value, value))}]"
-        case _:
-            return _text(str(value))
-
-
-def _text(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+def _tail(table: Table) -> str:
+    """The comments and blank lines after a table's last value. They belong to what follows the table."""
+    tail: list[str] = []
+    for _, item in reversed(table.value.body):
+        if isinstance(item, Comment | Whitespace):
+            tail.append(item.as_string())
+        elif isinstance(item, Table):
+            return _tail(item) + "".join(reversed(tail))
+        elif isinstance(item, AoT) and item.body:
+            return _tail(item.body[-1]) + "".join(reversed(tail))
+        elif not isinstance(item, Null):
+            break
+    return "".join(reversed(tail))

@@ -1,1 +1,1 @@
-"""The checks, one small class for each: in ``all.py``, in the order in which they run."""
+"""The checks, one small class each. ``run.py`` lists them in the order in which they run."""

@@ -1,11 +1,11 @@
-"""Every check, in the order in which it runs. A new one is a class of its own and a line here."""
+"""Every check, in the order in which it runs. A new check is a class and a line here."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from holdfast.doctor.checks.answer import HandshakeCheck, ToolsCheck
-from holdfast.doctor.checks.base import Check, WholeCheck
+from holdfast.doctor.checks.base import Check, GlobalCheck
 from holdfast.doctor.checks.files import FilesCheck, StateCheck, TokensCheck
 from holdfast.doctor.checks.hub import HubCheck
 from holdfast.doctor.checks.local import CommandCheck, DefinitionCheck
@@ -25,7 +25,7 @@ CHECKS: Sequence[Check] = (
     ToolsCheck(),
     HubCheck(),
 )
-"""For each server."""
+"""Checks of each server."""
 
-WHOLE_CHECKS: Sequence[WholeCheck] = (FilesCheck(), TokensCheck(), StateCheck())
-"""For what concerns no single server."""
+WHOLE_CHECKS: Sequence[GlobalCheck] = (FilesCheck(), TokensCheck(), StateCheck())
+"""Checks that concern no single server."""

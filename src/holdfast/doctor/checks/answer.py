@@ -1,4 +1,4 @@
-"""What the server says: the handshake, and its tools."""
+"""Checks of what a server answers: the handshake, and its tools."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
 from holdfast.doctor.case import Case
-from holdfast.doctor.checks.base import Check, Seen, found
+from holdfast.doctor.checks.base import Check, Observation, found
 from holdfast.doctor.diagnosis.diagnose import diagnose
 from holdfast.doctor.findings import Finding, finding, shell
 from holdfast.doctor.probe import probe
@@ -20,7 +20,7 @@ from holdfast.hub.lease import is_shown
 __all__ = ["HandshakeCheck", "ToolsCheck"]
 
 _NAMED = 5
-"""How many tools are named before the rest is counted."""
+"""How many tools a message names; the rest is counted."""
 
 _ACCEPTED_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -40,14 +40,14 @@ _EITHER = (
     "HF-EXITED",
     "HF-UNEXPECTED",
 )
-"""What can go wrong in the handshake and, in another moment, in the listing."""
+"""Codes of the handshake and of the listing."""
 
 
 class HandshakeCheck(Check):
-    """Whether it speaks MCP with us."""
+    """Whether the server completes the MCP handshake."""
 
     id: ClassVar[str] = "handshake"
-    looks_at: ClassVar[str] = "whether it answers, lets us in, and speaks a protocol version that we know"
+    looks_at: ClassVar[str] = "whether it answers, accepts the credentials, and speaks a known protocol version"
     needs: ClassVar[tuple[str, ...]] = ("definition", "command", "port", "tls")
     finds: ClassVar[tuple[str, ...]] = (
         *_EITHER,
@@ -79,28 +79,28 @@ class HandshakeCheck(Check):
         "HF-VERSION",
     )
 
-    async def look(self, case: Case) -> Seen:
-        """Dial it as the runtime does, and list what it offers on the same connection."""
+    async def look(self, case: Case) -> Observation:
+        """Dial it as the hub does, and list what it offers on the same connection."""
         tools = case.tools
         seen = case.learned.probe = await probe(
             case.spec, dialer=tools.dialer, turnstile=tools.turnstile, redactor=case.redactor, deadline=case.deadline
         )
         if not seen.version:
-            assert seen.evidence is not None  # noqa: S101 - a dial without either has not ended
+            assert seen.evidence is not None  # noqa: S101 - a dial ends with a version or with evidence
             return found(await diagnose(case, seen.evidence))
         noisy = (_noisy(case, seen.noise),) if seen.noise else ()
-        return Seen(f"speaks MCP {seen.version} after {seen.handshake_seconds:.2f} s", noisy)
+        return Observation(f"speaks MCP {seen.version} after {seen.handshake_seconds:.2f} s", noisy)
 
 
 def _noisy(case: Case, noise: str) -> Finding:
-    words = "it prints on stdout what is not MCP; Holdfast passes over it, other clients may fail on it"
-    text = "let it log to stderr; this shows what it prints"
+    words = "it prints text on stdout that is not MCP; Holdfast skips it, other clients may fail"
+    text = "make it log to stderr; this command shows what it prints"
     command = f"{shell(case.spec.command, *case.spec.args)} </dev/null"
     return finding("HF-STDOUT-NOISE", words, text, command, detail=noise)
 
 
 class ToolsCheck(Check):
-    """What tools it has, and whether clients can use them."""
+    """Which tools it has, and whether clients can use them."""
 
     id: ClassVar[str] = "tools"
     looks_at: ClassVar[str] = "whether it lists its tools, with names and schemas that clients accept"
@@ -114,8 +114,8 @@ class ToolsCheck(Check):
         "HF-TOOLS-SCHEMA",
     )
 
-    async def look(self, case: Case) -> Seen:
-        """Look at what the handshake's connection listed."""
+    async def look(self, case: Case) -> Observation:
+        """Check the listing of the handshake's connection."""
         seen = case.learned.probe
         assert seen is not None  # noqa: S101 - `handshake` made it
         if seen.evidence is not None:
@@ -124,15 +124,17 @@ class ToolsCheck(Check):
         listed = {name: raw for name, raw in offered if is_shown(name, case.spec.tools)}
         count = f"{len(listed)} tool{'' if len(listed) == 1 else 's'} listed in {seen.listing_seconds:.2f} s"
         if not offered:
-            return Seen(count, (_none(other_offers=bool(seen.listing and len(seen.listing) > 1)),))
+            return Observation(count, (_none(other_offers=bool(seen.listing and len(seen.listing) > 1)),))
         if not listed:
-            return Seen(count, (_hidden(case, len(offered)),))
-        return Seen(count, tuple(_faults(case, [name for name, _ in offered if name in listed], listed)))
+            return Observation(count, (_hidden(case, len(offered)),))
+        return Observation(count, tuple(_faults(case, [name for name, _ in offered if name in listed], listed)))
 
 
 def _none(*, other_offers: bool) -> Finding:
     words = "it lists no tools" + (", only prompts or resources" if other_offers else "")
-    text = "if it should have some, compare its arguments and credentials with its documentation; this shows them"
+    text = (
+        "if it should have tools, compare its arguments and credentials with its documentation; this command shows them"
+    )
     return finding("HF-TOOLS-NONE", words, text, "holdfast config show")
 
 
@@ -144,10 +146,10 @@ def _hidden(case: Case, count: int) -> Finding:
 
 def _faults(case: Case, names: list[str], listed: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        words = f"more than one tool is called {_some(twice)}"
+        words = f"more than one tool is named {_some(twice)}"
         yield _at_fault(case, "HF-TOOLS-DUPLICATE", words, twice)
     if odd := [name for name in listed if not _ACCEPTED_NAME.fullmatch(name)]:
-        words = f"clients accept letters, digits, _ and -, 64 at the most, as a tool's name; not {_some(odd)}"
+        words = f"clients accept tool names of at most 64 letters, digits, _ and -; not {_some(odd)}"
         yield _at_fault(case, "HF-TOOLS-NAME", words, odd)
     invalid = {name: why for name, raw in listed.items() if (why := _schema_fault(raw))}
     if invalid:
@@ -157,7 +159,7 @@ def _faults(case: Case, names: list[str], listed: Mapping[str, Mapping[str, Any]
 
 
 def _at_fault(case: Case, code: str, words: str, names: list[str]) -> Finding:
-    text = "a fault of the server's own: tell its authors; until then, hide what cannot be used"
+    text = "this is a bug in the server: report it to its authors; until it is fixed, hide these tools"
     return finding(code, words, text, edits=(case.edit("tools.exclude", names),))
 
 
@@ -167,7 +169,7 @@ def _some(names: list[str]) -> str:
 
 
 def _schema_fault(raw: Mapping[str, Any]) -> str:
-    """Why a tool's schema is not one; empty if it is."""
+    """Why a tool's schema is invalid; empty if it is valid."""
     for key in ("inputSchema", "outputSchema"):
         schema = raw.get(key)
         if schema is None:

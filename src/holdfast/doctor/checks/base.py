@@ -1,4 +1,4 @@
-"""What a check is: an id, what it looks at, which checks it needs, which codes it can find, and the look itself."""
+"""The base classes of checks: an id, a description, the checks it needs, the codes it finds, the check itself."""
 
 from __future__ import annotations
 
@@ -12,58 +12,58 @@ from holdfast.config.reading import Reading
 from holdfast.doctor.case import Case
 from holdfast.doctor.findings import Finding
 
-__all__ = ["Check", "Seen", "Whole", "WholeCheck", "found"]
+__all__ = ["Check", "GlobalCheck", "GlobalContext", "Observation", "found"]
 
 
-class Seen(NamedTuple):
-    """What a check saw, in a few words, and what it found amiss."""
+class Observation(NamedTuple):
+    """What a check saw, in short, and its findings."""
 
     words: str = ""
     findings: tuple[Finding, ...] = ()
 
 
-def found(*findings: Finding) -> Seen:
-    """Something is amiss."""
-    return Seen("; ".join(one.words for one in findings), findings)
+def found(*findings: Finding) -> Observation:
+    """The observation of a check with findings."""
+    return Observation("; ".join(one.words for one in findings), findings)
 
 
 class _Described(ABC):
     id: ClassVar[str]
     looks_at: ClassVar[str]
     finds: ClassVar[tuple[str, ...]]
-    """The codes that it can find."""
+    """The codes of its findings."""
 
 
 class Check(_Described):
-    """One look at one server."""
+    """A check of one server."""
 
     needs: ClassVar[tuple[str, ...]] = ()
-    """Checks that must not have failed; else this one is skipped, and says so."""
+    """Checks that must have passed. Otherwise this one is skipped."""
     transports: ClassVar[tuple[str, ...]] = ("stdio", "http", "sse", "")
     within: ClassVar[float | None] = None
-    """Seconds that it may take at the most; None for as long as the server has left."""
+    """The longest time in seconds; None for the time that is left for the server."""
 
     def applies(self, case: Case) -> bool:
-        """Whether there is anything to look at."""
+        """Whether the check applies to this server."""
         return case.transport in self.transports
 
     @abstractmethod
-    async def look(self, case: Case) -> Seen:
-        """Look. Whatever is raised is a finding of its own."""
+    async def look(self, case: Case) -> Observation:
+        """Run the check. An exception becomes a finding."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Whole:
-    """What concerns no single server."""
+class GlobalContext:
+    """What checks use that concern no single server."""
 
     reading: Reading
     store: TokenStore
     state_file: Path | None
 
 
-class WholeCheck(_Described):
-    """One look at what concerns no single server."""
+class GlobalCheck(_Described):
+    """A check that concerns no single server."""
 
     @abstractmethod
-    async def look(self, whole: Whole) -> Seen:
-        """Look. Whatever is raised is a finding of its own."""
+    async def look(self, whole: GlobalContext) -> Observation:
+        """Run the check. An exception becomes a finding."""

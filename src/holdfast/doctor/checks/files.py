@@ -1,4 +1,4 @@
-"""What lies on the disk and concerns no single server: who may read it, and whether it is whole."""
+"""Checks of files: who can read them, and whether they are damaged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from holdfast.config.definition import Definition
 from holdfast.config.secrets import looks_secret
-from holdfast.doctor.checks.base import Seen, Whole, WholeCheck
+from holdfast.doctor.checks.base import GlobalCheck, GlobalContext, Observation
 from holdfast.doctor.findings import Finding, finding, shell
 
 __all__ = ["FilesCheck", "StateCheck", "TokensCheck"]
@@ -22,20 +22,20 @@ __all__ = ["FilesCheck", "StateCheck", "TokensCheck"]
 _OTHERS = stat.S_IRGRP | stat.S_IROTH
 
 
-class FilesCheck(WholeCheck):
-    """Whether others can read the secrets in the configuration."""
+class FilesCheck(GlobalCheck):
+    """Whether other users can read secrets in the configuration."""
 
     id: ClassVar[str] = "files"
-    looks_at: ClassVar[str] = "whether files with credentials in them can be read by other users"
+    looks_at: ClassVar[str] = "whether other users can read files with credentials"
     finds: ClassVar[tuple[str, ...]] = ("HF-FILE-READABLE",)
 
-    async def look(self, whole: Whole) -> Seen:
-        """Look at the mode of each file that holds a credential in plain text."""
+    async def look(self, whole: GlobalContext) -> Observation:
+        """Check the mode of each file with a credential in plain text."""
         files = dict.fromkeys([*_with_secrets(whole), *([whole.store.file] if whole.store.exposed else [])])
-        return Seen("", tuple(_readable(file) for file in files if _others_may_read(file)))
+        return Observation("", tuple(_readable(file) for file in files if _others_may_read(file)))
 
 
-def _with_secrets(whole: Whole) -> Iterator[Path]:
+def _with_secrets(whole: GlobalContext) -> Iterator[Path]:
     source = whole.reading.config.source
     for definition in whole.reading.definitions:
         if source is not None and _writes_secret(definition):
@@ -45,7 +45,7 @@ def _with_secrets(whole: Whole) -> Iterator[Path]:
 
 
 def _writes_secret(definition: Definition) -> bool:
-    """Whether a credential stands in the file itself, and not in a variable that the file names."""
+    """Whether a credential is in the file itself, not in a variable that the file names."""
     for section in ("env", "headers"):
         values = definition.given.get(section)
         for name in values if isinstance(values, dict) else ():
@@ -63,32 +63,34 @@ def _others_may_read(file: Path) -> bool:
 
 def _readable(file: Path) -> Finding:
     mode = stat.S_IMODE(file.stat().st_mode)
-    words = f"{file} holds credentials, and other users may read it (its mode is {mode:o})"
-    text = "take that right away; `holdfast doctor --fix` does the same"
+    words = f"{file} contains credentials, and other users can read it (mode {mode:o})"
+    text = "make it readable only by you; `holdfast doctor --fix` does the same"
     return finding("HF-FILE-READABLE", words, text, shell("chmod", "600", str(file)), repair="chmod", target=str(file))
 
 
-class TokensCheck(WholeCheck):
-    """Whether the token store is whole."""
+class TokensCheck(GlobalCheck):
+    """Whether the token store is intact."""
 
     id: ClassVar[str] = "tokens"
-    looks_at: ClassVar[str] = "whether the file that keeps logins is whole"
+    looks_at: ClassVar[str] = "whether the file with the logins is intact"
     finds: ClassVar[tuple[str, ...]] = ("HF-TOKENS-CORRUPT",)
 
-    async def look(self, whole: Whole) -> Seen:
-        """Read it as the store does, but leave it where it is."""
+    async def look(self, whole: GlobalContext) -> Observation:
+        """Read it as the store does, without moving it."""
         file = whole.store.file
         fault = await anyio.to_thread.run_sync(_not_a_store, file, abandon_on_cancel=True)
         if not fault:
-            return Seen(str(file) if file.exists() else "")
+            return Observation(str(file) if file.exists() else "")
         words = f"the token store {file} is damaged ({fault}): no login can be read from it"
-        text = "set it aside and log in again; `holdfast doctor --fix` does the first, and deletes nothing"
+        text = "set it aside and log in again; `holdfast doctor --fix` sets it aside and deletes nothing"
         aside = shell("mv", str(file), f"{file}.corrupt")
-        return Seen("", (finding("HF-TOKENS-CORRUPT", words, text, aside, repair="set_aside", target=str(file)),))
+        return Observation(
+            "", (finding("HF-TOKENS-CORRUPT", words, text, aside, repair="set_aside", target=str(file)),)
+        )
 
 
 def _not_a_store(file: Path) -> str:
-    """What is wrong with it; empty if nothing is, or if it cannot be looked at."""
+    """Why it is damaged; empty if it is intact or cannot be read."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
         return "" if isinstance(document["version"], int) and isinstance(document["grants"], list) else "other fields"
@@ -98,29 +100,29 @@ def _not_a_store(file: Path) -> str:
         return type(exc).__name__
 
 
-class StateCheck(WholeCheck):
-    """Whether the hub's state file is whole."""
+class StateCheck(GlobalCheck):
+    """Whether the hub's state file is intact."""
 
     id: ClassVar[str] = "state"
-    looks_at: ClassVar[str] = "whether the file that keeps the hub's last listings is whole"
+    looks_at: ClassVar[str] = "whether the file with the hub's last listings is intact"
     finds: ClassVar[tuple[str, ...]] = ("HF-STATE-CORRUPT",)
 
-    async def look(self, whole: Whole) -> Seen:
-        """Let SQLite look at every page of it."""
+    async def look(self, whole: GlobalContext) -> Observation:
+        """Let SQLite check every page."""
         file = whole.state_file
         if file is None or not file.exists():
-            return Seen()
+            return Observation()
         fault = await anyio.to_thread.run_sync(_fault, file, abandon_on_cancel=True)
         if not fault:
-            return Seen(str(file))
-        words = f"the hub's state file {file} is damaged ({fault}): tools of the last run are not listed at its start"
-        text = "set it aside, a new one is written; `holdfast doctor --fix` does the same"
+            return Observation(str(file))
+        words = f"the hub's state file {file} is damaged ({fault}): the hub cannot list the tools of its last run"
+        text = "set it aside; the hub writes a new one; `holdfast doctor --fix` does the same"
         aside = shell("mv", str(file), f"{file}.corrupt")
-        return Seen("", (finding("HF-STATE-CORRUPT", words, text, aside, repair="set_aside", target=str(file)),))
+        return Observation("", (finding("HF-STATE-CORRUPT", words, text, aside, repair="set_aside", target=str(file)),))
 
 
 def _fault(file: Path) -> str:
-    """What is wrong with it; empty if nothing is, or if another process has it."""
+    """Why it is damaged; empty if it is intact or locked by another process."""
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)) as database:
             (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()

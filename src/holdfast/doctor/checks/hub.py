@@ -1,4 +1,4 @@
-"""The same server in a running hub: whether it says the same, and why it may not."""
+"""Compares the examination of a server with its state in a running hub."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from holdfast.control.models import Server
 from holdfast.doctor.case import Case
-from holdfast.doctor.checks.base import Check, Seen
+from holdfast.doctor.checks.base import Check, Observation
 from holdfast.doctor.findings import finding, shell
 from holdfast.doctor.report import LiveState
 
@@ -14,31 +14,31 @@ __all__ = ["HubCheck"]
 
 
 class HubCheck(Check):
-    """How a running hub has this server."""
+    """The state of this server in a running hub."""
 
     id: ClassVar[str] = "hub"
-    looks_at: ClassVar[str] = "how a running hub has this server, and why it may differ from what was seen here"
+    looks_at: ClassVar[str] = "the server's state in a running hub, and why it may differ from this examination"
     finds: ClassVar[tuple[str, ...]] = ("HF-HUB-DIFFERS",)
 
     def applies(self, case: Case) -> bool:
-        """Only where a hub runs with this configuration."""
+        """Only if a running hub serves this configuration."""
         return case.tools.hub is not None
 
-    async def look(self, case: Case) -> Seen:
-        """Put the hub's view beside ours."""
+    async def look(self, case: Case) -> Observation:
+        """Compare the hub's state with this examination."""
         hub = case.tools.hub
         server = await hub.server(case.id) if hub is not None else None
         if server is None:
-            return Seen("the hub does not have it")
+            return Observation("the hub does not have this server")
         difference, command = _difference(server, failed=case.learned.failed)
         live = case.learned.live = _live(server, difference)
         seen = f"{live.state}, breaker {live.breaker}"
         if live.retry_in is not None:
             seen += f", tries again in {live.retry_in:.0f} s"
         if not difference:
-            return Seen(seen)
-        text = "nothing need be done if they agree in a moment; else make the hub try now"
-        return Seen(seen, (finding("HF-HUB-DIFFERS", difference, text, command),))
+            return Observation(seen)
+        text = "wait a moment; if they still differ, make the hub try now"
+        return Observation(seen, (finding("HF-HUB-DIFFERS", difference, text, command),))
 
 
 def _live(server: Server, difference: str) -> LiveState:
@@ -55,22 +55,22 @@ def _live(server: Server, difference: str) -> LiveState:
 
 
 def _difference(server: Server, *, failed: bool) -> tuple[str, str]:
-    """How the hub and this examination differ, in words, and what makes the hub look again; empty where they do not."""
+    """How the hub and this examination differ, and the command that makes the hub try again; empty if they agree."""
     again = shell("holdfast", "reconnect", server.id)
     reason = f": {server.reason}" if server.reason else ""
     match server.status, failed:
         case ("available", True):
             words = (
-                "the hub's connection still stands, while a new one fails: the server went away or changed just now, "
+                "the hub is still connected, but a new connection fails: the server stopped or changed just now, "
                 "or the hub was started with another environment (PATH, variables, proxy)"
             )
             return words, again
         case ("disabled", False):
-            return "it is well, and switched off in the hub", shell("holdfast", "enable", server.id)
+            return "it works, but it is disabled in the hub", shell("holdfast", "enable", server.id)
         case ("transient" | "permanent" | "denied", False):
             words = (
-                f"it is well now, and {server.state.replace('_', ' ')} in the hub{reason}. The hub has not tried again "
-                "since it came back, or was started with another environment (PATH, variables, proxy, login)"
+                f"it works now, but it is {server.state.replace('_', ' ')} in the hub{reason}. The hub has not "
+                "tried again yet, or was started with another environment (PATH, variables, proxy, login)"
             )
             return words, again
     return "", ""

@@ -1,4 +1,4 @@
-"""What can be seen without leaving this machine: the definition, and the command."""
+"""Checks that need no network: the definition, and the command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar, cast
 from holdfast.config.spec import BadServer
 from holdfast.core.evidence import CommandUnusable
 from holdfast.doctor.case import Case
-from holdfast.doctor.checks.base import Check, Seen, found
+from holdfast.doctor.checks.base import Check, Observation, found
 from holdfast.doctor.diagnosis.commands import missing_interpreter, unusable
 from holdfast.doctor.findings import Finding, ask_for, finding
 from holdfast.doctor.reading import problem_finding
@@ -19,17 +19,17 @@ __all__ = ["CommandCheck", "DefinitionCheck"]
 
 
 class DefinitionCheck(Check):
-    """Whether the definition can be used, and every input that it lacks."""
+    """Whether the definition can be used, and every missing variable."""
 
     id: ClassVar[str] = "definition"
-    looks_at: ClassVar[str] = "whether its definition can be used, and every variable that is missing"
+    looks_at: ClassVar[str] = "whether its definition can be used, and every missing variable"
     finds: ClassVar[tuple[str, ...]] = ("HF-DEFINITION", "HF-VARIABLE")
 
-    async def look(self, case: Case) -> Seen:
-        """Everything that is wrong, not only the first."""
+    async def look(self, case: Case) -> Observation:
+        """Report every problem, not only the first."""
         server = case.server
         if not isinstance(server, BadServer):
-            return Seen(case.places.label(case.definition.path))
+            return Observation(case.source_map.label(case.definition.path))
         missing = {problem.variable: problem for problem in reversed(server.problems) if problem.variable}
         others = [problem for problem in server.problems if not problem.variable]
         variables = [_missing_variable(problem) for problem in reversed(missing.values())]
@@ -38,7 +38,10 @@ class DefinitionCheck(Check):
 
 def _missing_variable(problem: Problem) -> Finding:
     name = problem.variable
-    text = f"export it where Holdfast is started (this waits for you to paste it), or write a default: ${{{name}:-…}}"
+    text = (
+        f"export it in the shell that starts Holdfast (this command waits for you to paste it), "
+        f"or write a default: ${{{name}:-…}}"
+    )
     return finding("HF-VARIABLE", str(problem), text, ask_for(name))
 
 
@@ -46,7 +49,7 @@ class CommandCheck(Check):
     """Whether the command can be started."""
 
     id: ClassVar[str] = "command"
-    looks_at: ClassVar[str] = "whether its command is there and may be run"
+    looks_at: ClassVar[str] = "whether its command exists and can be executed"
     needs: ClassVar[tuple[str, ...]] = ("definition",)
     transports: ClassVar[tuple[str, ...]] = ("stdio",)
     finds: ClassVar[tuple[str, ...]] = (
@@ -56,12 +59,12 @@ class CommandCheck(Check):
         "HF-COMMAND-INTERPRETER",
     )
 
-    async def look(self, case: Case) -> Seen:
-        """Look it up as the runtime does."""
+    async def look(self, case: Case) -> Observation:
+        """Find it as the hub does."""
         try:
             program = find_program(case.spec, environment_of(case.spec))
         except ServerFailure as failure:
             return found(unusable(case, cast("CommandUnusable", failure.evidence)))
         case.learned.program = program
         interpreter = missing_interpreter(case)
-        return found(interpreter) if interpreter is not None else Seen(str(Path(program)))
+        return found(interpreter) if interpreter is not None else Observation(str(Path(program)))

@@ -1,4 +1,4 @@
-"""The way to a server over the network: its name, its port, its certificate."""
+"""Checks of the network route to a server: its host name, its port, its certificate."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from anyio.streams.tls import TLSAttribute, TLSStream
 
 from holdfast.core.evidence import Evidence, TimedOut, TlsFailure, TlsFault
 from holdfast.doctor.case import Case
-from holdfast.doctor.checks.base import Check, Seen, found
+from holdfast.doctor.checks.base import Check, Observation, found
 from holdfast.doctor.diagnosis import network, tls
-from holdfast.doctor.diagnosis.diagnose import way_failed
+from holdfast.doctor.diagnosis.diagnose import route_failed
 from holdfast.doctor.findings import finding
-from holdfast.doctor.way import Way, way_to
+from holdfast.doctor.way import Route, route_to
 from holdfast.wire.http_client import CONNECT_SECONDS, ssl_context
 from holdfast.wire.network import evidence_of
 
@@ -26,39 +26,39 @@ _ANSWERED_NO = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socke
 
 
 SUSPICIOUS_SECONDS = 1.0
-"""A port that says nothing to a TLS handshake for so long may wait for something else."""
+"""After this long without an answer to the TLS handshake, the port may speak another protocol."""
 
 
 class NameCheck(Check):
     """Whether the host in its URL has an address."""
 
     id: ClassVar[str] = "name"
-    looks_at: ClassVar[str] = "whether the host in its URL, or the proxy on the way, has an address"
+    looks_at: ClassVar[str] = "whether the host in its URL, or of the proxy, has an address"
     needs: ClassVar[tuple[str, ...]] = ("definition",)
     transports: ClassVar[tuple[str, ...]] = _OVER_NETWORK
     finds: ClassVar[tuple[str, ...]] = ("HF-DNS-NAME", "HF-DNS-SERVER", "HF-PROXY-DOWN")
 
-    async def look(self, case: Case) -> Seen:
+    async def look(self, case: Case) -> Observation:
         """Resolve it."""
-        way = case.learned.way = way_to(case.spec.url)
-        if way is None:
+        route = case.learned.route = route_to(case.spec.url)
+        if route is None:
             text = "write it as http://host:port/path"
             return found(
                 finding("HF-DEFINITION", "its URL names no host", text, edits=case.url_edit("http://host/mcp"))
             )
         try:
             with anyio.fail_after(case.left):
-                case.learned.addresses = await case.tools.resolve(way.host, way.port)
+                case.learned.addresses = await case.tools.resolve(route.host, route.port)
         except TimeoutError:
-            return found(network.no_address(case, way, exists=True))
+            return found(network.no_address(case, route, exists=True))
         except socket.gaierror as exc:
-            return found(network.no_address(case, way, exists=exc.errno not in _ANSWERED_NO))
-        by = f" (the proxy of {way.variable})" if way.proxy else ""
-        return Seen(f"{way.host} is {', '.join(case.learned.addresses[:3])}{by}")
+            return found(network.no_address(case, route, exists=exc.errno not in _ANSWERED_NO))
+        by = f" (the proxy of {route.variable})" if route.proxy else ""
+        return Observation(f"{route.host} is {', '.join(case.learned.addresses[:3])}{by}")
 
 
 class PortCheck(Check):
-    """Whether anything listens there."""
+    """Whether the port accepts connections."""
 
     id: ClassVar[str] = "port"
     looks_at: ClassVar[str] = "whether its port, or the proxy's, accepts a connection"
@@ -66,18 +66,18 @@ class PortCheck(Check):
     transports: ClassVar[tuple[str, ...]] = _OVER_NETWORK
     finds: ClassVar[tuple[str, ...]] = ("HF-REFUSED", "HF-FILTERED", "HF-UNREACHABLE", "HF-PROXY-DOWN")
 
-    async def look(self, case: Case) -> Seen:
-        """Connect to all its addresses at once: one that accepts is enough."""
-        way = case.learned.way
-        assert way is not None  # noqa: S101 - `name` found it
+    async def look(self, case: Case) -> Observation:
+        """Connect to all its addresses at the same time. One that accepts is enough."""
+        route = case.learned.route
+        assert route is not None  # noqa: S101 - `name` found it
         patience = min(CONNECT_SECONDS, case.left)
         failures: list[Evidence] = []
         with anyio.move_on_after(patience):
-            accepted = await _any_accepts(case.learned.addresses, way.port, failures)
+            accepted = await _any_accepts(case.learned.addresses, route.port, failures)
             if accepted:
-                return Seen(f"{accepted} port {way.port} accepts connections")
-            return found(way_failed(case, way, failures[0], after=0.0))
-        return found(network.filtered(case, way, round(patience, 1)))
+                return Observation(f"{accepted} port {route.port} accepts connections")
+            return found(route_failed(case, route, failures[0], after=0.0))
+        return found(network.filtered(case, route, round(patience, 1)))
 
 
 async def _any_accepts(addresses: tuple[str, ...], port: int, failures: list[Evidence]) -> str:
@@ -120,36 +120,36 @@ class TlsCheck(Check):
     )
 
     def applies(self, case: Case) -> bool:
-        """Beyond a proxy the handshake shows it."""
+        """Behind a proxy, the handshake check covers TLS."""
         return super().applies(case) and case.spec.url.lower().startswith("https:") and not case.beyond_proxy
 
-    async def look(self, case: Case) -> Seen:
-        """Shake hands, trusting whom the runtime trusts."""
-        way = case.learned.way
-        assert way is not None  # noqa: S101 - `name` found it
+    async def look(self, case: Case) -> Observation:
+        """Make a TLS handshake with the certificates that the hub trusts."""
+        route = case.learned.route
+        assert route is not None  # noqa: S101 - `name` found it
         patience = min(CONNECT_SECONDS, case.left)
-        seen = await _shaken(way, patience)
+        seen = await _handshake(route, patience)
         if isinstance(seen, TlsFailure):
-            return found(await tls.unverified(case, way, seen))
+            return found(await tls.unverified(case, route, seen))
         if isinstance(seen, TimedOut):
-            return found(await tls.no_handshake(case, way, after=patience))
-        return Seen(seen if isinstance(seen, str) else "the handshake will tell")
+            return found(await tls.no_handshake(case, route, after=patience))
+        return Observation(seen if isinstance(seen, str) else "the handshake check shows more")
 
 
-async def _shaken(way: Way, patience: float) -> str | Evidence | None:
-    """The TLS version, or what was seen instead; a port that is silent but speaks plain HTTP is not waited for."""
+async def _handshake(route: Route, patience: float) -> str | Evidence | None:
+    """The TLS version or the evidence of a failure. A silent port that speaks plain HTTP ends the wait."""
     result: list[str | Evidence | None] = []
 
     async def shake() -> None:
         try:
-            result.append(await _shake_hands(way))
+            result.append(await _tls_version(route))
         except (ssl.SSLError, OSError, anyio.BrokenResourceError, anyio.EndOfStream) as exc:
             result.append(evidence_of(exc, doing="the TLS handshake"))
         tasks.cancel_scope.cancel()
 
     async def suspect() -> None:
         await anyio.sleep(SUSPICIOUS_SECONDS)
-        if await tls.speaks_plain_http(way):
+        if await tls.speaks_plain_http(route):
             result.append(TlsFailure(fault=TlsFault.HANDSHAKE))
             tasks.cancel_scope.cancel()
 
@@ -160,8 +160,8 @@ async def _shaken(way: Way, patience: float) -> str | Evidence | None:
     return result[0] if result else TimedOut(doing="the TLS handshake", after=patience)
 
 
-async def _shake_hands(way: Way) -> str:
-    async with await anyio.connect_tcp(way.host, way.port) as tcp:
-        stream = await TLSStream.wrap(tcp, hostname=way.host, ssl_context=ssl_context(), standard_compatible=False)
+async def _tls_version(route: Route) -> str:
+    async with await anyio.connect_tcp(route.host, route.port) as tcp:
+        stream = await TLSStream.wrap(tcp, hostname=route.host, ssl_context=ssl_context(), standard_compatible=False)
         version = stream.extra(TLSAttribute.tls_version)  # noqa: S610 - no database is near
         return f"{version}, certificate valid"

@@ -1,7 +1,7 @@
-"""Every code that a finding can have: what it means, what causes it, what cures it.
+"""Every code of a finding: what it means, what causes it, how to fix it.
 
-A code is for ever: its words may be bettered, its meaning may not change, and one that is no longer found is
-not given to something else. ``doctor explain`` and the reference page are made from here.
+A code is stable: its text may improve, its meaning does not change, and a retired code is not used again.
+``doctor explain`` and the reference page are generated from this table.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ __all__ = ["CODES", "GROUPS", "Code", "Severity"]
 GROUPS = {
     "The configuration": CONFIGURATION,
     "A command and its process": COMMAND,
-    "The way there": NETWORK,
+    "The network": NETWORK,
     "TLS": TLS,
-    "Who may use it": ACCESS,
-    "What answers": ANSWER,
+    "Authorization": ACCESS,
+    "The server's answer": ANSWER,
     "Its tools": TOOLS,
-    "Anything else": OTHER,
+    "Other": OTHER,
 }
-"""Every code, in the order in which a server is looked at, under headings for people."""
+"""Every code, in the order of the checks, under headings."""
 
 CODES = {code.id: code for group in GROUPS.values() for code in group}

@@ -1,5 +1,5 @@
-"""What a dial showed becomes a finding: which of the things that look alike it was, and what to do about it.
+"""Turns the evidence of a dial into a finding.
 
-The kind of evidence decides; a second look, where one is needed to tell two things apart, stays within the
-server's own deadline and sends credentials nowhere that the definition does not.
+The type of evidence decides. Where two causes look alike, a second connection tells them apart; it keeps the
+server's deadline and sends credentials only where the definition sends them.
 """

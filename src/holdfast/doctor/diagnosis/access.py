@@ -1,4 +1,4 @@
-"""401 and 403: who was refused what, and what would change it."""
+"""Findings for 401 and 403: what was denied, and what would change it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["authorization_outage", "forbidden", "is_outage", "unauthorized"]
 
 _DESCRIPTION = re.compile(r'error_description="([^"]*)"')
 
-ENVOY_KNOB = "the ext_authz filter's `grpc_service.timeout` or `http_service.server_uri.timeout`: 10s"
-AGENTGATEWAY_KNOB = (
+ENVOY_SETTING = "the ext_authz filter's `grpc_service.timeout` or `http_service.server_uri.timeout`: 10s"
+AGENTGATEWAY_SETTING = (
     "`extAuthz.timeout: 10s` up to version 0.12, `extAuthz.policies.http.requestTimeout: 10s` from 1.0 on"
 )
 
@@ -43,7 +43,7 @@ async def unauthorized(case: Case, seen: HttpStatus) -> Finding:
     if "expired" in said.lower():
         return _replace(case, "HF-AUTH-EXPIRED", f"the server says that its token has expired ({said})")
     if "audience" in said.lower():
-        return _replace(case, "HF-AUTH-AUDIENCE", f"the server says that its token is for another ({said})")
+        return _replace(case, "HF-AUTH-AUDIENCE", f"the server says that its token is for another server ({said})")
     words = "the server does not accept the credentials in its `headers` (HTTP 401)"
     return _replace(case, "HF-AUTH-REJECTED", words + (f": {said}" if said else ""))
 
@@ -51,14 +51,14 @@ async def unauthorized(case: Case, seen: HttpStatus) -> Finding:
 async def _login(case: Case, challenge: Challenge, login: Login) -> Finding:
     if challenge.wants_scope:
         return login_scope(challenge, login)
-    # Many servers that take a key and know no logins challenge with `Bearer` all the same.
+    # Many servers that accept only a key also send a `Bearer` challenge.
     if login.state is LoginState.NONE and not challenge.resource_metadata and case.spec.oauth == OAuthSettings():
         return _needed(case, login)
     return await login_wanted(case, challenge, login)
 
 
 def forbidden(case: Case, seen: HttpStatus) -> Finding:
-    """The finding for a 403 that is no outage."""
+    """The finding for a 403 that is not an outage."""
     challenge = read_challenge(_challenge(seen))
     if challenge.wants_scope:
         return login_scope(challenge, seen.login) if seen.login is not None else _scope(case, challenge)
@@ -66,24 +66,26 @@ def forbidden(case: Case, seen: HttpStatus) -> Finding:
     if not body or body == "external authorization failed":
         return _unclear(case, body)
     who = "your credentials are" if seen.credentials_sent else "a request without credentials is"
-    text = "ask whoever runs the server, or the gateway before it, for access; then this is well"
+    text = "ask the operator of the server, or of the gateway in front of it, for access; then this succeeds"
     words = f"access was denied: {who} not allowed to use it (HTTP 403: {body})"
     return finding("HF-DENIED", words, text, shell("holdfast", "doctor", case.id))
 
 
 def is_outage(seen: HttpStatus) -> bool:
-    """Whether a gateway says that its authorization service was out: also where it gives that a status of its own."""
+    """Whether a gateway reports an outage of its authorization service, also with a status other than 403."""
     return seen.status in (403, 500, 502, 503, 504) and is_outage_body(seen.body)
 
 
 def authorization_outage(case: Case, seen: HttpStatus) -> Finding:
-    """The finding for a gateway that could not ask."""
+    """The finding for a gateway that could not reach its authorization service."""
     body = " ".join(seen.body.split())
-    words = f"the gateway could not complete its authorization check (HTTP {seen.status}: {body}): no denial"
+    words = f"the gateway could not complete its authorization check (HTTP {seen.status}: {body}); this is not a denial"
     if _is_envoy(seen):
-        text = f"raise the gateway's authorization timeout: {ENVOY_KNOB}; then this is well"
+        text = f"raise the gateway's authorization timeout: {ENVOY_SETTING}; then this succeeds"
         return finding("HF-AUTH-OUTAGE", words, text, shell("holdfast", "doctor", case.id))
-    text = f"raise the gateway's authorization timeout: {AGENTGATEWAY_KNOB}; this writes such a configuration"
+    text = (
+        f"raise the gateway's authorization timeout: {AGENTGATEWAY_SETTING}; this command writes such a configuration"
+    )
     return finding("HF-AUTH-OUTAGE", words, text, "holdfast gateway render --ext-auth-timeout 10s")
 
 
@@ -96,8 +98,8 @@ def _unclear(case: Case, body: str) -> Finding:
     )
     words = f"access was denied (HTTP 403{f': {body}' if body else ', no reason given'})"
     text = (
-        f"ask for access; if everyone is refused, {gateway} may hide an authorization outage behind this 403: "
-        f"set {switch}, and raise its timeout ({AGENTGATEWAY_KNOB if body else ENVOY_KNOB})"
+        f"ask for access; if every user is denied, {gateway} may report an authorization outage as this 403: "
+        f"set {switch}, and raise its timeout ({AGENTGATEWAY_SETTING if body else ENVOY_SETTING})"
     )
     return finding("HF-DENIED-UNCLEAR", words, text, shell("holdfast", "doctor", case.id))
 
@@ -108,7 +110,7 @@ def _needed(case: Case, login: Login | None = None) -> Finding:
     return finding(
         "HF-AUTH-NEEDED",
         "the server asks for credentials and none are configured (HTTP 401)",
-        f"put its token into a variable (this waits for you to paste it) and name that in the definition{instead}",
+        f"put its token into a variable (this command waits for you to paste it) and use it in the definition{instead}",
         ask_for(name),
         edits=(case.edit("headers.Authorization", f"Bearer ${{env:{name}}}"),),
     )
@@ -117,17 +119,17 @@ def _needed(case: Case, login: Login | None = None) -> Finding:
 def _replace(case: Case, code: str, words: str, *, kind: str = "a new token") -> Finding:
     variables = case.definition.expansion.sources((*case.definition.path, "headers"))
     if variables:
-        text = f"get {kind} and put it into {variables[0]} (this waits for you to paste it)"
+        text = f"get {kind} and put it into {variables[0]} (this command waits for you to paste it)"
         return finding(code, words, text, ask_for(variables[0]))
     name = _variable_for(case.id)
-    text = f"get {kind}, put it into a variable (this waits for you to paste it), and name that in the definition"
+    text = f"get {kind}, put it into a variable (this command waits for you to paste it), and use it in the definition"
     edits = (case.edit("headers.Authorization", f"Bearer ${{env:{name}}}"),)
     return finding(code, words, text, ask_for(name), edits=edits)
 
 
 def _scope(case: Case, challenge: Challenge) -> Finding:
     scope = " ".join(challenge.scope)
-    words = f"its token lacks {f'the scope `{scope}`' if scope else 'a scope'}, which the server wants"
+    words = f"its token lacks {f'the scope `{scope}`' if scope else 'a scope'}, which the server requires"
     return _replace(case, "HF-AUTH-SCOPE", words, kind=f"a token with {scope or 'that scope'}")
 
 

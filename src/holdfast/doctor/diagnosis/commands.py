@@ -1,4 +1,4 @@
-"""A command that cannot be started: what is missing, and what has it."""
+"""Findings for a command that cannot be started: what is missing, and how to install it."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ PACKAGES: Mapping[str, tuple[str, str]] = {
     "python": ("Python", "https://www.python.org/downloads/"),
     "python3": ("Python", "https://www.python.org/downloads/"),
 }
-"""Commands that servers are often started with: what has each, and where that is had."""
+"""Commands that often start servers: the package that contains each, and its download page."""
 
 INSTALLERS: Mapping[str, str] = {"uv": "python3 -m pip install --user uv", "pipx": "python3 -m pip install --user pipx"}
-"""What installs a package with what is mostly there already."""
+"""Commands that install a package with a Python that most machines have."""
 
 STANDS_FOR = {"python": "python3", "python3": "python", "pip": "pip3", "nodejs": "node"}
-"""Programs that go by another name on some systems."""
+"""Programs that have another name on some systems."""
 
 
 RUNNERS = {".py": "python3", ".js": "node", ".mjs": "node", ".cjs": "node", ".rb": "ruby", ".pl": "perl"}
-"""Which program runs a script of that kind; a shell runs all others."""
+"""The program that runs a script, by suffix; a shell runs all others."""
 
 
 def unusable(case: Case, seen: CommandUnusable) -> Finding:
@@ -52,15 +52,15 @@ def unusable(case: Case, seen: CommandUnusable) -> Finding:
         case CommandFault.NOT_EXECUTABLE:
             return finding(
                 "HF-COMMAND-RUN-BIT",
-                f"`{seen.command}` is there, but may not be executed",
-                "give it the run bit",
+                f"`{seen.command}` exists, but it is not executable",
+                "make it executable",
                 shell("chmod", "+x", _path(case)),
             )
         case CommandFault.BAD_DIRECTORY:
             return finding(
                 "HF-COMMAND-FOLDER",
-                f"the folder that `{seen.command}` is to run in does not exist: {case.spec.cwd}",
-                "make it, or correct `cwd` in the definition",
+                f"the working folder of `{seen.command}` does not exist: {case.spec.cwd}",
+                "create it, or correct `cwd` in the definition",
                 shell("mkdir", "-p", str(case.spec.cwd)),
             )
         case CommandFault.BAD_FORMAT:
@@ -69,13 +69,13 @@ def unusable(case: Case, seen: CommandUnusable) -> Finding:
             return finding(
                 "HF-COMMAND-START",
                 f"`{seen.command}` could not be started: {seen.detail or 'the system does not say why'}",
-                "start it by hand to see the same",
+                "start it by hand to see the error",
                 shell(seen.command, *case.spec.args),
             )
 
 
 def missing_interpreter(case: Case) -> Finding | None:
-    """The finding for a script whose first line names a program that is not here."""
+    """The finding for a script whose first line names a program that does not exist."""
     script = Path(_path(case))
     words = _first_line(script).split()
     if not words:
@@ -90,12 +90,12 @@ def missing_interpreter(case: Case) -> Finding | None:
 
 
 def _no_interpreter(case: Case, script: Path, wanted: str) -> Finding:
-    words = f"the script {script} asks for `{wanted}` in its first line, and there is no such program"
+    words = f"the first line of the script {script} names `{wanted}`, which does not exist"
     name = Path(wanted).name
     here = next((one for one in (name, STANDS_FOR.get(name, "")) if one and _is_on_path(case, one)), "")
     if here:
         edits = (case.edit("command", here), case.edit("args", [str(script), *case.spec.args]))
-        return finding("HF-COMMAND-INTERPRETER", words, f"let the `{here}` that is on PATH run it", edits=edits)
+        return finding("HF-COMMAND-INTERPRETER", words, f"run it with the `{here}` on PATH", edits=edits)
     text = _install(name) or f"install `{name}`, or correct the first line of the script"
     return finding("HF-COMMAND-INTERPRETER", words, text, *(_installer(name) or _which_elsewhere(name)))
 
@@ -103,21 +103,21 @@ def _no_interpreter(case: Case, script: Path, wanted: str) -> Finding:
 def _missing(case: Case, command: str) -> Finding:
     name = Path(command).name
     if os.sep in command:
-        where = f"there is no file {_path(case)}"
+        where = f"the file {_path(case)} does not exist"
         near = _nearest(name, _files_in(Path(_path(case)).parent))
         value = str(Path(_path(case)).with_name(near)) if near else ""
     else:
-        where = f"there is no command `{command}` on the PATH that servers get"
+        where = f"the command `{command}` is not on the PATH that servers get"
         near = value = _instead(case, name)
     if near:
-        text = f"if `{near}` is meant, write that"
+        text = f"if `{near}` is the right name, write it"
         return finding("HF-COMMAND-MISSING", where, text, edits=(case.edit("command", value),))
     text = _install(name) or _package_runner(case, name) or f"install `{name}`, or write its full path into `command`"
     return finding("HF-COMMAND-MISSING", where, text, *(_installer(name) or _which_elsewhere(name)))
 
 
 def _instead(case: Case, name: str) -> str:
-    """Another command that may be meant; empty if none is near."""
+    """A command with a similar name; empty if there is none."""
     other = STANDS_FOR.get(name, "")
     if other and _is_on_path(case, other):
         return other
@@ -128,7 +128,7 @@ def _install(name: str) -> str:
     if name not in PACKAGES:
         return ""
     package, address = PACKAGES[name]
-    return f"`{name}` comes with {package}: install that ({address})"
+    return f"`{name}` is part of {package}: install it ({address})"
 
 
 def _installer(name: str) -> tuple[str, ...]:
@@ -137,26 +137,26 @@ def _installer(name: str) -> tuple[str, ...]:
 
 
 def _package_runner(case: Case, name: str) -> str:
-    """Servers are often packages that a runner fetches; their documentation names both."""
+    """Many servers are packages that a runner such as uvx downloads."""
     if not name.startswith(("mcp-", "server-")) and "mcp" not in name:
         return ""
     runner = next((runner for runner in ("uvx", "npx") if shutil.which(runner, path=_search_path(case))), "uvx")
-    return f'if it is a package, let {runner} fetch it: "command": "{runner}", "args": ["{name}", …]'
+    return f'if it is a package, let {runner} download it: "command": "{runner}", "args": ["{name}", …]'
 
 
 def _which_elsewhere(name: str) -> tuple[str, ...]:
-    return (f"command -v {name}  # in the shell where it works: write what this prints into `command`",)
+    return (f"command -v {shell(name)}  # in the shell where it works: write the output into `command`",)
 
 
 def _no_program(case: Case, command: str) -> Finding:
     script = Path(_path(case))
     runner = RUNNERS.get(script.suffix, "sh")
-    text = f"`{command}` is not a program: it has no first line such as #!/bin/sh"
+    text = f"`{command}` is not a program: its first line is not like #!/bin/sh"
     edits = (case.edit("command", runner), case.edit("args", [str(script), *case.spec.args]))
-    return finding("HF-COMMAND-FORMAT", text, f"if it is a script, let `{runner}` run it", edits=edits)
+    return finding("HF-COMMAND-FORMAT", text, f"if it is a script, run it with `{runner}`", edits=edits)
 
 
-# Where programs are
+# Finding programs
 
 
 def _is_on_path(case: Case, name: str) -> bool:
@@ -164,7 +164,7 @@ def _is_on_path(case: Case, name: str) -> bool:
 
 
 def _path(case: Case) -> str:
-    """The file that the command names: as it stands, or where PATH has it."""
+    """The file of the command: its own path, or its path on PATH."""
     command = case.spec.command
     if os.sep in command:
         return str((case.spec.cwd or Path()) / Path(command).expanduser())
@@ -176,7 +176,7 @@ def _search_path(case: Case) -> str:
 
 
 def _first_line(file: Path) -> str:
-    """What stands after ``#!``; empty for anything else."""
+    """The text after ``#!``; empty if the file does not start with it."""
     try:
         with file.open("rb") as stream:
             line = stream.read(256).partition(b"\n")[0]

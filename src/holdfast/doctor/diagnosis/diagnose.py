@@ -1,4 +1,4 @@
-"""From evidence to a finding: one arm for each kind."""
+"""Maps evidence to a finding: one case for each type of evidence."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from holdfast.doctor.case import Case
 from holdfast.doctor.diagnosis import answers, commands, exits, network, tls
 from holdfast.doctor.findings import Finding, finding, shell
 from holdfast.doctor.probe import trace_of
-from holdfast.doctor.way import Way
+from holdfast.doctor.way import Route
 
-__all__ = ["diagnose", "way_failed"]
+__all__ = ["diagnose", "route_failed"]
 
 
-async def diagnose(case: Case, seen: Evidence) -> Finding:  # noqa: PLR0912 - one arm for each kind of evidence
-    """The finding for what a dial showed."""
+async def diagnose(case: Case, seen: Evidence) -> Finding:  # noqa: PLR0912 - one case for each type of evidence
+    """The finding for the evidence of a dial."""
     match seen:
         case HttpStatus():
             return await answers.status(case, seen)
         case NetworkFailure():
             return await _network(case, seen)
-        case TlsFailure() if case.learned.way is not None:
-            return await tls.unverified(case, case.learned.way, seen)
+        case TlsFailure() if case.learned.route is not None:
+            return await tls.unverified(case, case.learned.route, seen)
         case TimedOut():
             return network.silent(case, seen)
         case Redirected():
@@ -60,39 +60,39 @@ async def diagnose(case: Case, seen: Evidence) -> Finding:  # noqa: PLR0912 - on
             text = seen.hint or "correct the definition"
             return finding("HF-DEFINITION", "; ".join(seen.problems), text, "holdfast config show")
         case TokenNotRenewed():
-            words = f"its token expired and could not be renewed just now: {seen.reason}; the login stands"
-            text = "try again when the authorization server answers: nobody need log in anew"
+            words = f"its token expired and could not be renewed at the moment: {seen.reason}; the login is still valid"
+            text = "try again when the authorization server answers; a new login is not needed"
             return finding("HF-LOGIN-UNREACHABLE", words, text, shell("holdfast", "doctor", case.id))
         case CredentialsUnavailable() | TlsFailure() | Unexpected():
             return _unexpected(case, seen)
 
 
-def way_failed(case: Case, way: Way, seen: Evidence, *, after: float) -> Finding:
+def route_failed(case: Case, route: Route, seen: Evidence, *, after: float) -> Finding:
     """The finding for a connection that could not be made."""
     match seen:
         case NetworkFailure(fault=NetworkFault.REFUSED):
-            return network.refused(case, way)
+            return network.refused(case, route)
         case NetworkFailure(fault=NetworkFault.NAME_RESOLUTION):
-            return network.no_address(case, way, exists=False)
+            return network.no_address(case, route, exists=False)
         case TimedOut():
-            return network.filtered(case, way, after)
+            return network.filtered(case, route, after)
         case _:
-            return network.unreachable(case, way)
+            return network.unreachable(case, route)
 
 
 async def _network(case: Case, seen: NetworkFailure) -> Finding:
     if case.spec.transport == "stdio":
         return network.cut(case, seen)
-    way = case.learned.way
-    if way is not None and way.proxy and not seen.stood:
-        return network.proxied(case, way, "it refused to connect", code="HF-PROXY-REFUSED")
-    if seen.stood or way is None:
+    route = case.learned.route
+    if route is not None and route.proxy and not seen.stood:
+        return network.proxied(case, route, "it refused to connect", code="HF-PROXY-REFUSED")
+    if seen.stood or route is None:
         return await answers.broken(case, seen)
-    return way_failed(case, way, seen, after=0.0)
+    return route_failed(case, route, seen, after=0.0)
 
 
 def _unexpected(case: Case, seen: Evidence) -> Finding:
-    text = "please report this as a bug in Holdfast, with what this prints"
+    text = "please report this as a bug in Holdfast, with the output of this command"
     command = f"HOLDFAST_DEBUG=1 {shell('holdfast', 'doctor', case.id)}"
     trace = trace_of(case.learned.probe) if case.learned.probe is not None else ""
     return finding("HF-UNEXPECTED", classify(seen).reason, text, command, detail=trace)

@@ -1,4 +1,4 @@
-"""Where the MCP endpoint is, if it is not where the definition says: the usual places on the same origin are dialed."""
+"""Finds the MCP endpoint if it is not at the configured URL: dials the usual paths on the same origin."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from holdfast.doctor.case import Case
 from holdfast.doctor.findings import Finding, finding, shell
 from holdfast.doctor.probe import Probe, probe
 
-__all__ = ["Place", "find_elsewhere", "nowhere", "wrong_place"]
+__all__ = ["Endpoint", "find_endpoint", "no_endpoint", "wrong_endpoint"]
 
 SEARCH_SECONDS = 4.0
-"""How long all the places together may take; the server's own deadline may be nearer."""
+"""The longest time in seconds for all endpoints together; the server's own deadline may end earlier."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """Somewhere that an endpoint answered."""
+class Endpoint:
+    """A URL and a transport at which an endpoint may answer."""
 
     url: str
     transport: Transport
     asks_for_credentials: bool = False
 
 
-async def find_elsewhere(case: Case) -> Place | None:
-    """The first of the usual places where an endpoint answers; all are asked side by side."""
-    places = list(_usual_places(case.spec))
-    found: dict[int, Place] = {}
+async def find_endpoint(case: Case) -> Endpoint | None:
+    """The most likely endpoint that answers; all are dialed at the same time."""
+    endpoints = list(_usual_endpoints(case.spec))
+    found: dict[int, Endpoint] = {}
     deadline = anyio.current_time() + min(SEARCH_SECONDS, case.left)
 
-    async def ask(number: int, place: Place) -> None:
-        spec = replace(case.spec, url=place.url, transport=place.transport)
+    async def ask(number: int, endpoint: Endpoint) -> None:
+        spec = replace(case.spec, url=endpoint.url, transport=endpoint.transport)
         seen = await probe(
             spec,
             dialer=case.tools.dialer,
@@ -46,40 +46,40 @@ async def find_elsewhere(case: Case) -> Place | None:
             deadline=deadline,
         )
         if seen.version or _asks_for_credentials(seen):
-            found[number] = replace(place, asks_for_credentials=not seen.version)
+            found[number] = replace(endpoint, asks_for_credentials=not seen.version)
 
     async with anyio.create_task_group() as tasks:
-        for number, place in enumerate(places):
-            tasks.start_soon(ask, number, place)
+        for number, endpoint in enumerate(endpoints):
+            tasks.start_soon(ask, number, endpoint)
     ranked = sorted(found.items(), key=lambda item: (item[1].asks_for_credentials, item[0]))
     return ranked[0][1] if ranked else None
 
 
-def wrong_place(case: Case, place: Place, why: str) -> Finding:
-    """The finding for an endpoint that answers elsewhere."""
-    edits = case.url_edit(place.url, transport=place.transport)
-    path = urlsplit(place.url).path or "/"
-    then = " (it asks for credentials there)" if place.asks_for_credentials else ""
-    if place.transport == case.spec.transport:
+def wrong_endpoint(case: Case, endpoint: Endpoint, why: str) -> Finding:
+    """The finding for an endpoint at another URL."""
+    edits = case.url_edit(endpoint.url, transport=endpoint.transport)
+    path = urlsplit(endpoint.url).path or "/"
+    then = " (it asks for credentials there)" if endpoint.asks_for_credentials else ""
+    if endpoint.transport == case.spec.transport:
         words = f"{why}; an MCP endpoint answers at {path}{then}"
-        return finding("HF-PATH", words, "write that address", edits=edits)
-    if place.transport == "sse":
+        return finding("HF-PATH", words, "write this address", edits=edits)
+    if endpoint.transport == "sse":
         words = f"{why}; it is an SSE server, at {path}{then}"
-        return finding("HF-TYPE-SSE", words, "write that type and address", edits=edits)
+        return finding("HF-TYPE-SSE", words, "write this type and address", edits=edits)
     words = f"{why}; it is a streamable HTTP server, at {path}{then}"
-    return finding("HF-TYPE-HTTP", words, "write that type and address", edits=edits)
+    return finding("HF-TYPE-HTTP", words, "write this type and address", edits=edits)
 
 
-def nowhere(case: Case, why: str) -> Finding:
-    """The finding for an endpoint that answers nowhere."""
-    paths = dict.fromkeys(urlsplit(place.url).path or "/" for place in _usual_places(case.spec))
-    words = f"{why}; nor does an MCP endpoint answer at {', '.join(paths)}"
-    text = "look up the path in the server's documentation and write it into `url`; this shows what answers now"
+def no_endpoint(case: Case, why: str) -> Finding:
+    """The finding for an endpoint that answers no_endpoint."""
+    paths = dict.fromkeys(urlsplit(endpoint.url).path or "/" for endpoint in _usual_endpoints(case.spec))
+    words = f"{why}; no MCP endpoint answers at {', '.join(paths)}"
+    text = "look up the path in the server's documentation and write it into `url`; this command shows the answer"
     return finding("HF-PATH", words, text, shell("curl", "-i", case.target))
 
 
-def _usual_places(spec: ServerSpec) -> Iterator[Place]:
-    """The same path with the other transport or slash, then the usual paths; each once, in the order of likelihood."""
+def _usual_endpoints(spec: ServerSpec) -> Iterator[Endpoint]:
+    """The same path with the other transport or slash, then the usual paths, the most likely first."""
     parts = urlsplit(spec.url)
     path = parts.path or "/"
     bare = path.rstrip("/")
@@ -96,7 +96,7 @@ def _usual_places(spec: ServerSpec) -> Iterator[Place]:
     ]
     for there, transport in dict.fromkeys(wanted):
         if (there, transport) != (path, spec.transport):
-            yield Place(url=parts._replace(path=there).geturl(), transport=cast("Transport", transport))
+            yield Endpoint(url=parts._replace(path=there).geturl(), transport=cast("Transport", transport))
 
 
 def _asks_for_credentials(seen: Probe) -> bool:

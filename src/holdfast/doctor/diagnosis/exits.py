@@ -1,6 +1,6 @@
-"""A server whose process ended: what its last words say that it wants.
+"""Findings for a process that ended: what its output says that it needs.
 
-The words decide only which advice is given. That the server failed, and how, rests on its exit code.
+The output decides only which advice is given. Whether and how the server failed depends on its exit code.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from holdfast.wire.process import environment_of
 __all__ = ["ended"]
 
 LINES = 12
-"""How much of its last words is shown."""
+"""How many lines of its output are shown."""
 
 ASKING_SECONDS = 5.0
-"""How long a runtime may take to say its version."""
+"""How long ``--version`` of a runtime may take."""
 
 _VARIABLE = re.compile(r"(?<![\w$./-])([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)(?![\w/-])")
 _LACKS = re.compile(
@@ -45,7 +45,7 @@ _WANTS = re.compile(
     r"(?i)\b(node|python)(?:\.js)?\b[^\n]{0,40}?((?:>=|~=|==|>|\^)\s?v?\d+(?:\.\d+)*)"
     r"|\b(?:requires?|needs?|wants?)\s+(?:at least\s+)?(node|python)(?:\.js)?\s+(?:version\s+)?(v?\d+(?:\.\d+)*)"
 )
-"""How programs say which runtime they want."""
+"""How programs say which runtime they need."""
 
 _OLD_NODE = re.compile(
     r"ERR_REQUIRE_ESM|No such built-in module: node:|Cannot find module 'node:"
@@ -55,7 +55,7 @@ _OLD_PYTHON = re.compile(
     r"No module named 'tomllib'"
     r"|cannot import name '\w+' from '(?:typing|types|asyncio|enum|datetime|collections(?:\.abc)?)'"
 )
-"""What an old runtime says of a program that was written for a newer one."""
+"""Errors of an old runtime about a program for a newer one."""
 
 
 async def ended(case: Case, seen: ProcessExit) -> Finding:
@@ -73,7 +73,7 @@ async def ended(case: Case, seen: ProcessExit) -> Finding:
 
 
 def how(seen: ProcessExit) -> str:
-    """How it ended, in words."""
+    """How it ended, as text."""
     when = "after the handshake" if seen.stood else "before it was ready"
     return f"killed by signal {-seen.code} {when}" if seen.code < 0 else f"exited with code {seen.code} {when}"
 
@@ -86,29 +86,29 @@ def by_hand(case: Case) -> str:
 
 
 def _killed(case: Case, seen: ProcessExit) -> Finding:
-    text = "try again; if it happens again, look at the system's log for what ended it (no memory left?)"
+    text = "try again; if it happens again, look in the system's log for the cause, such as no free memory"
     words = f"its process was {how(seen)}"
     return finding("HF-KILLED", words, text, shell("holdfast", "doctor", case.id), detail=_tail(seen))
 
 
 def _plain(case: Case, seen: ProcessExit) -> Finding:
-    text = "its last words say what it wants" if _tail(seen) else "it said nothing: run it by hand to see more"
+    text = "its output says what it needs" if _tail(seen) else "it printed nothing: run it by hand to see more"
     return finding("HF-EXITED", f"its process {how(seen)}", text, by_hand(case), detail=_tail(seen))
 
 
 def _variable(case: Case, seen: ProcessExit, said: str) -> Finding | None:
-    """Environment variables that it asked for and did not get."""
+    """The finding for environment variables that it asked for and did not get."""
     given = environment_of(case.spec)
     wanted = list(dict.fromkeys(name for name in _asked_for(said) if name not in given))
     if not wanted:
         return None
     first = " and ".join(f"`{name}`" for name in wanted[:3])
     exported = [name for name in wanted if name in os.environ]
-    where = "it is exported here, but servers get only what `env` names" if exported else "nobody gives it one"
+    where = "exported here, but servers get only the variables in `env`" if exported else "not set"
     edits: tuple[Edit, ...] = tuple(case.edit(f"env.{name}", f"${{env:{name}}}") for name in wanted[:3])
     commands = tuple(ask_for(name) for name in wanted[:3] if name not in exported)
-    words = f"its process {how(seen)}, and it names {first}: {where}"
-    text = "put it into the definition" + (", and export it (this waits for you to paste it)" if commands else "")
+    words = f"its process {how(seen)}. It needs {first}, which {'is' if len(wanted) == 1 else 'are'} {where}"
+    text = "add it to the definition" + (", and export it (this command waits for you to paste it)" if commands else "")
     return finding("HF-EXIT-VARIABLE", words, text, *commands, edits=edits, detail=_tail(seen))
 
 
@@ -133,7 +133,7 @@ def _module(case: Case, seen: ProcessExit, said: str) -> Finding | None:
             return finding("HF-EXIT-MODULE", words, text, shell("ls", "-l", found[1]), detail=_tail(seen))
         folder = str(case.spec.cwd or ".")
         install = f"cd {shell(folder)} && {shell('npm', 'install', found[1])}"
-        return finding("HF-EXIT-MODULE", words, "install it where the server lies", install, detail=_tail(seen))
+        return finding("HF-EXIT-MODULE", words, "install it in the server's folder", install, detail=_tail(seen))
     return None
 
 
@@ -145,7 +145,7 @@ def _package(case: Case, seen: ProcessExit, said: str) -> Finding | None:
     runner = Path(case.spec.command).name
     look = shell("npm", "search", name) if runner.startswith(("npx", "npm", "bun")) else shell("uvx", name, "--help")
     words = f"its process {how(seen)}: {runner} found no package `{name}`"
-    text = "correct the name of the package in `args`: the registry shows what there is"
+    text = "correct the name of the package in `args`; this command searches the registry"
     return finding("HF-EXIT-PACKAGE", words, text, look, detail=_tail(seen))
 
 
@@ -157,13 +157,13 @@ async def _runtime(case: Case, seen: ProcessExit, said: str) -> Finding | None:
     program = _runtime_program(case, kind)
     has = await _version_of(program)
     asked = f"{kind.title()} {version}" if version else f"a newer {kind.title()}"
-    words = f"its process {how(seen)}: it wants {asked}, and {program} is {has or 'of another version'}"
+    words = f"its process {how(seen)}: it needs {asked}, and {program} is {has or 'of another version'}"
     text = f"install {asked} and write its full path into `command`, or put it first on PATH"
     return finding("HF-EXIT-RUNTIME", words, text, shell(program, "--version"), detail=_tail(seen))
 
 
 def _wanted_runtime(said: str) -> tuple[str, str] | None:
-    """Which runtime it wants, and of which version as far as it says so."""
+    """The runtime that it needs, and the version if it names one."""
     if wants := _WANTS.search(said):
         return (wants[1] or wants[3]).lower(), (wants[2] or wants[4]).replace(" ", "")
     if _OLD_NODE.search(said):

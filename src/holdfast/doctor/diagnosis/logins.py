@@ -1,4 +1,4 @@
-"""A server that wants a login: whether one can be made, and everything that the definition must give for it."""
+"""Findings for a server that needs a login, with all values that the definition lacks for it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from holdfast.errors import LoginFailed
 __all__ = ["login_scope", "login_wanted"]
 
 ASKING_SECONDS = 5.0
-"""How long finding out about a login may take; the server's own deadline may be nearer."""
+"""The longest time for login discovery in seconds; the server's own deadline may end earlier."""
 
 REDIRECT = "http://localhost:8765/callback"
-"""A redirect that a native app can register."""
+"""A redirect URI that a native app can register."""
 
 
 async def login_wanted(case: Case, challenge: Challenge, login: Login) -> Finding:
-    """The finding for a server that refuses for want of a login, or does not accept the one there is."""
+    """The finding for a server that needs a login, or does not accept the present one."""
     match login.state:
         case LoginState.NONE:
             return await _first_login(case, challenge, login)
@@ -39,35 +39,35 @@ async def login_wanted(case: Case, challenge: Challenge, login: Login) -> Findin
 
 
 def login_scope(challenge: Challenge, login: Login) -> Finding:
-    """The finding for a login that is good, and not enough."""
+    """The finding for a valid login that lacks a scope."""
     wanted = " ".join(challenge.scope)
-    words = f"its login lacks {f'the scope `{wanted}`' if wanted else 'a scope'}, which the server wants"
+    words = f"its login lacks {f'the scope `{wanted}`' if wanted else 'a scope'}, which the server requires"
     command = f"{login.command} {shell('--scope', wanted)}" if wanted else login.command
-    return finding("HF-AUTH-SCOPE", words, "log in again with it: what was granted before is kept", command)
+    return finding("HF-AUTH-SCOPE", words, "log in again with that scope; scopes granted before are kept", command)
 
 
 async def _first_login(case: Case, challenge: Challenge, login: Login) -> Finding:
-    words = "the server asks for a login, and nobody has logged in (HTTP 401)"
+    words = "the server asks for a login, and there is none (HTTP 401)"
     server: AuthorizationServer | None = None
     with anyio.move_on_after(min(ASKING_SECONDS, case.left)):
         try:
             server = (await discover(case.spec, challenge)).server
         except LoginFailed as exc:
-            # Without the quotes, lest what stands for a value be taken for one and masked.
-            text = exc.hint.replace('"…"', "…") or "ask whoever runs the server how to log in; then"
+            # Without the quotes, so that the placeholder is not masked as a value.
+            text = exc.hint.replace('"…"', "…") or "ask the server's operator how to log in, then log in"
             return finding("HF-AUTH-NEEDED", f"{words}; {exc.message}", text, login.command)
     missing = dict(await _missing_inputs(case, server)) if server is not None else {}
     if not missing:
         return finding("HF-AUTH-NEEDED", words, "log in", login.command)
     named = ", ".join(f"`oauth.{key}`" for key in missing)
     words = f"the server asks for a login, and its definition lacks {named}"
-    text = "ask whoever runs the authorization server for them, write them into the definition, then log in"
+    text = "ask the operator of the authorization server for them, write them into the definition, then log in"
     edits = tuple(case.edit(f"oauth.{key}", example) for key, example in missing.items())
     return finding("HF-LOGIN-INPUT", words, text, login.command, edits=edits)
 
 
 async def _missing_inputs(case: Case, server: AuthorizationServer) -> list[tuple[str, str]]:
-    """Everything that nobody can find out: the key in ``oauth``, and what its value looks like."""
+    """The missing keys of ``oauth`` that discovery cannot find, each with an example."""
     grants = await anyio.to_thread.run_sync(case.tools.logins.store.grants, abandon_on_cancel=True)
     known = known_client(case.spec.oauth, server, grants, time.time()) is not None
     return list(_inputs(case, server, registers=known or bool(server.registration_endpoint)))

@@ -1,6 +1,6 @@
-"""A TLS handshake that failed: whose clock, name, authority or protocol is wrong.
+"""Findings for a failed TLS handshake: a wrong clock, name, authority or protocol.
 
-The certificate is looked at over a second connection that verifies nothing and is sent nothing of ours.
+The certificate is read over a second connection that verifies nothing and sends no credentials.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from holdfast.core.evidence import TlsFailure, TlsFault
 from holdfast.doctor.case import Case
 from holdfast.doctor.findings import Finding, finding, shell
 from holdfast.doctor.here import SET_CLOCK
-from holdfast.doctor.way import Way
+from holdfast.doctor.way import Route
 
 __all__ = ["no_handshake", "speaks_plain_http", "speaks_tls", "unverified"]
 
 LOOK_SECONDS = 3.0
-"""How long a second look may take; it is only there to say more."""
+"""The longest time in seconds for the second connection; it only adds details."""
 
 ANSWER_SECONDS = 1.5
-"""How much of that is for an answer: what the certificate says is known without."""
+"""The part of that time for an HTTP answer; the certificate is known without it."""
 
 SKEW = timedelta(minutes=5)
-"""Clocks that differ by more than this are told."""
+"""A larger difference of the clocks is reported."""
 
 _QUESTION = b"HEAD / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\nUser-Agent: holdfast\r\n\r\n"
 
@@ -43,70 +43,75 @@ class _Certificate:
     begins: datetime
     ends: datetime
     server_time: datetime | None
-    """What the server's own clock says, if it said so."""
+    """The time in the server's Date header, if it sent one."""
 
 
-async def unverified(case: Case, way: Way, seen: TlsFailure) -> Finding:
+async def unverified(case: Case, route: Route, seen: TlsFailure) -> Finding:
     """The finding for a handshake that failed."""
     if seen.fault is TlsFault.HANDSHAKE:
-        return await no_handshake(case, way)
-    shown = await _look(way)
+        return await no_handshake(case, route)
+    shown = await _look(route)
     match seen.fault:
         case TlsFault.EXPIRED | TlsFault.NOT_YET_VALID if shown is not None and _is_our_clock(shown):
             return _clock(shown)
         case TlsFault.EXPIRED:
             when = f" on {shown.ends:%Y-%m-%d}" if shown else ""
-            text = f"whoever runs {way.host} must renew it; this shows when they did"
-            return finding("HF-TLS-EXPIRED", f"the certificate of {way} expired{when}", text, _show(way))
+            text = f"ask the operator of {route.host} to renew it; this command shows the certificate"
+            return finding("HF-TLS-EXPIRED", f"the certificate of {route} expired{when}", text, _show(route))
         case TlsFault.NOT_YET_VALID:
             when = f" before {shown.begins:%Y-%m-%d}" if shown else " yet"
-            text = "have it replaced, or wait; if this machine's clock is wrong, set it"
-            return finding("HF-TLS-EARLY", f"the certificate of {way} is not valid{when}", text, _show(way), "date")
+            text = "ask the operator to replace it, or wait; if this machine's clock is wrong, set it"
+            return finding("HF-TLS-EARLY", f"the certificate of {route} is not valid{when}", text, _show(route), "date")
         case TlsFault.WRONG_NAME:
-            return _other_name(case, way, shown)
+            return _other_name(case, route, shown)
         case TlsFault.UNKNOWN_CA:
-            return _unknown_authority(way, shown)
+            return _unknown_authority(route, shown)
         case _:
-            text = f"whoever runs {way.host} must replace it; this shows more"
-            words = f"the certificate of {way} does not verify: {seen.detail or 'OpenSSL does not say why'}"
-            return finding("HF-TLS-UNVERIFIED", words, text, _show(way))
+            text = f"ask the operator of {route.host} to replace it; this command shows more"
+            words = f"the certificate of {route} does not verify: {seen.detail or 'OpenSSL does not say why'}"
+            return finding("HF-TLS-UNVERIFIED", words, text, _show(route))
 
 
-async def speaks_tls(way: Way) -> bool:
-    """Whether a TLS handshake succeeds there, whatever the certificate."""
+async def speaks_tls(route: Route) -> bool:
+    """Whether a TLS handshake succeeds there, with any certificate."""
     with anyio.move_on_after(ANSWER_SECONDS):
-        return await _look(way) is not None
+        return await _look(route) is not None
     return False
 
 
-async def speaks_plain_http(way: Way) -> bool:
+async def speaks_plain_http(route: Route) -> bool:
     """Whether it answers plain HTTP."""
     with anyio.move_on_after(LOOK_SECONDS):
         try:
-            async with await anyio.connect_tcp(way.host, way.port) as stream:
-                return (await _asked(stream, way)).startswith(b"HTTP/")
+            async with await anyio.connect_tcp(route.host, route.port) as stream:
+                return (await _asked(stream, route)).startswith(b"HTTP/")
         except (OSError, anyio.BrokenResourceError, anyio.EndOfStream):
             return False
     return False
 
 
-def _other_name(case: Case, way: Way, shown: _Certificate | None) -> Finding:
+def _other_name(case: Case, route: Route, shown: _Certificate | None) -> Finding:
     names = shown.names if shown else ()
-    words = f"the certificate is not for {way.host}" + (f", but for {', '.join(names[:4])}" if names else "")
+    words = f"the certificate is not for {route.host}" + (f", but for {', '.join(names[:4])}" if names else "")
     usable = next((name for name in names if "*" not in name), "")
     if not usable:
-        return finding("HF-TLS-NAME", words, "use a host name that the certificate has in `url`", _show(way))
+        return finding("HF-TLS-NAME", words, "use a host name in `url` that the certificate contains", _show(route))
     parts = urlsplit(case.spec.url)
     there = parts._replace(netloc=f"{usable}:{parts.port}" if parts.port else usable).geturl()
-    text = "if that is the server you mean, write that name"
+    text = "if that is the right server, write this name"
     return finding("HF-TLS-NAME", words, text, edits=case.url_edit(there))
 
 
-def _unknown_authority(way: Way, shown: _Certificate | None) -> Finding:
+def _unknown_authority(route: Route, shown: _Certificate | None) -> Finding:
     who = f"{shown.issuer!r}" if shown and shown.issuer else "an authority"
-    text = "if you trust it, get its certificate as a file from whoever runs it, and name that file"
+    text = "if you trust it, ask its operator for its certificate as a file, and export the path"
     command = "export SSL_CERT_FILE=/path/to/its-certificate.pem"
-    return finding("HF-TLS-AUTHORITY", f"the certificate of {way} is signed by {who}, not trusted here", text, command)
+    return finding(
+        "HF-TLS-AUTHORITY",
+        f"the certificate of {route} is signed by {who}, which this machine does not trust",
+        text,
+        command,
+    )
 
 
 def _is_our_clock(shown: _Certificate) -> bool:
@@ -124,43 +129,43 @@ def _clock(shown: _Certificate) -> Finding:
     return finding("HF-TLS-CLOCK", words, "set this machine's clock", SET_CLOCK, "date -u")
 
 
-async def no_handshake(case: Case, way: Way, *, after: float | None = None) -> Finding:
-    """The finding for a handshake that came to nothing, or to no end."""
-    if await speaks_plain_http(way):
+async def no_handshake(case: Case, route: Route, *, after: float | None = None) -> Finding:
+    """The finding for a handshake that failed or did not end."""
+    if await speaks_plain_http(route):
         there = urlsplit(case.spec.url)._replace(scheme="http").geturl()
-        words = f"{way} speaks plain http, and `url` says https"
+        words = f"{route} speaks plain http, and `url` says https"
         return finding("HF-TLS-PLAIN", words, "write http", edits=case.url_edit(there))
-    how = "failed" if after is None else f"came to no end within {after:.3g} s"
-    text = "look at the server's TLS settings (versions, ciphers, a client certificate); this shows the exchange"
-    return finding("HF-TLS-HANDSHAKE", f"the TLS handshake with {way} {how}", text, _show(way))
+    how = "failed" if after is None else f"did not end within {after:.3g} s"
+    text = "check the server's TLS settings (versions, ciphers, a client certificate); this command shows the handshake"
+    return finding("HF-TLS-HANDSHAKE", f"the TLS handshake with {route} {how}", text, _show(route))
 
 
-def _show(way: Way) -> str:
-    name = shell("openssl", "s_client", "-connect", str(way), "-servername", way.host)
+def _show(route: Route) -> str:
+    name = shell("openssl", "s_client", "-connect", str(route), "-servername", route.host)
     return f"{name} </dev/null"
 
 
-async def _look(way: Way) -> _Certificate | None:
+async def _look(route: Route) -> _Certificate | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     with anyio.move_on_after(LOOK_SECONDS):
         try:
-            tcp = await anyio.connect_tcp(way.host, way.port)
+            tcp = await anyio.connect_tcp(route.host, route.port)
             async with tcp:
-                stream = await TLSStream.wrap(tcp, hostname=way.host, ssl_context=context, standard_compatible=False)
+                stream = await TLSStream.wrap(tcp, hostname=route.host, ssl_context=context, standard_compatible=False)
                 encoded = stream.extra(TLSAttribute.peer_certificate_binary)  # noqa: S610 - no database is near
-                return _read(encoded, _date(await _asked(stream, way)))
+                return _read(encoded, _date(await _asked(stream, route)))
         except (OSError, anyio.BrokenResourceError, anyio.EndOfStream, ValueError):
             return None
     return None
 
 
-async def _asked(stream: anyio.abc.ByteStream, way: Way) -> bytes:
-    """The beginning of its answer to a question that names nobody and carries nothing."""
+async def _asked(stream: anyio.abc.ByteStream, route: Route) -> bytes:
+    """The beginning of its answer to a request without credentials."""
     with anyio.move_on_after(ANSWER_SECONDS):
         try:
-            await stream.send(_QUESTION % way.host.encode("utf-8"))
+            await stream.send(_QUESTION % route.host.encode("utf-8"))
             return await stream.receive(4096)
         except (anyio.EndOfStream, anyio.BrokenResourceError, ssl.SSLError):
             return b""
