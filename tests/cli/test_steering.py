@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from holdfast.cli.listening import bind
-from holdfast.cli.steering import control_token
+from holdfast.cli.serve import control_token
 from holdfast.control.client import Control
 from holdfast.control.find import Found, find_hub, running_hubs
 from holdfast.errors import UsageError

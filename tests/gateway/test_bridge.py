@@ -331,7 +331,7 @@ async def test_a_file_that_somebody_else_changes_is_put_right(tmp_path: Path, co
 
         await becomes(put_right)
         await running.until(ok)
-        assert "was changed by somebody else" in running.log
+        assert "another program changed" in running.log
 
 
 async def test_without_a_source_at_the_start_a_config_that_is_there_stays(

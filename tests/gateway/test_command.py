@@ -86,7 +86,7 @@ def test_an_old_gateway_is_refused_and_a_new_one_warned_of(mcp: Path) -> None:
 def test_a_render_without_authorization_says_what_that_means(mcp: Path) -> None:
     ran = render(mcp)
     assert "extAuthz" not in ran.stdout
-    assert "whoever reaches the gateway reaches the servers" in ran.stderr
+    assert "everyone who can reach the gateway can reach the servers" in ran.stderr
 
 
 def test_a_version_has_to_be_named() -> None:

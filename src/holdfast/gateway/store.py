@@ -1,6 +1,6 @@
-"""The file that the gateway reads: replaced whole or not at all, and by one bridge alone.
+"""The file that the gateway reads. It is replaced atomically, and only one bridge writes it.
 
-A write that fails, for want of space or for any other reason, leaves what stood there before.
+A write that fails, for example on a full disk, leaves the old content.
 """
 
 from __future__ import annotations
@@ -11,38 +11,38 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["Place", "Store"]
+__all__ = ["ConfigFile", "WriteLock"]
 
 MODE = 0o640
-"""For a new file: a target's address may hold a secret. An existing file keeps the mode it has."""
+"""The mode of a new file, because the URL of a target may hold a secret. An existing file keeps its mode."""
 
 
-class Store:
-    """A config file, and beside it the last one that the gateway was seen to run."""
+class ConfigFile:
+    """A config file, and beside it the last config that the gateway ran."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self._accepted = file.with_name(f"{file.name}.accepted")
 
     def read(self) -> bytes | None:
-        """What the gateway would read now."""
+        """The current content; None if there is no file."""
         return _read(self.file)
 
     def write(self, data: bytes) -> None:
-        """Put a config in place; ``OSError`` if that failed, and then nothing has changed."""
+        """Replace the config. After an ``OSError`` nothing has changed."""
         _replace(self.file, data)
 
     def read_accepted(self) -> bytes | None:
-        """The last config that was seen to run, from an earlier life of the bridge too."""
+        """The last config that the gateway ran, also from an earlier run of the bridge."""
         return _read(self._accepted)
 
     def keep_accepted(self, data: bytes) -> None:
-        """Remember a config that runs; ``OSError`` if there is no room for it."""
+        """Save a config that the gateway runs; ``OSError`` if it cannot be written."""
         _replace(self._accepted, data)
 
 
-class Place:
-    """The right to write: held by one process, given back by the system when that one ends, however it ends."""
+class WriteLock:
+    """The right to write the config: held by one process, and released by the system when the process ends."""
 
     def __init__(self, file: Path) -> None:
         self._file = file.with_name(f"{file.name}.lock")
@@ -50,11 +50,11 @@ class Place:
 
     @property
     def held(self) -> bool:
-        """Whether it is ours."""
+        """Whether this process holds it."""
         return self._descriptor is not None
 
-    def take(self) -> bool:
-        """Take it unless another process has it."""
+    def acquire(self) -> bool:
+        """Acquire it unless another process holds it. Returns whether it is held."""
         if self.held:
             return True
         descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -66,8 +66,8 @@ class Place:
         self._descriptor = descriptor
         return True
 
-    def give_back(self) -> None:
-        """Let another have it. The file stays: were it removed, two could each lock one of their own."""
+    def release(self) -> None:
+        """Release it. The lock file stays, because two processes could otherwise lock two different files."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -105,7 +105,7 @@ def _mode(file: Path) -> int:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the new name last through a power cut; where a file system cannot, the file itself is still whole."""
+    """Make the rename durable. On a file system without that, the file itself is still complete."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
