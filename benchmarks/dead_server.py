@@ -190,7 +190,7 @@ CASES: Mapping[str, Callable[[], AbstractAsyncContextManager[Dead]]] = {
 
 
 class _Connects:
-    """Counts by port how often this process asked the kernel to connect. An audit hook of the interpreter cannot be removed."""
+    """Counts by port how often this process asked the kernel to connect. An audit hook cannot be removed."""
 
     def __init__(self) -> None:
         self.by_port: dict[int, int] = {}
