@@ -201,7 +201,7 @@ async def test_nothing_is_sent_to_anybody_unless_it_is_asked_for(tmp_path: Path,
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
-        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "otlp, console and none"),
+        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "otlp, console or none"),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "http/protobuf"),
     ],
 )
@@ -220,4 +220,4 @@ async def test_without_the_extra_a_trace_that_is_asked_for_names_it(home: Path) 
         check=False,
     )
     assert ran.returncode == 2
-    assert b"holdfast[otel]" in ran.stderr
+    assert b"holdfast-mcp[otel]" in ran.stderr

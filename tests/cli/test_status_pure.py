@@ -1,4 +1,4 @@
-"""The status as pure text: whatever the servers say, and however wide the page is."""
+"""The text of the status, for arbitrary servers and widths."""
 
 from __future__ import annotations
 
@@ -142,8 +142,8 @@ def test_a_watched_fleet_of_some_servers_leaves_the_others_out() -> None:
         ("published", {"server": "a", "version": 3, "kinds": ["tools"]}, "a: published tools"),
         ("close_failed", {"server": "a", "error": "boom"}, "a: its old connection was not closed cleanly: boom"),
         ("missed", {"count": 4}, "4 events were missed"),
-        ("hub", {"draining": True}, "the hub is ending: no new calls are taken"),
-        ("hub", {"config_problem": "mcp.json:1:1: no"}, "the last edit was not taken: mcp.json:1:1: no"),
+        ("hub", {"draining": True}, "the hub is shutting down: it takes no new calls"),
+        ("hub", {"config_problem": "mcp.json:1:1: no"}, "the last config change was not applied: mcp.json:1:1: no"),
         ("hub", {}, ""),
         ("something-new", {"server": "a"}, ""),
     ],

@@ -46,7 +46,7 @@ WAITS = {"host": "a:1", "policies": {"http": {"requestTimeout": "1s"}}}
 
 
 def timeouts(document: dict[str, Any]) -> list[Any]:
-    """Of every authorization block, whatever form its timeout has."""
+    """The timeout of each authorization block, in either form."""
     return [block.get("timeout") or block["policies"]["http"]["requestTimeout"] for _, block in blocks(document)]
 
 

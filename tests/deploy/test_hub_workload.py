@@ -100,17 +100,17 @@ async def test_the_rendered_container_serves_its_targets_and_answers_its_own_pro
             name = f"{service['metadata']['name']}.agents.svc.cluster.local:{workload.port}"
             assert service["spec"]["ports"][0]["port"] == workload.port
             await hub.said("-> connected")
-            stranger = await hub.loader(Host=name).load()
+            other_host = await hub.loader(Host=name).load()
             known = await hub.loader(Host=name, Authorization=f"Bearer {TOKEN}").load()
             assert await workload.probe("startupProbe") == 200
             assert await workload.probe("livenessProbe") == 200
             assert await workload.probe("readinessProbe") == 200
-            strangers, scraped = await workload.scrape(), await workload.scrape(authorization=f"Bearer {TOKEN}")
+            without_token, scraped = await workload.scrape(), await workload.scrape(authorization=f"Bearer {TOKEN}")
             hub.send(signal.SIGTERM)
             assert await hub.ended() == 0
-    assert stranger.status["hub"] == "denied"
+    assert other_host.status["hub"] == "denied"
     assert known.status["hub"] == "available"
-    assert strangers.status_code == 401
+    assert without_token.status_code == 401
     assert 'holdfast_server_state{server="github",state="connected"} 1.0' in scraped.text
     assert any(tool.name.startswith("github__") for tool in known.tools)
     assert TOKEN not in hub.out + hub.err

@@ -171,7 +171,7 @@ def watch(gateway: Gateway) -> None:
         seen = now
         try:
             gateway.load()
-        except Exception as exc:  # noqa: BLE001 - whatever is wrong with it, the old one stays
+        except Exception as exc:  # noqa: BLE001 - after any error the old one stays
             say(f"Failed to reload config: {exc}")
         else:
             say("Config reloaded successfully")
@@ -203,7 +203,7 @@ def main() -> None:
     gateway = Gateway(options.config, options.version, options.schemas)
     try:
         gateway.load()
-    except Exception as exc:  # noqa: BLE001 - it cannot start, whatever the reason
+    except Exception as exc:  # noqa: BLE001 - after any error it cannot start
         sys.exit(f"Error: {exc}")
     serve(gateway, options.port, options.address)
     watch(gateway)

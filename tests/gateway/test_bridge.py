@@ -33,7 +33,7 @@ from tests.peers.http_fault import Behaviour, FaultServer, accept_and_ignore, ov
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("GW-5")]
 
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
-TOKEN = "t0ken-that-nobody-may-see"
+TOKEN = "t0ken-that-must-stay-secret"
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ async def test_a_source_that_is_down_leaves_the_config_and_is_not_reported_as_he
     [
         (respond(200, "<!doctype html><title>Welcome</title>", content_type="text/html"), "not an mcp.json"),
         (respond(200, "[]"), "not an mcp.json"),
-        (respond(200, "{}"), 'there is no "mcpServers" in it'),
+        (respond(200, "{}"), 'it has no "mcpServers"'),
         (respond(200, '{"mcpServers": {"a": '), "not an mcp.json"),
         (respond(200, '{"mcpServers": 7}'), "not an mcp.json"),
         (respond(200, b"\xff\xfe\x00"), "not an mcp.json"),
@@ -344,7 +344,7 @@ async def test_without_a_source_at_the_start_a_config_that_is_there_stays(
     async with bridge(tmp_path, "--targets", targets, "--no-watch", name="later") as running:
         _, health = await running.until(lambda seen: bool(seen["status"] == "degraded"))
         assert content(config) == before
-        assert 'there is no "mcpServers" in it' in health["source"]["error"]
+        assert 'it has no "mcpServers"' in health["source"]["error"]
 
 
 async def test_without_a_source_and_a_config_the_bootstrap_is_put_in_place(tmp_path: Path, config: Path) -> None:

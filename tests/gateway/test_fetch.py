@@ -14,7 +14,7 @@ from tests.peers.leaks import no_leaks
 
 pytestmark = pytest.mark.anyio
 
-CREDENTIALS = {"authorization": "Bearer t0ken-that-nobody-may-see"}
+CREDENTIALS = {"authorization": "Bearer t0ken-that-must-stay-secret"}
 
 
 async def test_a_document_is_fetched_with_its_credentials_and_nothing_is_left_open() -> None:
