@@ -16,7 +16,6 @@ from holdfast.control import client as clients
 from holdfast.control.client import Control
 from holdfast.control.find import Found
 from holdfast.errors import NoHub
-from holdfast.wire.api import _Reader
 from tests.front.web import serving
 from tests.peers.http_fault import closed_port
 
@@ -95,12 +94,3 @@ async def test_a_stream_that_does_not_begin_is_given_up(begun: bytes, monkeypatc
             with anyio.fail_after(20), pytest.raises(NoHub, match="could not be asked"):
                 _ = [event async for event in hub.events()]
         tasks.cancel_scope.cancel()
-
-
-@pytest.mark.requirement("HUB-5")
-def test_events_are_read_whole_however_they_are_cut() -> None:
-    stream = b': \n\nid: 1\nevent: line\ndata: {"a":"\xc3\xbc"}\n\n: \n\ndata: x\r\ndata: y\r\n\r\n'
-    for size in range(1, len(stream)):
-        reader = _Reader()
-        events = [event for at in range(0, len(stream), size) for event in reader.feed(stream[at : at + size])]
-        assert [(event.name, event.data) for event in events] == [("line", '{"a":"ü"}'), ("message", "x\ny")]

@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from holdfast.errors import UsageError
 from holdfast.front.app import create_app
-from holdfast.front.guard import TokenPolicy, Verify, is_loopback
+from holdfast.front.guard import TokenPolicy, Verify
 from holdfast.front.jwt import jwt_verifier
 from holdfast.hub.hub import Hub
 from tests.front.web import serving
@@ -240,23 +240,6 @@ async def test_a_policy_that_would_let_everybody_or_nobody_in_is_refused(tmp_pat
     with pytest.raises(UsageError, match="no public key"):
         jwt_verifier(issuer="i", audience="a", keys=str(tmp_path / "wrong.pem"))
     assert "secret" not in repr(TokenPolicy(tokens={"ada": "secret"}))
-
-
-@pytest.mark.requirement("SEC-2")
-@pytest.mark.parametrize(
-    ("host", "loopback"),
-    [
-        ("127.0.0.1", True),
-        ("localhost", True),
-        ("::1", True),
-        ("127.9.9.9", True),
-        ("0.0.0.0", False),
-        ("::", False),
-        ("example.org", False),
-    ],
-)
-async def test_what_can_be_reached_from_elsewhere_is_no_loopback(host: str, loopback: bool) -> None:
-    assert is_loopback(host) is loopback
 
 
 @pytest.mark.requirement("SEC-4")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.gateway.store import ConfigFile, WriteLock
+from holdfast.gateway.store import ConfigFile
 
 WRITER = """
 import sys
@@ -74,12 +74,3 @@ def test_there_is_nothing_to_read_before_the_first_write(tmp_path: Path) -> None
     assert (store.read(), store.read_accepted()) == (None, None)
     store.keep_accepted(b"x")
     assert (store.read(), store.read_accepted()) == (None, b"x")
-
-
-@pytest.mark.requirement("GW-5")
-def test_the_right_to_write_is_held_once_and_can_be_handed_on(tmp_path: Path) -> None:
-    first, second = WriteLock(tmp_path / "config.yaml"), WriteLock(tmp_path / "config.yaml")
-    assert (first.acquire(), first.acquire(), second.acquire()) == (True, True, False)
-    first.release()
-    assert (first.held, second.acquire(), first.acquire()) == (False, True, False)
-    second.release()

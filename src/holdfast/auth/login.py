@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 
 from holdfast.auth.addresses import canonical, is_safe
-from holdfast.auth.audience import meant_for
+from holdfast.auth.claims import check_audience
 from holdfast.auth.code import Question, answer_in, code_in, question
 from holdfast.auth.device import DeviceCode, ask_for_code, wait_for_tokens
 from holdfast.auth.discovery import Discovered, discover
@@ -115,7 +115,7 @@ async def log_in(
             hint="log in again; --timeout gives longer. If the page does not know Holdfast, log out first:"
             " it is registered anew then",
         ) from None
-    meant_for(given.access_token, found.resource)
+    check_audience(given.access_token, found.resource)
     grant = _grant(login, found, client, given, wanted)
     # A renewal of the old login that is under way must not overwrite the new one.
     async with renewing(store.folder, key):

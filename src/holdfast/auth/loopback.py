@@ -16,8 +16,8 @@ import anyio
 import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from holdfast.core.hosts import is_loopback
 from holdfast.errors import LoginFailed
-from holdfast.wire.http_client import is_loopback
 
 __all__ = ["DEFAULT_PATH", "Loopback", "listening"]
 

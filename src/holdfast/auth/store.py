@@ -21,18 +21,20 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.auth.entries import key_of, read_entry, secrets_of, with_secrets, write_entry
-from holdfast.auth.files import replace_file, set_aside
 from holdfast.auth.grant import Grant, GrantKey
-from holdfast.auth.lock import writing
 from holdfast.auth.vault import Vault, VaultClosed, find_vault
 from holdfast.config.find import state_folder
 from holdfast.errors import HoldfastError
+from holdfast.files import locked, replace_file, set_aside
 
 __all__ = ["Stamp", "StoreUnusable", "TokenStore"]
 
 log = logging.getLogger("holdfast.auth")
 
 VERSION = 1
+
+LOCK = "auth.lock"
+"""The name of the lock file of the store."""
 
 Entries: TypeAlias = dict[GrantKey, dict[str, Any]]
 Stamp: TypeAlias = tuple[int, ...] | None
@@ -179,7 +181,7 @@ class TokenStore:
     def _set_aside(self) -> None:
         """Under the lock, and only if it still cannot be read: another process may have done so, and written anew."""
         try:
-            with writing(self.folder):
+            with locked(self.folder / LOCK):
                 self._parsed_or_set_aside()
         except (OSError, _Newer) as exc:
             self._missed = isinstance(exc, OSError)
@@ -235,7 +237,7 @@ class TokenStore:
     def _changing(self) -> Iterator[Entries]:
         """A change of the file: read under the lock, written as the block ends."""
         try:
-            with writing(self.folder):
+            with locked(self.folder / LOCK):
                 entries = self._parsed_or_set_aside()
                 yield entries
                 document = {"version": VERSION, "grants": [*entries.values()]}

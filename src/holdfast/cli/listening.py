@@ -6,6 +6,7 @@ import errno
 import socket
 from typing import NoReturn
 
+from holdfast.core.hosts import is_loopback
 from holdfast.errors import HoldfastError, UsageError
 
 __all__ = ["bind", "require_auth_beyond_loopback"]
@@ -13,8 +14,6 @@ __all__ = ["bind", "require_auth_beyond_loopback"]
 
 def require_auth_beyond_loopback(host: str, *, can_verify: bool) -> None:
     """Refuse to listen beyond this machine without a token or a JWT (SEC-2)."""
-    from holdfast.front.guard import is_loopback  # noqa: PLC0415 - imports a web framework
-
     if not is_loopback(host) and not can_verify:
         raise UsageError(
             f"{host} can be reached from other machines, and callers need no token",

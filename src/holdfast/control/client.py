@@ -33,7 +33,8 @@ from holdfast.core.classify import classify
 from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, PlainHttpRefused
 from holdfast.core.redact import mask_url
 from holdfast.errors import HubRefused, NoHub, ServerFailure
-from holdfast.wire.api import Answer, Api
+from holdfast.wire.api import Api
+from holdfast.wire.fetch import Answer
 
 __all__ = ["Control", "HubEvent"]
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from holdfast.config.find import state_folder
 from holdfast.core.redact import mask_url
 from holdfast.errors import NoHub
+from holdfast.files import PRIVATE_FOLDER, private_folder, replace_file
 
 __all__ = ["TOKEN_VARIABLE", "URL_VARIABLE", "Found", "find_hub", "noted", "running_hubs"]
 
@@ -81,10 +82,9 @@ def running_hubs(environ: Mapping[str, str] | None = None) -> list[Found]:
 def noted(hub: Found, *, environ: Mapping[str, str] | None = None) -> Iterator[Path]:
     """Leave word of a hub of this process, for as long as the block runs."""
     folder = _folder(os.environ if environ is None else environ)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder.chmod(0o700)
+    private_folder(folder).chmod(PRIVATE_FOLDER)
     file = folder / f"{hub.pid}.json"
-    _write(file, json.dumps(asdict(hub)))
+    replace_file(file, json.dumps(asdict(hub)))
     try:
         yield file
     finally:
@@ -94,15 +94,6 @@ def noted(hub: Found, *, environ: Mapping[str, str] | None = None) -> Iterator[P
 
 def _folder(environ: Mapping[str, str]) -> Path:
     return state_folder(environ) / "hubs"
-
-
-def _write(file: Path, text: str) -> None:
-    """In one step, and never readable by others, not even for a moment."""
-    fresh = file.with_suffix(".new")
-    fresh.unlink(missing_ok=True)
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:  # noqa: PTH123 - with its mode from the start
-        stream.write(text)
-    fresh.replace(file)
 
 
 def _alive(file: Path) -> Found | None:

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from holdfast.demo import server as program
 from holdfast.errors import HoldfastError, UnknownServer, UsageError
+from holdfast.files import private_folder, replace_file
 
 __all__ = ["HEALTHY", "WAYS", "Control", "forget_running", "note_running", "running_demo"]
 
@@ -130,7 +131,7 @@ class Control:
 def note_running(control: Control, url: str) -> None:
     """Leave word for a second terminal."""
     record = _record()
-    record.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private_folder(record.parent)
     _write(record, {"pid": os.getpid(), "url": url, "folder": str(control.folder)})
 
 
@@ -173,8 +174,4 @@ def _known(name: str) -> str:
 
 
 def _write(file: Path, value: object) -> None:
-    """In one step: nobody reads half of it."""
-    fresh = file.with_suffix(".new")
-    fresh.write_text(json.dumps(value, indent=2))
-    fresh.chmod(0o600)
-    fresh.replace(file)
+    replace_file(file, json.dumps(value, indent=2))

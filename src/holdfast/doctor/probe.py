@@ -1,21 +1,15 @@
-"""One dial of a server, as the runtime dials: handshake, listing, close, and what was seen of each."""
+"""One dial of a server, as the runtime dials: what was seen of the handshake, the listing and the close."""
 
 from __future__ import annotations
 
 import os
 import traceback
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import anyio
+from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.config.spec import ServerSpec
-from holdfast.core.evidence import Evidence, TimedOut
-from holdfast.core.redact import Redactor, masked
-from holdfast.hub.lease import evidence_in
-from holdfast.wire.stdio import StdioDispatcher
+from holdfast.core.redact import Redactor
+from holdfast.wire.attempt import Attempt
 
 if TYPE_CHECKING:
     from holdfast.hub.turnstile import Turnstile
@@ -23,56 +17,25 @@ if TYPE_CHECKING:
     from holdfast.wire.dial import Dialer
     from holdfast.wire.listing import Offer, OfferKind
 
-__all__ = ["Probe", "probe"]
+__all__ = ["Probe", "probe", "trace_of"]
 
-
-@dataclass(kw_only=True)
-class Probe:
-    """What a dial showed."""
-
-    version: str = ""
-    """The protocol version that both speak; empty where the handshake failed."""
-    handshake_seconds: float = 0.0
-    offers: Mapping[OfferKind, tuple[Offer, ...]] | None = None
-    listing_seconds: float = 0.0
-    noise: str = ""
-    evidence: Evidence | None = None
-    """What went wrong, masked; in the handshake if there is no version, else in the listing."""
-    trace: str = ""
-    """Where it went wrong, for whoever debugs Holdfast."""
+Probe: TypeAlias = "Attempt[Mapping[OfferKind, tuple[Offer, ...]]]"
 
 
 async def probe(
     spec: ServerSpec, *, dialer: Dialer, turnstile: Turnstile, redactor: Redactor, deadline: float
 ) -> Probe:
     """Dial, list and close; nothing is raised but a cancellation."""
-    found = Probe()
-    began = anyio.current_time()
-    try:
-        async with AsyncExitStack() as turn:
-            with anyio.move_on_at(deadline) as waiting:
-                await turn.enter_async_context(turnstile.place())
-            if waiting.cancelled_caught:
-                after = max(round(deadline - began, 1), 0.0)
-                found.evidence = TimedOut(doing="its turn", after=after, setting="holdfast.load.concurrency")
-            else:
-                await _dial(found, spec, dialer, redactor, deadline)
-    except Exception as exc:  # noqa: BLE001 - whatever it was, it is what this dial showed
-        found.evidence = masked(evidence_in(exc), redactor)
-        found.trace = "".join(traceback.format_exception(exc)) if os.environ.get("HOLDFAST_DEBUG") else ""
-    return found
+
+    async def everything(connection: Connection, within: float) -> Mapping[OfferKind, tuple[Offer, ...]]:
+        return await connection.list_everything(within=within)
+
+    found: Probe = Attempt(spec=spec, redactor=redactor, read=everything, deadline=deadline)
+    return await found.run(dialer, turnstile)
 
 
-async def _dial(found: Probe, spec: ServerSpec, dialer: Dialer, redactor: Redactor, deadline: float) -> None:
-    began = anyio.current_time()
-    async with dialer.connect(spec, within=max(deadline - began, 0.0), redactor=redactor) as connection:
-        stands = anyio.current_time()
-        found.handshake_seconds = stands - began
-        found.version = connection.protocol_version or connection.era
-        found.offers = await connection.list_everything(within=max(deadline - stands, 0.0))
-        found.listing_seconds = anyio.current_time() - stands
-        found.noise = _noise(connection)
-
-
-def _noise(connection: Connection) -> str:
-    return connection.wire.noise if isinstance(connection.wire, StdioDispatcher) else ""
+def trace_of(found: Probe) -> str:
+    """Where a probe failed, for a developer of Holdfast; empty unless ``HOLDFAST_DEBUG`` is set."""
+    if found.error is None or not os.environ.get("HOLDFAST_DEBUG"):
+        return ""
+    return "".join(traceback.format_exception(found.error))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.auth.files import MODE, set_aside
 from holdfast.doctor.findings import Finding
 from holdfast.doctor.report import Repaired
+from holdfast.files import PRIVATE_FILE, set_aside
 
 __all__ = ["repair"]
 
@@ -17,7 +17,7 @@ def repair(found: Finding) -> Repaired | None:
     try:
         match found.repair:
             case "chmod":
-                file.chmod(MODE)
+                file.chmod(PRIVATE_FILE)
                 return Repaired(code=found.code, done=True, words=f"{file} can be read by you alone now (mode 600)")
             case "set_aside":
                 aside = set_aside(file)

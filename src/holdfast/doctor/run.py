@@ -239,9 +239,9 @@ def _health(results: Mapping[str, CheckResult]) -> Health:
 
 def _tool_count(case: Case) -> int | None:
     seen = case.learned.probe
-    if seen is None or seen.offers is None or isinstance(case.server, BadServer):
+    if seen is None or seen.listing is None or isinstance(case.server, BadServer):
         return None
-    return sum(is_shown(name, case.spec.tools) for name, _ in seen.offers.get("tools", ()))
+    return sum(is_shown(name, case.spec.tools) for name, _ in seen.listing.get("tools", ()))
 
 
 def _hub_seen(hub: LiveHub | None) -> HubSeen | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
+from holdfast.auth.claims import audience_of, unverified_claims
 from holdfast.config.spec import ServerSpec
 
 __all__ = ["TokenClaims", "claims_of", "configured_token", "is_for"]
@@ -33,15 +32,14 @@ def configured_token(spec: ServerSpec) -> str:
 
 def claims_of(token: str) -> TokenClaims | None:
     """What a token says of itself; None for one that says nothing to us."""
+    claims = unverified_claims(token)
+    if claims is None:
+        return None
+    expires = claims.get("exp")
     try:
-        _, payload, _ = token.split(".")
-        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-        if not isinstance(claims, dict):
-            return None
-        expires = claims.get("exp")
         return TokenClaims(
             expires=datetime.fromtimestamp(float(expires), UTC) if isinstance(expires, int | float) else None,
-            audience=_texts(claims.get("aud")),
+            audience=audience_of(claims),
             scopes=tuple(str(claims.get("scope") or " ".join(_texts(claims.get("scp")))).split()),
         )
     except (ValueError, OverflowError, OSError):

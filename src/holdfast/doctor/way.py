@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from holdfast.core.hosts import is_loopback
 from holdfast.core.redact import mask_url
-from holdfast.wire.http_client import is_loopback
 
 __all__ = ["Way", "way_to"]
 

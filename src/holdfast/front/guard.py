@@ -9,7 +9,6 @@ endpoints (the control API, the status page) has tokens of its own, which a call
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -24,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.errors import UsageError
 
-__all__ = ["LOOPBACK_HOSTS", "Guard", "TokenPolicy", "Verify", "is_loopback"]
+__all__ = ["LOOPBACK_HOSTS", "Guard", "TokenPolicy", "Verify"]
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
@@ -59,16 +58,6 @@ class TokenPolicy:
         if found is None and self.verify is not None:
             return await self.verify(token)
         return found
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a listening address can be reached from this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 class Guard:

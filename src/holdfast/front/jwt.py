@@ -16,8 +16,9 @@ import anyio
 import anyio.to_thread
 import jwt
 
+from holdfast.core.hosts import is_loopback
 from holdfast.errors import UsageError
-from holdfast.front.guard import Verify, is_loopback
+from holdfast.front.guard import Verify
 
 __all__ = ["jwt_verifier"]
 

@@ -15,12 +15,13 @@ import anyio
 
 from holdfast.config.targets import Targets
 from holdfast.errors import ConfigError
+from holdfast.files import FileLock
 from holdfast.gateway.decide import ConfigHistory, Decision, GatewayDown, GatewayState, GatewayView, decide
 from holdfast.gateway.health import BridgeHealth
 from holdfast.gateway.merge import MARK, Rendered, Rules, merge
 from holdfast.gateway.render import Document
 from holdfast.gateway.source import SourceFailed, TargetSource
-from holdfast.gateway.store import ConfigFile, WriteLock
+from holdfast.gateway.store import ConfigFile
 from holdfast.gateway.watch import GatewayWatch
 
 __all__ = ["Bridge", "BridgePlan", "seed"]
@@ -81,7 +82,7 @@ class Bridge:
         self._report = report
         self._clock = clock
         self._file = ConfigFile(plan.output)
-        self._lock = WriteLock(plan.output)
+        self._lock = FileLock(plan.output.with_name(f"{plan.output.name}.lock"))
         self._history = ConfigHistory()
         self._targets: Targets | None = None
         self._polled = float("-inf")
@@ -135,7 +136,7 @@ class Bridge:
         return True
 
     def _is_ours(self) -> bool:
-        ours = self._lock.acquire()
+        ours = self._lock.try_acquire()
         if ours and self.health.role != "active":
             self._begin()
         elif not ours and self.health.role != "standby":

@@ -7,7 +7,6 @@ the machine's matter. Each function ends with an event that says what happened.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
 from fnmatch import fnmatchcase
 from typing import NamedTuple, TypeAlias
 
@@ -16,12 +15,12 @@ import anyio
 from holdfast.config.spec import BadServer, LoadPolicy, ServerSpec, Settings, ToolFilter
 from holdfast.core.catalog import Item, Listing
 from holdfast.core.classify import classify
-from holdfast.core.evidence import BadConfig, Evidence, HttpStatus, NetworkFailure, NetworkFault, Unexpected
+from holdfast.core.evidence import BadConfig, Evidence, HttpStatus, NetworkFailure, NetworkFault
 from holdfast.core.lifecycle import events as on
 from holdfast.core.redact import Redactor, masked
-from holdfast.errors import ServerFailure
 from holdfast.hub.memory import Memory
 from holdfast.hub.turnstile import Turnstile
+from holdfast.wire.attempt import Attempt, evidence_in
 from holdfast.wire.connection import Connection
 from holdfast.wire.dial import Dialer
 from holdfast.wire.listening import LIST_CHANGED, stay
@@ -35,7 +34,6 @@ __all__ = [
     "Lease",
     "Workshop",
     "bad_definition",
-    "evidence_in",
     "is_shown",
     "session_expired",
 ]
@@ -169,26 +167,32 @@ class Workshop:
             if method in LIST_CHANGED:
                 changed()
 
-        async with AsyncExitStack() as young:
-            await young.enter_async_context(self._turnstile.place())
-            async with self._dialer.connect(
-                spec,
-                within=self._policy.attempt_timeout,
-                redactor=lease.redactor,
-                era=known.era,
-                on_notice=noticed,
-                relay=lease.relay(),
-            ) as connection:
-                known.era, known.connected = connection.era, True
-                lease.listing = await self._list(spec, lease, connection)
-                await young.aclose()
-                lease.connection = connection
-                stands(lease.listing)
-                try:
-                    gone(_end(lease, await _stay(connection, changed, lease.wishes)))
-                finally:
-                    if lease.drains:
-                        await connection.drain()
+        def stood(connection: Connection) -> None:
+            known.era, known.connected = connection.era, True
+
+        async def listing(connection: Connection, within: float) -> Listing:
+            return _listing(spec, lease.generation, await connection.list_everything(within=within))
+
+        attempt = Attempt(
+            spec=spec,
+            redactor=lease.redactor,
+            read=listing,
+            within=self._policy.attempt_timeout,
+            listing_within=self._policy.attempt_timeout,
+            era=known.era,
+        )
+        async with attempt.connected(
+            self._dialer, self._turnstile, on_connected=stood, on_notice=noticed, relay=lease.relay()
+        ) as connection:
+            assert attempt.listing is not None  # noqa: S101 - a connection is handed over with its listing
+            lease.listing = attempt.listing
+            lease.connection = connection
+            stands(lease.listing)
+            try:
+                gone(_end(lease, await _stay(connection, changed, lease.wishes)))
+            finally:
+                if lease.drains:
+                    await connection.drain()
 
     async def _list(self, spec: ServerSpec, lease: Lease, connection: Connection) -> Listing:
         offers = await connection.list_everything(within=self._policy.attempt_timeout)
@@ -209,15 +213,6 @@ def _end(lease: Lease, seen: Evidence) -> on.Event:
         return on.SessionExpired(lease.generation)
     reason = classify(masked(seen, lease.redactor), connected_before=True).reason
     return on.TransportLost(lease.generation, reason)
-
-
-def evidence_in(exc: Exception) -> Evidence:
-    """What an exception shows; one that a task group wrapped is looked for inside."""
-    while isinstance(exc, ExceptionGroup) and len(exc.exceptions) == 1:
-        exc = exc.exceptions[0]
-    if isinstance(exc, ServerFailure):
-        return exc.evidence
-    return Unexpected(type=type(exc).__name__, detail=str(exc))
 
 
 def _nobody_listens(seen: Evidence) -> bool:

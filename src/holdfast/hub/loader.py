@@ -21,13 +21,14 @@ from holdfast.config.load import config_from_mapping, load_config, spec_from_con
 from holdfast.config.spec import BadServer, Config, LoadPolicy, ServerSpec, Settings
 from holdfast.core.backoff import delay
 from holdfast.core.classify import Verdict, classify
-from holdfast.core.evidence import Evidence, TimedOut
+from holdfast.core.evidence import Evidence
 from holdfast.core.redact import Redactor, masked
-from holdfast.errors import CallFailed, ServerFailure, UnknownServer, UnknownTool, UsageError
-from holdfast.hub.lease import bad_definition, evidence_in, is_shown
+from holdfast.errors import CallFailed, UnknownServer, UnknownTool, UsageError
+from holdfast.hub.lease import bad_definition, is_shown
 from holdfast.hub.memory import Memory
 from holdfast.hub.outcome import LoadResult, MCPServerLoadOutcome, Tool
 from holdfast.hub.turnstile import Turnstile
+from holdfast.wire.attempt import Attempt, evidence_in
 from holdfast.wire.connection import CallResult, Connection, ProgressFn
 from holdfast.wire.dial import Dialer
 from holdfast.wire.listing import ToolInfo
@@ -186,26 +187,24 @@ class Loader:
         self, spec: ServerSpec, dialer: Dialer, turnstile: Turnstile, redactor: Redactor, deadline: float
     ) -> tuple[ToolInfo, ...] | Verdict:
         """Dial, list, close: the tools, or the verdict on what was seen."""
-        known = self._memory.of(spec)
-        try:
-            async with turnstile.place():
-                return await self._list(spec, dialer, redactor, deadline)
-        except Exception as exc:  # noqa: BLE001 - a fault of ours, or a library's, is that server's and no other's
-            verdict = classify(masked(evidence_in(exc), redactor), connected_before=known.connected)
+        known, policy = self._memory.of(spec), self._config.settings.load
+        found = Attempt(
+            spec=spec,
+            redactor=redactor,
+            read=_tools,
+            deadline=deadline,
+            within=policy.attempt_timeout,
+            era=known.era,
+        )
+        await found.run(dialer, turnstile)
+        if found.version:
+            known.era, known.connected = found.era, True
+        if found.evidence is None:
+            return found.listing or ()
+        verdict = classify(found.evidence, connected_before=known.connected)
         if verdict.status == "permanent":
             known.era = None  # it may have come to speak another: the next load asks again
         return verdict
-
-    async def _list(
-        self, spec: ServerSpec, dialer: Dialer, redactor: Redactor, deadline: float
-    ) -> tuple[ToolInfo, ...]:
-        left = min(self._config.settings.load.attempt_timeout, deadline - anyio.current_time())
-        if left <= 0:
-            total = self._config.settings.load.total_timeout
-            raise ServerFailure(TimedOut(doing="its turn", after=total, setting="holdfast.load.totalTimeout"))
-        until = anyio.current_time() + left
-        async with self._connection(spec, dialer, redactor, within=left) as connection:
-            return await connection.list_tools(within=max(until - anyio.current_time(), 0.0))
 
     @asynccontextmanager
     async def _connection(
@@ -261,6 +260,10 @@ class Loader:
         near = get_close_matches(tool, infos, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"`holdfast tools {spec.id}` lists what it has"
         raise UnknownTool(f"the server `{spec.id}` has no tool `{tool}`", hint=hint)
+
+
+async def _tools(connection: Connection, within: float) -> tuple[ToolInfo, ...]:
+    return await connection.list_tools(within=within)
 
 
 def _failed(server_id: str, verdict: Verdict, *, attempts: int, elapsed: float) -> MCPServerLoadOutcome:

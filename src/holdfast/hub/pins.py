@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from holdfast.auth.files import replace_file, set_aside
-from holdfast.auth.lock import writing
+from holdfast.files import locked, replace_file, set_aside
 
 __all__ = ["Known", "News", "PinFile", "Tools", "merged"]
 
@@ -110,7 +109,7 @@ class PinFile:
             raise ValueError("it is nested too deeply") from exc
 
     def _writing(self) -> AbstractContextManager[None]:
-        return writing(self._file.parent, f"{self._file.name}.lock")
+        return locked(self._file.with_name(f"{self._file.name}.lock"))
 
 
 def _checked(read: object) -> Known:

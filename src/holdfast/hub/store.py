@@ -21,6 +21,7 @@ from holdfast.config.find import state_folder
 from holdfast.config.spec import ServerSpec
 from holdfast.core.catalog import Item, Listing, NameKey
 from holdfast.core.names import Kind
+from holdfast.files import private_folder, set_aside
 
 __all__ = ["Kept", "Store", "default_state_file", "fingerprint"]
 
@@ -79,7 +80,7 @@ class Store:
         if self._hands_off:
             return
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            private_folder(self._file.parent)
             with closing(self._open()) as database, database:
                 _write(database, servers)
         except (sqlite3.Error, OSError, ValueError, _Newer) as exc:
@@ -101,15 +102,8 @@ class Store:
         return database
 
     def _set_aside(self, exc: Exception) -> None:
-        for number in range(1, 1000):
-            aside = self._file.with_name(f"{self._file.name}.corrupt-{number}")
-            if not aside.exists():
-                self._move(aside, exc)
-                return
-
-    def _move(self, aside: Path, exc: Exception) -> None:
         try:
-            os.replace(self._file, aside)  # noqa: PTH105 - atomic, and says so
+            aside = set_aside(self._file)
         except OSError as refusal:
             self._hands_off = True
             log.warning("the state file %s cannot be read (%s), nor set aside: %s", self._file, exc, refusal)

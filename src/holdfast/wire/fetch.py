@@ -1,4 +1,4 @@
-"""One exchange with an address that is no MCP server: bounded in time and size, credentials kept to their origin."""
+"""One HTTP exchange with a peer that is no MCP server: bounded in time and size, credentials for its origin alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGEST_ANSWER = 1 << 20
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back, whatever its status."""
+    """What came back; an error status is an answer too."""
 
     status: int
     headers: Mapping[str, str] = field(repr=False)

@@ -1,14 +1,13 @@
-"""Streamable HTTP, both eras: every request of ours is a POST of its own, made by the task that asks.
+"""Streamable HTTP, both eras: each request is a POST of its own, made by the caller's task.
 
-So one failed request harms no other, its evidence reaches the one who asked, and a caller that is
-cancelled closes its own stream and nothing else. There is no connection to lose: what dies is an
-exchange, and the next one dials anew.
+So one failed request affects no other, its evidence reaches its caller, and a cancelled caller closes only its own
+stream. There is no connection to lose: one exchange fails, and the next one dials again.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -24,7 +23,7 @@ from pydantic_core import from_json
 from holdfast.config.spec import Limits
 from holdfast.core.evidence import Evidence, HttpStatus, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, TimedOut
 from holdfast.errors import ServerFailure
-from holdfast.wire.http_client import HttpPeer, over_message_bound, read_bounded, translated
+from holdfast.wire.http_client import EVENT_STREAM, HttpPeer, content_type, read_bounded, read_events, translated
 from holdfast.wire.rpc import Exchange, Message, Waiter, notice_message, request_message, with_progress_token
 from holdfast.wire.tracing import in_headers
 
@@ -35,15 +34,15 @@ VERSION_HEADER = "mcp-protocol-version"
 ACCEPT = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 
 GOODBYE_SECONDS = 2.0
-"""How long ending a session may take. It is a courtesy: the server forgets an idle session by itself."""
+"""How long ending a session may take. It is best effort: the server drops an idle session by itself."""
 
 RESUME_DELAY_SECONDS = 1.0
-"""Before a stream that was cut is taken up again, where the server named no delay of its own."""
+"""The pause before a cut stream is resumed, where the server names none."""
 
 RESUME_ATTEMPTS = 2
 
 HTTP_LEVEL = frozenset({401, 403, 407, 408, 429})
-"""Statuses that are about the way to the server, whatever the body says; 5xx belong here too."""
+"""Statuses that concern the path to the server and not the request, for any body. 5xx belong here too."""
 
 
 class HttpDispatcher(Dispatcher[TransportContext]):
@@ -58,10 +57,10 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         self._under_way: set[anyio.CancelScope] = set()
         self._one_ended = anyio.Event()
         self.stood = False
-        """Whether the handshake is done; set by whoever did it."""
+        """Whether the handshake is complete; the dialer sets it."""
 
     def adopt(self, limits: Limits) -> None:
-        """Go by other bounds from now on."""
+        """Use other bounds from now on."""
         self._peer.limits = limits
         self._exchange.adopt(limits)
 
@@ -76,13 +75,13 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         return self._exchange.received
 
     def unanswered(self) -> Evidence | None:
-        """A missing answer shows nothing beyond that time went by."""
+        """A missing answer gives no evidence beyond the timeout."""
         return None
 
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
     ) -> Message:
-        """POST a request and wait for its result, on whatever stream it comes."""
+        """POST a request and wait for its result, on any stream."""
         opts = opts or {}
         request_id, waiter = self._exchange.open(opts)
         if method == "initialize":
@@ -108,7 +107,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         return result
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
-        """POST a notice; a refused one is nobody's failure. The modern era has none from client to server."""
+        """POST a notification; a refused one is no failure. The modern era has none from client to server."""
         headers = self._headers(opts or {})
         if self._version not in MODERN_PROTOCOL_VERSIONS:
             with suppress(ServerFailure, MCPError):
@@ -122,7 +121,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         *,
         task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Own what the server asks of us on the streams of our requests, until closed."""
+        """Serve the requests that the server sends on our streams, until closed."""
         try:
             async with anyio.create_task_group() as tasks:
                 self._exchange.start(tasks, on_request, on_notify, on_notify_intercept)
@@ -135,26 +134,26 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 scope.cancel()
 
     async def read_stream(self, *, opened: Callable[[], None]) -> bool:
-        """Read the legacy era's stream of notices to its end; False if the server offers none."""
+        """Read the legacy era's stream of notifications to its end; False if the server offers none."""
         if self._session_id is None:
             return False
-        headers = {**self._headers({}), "accept": "text/event-stream"}
+        headers = {**self._headers({}), "accept": EVENT_STREAM}
         async with self._peer.request("GET", self._peer.url, headers=headers, doing="the event stream") as response:
             if response.status_code >= 400:
                 refusal, _ = await self._peer.refusal(response)
                 if refusal.status == 404 or (refusal.status >= 500 and refusal.status != 501):
                     raise ServerFailure(refusal)
                 return False
-            if _content_kind(response) != "text/event-stream":
+            if content_type(response) != EVENT_STREAM:
                 return False
             opened()
-            async for event in _events(response, self._peer):
+            async for event in read_events(response, self._peer.limits):
                 if event.event == "message" and event.data:
                     self._exchange.take(_decode(event.data))
         return True
 
     async def end_session(self) -> None:
-        """Tell the server that its session is over; best effort, bounded."""
+        """End the session at the server; best effort, bounded."""
         if self._session_id is not None:
             with anyio.move_on_after(GOODBYE_SECONDS, shield=True), suppress(ServerFailure):
                 async with self._peer.request(
@@ -169,7 +168,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             await self._one_ended.wait()
 
     async def _unless_closed(self, work: Awaitable[Message]) -> Message:
-        """A request's own POST, ended at once when the connection is closed under it."""
+        """Run a request's POST; it ends at once when the connection is closed."""
         with anyio.CancelScope() as scope:
             self._under_way.add(scope)
             try:
@@ -180,7 +179,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         raise self._exchange.failure()
 
     def _headers(self, opts: CallOptions) -> dict[str, str]:
-        """What the protocol wants on each request; the version is learned from the session's own stamp."""
+        """The headers that the protocol requires; the version comes from the session's own header."""
         given = {name.lower(): value for name, value in opts.get("headers", {}).items()}
         self._version = given.get(VERSION_HEADER, self._version)
         headers = {**ACCEPT, **given}
@@ -198,10 +197,10 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             await self._refuse_errors(response)
             if method == "initialize":
                 self._session_id = response.headers.get(SESSION_HEADER)
-            kind = _content_kind(response)
+            kind = content_type(response)
             if kind == "application/json":
                 self._take_answer(await read_bounded(response, self._peer.limits), message, waiter)
-            elif kind == "text/event-stream":
+            elif kind == EVENT_STREAM:
                 return await self._from_stream(response, message, waiter)
             else:
                 raise ServerFailure(_not_mcp(response, kind))
@@ -218,14 +217,14 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         waiter.put(answer)
 
     async def _from_stream(self, response: httpx2.Response, message: Message, waiter: Waiter) -> Message:
-        """Read a request's own stream beside the waiting, so that progress is told while it comes."""
+        """Read a request's own stream while its caller waits, so that progress is delivered as it comes."""
         result: list[Message] = []
         failure: list[Exception] = []
 
         async def wait() -> None:
             try:
                 result.append(await waiter.result())
-            except Exception as exc:  # noqa: BLE001 - raised below, in the task that asked
+            except Exception as exc:  # noqa: BLE001 - raised below, in the caller's task
                 failure.append(exc)
             tasks.cancel_scope.cancel()
 
@@ -240,7 +239,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         return result[0]
 
     async def _read_stream(self, response: httpx2.Response, message: Message) -> None:
-        """Give every event to the exchange until the answer was among them; take up a stream that was cut."""
+        """Give every event to the exchange until the answer came; resume a stream that was cut."""
         cursor = _Cursor()
         if await self._drain(response, cursor, message):
             return
@@ -248,8 +247,10 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             if not self._resumable(cursor):
                 break
             await anyio.sleep(cursor.delay)
-            headers = {**self._headers({}), "accept": "text/event-stream", "last-event-id": cursor.last_id}
-            async with self._peer.request("GET", self._peer.url, headers=headers, doing="the stream again") as resumed:
+            headers = {**self._headers({}), "accept": EVENT_STREAM, "last-event-id": cursor.last_id}
+            async with self._peer.request(
+                "GET", self._peer.url, headers=headers, doing="the resumed stream"
+            ) as resumed:
                 await self._refuse_errors(resumed)
                 if await self._drain(resumed, cursor, message):
                     return
@@ -259,7 +260,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         return bool(cursor.last_id) and self._version not in MODERN_PROTOCOL_VERSIONS
 
     async def _drain(self, response: httpx2.Response, cursor: _Cursor, message: Message) -> bool:
-        """Whether the answer came on this stream; a cut that can be mended is an end like any other."""
+        """Whether the answer came on this stream; a cut that can be resumed counts as its end."""
         try:
             with translated(f"the answer to {message['method']}"):
                 return await self._until_answer(response, cursor, message)
@@ -269,14 +270,14 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             raise
 
     async def _until_answer(self, response: httpx2.Response, cursor: _Cursor, message: Message) -> bool:
-        async for event in _events(response, self._peer):
+        async for event in read_events(response, self._peer.limits):
             cursor.note(event)
             if event.event != "message" or not event.data:
                 continue
             self._exchange.received += len(event.data)
             incoming = _decode(event.data)
             if isinstance(incoming, dict) and "error" in incoming and incoming.get("id") is None:
-                incoming["id"] = message["id"]  # an error without an id, on the stream of one request, is that one's
+                incoming["id"] = message["id"]  # an error without an id, on one request's stream, answers that request
             self._exchange.take(incoming)
             if isinstance(incoming, dict) and _answers(incoming, message):
                 return True
@@ -287,12 +288,12 @@ class HttpDispatcher(Dispatcher[TransportContext]):
 
     async def _post_notice(self, message: Message, headers: Mapping[str, str]) -> None:
         async with self._peer.request(
-            "POST", self._peer.url, headers=headers, content=_encode(message), doing="the receipt of a notice"
+            "POST", self._peer.url, headers=headers, content=_encode(message), doing="the receipt of a notification"
         ) as response:
             await self._refuse_errors(response)
 
     async def _refuse_errors(self, response: httpx2.Response) -> None:
-        """Raise for an error status: ``MCPError`` if the server itself answered, else the evidence."""
+        """Raise for an error status: ``MCPError`` if the MCP server itself answered, else the evidence."""
         if response.status_code < 400:
             return
         refusal, body = await self._peer.refusal(response)
@@ -308,7 +309,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
 
 
 class _Cursor:
-    """Where a stream stands, for taking it up again."""
+    """The position in a stream, to resume it."""
 
     def __init__(self) -> None:
         self.last_id = ""
@@ -320,20 +321,8 @@ class _Cursor:
             self.delay = event.retry / 1000
 
 
-async def _events(response: httpx2.Response, peer: HttpPeer) -> AsyncIterator[httpx2.ServerSentEvent]:
-    try:
-        async for event in httpx2.EventSource(response, max_event_size=peer.limits.message_bytes):
-            yield event
-    except httpx2.SSEError as exc:
-        raise ServerFailure(over_message_bound(peer.limits)) from exc
-
-
-def _content_kind(response: httpx2.Response) -> str:
-    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
 def _answers(incoming: Mapping[str, Any], message: Message) -> bool:
-    """Whether this is the answer to our request: another's, or a late one, is not."""
+    """Whether this message answers our request and no other."""
     given = incoming.get("id")
     same = isinstance(given, str | int) and coerce_request_id(given) == coerce_request_id(message["id"])
     return "method" not in incoming and same

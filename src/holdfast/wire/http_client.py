@@ -1,13 +1,12 @@
-"""HTTP as an MCP connection needs it: fresh headers, no credentials astray, every refusal as evidence.
+"""The HTTP client of one server: fresh headers, credentials for its origin alone, every refusal as evidence.
 
-One ``HttpPeer`` is one server's endpoint. Each request either yields a success response, whose
-body the caller reads, or raises ``ServerFailure``; a failed request harms no other.
+One ``HttpPeer`` is one server's endpoint. A request yields a response, whose body the caller reads, or raises
+``ServerFailure``. A failed request affects no other.
 """
 
 from __future__ import annotations
 
 import inspect
-import ipaddress
 import logging
 import os
 import re
@@ -30,25 +29,40 @@ from holdfast.core.evidence import (
     CredentialsUnavailable,
     HttpStatus,
     Login,
+    NetworkFailure,
+    NetworkFault,
     OverBound,
     PlainHttpRefused,
     Redirected,
 )
+from holdfast.core.hosts import is_loopback
 from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
 from holdfast.wire.authorizer import Authorizer
 from holdfast.wire.network import evidence_of
 
-__all__ = ["HttpPeer", "is_loopback", "over_message_bound", "read_bounded", "ssl_context", "translated"]
+__all__ = [
+    "EVENT_STREAM",
+    "HttpPeer",
+    "content_type",
+    "over_message_bound",
+    "read_bounded",
+    "read_events",
+    "ssl_context",
+    "translated",
+]
+
+EVENT_STREAM = "text/event-stream"
+"""The content type of a stream of server-sent events."""
 
 CONNECT_SECONDS = 10.0
-"""A TCP and TLS handshake that takes longer than this has met a filter; the attempt's own deadline may be shorter."""
+"""A longer TCP and TLS handshake has met a packet filter; the attempt's own deadline may be shorter."""
 
 ERROR_BODY_BYTES = 64 * 1024
 """Enough of an error's body to hold a JSON-RPC error."""
 
 ERROR_BODY_SECONDS = 2.0
-"""The status has come: a body that does not end takes nothing away from it."""
+"""How long an error's body is read: the status is known already."""
 
 SHOWN_BODY = 2048
 """How much of an error's body is kept as evidence."""
@@ -56,17 +70,17 @@ SHOWN_BODY = 2048
 MAX_REDIRECTS = 5
 
 TELLING_HEADERS = ("content-type", "retry-after", "www-authenticate", "server", "via", "x-request-id")
-"""The response headers that say something about a refusal."""
+"""The response headers that explain a refusal."""
 
 _OWN = "holdfast.own_authorization"
-"""Marks a request whose authorization came from the server's definition."""
+"""Marks a request whose ``Authorization`` came from the server's definition."""
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _BAD_IN_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class HttpPeer:
-    """One server's HTTP endpoint: who it is, what it may be sent, and the client that talks to it."""
+    """One server's HTTP endpoint: its URL, its credentials and its connections."""
 
     def __init__(
         self, spec: ServerSpec, limits: Limits, redactor: Redactor, authorizer: Authorizer | None = None
@@ -89,7 +103,7 @@ class HttpPeer:
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
             headers={"accept-encoding": "identity", "user-agent": "holdfast"},
             follow_redirects=False,
-            trust_env=not is_loopback(self.url.host),  # no proxy is on the way to ourselves
+            trust_env=not is_loopback(self.url.host),  # there is no proxy between us and this machine
         )
 
     async def aclose(self) -> None:
@@ -109,8 +123,8 @@ class HttpPeer:
     ) -> AsyncIterator[httpx2.Response]:
         """One request; yields a 2xx or an error response, raises ``ServerFailure`` if there is none.
 
-        One that is refused for its token is made once more if there is another token: nothing was done yet.
-        ``on_sending`` is told when a connection stands and the request is about to leave.
+        A request that is refused for its token is made once more if there is another token: the server did nothing yet.
+        ``on_sending`` is called when the connection is open and the request is about to be sent.
         """
         with translated(doing):
             asked = _Asked(method, url, headers, content, _trace(url, on_sending))
@@ -124,14 +138,14 @@ class HttpPeer:
                     await response.aclose()
 
     async def refusal(self, response: httpx2.Response) -> tuple[HttpStatus, bytes]:
-        """An error response as evidence, and as much of its body as may hold a JSON-RPC error."""
+        """An error response as evidence, and enough of its body for a JSON-RPC error."""
         body = await _head(response, ERROR_BODY_BYTES)
         text = body.decode("utf-8", "replace")
         headers = {name: response.headers[name] for name in TELLING_HEADERS if name in response.headers}
         seen = HttpStatus(
             status=response.status_code,
             headers=headers,
-            # An outage is told by its exact words: no secret that happens to be one of them may blot it out.
+            # An outage is recognised by its exact words, so masking must not change them.
             body=text if is_outage_body(text) else _cut(self._redactor.mask(text)),
             retry_after=_retry_after(headers.get("retry-after"), time.time()),
             credentials_sent=self.credentials,
@@ -140,7 +154,7 @@ class HttpPeer:
         return seen, body
 
     async def _authorized(self, asked: _Asked) -> tuple[httpx2.Response, str | None]:
-        """Send a request with the headers and the token of this moment; the token too, if one was sent."""
+        """Send a request with current headers and token; returns the token too, if one was sent."""
         own = await self._fresh_headers()
         token = None if "authorization" in own else await self._token()
         bearer = {"authorization": f"Bearer {token}"} if token is not None else {}
@@ -153,7 +167,7 @@ class HttpPeer:
             return await self._send(request), token
 
     def _login(self, refused: httpx2.Request) -> Login | None:
-        """How the login is, unless the request was made with an authorization of the definition's own."""
+        """The state of the login, unless the request used an ``Authorization`` of the definition."""
         if self._authorizer is None or refused.extensions.get(_OWN):
             return None
         return self._authorizer.login()
@@ -167,7 +181,7 @@ class HttpPeer:
         return token
 
     async def _renewed(self, refusal: httpx2.Response, token: str) -> bool:
-        """Whether there is a better token; then, and if finding out fails, the refusal is done with."""
+        """Whether there is another token. If so, or if the check fails, the refusal is closed."""
         assert self._authorizer is not None  # noqa: S101 - it gave the token
         another = True
         try:
@@ -179,7 +193,7 @@ class HttpPeer:
         return another
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
-        """Send, following a redirect only within the origin and only if it keeps the request whole."""
+        """Send; follow a redirect only within the origin and only if it keeps method and body."""
         response = await self._client.send(request, stream=True)
         for _ in range(MAX_REDIRECTS):
             following = response.next_request
@@ -195,7 +209,7 @@ class HttpPeer:
         raise ServerFailure(Redirected(status=response.status_code, location=str(location)))
 
     async def _fresh_headers(self) -> Mapping[str, str]:
-        """The configured headers, asked for anew where a callable gives them; each value is a secret."""
+        """The configured headers, from the callable where there is one; each value is a secret."""
         source = self._headers
         if not callable(source):
             return _checked(source)
@@ -232,8 +246,8 @@ def _unlogged() -> Iterator[None]:
         _OURS.reset(token)
 
 
-class translated:  # noqa: N801 - reads as a word where it is used: `with translated("…"):`
-    """Exceptions of the HTTP client, in this block, become ``ServerFailure`` with evidence."""
+class translated:  # noqa: N801 - used as `with translated("…"):`
+    """In the block, exceptions of the HTTP client become ``ServerFailure`` with evidence."""
 
     def __init__(self, doing: str) -> None:
         self._doing = doing
@@ -259,13 +273,56 @@ async def read_bounded(response: httpx2.Response, limits: Limits) -> bytes:
     return bytes(body)
 
 
+async def read_events(
+    response: httpx2.Response, limits: Limits, *, silence: float | None = None
+) -> AsyncIterator[httpx2.ServerSentEvent]:
+    """The events of a stream until it ends; one that is over the bound on a message raises ``ServerFailure``.
+
+    With ``silence``, a stream that sends nothing for so many seconds, not even a comment, counts as lost.
+    """
+    if silence is not None:
+        assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - an async client gives no other
+        response.stream = _SilenceBound(response.stream, silence)
+    try:
+        async for event in httpx2.EventSource(response, max_event_size=limits.message_bytes):
+            yield event
+    except httpx2.SSEError as exc:
+        raise ServerFailure(over_message_bound(limits)) from exc
+
+
+class _SilenceBound(httpx2.AsyncByteStream):
+    """A response's bytes; a pause that is too long ends them with ``ServerFailure``."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, silence: float) -> None:
+        self._stream = stream
+        self._silence = silence
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        chunks = self._stream.__aiter__()
+        while (chunk := await self._next(chunks)) is not None:
+            yield chunk
+
+    async def _next(self, chunks: AsyncIterator[bytes]) -> bytes | None:
+        with anyio.move_on_after(self._silence):
+            return await anext(chunks, None)
+        raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True))
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def content_type(response: httpx2.Response) -> str:
+    """The content type without its parameters, in lower case; empty where there is none."""
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
 def over_message_bound(limits: Limits) -> OverBound:
     """The evidence of an answer that is too large."""
     return OverBound(bound="the size of a message", limit=limits.message_bytes, setting="holdfast.limits.messageBytes")
 
 
 class _Asked(NamedTuple):
-    """A request as its maker wants it, before it is given credentials."""
+    """A request before it has credentials."""
 
     method: str
     url: httpx2.URL
@@ -277,8 +334,8 @@ class _Asked(NamedTuple):
 def _trace(url: httpx2.URL, on_sending: Callable[[], None] | None) -> dict[str, Any] | None:
     """A trace for one request that closes its socket if a cancellation ends the TLS handshake.
 
-    The HTTP client closes it only when the handshake fails by itself; a socket that waits for a server
-    which never answers would otherwise stay open for as long as the server does.
+    The HTTP client closes it only when the handshake fails by itself. A socket to a server that never answers would
+    otherwise stay open.
     """
     if url.scheme != "https" and on_sending is None:
         return None
@@ -298,12 +355,12 @@ def _trace(url: httpx2.URL, on_sending: Callable[[], None] | None) -> dict[str, 
 
 
 def _cut(text: str) -> str:
-    """As much as is kept; what was cut says so, lest its beginning pass for the whole."""
+    """The part that is kept; a cut ends with an ellipsis."""
     return text if len(text) <= SHOWN_BODY else text[: SHOWN_BODY - 1] + "…"
 
 
 async def _head(response: httpx2.Response, size: int) -> bytes:
-    """The beginning of a body; whatever cuts it short, what came is kept."""
+    """The beginning of a body; a broken body yields the part that came."""
     body = bytearray()
     with anyio.move_on_after(ERROR_BODY_SECONDS), suppress(httpx2.TransportError, httpx2.DecodingError):
         async for chunk in response.aiter_bytes():
@@ -314,28 +371,18 @@ async def _head(response: httpx2.Response, size: int) -> bytes:
 
 
 def ssl_context() -> ssl.SSLContext:
-    """Whom every connection trusts: the usual authorities, or those that the environment names."""
+    """The certificate authorities that every connection trusts: the usual ones, or those of the environment."""
     return _ssl_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
 
 
 @lru_cache(maxsize=8)
 def _ssl_context(*made_from: str | None) -> ssl.SSLContext:  # noqa: ARG001 - the key of the cache
-    """One context for all servers: it is the costly part of a client. Keyed by what it is made from."""
+    """One context for all servers, since it is the costly part of a client; the arguments are its cache key."""
     try:
         return httpx2.create_ssl_context()
     except OSError as exc:
         problem = "the file or folder of trusted certificates cannot be read"
         raise ServerFailure(BadConfig(problems=(problem,), hint="check SSL_CERT_FILE and SSL_CERT_DIR")) from exc
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _keeps_to(request: httpx2.Request, following: httpx2.Request) -> bool:
@@ -355,13 +402,13 @@ def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in headers.items():
         good = type(name) is type(value) is str and _HEADER_NAME.fullmatch(name) and value.isascii()
         if not good or _BAD_IN_VALUE.search(value):
-            problem = f"the header {name!r} cannot be sent: a name is a word, a value is printable ASCII on one line"
+            problem = f"the header {name!r} cannot be sent: a name must be a token, a value printable ASCII on one line"
             raise ServerFailure(BadConfig(problems=(problem,), hint="check `headers`"))
     return {name.lower(): value.strip() for name, value in headers.items()}
 
 
 def _retry_after(value: str | None, now: float) -> float | None:
-    """Seconds from now, from either form of ``Retry-After``; nonsense is no request to wait."""
+    """Seconds from now, from either form of ``Retry-After``; None for an invalid value."""
     if value is None:
         return None
     value = value.strip()

@@ -1,6 +1,6 @@
 """The older HTTP+SSE transport: one long stream brings everything, each message of ours is a POST.
 
-A POST that is refused fails the one who sent it and nobody else; the end of the stream fails all.
+A refused POST fails its own request alone; the end of the stream fails all requests.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pydantic_core import from_json
 from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault
 from holdfast.errors import ServerFailure
 from holdfast.wire.duplex import Duplex
-from holdfast.wire.http_client import HttpPeer, over_message_bound
+from holdfast.wire.http_client import EVENT_STREAM, HttpPeer, content_type, read_events
 from holdfast.wire.rpc import Message
 from holdfast.wire.tracing import in_headers
 
 __all__ = ["SseDispatcher"]
 
 CUT_SECONDS = 0.2
-"""A server that died cuts its stream in the same moment as a POST that is under way."""
+"""A server that dies cuts its stream at about the same time as a POST under way."""
 
 
 class SseDispatcher(Duplex):
@@ -36,9 +36,9 @@ class SseDispatcher(Duplex):
         self._posting: set[anyio.CancelScope] = set()
 
     async def _write(self, message: Message) -> None:
-        """POST a message, unless the stream ends first: what it asks for could not be answered any more.
+        """POST a message, unless the stream ends first: then no answer could come.
 
-        And nobody would be left to close a connection that such a POST opens.
+        A POST that went on would also open a connection that has no owner.
         """
         with anyio.CancelScope() as scope:
             self._posting.add(scope)
@@ -53,7 +53,7 @@ class SseDispatcher(Duplex):
         raise self._exchange.failure()
 
     async def _end_or_moment(self) -> None:
-        """Whether a POST was cut alone, or with everything else, shows a moment later."""
+        """Wait a moment for the end of the stream: it tells whether only the POST was cut."""
         with anyio.move_on_after(CUT_SECONDS):
             await self._over.wait()
 
@@ -71,13 +71,13 @@ class SseDispatcher(Duplex):
                 raise ServerFailure((await self._peer.refusal(response))[0])
 
     async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
-        headers = {"accept": "text/event-stream", "cache-control": "no-store"}
+        headers = {"accept": EVENT_STREAM, "cache-control": "no-store"}
         try:
             async with self._peer.request("GET", self._peer.url, headers=headers, doing="the event stream") as response:
                 if response.status_code >= 400:
                     return (await self._peer.refusal(response))[0]
-                kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-                if kind != "text/event-stream":
+                kind = content_type(response)
+                if kind != EVENT_STREAM:
                     detail = f"it answered with {kind or 'no content type'}"
                     return NotMcp(fault=NotMcpFault.CONTENT_TYPE, detail=detail)
                 await self._take_events(response)
@@ -89,20 +89,17 @@ class SseDispatcher(Duplex):
                 scope.cancel()
 
     async def _take_events(self, response: httpx2.Response) -> None:
-        limits = self._limits  # a stream keeps the bound that it was opened with
-        try:
-            async for event in httpx2.EventSource(response, max_event_size=limits.message_bytes):
-                if event.event == "endpoint":
-                    self._endpoint = self._same_origin(event.data)
-                    self._known.set()
-                elif event.event == "message" and event.data:
-                    self._exchange.received += len(event.data)
-                    self._exchange.take(_decode(event.data))
-        except httpx2.SSEError as exc:
-            raise ServerFailure(over_message_bound(limits)) from exc
+        # A stream keeps the bound that it was opened with.
+        async for event in read_events(response, self._limits):
+            if event.event == "endpoint":
+                self._endpoint = self._same_origin(event.data)
+                self._known.set()
+            elif event.event == "message" and event.data:
+                self._exchange.received += len(event.data)
+                self._exchange.take(_decode(event.data))
 
     def _same_origin(self, place: str) -> httpx2.URL:
-        """Where to POST; another origin would be sent our credentials, so it is refused."""
+        """The URL for POSTs. Another origin is refused, since it would get our credentials."""
         here = self._peer.url
         try:
             there = here.join(place)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from holdfast.config.clients import jsonedit, tomledit
 from holdfast.config.find import read_config
 from holdfast.config.jsonc import parse
 from holdfast.errors import ConfigError, HoldfastError, Problem
+from holdfast.files import PRIVATE_FILE, private_folder, replace_file
 
 __all__ = ["ClientFile", "write_whole"]
 
@@ -101,31 +101,17 @@ class ClientFile:
         )
 
 
-def write_whole(file: Path, text: str, *, mode: int = 0o600) -> None:
+def write_whole(file: Path, text: str, *, mode: int = PRIVATE_FILE) -> None:
     """Replace a file in one step. Links are followed, and a file that exists keeps its mode."""
     target = Path(os.path.realpath(file))
     try:
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _replace(target, text, target.stat().st_mode & 0o7777 if target.exists() else mode)
+        private_folder(target.parent)
+        replace_file(target, text, mode=mode, keep_mode=True)
     except OSError as exc:
         why = exc.strerror or type(exc).__name__
         raise HoldfastError(
             f"{target} cannot be written: {why}", hint=f"look at {target.parent}: is it yours?"
         ) from exc
-
-
-def _replace(target: Path, text: str, mode: int) -> None:
-    descriptor, fresh = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(fresh).chmod(mode)
-        Path(fresh).replace(target)
-    except BaseException:
-        Path(fresh).unlink(missing_ok=True)
-        raise
 
 
 def _parsed(file: Path, text: str) -> Any:

@@ -120,11 +120,11 @@ class ToolsCheck(Check):
         assert seen is not None  # noqa: S101 - `handshake` made it
         if seen.evidence is not None:
             return found(await diagnose(case, seen.evidence))
-        offered = (seen.offers or {}).get("tools", ())
+        offered = (seen.listing or {}).get("tools", ())
         listed = {name: raw for name, raw in offered if is_shown(name, case.spec.tools)}
         count = f"{len(listed)} tool{'' if len(listed) == 1 else 's'} listed in {seen.listing_seconds:.2f} s"
         if not offered:
-            return Seen(count, (_none(other_offers=bool(seen.offers and len(seen.offers) > 1)),))
+            return Seen(count, (_none(other_offers=bool(seen.listing and len(seen.listing) > 1)),))
         if not listed:
             return Seen(count, (_hidden(case, len(offered)),))
         return Seen(count, tuple(_faults(case, [name for name, _ in offered if name in listed], listed)))

@@ -25,6 +25,7 @@ from holdfast.core.evidence import (
 from holdfast.doctor.case import Case
 from holdfast.doctor.diagnosis import answers, commands, exits, network, tls
 from holdfast.doctor.findings import Finding, finding, shell
+from holdfast.doctor.probe import trace_of
 from holdfast.doctor.way import Way
 
 __all__ = ["diagnose", "way_failed"]
@@ -93,5 +94,5 @@ async def _network(case: Case, seen: NetworkFailure) -> Finding:
 def _unexpected(case: Case, seen: Evidence) -> Finding:
     text = "please report this as a bug in Holdfast, with what this prints"
     command = f"HOLDFAST_DEBUG=1 {shell('holdfast', 'doctor', case.id)}"
-    trace = case.learned.probe.trace if case.learned.probe is not None else ""
+    trace = trace_of(case.learned.probe) if case.learned.probe is not None else ""
     return finding("HF-UNEXPECTED", classify(seen).reason, text, command, detail=trace)

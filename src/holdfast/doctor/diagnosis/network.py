@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from holdfast.core.evidence import NetworkFailure, NetworkFault, TimedOut
+from holdfast.core.hosts import is_loopback
 from holdfast.doctor.case import Case
 from holdfast.doctor.findings import Finding, finding, shell
 from holdfast.doctor.here import LISTENERS, lookup, route
 from holdfast.doctor.way import Way
-from holdfast.wire.http_client import is_loopback
 
 __all__ = ["cut", "filtered", "no_address", "proxied", "refused", "silent", "unreachable"]
 

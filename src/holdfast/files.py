@@ -1,0 +1,141 @@
+"""Files that several processes of one user share: replace atomically, lock, set aside, keep private.
+
+The module knows nothing of what the files hold. It imports nothing of Holdfast, so every package may use it.
+All functions block for a moment; an async caller runs them in a thread where that matters.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+__all__ = [
+    "PRIVATE_FILE",
+    "PRIVATE_FOLDER",
+    "FileLock",
+    "locked",
+    "private_folder",
+    "replace_file",
+    "set_aside",
+]
+
+PRIVATE_FILE = 0o600
+"""The mode of a file that only its owner may read."""
+
+PRIVATE_FOLDER = 0o700
+"""The mode of a folder that only its owner may enter."""
+
+
+def replace_file(file: Path, content: str | bytes, *, mode: int = PRIVATE_FILE, keep_mode: bool = False) -> None:
+    """Replace a file atomically: a reader sees the old content or the new one, never a part.
+
+    The content is on the disk before the name changes, so a full disk or a power cut leaves the old file. The
+    temporary file is private from the moment it exists. With ``keep_mode``, a file that exists keeps its mode and
+    ``mode`` is for a new one. Line ends are written as they are. Raises ``OSError``; then nothing has changed.
+    """
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    if keep_mode:
+        with suppress(FileNotFoundError):
+            mode = file.stat().st_mode & 0o7777
+    descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fchmod(stream.fileno(), mode)
+            os.fsync(stream.fileno())
+        os.replace(temporary, file)  # noqa: PTH105 - the atomic call, named as in the documentation
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)  # noqa: PTH108 - mkstemp gave a text
+        raise
+    _sync_folder(file.parent)
+
+
+def set_aside(file: Path) -> Path:
+    """Rename a damaged file to ``NAME.corrupt-N``, with the first free number; returns its new path."""
+    number = 1
+    while (aside := file.with_name(f"{file.name}.corrupt-{number}")).exists():
+        number += 1
+    os.replace(file, aside)  # noqa: PTH105 - the atomic call, named as in the documentation
+    return aside
+
+
+def private_folder(folder: Path) -> Path:
+    """Create a folder that only its owner may enter, with its parents. One that exists keeps its mode."""
+    folder.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER)
+    return folder
+
+
+class FileLock:
+    """A lock between processes. The system releases it when its holder ends, also after a kill.
+
+    The lock file stays after a release. If it were removed, two processes could each lock a file of their own.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._descriptor: int | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._descriptor is not None
+
+    def acquire(self) -> None:
+        """Take the lock; waits until it is free."""
+        self._take(fcntl.LOCK_EX)
+
+    def try_acquire(self) -> bool:
+        """Take the lock if it is free; returns whether this object holds it now."""
+        try:
+            self._take(fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Let another process have the lock."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _take(self, operation: int) -> None:
+        if self._descriptor is not None:
+            return
+        descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+        try:
+            fcntl.flock(descriptor, operation)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Hold a lock while the block runs; waits for it. Use it for steps that take milliseconds.
+
+    The folder of the lock file is created, private, where there is none.
+    """
+    private_folder(file.parent)
+    lock = FileLock(file)
+    lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name survive a power cut. Where a file system cannot do that, the file is whole all the same."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

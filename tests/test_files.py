@@ -1,0 +1,108 @@
+"""Files that processes share: replaced whole, locked, set aside, private."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast import files
+from holdfast.files import FileLock, locked, private_folder, replace_file, set_aside
+
+SRC = Path(files.__file__).parent
+
+
+def mode(file: Path) -> int:
+    return stat.S_IMODE(file.stat().st_mode)
+
+
+def test_a_new_file_and_a_new_folder_are_private_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = private_folder(tmp_path / "state" / "holdfast")
+        replace_file(folder / "auth.json", "{}")
+    finally:
+        os.umask(before)
+    assert (mode(folder), mode(folder / "auth.json")) == (0o700, 0o600)
+
+
+def test_a_replaced_file_keeps_its_mode_only_if_asked(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    replace_file(file, "1", mode=0o640, keep_mode=True)
+    assert mode(file) == 0o640
+    file.chmod(0o604)
+    replace_file(file, "2", mode=0o640, keep_mode=True)
+    assert (mode(file), file.read_text()) == (0o604, "2")
+    replace_file(file, "3")
+    assert (mode(file), file.read_text()) == (0o600, "3")
+
+
+def test_text_and_bytes_are_written_as_they_are(tmp_path: Path) -> None:
+    replace_file(tmp_path / "text", "ü\r\n\n")
+    replace_file(tmp_path / "bytes", b"\xff\r\n")
+    assert (tmp_path / "text").read_bytes() == b"\xc3\xbc\r\n\n"
+    assert (tmp_path / "bytes").read_bytes() == b"\xff\r\n"
+
+
+def test_a_failed_replacement_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "mcp.json"
+    replace_file(file, "old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        replace_file(file, "new")
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("mcp.json", "old")]
+
+
+def test_a_damaged_file_is_set_aside_beside_those_of_before(tmp_path: Path) -> None:
+    for number, content in enumerate(["first", "second"], start=1):
+        file = tmp_path / "auth.json"
+        file.write_text(content)
+        aside = set_aside(file)
+        assert (aside.name, aside.read_text(), file.exists()) == (f"auth.json.corrupt-{number}", content, False)
+
+
+@pytest.mark.requirement("GW-5")
+def test_a_lock_is_held_once_and_can_be_handed_on(tmp_path: Path) -> None:
+    first, second = FileLock(tmp_path / "config.lock"), FileLock(tmp_path / "config.lock")
+    assert (first.try_acquire(), first.try_acquire(), second.try_acquire()) == (True, True, False)
+    first.release()
+    assert (first.held, second.try_acquire(), first.try_acquire()) == (False, True, False)
+    second.release()
+
+
+def test_a_lock_is_free_again_after_its_holder_was_killed(tmp_path: Path) -> None:
+    file = tmp_path / "config.lock"
+    program = (
+        "import sys, os, signal; from pathlib import Path; from holdfast.files import FileLock\n"
+        "lock = FileLock(Path(sys.argv[1])); lock.acquire(); print('held', flush=True); signal.pause()"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(file)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        lock = FileLock(file)
+        assert lock.try_acquire() is False
+        holder.kill()
+    with locked(file):
+        assert lock.try_acquire() is False
+    assert lock.try_acquire() is True
+    lock.release()
+
+
+def test_no_other_module_replaces_files_or_locks_them_by_itself() -> None:
+    """One implementation: a second would miss the private mode, the sync or the clean-up."""
+    forbidden = re.compile(r"\b(os\.replace|tempfile\.mkstemp|fcntl\.flock)\b")
+    found = {
+        str(file.relative_to(SRC))
+        for file in SRC.rglob("*.py")
+        if file.name != "files.py" and forbidden.search(file.read_text(encoding="utf-8"))
+    }
+    assert found == set()
