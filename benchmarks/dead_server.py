@@ -1,7 +1,7 @@
 """How often the hub contacts a dead server: connections in five minutes of the hub's time (LIFE-22).
 
 The hub's clock is moved by hand, so that five minutes take seconds; everything else is real. What reaches a
-port that nobody listens on is counted where this process asks the kernel to connect; everything else is counted
+port without a listener is counted where this process asks the kernel to connect; everything else is counted
 at the server.
 """
 

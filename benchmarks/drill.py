@@ -1,9 +1,9 @@
 """The outage drill: servers are killed under load and started again, while one server stays untouched.
 
-Three are tormented: an HTTP server with a stream of notices, one without, and a child that is killed with
-``kill -9``. All policies are the shipped ones. What the hub adds to a recovery is the time from the moment when
-the server can be reached again to the moment when it is connected, less what a bare dial and listing takes. Of both
-dials, time in which the event loop was ready and the machine ran something else is left out; of the wait before, not.
+Three servers are broken: an HTTP server with a notification stream, one without, and a child that is killed with
+``kill -9``. All policies are the shipped ones. The hub's share of a recovery is the time from "the server can be
+reached again" to "connected", minus the time of a bare dial and listing. For both dials, the time in which the event
+loop waited for a CPU is left out; for the wait before them, it is not.
 """
 
 from __future__ import annotations

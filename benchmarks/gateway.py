@@ -1,7 +1,7 @@
 """Thirty servers behind a real proxy whose authorization service is cold and slow (GW-7).
 
-Each way is measured by who is reported unavailable though healthy and authorized, and by whether a user
-who is denied is told so. Times are shown for what they are worth: proxy, service and servers share the machine.
+Each way is measured by the servers that it reports as unavailable although they are healthy and authorized, and by
+whether it reports a denial as a denial. Times are rough, because proxy, service and servers share the machine.
 """
 
 from __future__ import annotations

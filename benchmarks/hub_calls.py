@@ -1,7 +1,7 @@
 """The cost of a call through the hub, compared with a bare connection: time, CPU and memory.
 
-Both share one transport of ours and one server in a process of its own, so that the difference is the hub's:
-the name resolved, the call admitted, its place taken, and the outcome settled.
+Both use our transport and one server in a separate process, so that the difference is the work of the hub: resolve
+the name, admit the call, apply the limits and settle the outcome.
 """
 
 from __future__ import annotations

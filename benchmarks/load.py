@@ -1,8 +1,7 @@
 """Loading many healthy servers, compared with a plain concurrent loop over the SDK's client (PERF-3).
 
-Every round is cold: new connections, and for Holdfast nothing remembered but where a row says so. The
-SDK's client builds a TLS context for each server; a row shows the same loop with a shared one, so that
-nobody takes that saving for the whole difference.
+Every round is cold: new connections, and no memory of earlier rounds unless a row says so. The SDK's client builds a
+TLS context for each server. One row shows the same loop with a shared context, because that alone saves time.
 """
 
 from __future__ import annotations

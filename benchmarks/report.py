@@ -1,6 +1,6 @@
 """The result of a benchmark: rows with their spread and ratio, and whether each requirement is met.
 
-Only arithmetic and words stand here; nothing is started and no clock is read.
+Only arithmetic and text: nothing is started, and no clock is read.
 """
 
 from __future__ import annotations

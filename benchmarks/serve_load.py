@@ -1,7 +1,7 @@
 """``holdfast serve`` under many clients: no answer is lost or given to another client, and no resource grows.
 
-The hub, the servers behind it and the clients are three processes. A client is a connection over which one call
-follows the other, of either era; every call carries words of its own, and its answer must carry the same.
+The hub, the servers and the clients are three processes. A client of either era sends one call after the other over
+one connection. Every call carries a unique text, and its answer must carry the same text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The cost of an event stream: the CPU of a hub with 500 idle servers, with and without open streams.
 
-The hub, the servers and the watchers are separate processes. Nothing happens meanwhile but what an idle hub
-does by itself; the stream is read as the status page reads it.
+The hub, the servers and the watchers are separate processes. The hub is idle, and the stream is read as the status
+page reads it.
 """
 
 from __future__ import annotations

@@ -385,13 +385,13 @@ def test_a_file_that_is_named_and_cannot_be_read_is_a_failure(clinic: Clinic, ki
     assert str(place) in ran.stdout
 
 
-WRONG = [("--nonsense",), ("--timeout", "0"), ("--timeout", "soon"), ("nobody",), ("explain",), ("explain", "HF-NO")]
+WRONG = [("--nonsense",), ("--timeout", "0"), ("--timeout", "soon"), ("unknown",), ("explain",), ("explain", "HF-NO")]
 
 
 @pytest.mark.requirement("DOC-6")
 @pytest.mark.parametrize("arguments", WRONG)
 def test_wrong_usage_is_told_apart(clinic: Clinic, arguments: tuple[str, ...]) -> None:
-    clinic.configure({"somebody": {"command": "x"}})
+    clinic.configure({"server": {"command": "x"}})
     ran = clinic.run(*arguments)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr
@@ -401,7 +401,7 @@ def test_wrong_usage_is_told_apart(clinic: Clinic, arguments: tuple[str, ...]) -
 @pytest.mark.requirement("DOC-6")
 def test_wrong_usage_and_a_broken_file_cost_no_import_of_the_client(clinic: Clinic) -> None:
     (clinic.folder / "broken.json").write_text("[")
-    clinic.configure({"somebody": {"command": "x"}})
+    clinic.configure({"server": {"command": "x"}})
     program = f"""
 import sys
 from holdfast.cli.entry import run

@@ -60,7 +60,7 @@ def nothing_planted(folder: Path, *outputs: str) -> None:
 
 
 @pytest.mark.requirement("AUTH-1", "MSG-6")
-def test_somebody_logs_in_looks_and_logs_out(cli: Cli, peer: Guarded, browser: str) -> None:
+def test_a_user_logs_in_checks_the_status_and_logs_out(cli: Cli, peer: Guarded, browser: str) -> None:
     cli.configure({"files": {"url": peer.url}, "tool": {"command": "cat"}})
     behave(peer, expires_in=7000)
     login = cli.run("login", "files", BROWSER=browser)

@@ -172,7 +172,7 @@ def test_what_is_typed_becomes_keys(typed: bytes, keys: list[str], rest: bytes) 
 
 
 @given(st.binary(max_size=40))
-def test_whatever_is_typed_no_byte_stays_but_the_beginning_of_a_sequence(typed: bytes) -> None:
+def test_no_byte_of_any_input_stays_except_the_start_of_a_sequence(typed: bytes) -> None:
     _, rest = decode(typed)
     assert rest == b"" or rest.startswith(b"\x1b")
 

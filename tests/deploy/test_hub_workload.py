@@ -145,7 +145,7 @@ async def test_the_bridge_routes_what_the_hub_serves_and_not_what_was_switched_o
     assert CONTROL not in ran.stdout + ran.stderr + output.read_text()
 
 
-def test_the_gateway_shows_the_hubs_token_and_nobody_serves_without_one() -> None:
+def test_the_gateway_shows_the_hubs_token_and_no_hub_serves_without_one() -> None:
     found = manifests("hub.enabled=true", "hub.tokenSecret=hub")
     pod = by_kind(found, "Deployment", "agentgateway")["spec"]["template"]["spec"]
     (gateway,) = [container for container in pod["containers"] if container["name"] == "agentgateway"]

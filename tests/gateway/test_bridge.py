@@ -155,9 +155,7 @@ async def test_garbage_from_the_source_leaves_the_config(
         assert routes_in(config) == ["a"]
 
 
-async def test_a_source_that_answers_nobody_does_not_stop_the_bridge_from_telling(
-    tmp_path: Path, targets: Path
-) -> None:
+async def test_a_silent_source_does_not_stop_the_bridge_from_reporting(tmp_path: Path, targets: Path) -> None:
     source = FaultServer(accept_and_ignore)
     async with source, bridge_on(source, tmp_path) as running:
         status, health = await running.health()
@@ -321,7 +319,7 @@ async def test_of_two_bridges_one_writes_and_the_other_stands_by_until_it_is_gon
             assert routes_in(config) == ["c"]
 
 
-async def test_a_file_that_somebody_else_changes_is_put_right(tmp_path: Path, config: Path, targets: Path) -> None:
+async def test_a_file_changed_by_another_program_is_written_again(tmp_path: Path, config: Path, targets: Path) -> None:
     async with together(tmp_path, "--targets", targets) as (running, _):
         before = content(config)
         replace(config, "binds: []\n")

@@ -96,7 +96,7 @@ def test_a_silent_gateway_keeps_the_config_that_it_ran() -> None:
     assert next_(history, SILENT, at=99) == Decision(GatewayState.DOWN)
 
 
-def test_a_file_that_somebody_else_changed_is_written_again_and_not_counted_as_refused() -> None:
+def test_a_file_that_another_program_changed_is_written_again_and_not_counted_as_refused() -> None:
     history = ConfigHistory(live="", accepted="new", since=0)
     assert next_(history, runs("strange"), at=99) == Decision(GatewayState.WAITING, write=True)
     assert history.refused == {}

@@ -94,7 +94,7 @@ def test_no_outage_status_lets_a_request_through_or_hides_what_happened(status: 
     body=st.integers(-1, 10),
     protocol=st.sampled_from(["grpc", "http", "allow"]),
 )
-def test_whatever_is_asked_for_no_render_fails_open(status: int, timeout: str, body: int, protocol: Any) -> None:
+def test_no_options_make_a_render_fail_open(status: int, timeout: str, body: int, protocol: Any) -> None:
     try:
         asked = ExtAuth(host="a:1", outage_status=status, timeout=timeout, body_bytes=body, protocol=protocol)
     except UsageError:

@@ -41,7 +41,7 @@ def logs(
     """
     show = _as_json if as_json else _for_people(data_console())
 
-    async def tell(control: Control) -> None:
+    async def show_lines(control: Control) -> None:
         name = chosen([server], (one.id for one in (await control.servers()).servers))[0]
         if not follow:
             for line in (await control.logs(name, lines=lines)).lines:
@@ -52,7 +52,7 @@ def logs(
                 show(line)
         raise NoHub(f"no more lines of `{name}`: the hub ended, or the server was removed from the configuration")
 
-    ask(found_hub(url, config), tell)
+    ask(found_hub(url, config), show_lines)
 
 
 def _as_json(line: LogLine) -> None:

@@ -49,9 +49,9 @@ def watch_hub(found: Found, names: Sequence[str], *, as_json: bool) -> int:
     console = data_console()
 
     async def watch(control: Control) -> int:
-        hub, told = await control.hub(), await control.servers()
-        only = chosen(names, (server.id for server in told.servers))
-        watched = WatchedFleet(hub, told, time.monotonic(), only=only)
+        hub, servers = await control.hub(), await control.servers()
+        only = chosen(names, (server.id for server in servers.servers))
+        watched = WatchedFleet(hub, servers, time.monotonic(), only=only)
         if as_json:
             await _as_json(control, watched)
         elif not _has_screen(console):

@@ -98,11 +98,11 @@ class HttpSource:
 def _registry(body: bytes) -> Targets | None:
     """The registry of a hub; None if the body is something else."""
     try:
-        told = TargetsView.model_validate_json(body)
+        registry = TargetsView.model_validate_json(body)
     except ValidationError:
         return None
-    found = tuple(Target(id=one.id, url=one.url, transport=one.transport) for one in told.targets)
-    return Targets(found=tuple(sorted(found, key=lambda one: one.id)), left_out=told.left_out)
+    found = tuple(Target(id=one.id, url=one.url, transport=one.transport) for one in registry.targets)
+    return Targets(found=tuple(sorted(found, key=lambda one: one.id)), left_out=registry.left_out)
 
 
 def _targets(text: bytes, config: Config) -> Targets:
