@@ -114,7 +114,7 @@ class Gateway:
         self._loaded: dict[str, Any] = {}
 
     def load(self) -> None:
-        """GatewayState the file as it is now, or raise and keep what there was."""
+        """Load the file, or raise and keep the old config."""
         document = yaml.safe_load(self.file.read_text())
         for bind in Config.model_validate(document).binds:
             for route in (route for listener in bind.listeners for route in listener.routes):
