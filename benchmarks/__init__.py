@@ -1,1 +1,1 @@
-"""How fast Holdfast is, measured beside what it is compared with, in one run: ``python -m benchmarks``."""
+"""Benchmarks. Each measures Holdfast and its baseline in one run: ``python -m benchmarks``."""

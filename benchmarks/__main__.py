@@ -1,6 +1,6 @@
-"""``python -m benchmarks [NAME…] [--rounds N] [--json]``: measure side by side and print one table.
+"""``python -m benchmarks [NAME…] [--rounds N] [--json]``: measure, and print one table.
 
-The exit code is 1 if a requirement is missed.
+Exit code 1: a requirement is missed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BENCHMARKS: dict[str, Callable[..., Report]] = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the benchmarks that were named, or all; returns the exit code."""
+    """Run the named benchmarks, or all. Returns the exit code."""
     options = _options(argv)
     settings = {} if options.rounds is None else {"rounds": options.rounds}
     reports = [BENCHMARKS[name](**settings) for name in options.names or BENCHMARKS]
@@ -38,15 +38,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure Holdfast, side by side.")
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"which: {', '.join(BENCHMARKS)}; all if none is named"
-    )
-    parser.add_argument("--rounds", type=_rounds, help="how many rounds instead of each benchmark's own number")
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure Holdfast and its baselines.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which ones: {', '.join(BENCHMARKS)}; default: all")
+    parser.add_argument("--rounds", type=_rounds, help="how many rounds; default: the number of each benchmark")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(argv)
     if unknown := [name for name in options.names if name not in BENCHMARKS]:
-        parser.error(f"there is no benchmark `{unknown[0]}`; there are {', '.join(BENCHMARKS)}")
+        parser.error(f"there is no benchmark `{unknown[0]}`; known: {', '.join(BENCHMARKS)}")
     return options
 
 

@@ -1,7 +1,7 @@
-"""How often a server that does not work is bothered: connections in five minutes of the hub's time (LIFE-22).
+"""How often the hub contacts a dead server: connections in five minutes of the hub's time (LIFE-22).
 
 The hub's clock is moved by hand, so that five minutes take seconds; everything else is real. What reaches a
-port that nobody listens on is counted where this process asks the kernel to connect; everything else is counted
+port without a listener is counted where this process asks the kernel to connect; everything else is counted
 at the server.
 """
 
@@ -48,22 +48,22 @@ SERVER = "dead"
 
 @dataclass(frozen=True)
 class Bothered:
-    """When a server was bothered, in seconds of the hub's time."""
+    """When a server was contacted, in seconds of the hub's clock."""
 
     at: tuple[float, ...]
 
     @property
     def gaps(self) -> list[float]:
-        """From each time to the next."""
+        """The time between two contacts."""
         return [after - before for before, after in zip(self.at, self.at[1:], strict=False)]
 
     def within(self, first: float, last: float) -> int:
-        """How often in a span of time."""
+        """The number of contacts in an interval."""
         return sum(first <= moment < last for moment in self.at)
 
 
 def measure(*, rounds: int = 1) -> Report:
-    """Bother each kind of dead server; nothing is left to chance, so that one round tells it."""
+    """Run each kind of dead server. The run is deterministic, so one round is enough."""
     found = {name: anyio.run(bothered, name) for name in CASES for _ in range(rounds)}
     return Report(
         name="dead_server",
@@ -71,10 +71,10 @@ def measure(*, rounds: int = 1) -> Report:
         requirements=REQUIREMENTS,
         rows=tuple(_row(name, seen) for name, seen in found.items()),
         checks=(
-            _brisk(found["refuses from the start"], "that refuses from the start", COLD_LOOKS),
-            _brisk(found["refuses after it was up"], "that was up and is gone", KNOWN_LOOKS + DIALS),
+            _quick_at_first(found["refuses from the start"], "that refuses from the start", COLD_LOOKS),
+            _quick_at_first(found["refuses after it was up"], "that was up and is gone", KNOWN_LOOKS + DIALS),
             _never_long_unwatched(found["refuses from the start"]),
-            _given_a_minute(found["listens again and is never well"]),
+            _limited_per_minute(found["listens again and is never well"]),
             _once(found["denies"]),
             _left_alone(found["dies after each listing"]),
         ),
@@ -82,12 +82,12 @@ def measure(*, rounds: int = 1) -> Report:
 
 
 async def bothered(case: str) -> Bothered:
-    """Five minutes with one dead server, and when it was bothered."""
+    """Five minutes with one dead server; returns when it was contacted."""
     clock = FakeClock()
     async with CASES[case]() as (definition, count, kill):
         config = config_from_mapping({"mcpServers": {SERVER: definition}})
         async with Hub(config, clock=clock, chance=lambda: 0.0) as hub:  # no jitter: the same count in every run
-            slot = hub._slots[SERVER]  # noqa: SLF001 - whether something is under way is nobody else's matter
+            slot = hub._slots[SERVER]  # noqa: SLF001 - only the slot knows whether something is in progress
             await hub.ready(10)
             before = await kill()
             moments: list[float] = []
@@ -102,7 +102,7 @@ async def bothered(case: str) -> Bothered:
 
 
 async def _settled(slot: Slot) -> None:
-    """Wait, in real time, until nothing is under way that could still change the hub's plans."""
+    """Wait in real time until no operation is in progress that could change the schedule of the hub."""
     with anyio.fail_after(30):
         quiet = 0
         while quiet < 3:
@@ -112,11 +112,11 @@ async def _settled(slot: Slot) -> None:
 
 def _is_quiet(slot: Slot) -> bool:
     machine = slot.machine
-    # None of these servers lives on: one that seems to stand is about to be seen dead.
+    # None of these servers stays alive: a connected one is about to be found dead.
     return machine.dialing is None and machine.connection is None and machine.life.lookout.pending is None
 
 
-# The dead servers: a definition, how often it was bothered so far, and how it dies.
+# The dead servers: a definition, the count of contacts, and how the server dies.
 
 Dead: TypeAlias = tuple[Mapping[str, object], Callable[[], int], Callable[[], Awaitable[int]]]
 
@@ -190,7 +190,7 @@ CASES: Mapping[str, Callable[[], AbstractAsyncContextManager[Dead]]] = {
 
 
 class _Connects:
-    """Counts by port how often this process asked the kernel to connect. A hook of the interpreter's stays for good."""
+    """Counts by port how often this process asked the kernel to connect. An audit hook cannot be removed."""
 
     def __init__(self) -> None:
         self.by_port: dict[int, int] = {}
@@ -221,7 +221,7 @@ def _row(name: str, seen: Bothered) -> Row:
     return Row(label=f"{name} (time between two: median, least, most)", time=spread, requests=len(seen.at))
 
 
-def _brisk(seen: Bothered, which: str, at_most: int) -> Check:
+def _quick_at_first(seen: Bothered, which: str, at_most: int) -> Check:
     early, late = seen.within(0, BRISK_SECONDS), seen.within(BRISK_SECONDS, MINUTES * 60)
     return Check(
         demand=f"LIFE-22 a server {which} sees at most {at_most} connections in a minute, then ever fewer",
@@ -230,7 +230,7 @@ def _brisk(seen: Bothered, which: str, at_most: int) -> Check:
     )
 
 
-def _given_a_minute(seen: Bothered) -> Check:
+def _limited_per_minute(seen: Bothered) -> Check:
     early, late = seen.within(0, BRISK_SECONDS), seen.within(BRISK_SECONDS, MINUTES * 60)
     return Check(
         demand="LIFE-22 a server that listens again and is not well is dialed for a minute, then left to the budget",

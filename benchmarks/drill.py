@@ -1,9 +1,9 @@
-"""The outage drill: servers are killed under load and come back, again and again, beside one that nobody touches.
+"""The outage drill: servers are killed under load and started again, while one server stays untouched.
 
-Three are tormented: an HTTP server with a stream of notices, one without, and a child that is killed with
-``kill -9``. All policies are the shipped ones. What the hub adds to a recovery is the time from the moment when
-the server can be reached again to the moment when it is connected, less what a bare dial and listing takes. Of both
-dials, time in which the event loop was ready and the machine ran something else is left out; of the wait before, not.
+Three servers are broken: an HTTP server with a notification stream, one without, and a child that is killed with
+``kill -9``. All policies are the shipped ones. The hub's share of a recovery is the time from "the server can be
+reached again" to "connected", minus the time of a bare dial and listing. For both dials, the time in which the event
+loop waited for a CPU is left out; for the wait before them, it is not.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from holdfast.testing import HttpServer, StdioServer
 from holdfast.wire.dial import Dialer
 from holdfast.wire.warden import Warden
 
-__all__ = ["BYSTANDER", "REQUIREMENTS", "TORMENTED", "Drilled", "drill", "measure"]
+__all__ = ["BROKEN", "BYSTANDER", "REQUIREMENTS", "Drilled", "drill", "measure"]
 
 REQUIREMENTS = ("LIFE-4", "LIFE-11", "LIFE-14", "LIFE-22")
 
 ROUNDS = 100
-TORMENTED = ("stream", "quiet", "child")
+BROKEN = ("stream", "quiet", "child")
 BYSTANDER = "bystander"
 CALLERS = 4
-"""How many callers each server has, one call after the other."""
+"""How many callers each server has. Each sends one call after the other."""
 
 AT_MOST = 1.0
 """What the hub may add to a recovery, in seconds. Servers, callers and hub share one event loop under load, and what
 that costs counts as the hub's."""
 
 PAUSE = 0.02
-"""Between two calls of one caller, in seconds: load enough, and the event loop still tells the time."""
+"""Seconds between two calls of one caller: enough load, and the event loop stays responsive."""
 
 LONGEST_OUTAGE = 1.5
 CALL_SECONDS = 5.0
-"""The idle timeout of a call here: what hangs is to be seen within a round."""
+"""The idle timeout of a call, so that a hang shows within a round."""
 
 DEADLINE = 5.0 + 2 * CALL_SECONDS
-"""No call takes longer: it waits for a server that is coming up, and is sent at most twice."""
+"""The longest call: it waits for a starting server, and is sent at most twice."""
 
 BACK_SECONDS = 60.0
 
@@ -64,17 +64,17 @@ Servers: TypeAlias = Mapping[str, HttpServer | StdioServer]
 class Drilled:
     """What came out."""
 
-    recoveries: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in TORMENTED})
+    recoveries: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in BROKEN})
     """From "can be reached again" to "connected", in seconds."""
-    bare: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in TORMENTED})
+    bare: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in BROKEN})
     """A bare dial and listing of the same server, in seconds."""
-    waited: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in TORMENTED})
-    """How much longer the hub's dial waited for the machine than the bare one did, in seconds."""
+    waited: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in BROKEN})
+    """How much longer the hub's dial waited for a CPU than the bare one did, in seconds."""
     answered: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
-    """Whatever no caller and no reader should have seen."""
+    """Observations that no caller and no reader may make."""
 
     def added(self, name: str) -> list[float]:
         """What the hub added to each recovery."""
@@ -83,19 +83,19 @@ class Drilled:
 
 
 def measure(*, rounds: int = ROUNDS) -> Report:
-    """Play the drill and say what was found."""
+    """Run the drill and report."""
     found = anyio.run(drill, rounds)
     return Report(
         name="drill",
         title=f"Kill and restart under load, {rounds} rounds",
         requirements=REQUIREMENTS,
-        rows=tuple(row for name in TORMENTED for row in _rows(name, found)),
-        checks=(*(_quick(name, found) for name in TORMENTED), _true(found), _undisturbed(found)),
+        rows=tuple(row for name in BROKEN for row in _rows(name, found)),
+        checks=(*(_quick(name, found) for name in BROKEN), _true(found), _undisturbed(found)),
     )
 
 
 async def drill(rounds: int, *, seed: int = 0) -> Drilled:
-    """Torment the servers so many times."""
+    """Break the servers this many times."""
     found = Drilled()
     async with _fleet() as fleet, Warden() as warden, Hub(_config(fleet)) as hub:
         await hub.ready(10)
@@ -128,7 +128,7 @@ class _Drilling:
                 load.start_soon(self._note_dials, name)
             for _ in range(rounds):
                 async with anyio.create_task_group() as outages:
-                    for name in TORMENTED:
+                    for name in BROKEN:
                         outages.start_soon(self._outage, name)
             load.cancel_scope.cancel()
 

@@ -1,7 +1,7 @@
-"""Thirty servers behind a real proxy whose authorization service is cold and slow, loaded side by side (GW-7).
+"""Thirty servers behind a real proxy whose authorization service is cold and slow (GW-7).
 
-Each way is measured by who is reported unavailable though healthy and authorized, and by whether a user
-who is denied is told so. Times are shown for what they are worth: proxy, service and servers share the machine.
+Each way is measured by the servers that it reports as unavailable although they are healthy and authorized, and by
+whether it reports a denial as a denial. Times are rough, because proxy, service and servers share the machine.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ PLAIN_LATER = f"SDK client, {EXT_AUTH_TIMEOUT}"
 SHIPPED = (TIMEOUT, RETRIES)
 
 Load: TypeAlias = Callable[[str], Awaitable[tuple[int, int]]]
-"""Loads every server as a user: how many are available, and how many are said to be denied."""
+"""Loads every server as a user; returns how many are available, and how many are reported as denied."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One cold load as somebody who may use every server, and one as somebody who may use none."""
+    """One cold load by a user who may use every server, and one by a user who may use none."""
 
     seconds: float
     unavailable: int
@@ -51,7 +51,7 @@ class Sample:
 
 
 def measure(*, rounds: int = ROUNDS, routes: int = ROUTES) -> Report:
-    """Load in each way and over each protocol, so many times."""
+    """Load in each way and over each protocol, in each round."""
     samples: defaultdict[str, list[Sample]] = defaultdict(list)
     for protocol in PROTOCOLS:
         with TemporaryDirectory() as folder:
@@ -98,7 +98,7 @@ async def _with_holdfast(urls: Sequence[str], user: str, *, attempts: int) -> tu
 
 
 async def _with_sdk(urls: Sequence[str], user: str) -> tuple[int, int]:
-    """A plain loop over the SDK's client. Its exception is the same for an outage and a denial: it tells nobody."""
+    """A plain loop over the SDK's client. Its exception is the same for an outage and a denial."""
     listed: list[str] = []
 
     async def one(url: str) -> None:
@@ -108,7 +108,7 @@ async def _with_sdk(urls: Sequence[str], user: str) -> tuple[int, int]:
                 Client(streamable_http_client(url, http_client=http), cache=None) as sdk,
             ):
                 await sdk.list_tools()
-        except Exception:  # noqa: BLE001 - whatever it is, the server is not available
+        except Exception:  # noqa: BLE001 - after any error the server is not available
             return
         listed.append(url)
 
@@ -119,7 +119,7 @@ async def _with_sdk(urls: Sequence[str], user: str) -> tuple[int, int]:
 
 
 def _sdk_http(user: str) -> httpx2.AsyncClient:
-    """With the timeouts that the SDK gives a client of its own: none of them is what fails here."""
+    """With the default timeouts of the SDK; none of them fails here."""
     return httpx2.AsyncClient(headers={"Authorization": user}, timeout=httpx2.Timeout(30, read=300))
 
 

@@ -1,7 +1,7 @@
-"""What a call costs through the hub, beside the same call on a bare connection: time, CPU and memory.
+"""The cost of a call through the hub, compared with a bare connection: time, CPU and memory.
 
-Both share one transport of ours and one server in a process of its own, so that the difference is the hub's:
-the name resolved, the call admitted, its place taken, and the outcome settled.
+Both use our transport and one server in a separate process, so that the difference is the work of the hub: resolve
+the name, admit the call, apply the limits and settle the outcome.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CALLS = 200
 """In each round, one after the other."""
 
 AT_MOST = 1.25
-"""How much more CPU a call through the hub may take than the bare one; time says the same, with more noise."""
+"""How much more CPU a call through the hub may take than the bare one. Wall time shows the same with more noise."""
 
 PATHS = ("stdio", "http")
 BARE, HUB = "a bare connection", "through the hub"
@@ -55,7 +55,7 @@ class Sample:
 
 
 def measure(*, rounds: int = ROUNDS, calls: int = CALLS) -> Report:
-    """Call in each way, side by side, after one round that does not count."""
+    """Call in each way, in turns, after one warm-up round."""
     with fleet(2) as running, StdioServer({"echo": "done"}) as child:
         http: Mapping[str, object] = {"type": "http", "url": running.urls[0]}
         samples, peaks = anyio.run(_measured, {"http": http, "stdio": child.definition}, rounds, calls)
@@ -101,7 +101,7 @@ def _through(hub: Hub, name: str) -> Call:
 
 
 def _admission(hub: Hub) -> Call:
-    slot = hub._slots["http"]  # noqa: SLF001 - the step that every call pays for, without a call
+    slot = hub._slots["http"]  # noqa: SLF001 - measures this step without a call
 
     async def admit() -> None:
         permit = slot.admit()

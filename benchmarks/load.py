@@ -1,8 +1,7 @@
-"""Loading many healthy servers, beside a plain concurrent loop over the SDK's client (PERF-3).
+"""Loading many healthy servers, compared with a plain concurrent loop over the SDK's client (PERF-3).
 
-Every round is cold: new connections, and for Holdfast nothing remembered but where a row says so. The
-SDK's client builds a TLS context for each server; a row shows the same loop with a shared one, so that
-nobody takes that saving for the whole difference.
+Every round is cold: new connections, and no memory of earlier rounds unless a row says so. The SDK's client builds a
+TLS context for each server. One row shows the same loop with a shared context, because that alone saves time.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Sample:
 
 
 def measure(*, rounds: int = ROUNDS, servers: int = SERVERS) -> Report:
-    """Load the servers in each way, side by side, after one round that does not count."""
+    """Load the servers in each way, in turns, after one warm-up round."""
     with fleet(servers) as running:
         loads = _loads(running.urls)
         for name in loads:
@@ -67,7 +66,7 @@ def measure(*, rounds: int = ROUNDS, servers: int = SERVERS) -> Report:
 
 
 def _loads(urls: Sequence[str]) -> dict[str, Callable[[], Awaitable[int]]]:
-    """Each way to load; every one returns the number of tools that it found."""
+    """Each way to load; each returns the number of tools."""
     known = Memory()
     context = httpx2.create_ssl_context()
     return {

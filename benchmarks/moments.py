@@ -1,7 +1,7 @@
-"""Moments, and how much time went by between two in which this thread ran, or had nothing to do.
+"""Points in time, and how long a thread waited for a CPU between two of them.
 
-On a busy machine a thread that is ready waits for its turn, which is no small part of a measured time and nobody's
-doing here. Linux tells how long that was; elsewhere it is taken for none.
+On a busy machine a runnable thread waits for a CPU. That wait is not caused by the measured program. Linux reports
+it; elsewhere it is zero.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ import anyio
 __all__ = ["Moment"]
 
 _ACCOUNT = Path("/proc/thread-self/schedstat")
-"""In nanoseconds: running, and ready but not running; then the number of turns."""
+"""In nanoseconds: the time on a CPU, the time that the thread waited for one; then the number of time slices."""
 
 
 class Moment(NamedTuple):
-    """A time of the event loop's clock, and how long its thread has waited for the machine until then; in seconds."""
+    """A time of the event loop's clock, and how long its thread has waited for a CPU until then; in seconds."""
 
     at: float
     waited: float
 
     @classmethod
     def now(cls) -> Self:
-        """This one."""
+        """The current moment."""
         return cls(anyio.current_time(), _waited())
 
     def since(self, earlier: Moment) -> float:
-        """From an earlier one, as clocks tell it."""
+        """The wall-clock time since an earlier moment."""
         return self.at - earlier.at
 
     def waited_since(self, earlier: Moment) -> float:
-        """How much of that the thread waited for the machine."""
+        """How long the thread waited for a CPU in that time."""
         return self.waited - earlier.waited
 
 

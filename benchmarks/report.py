@@ -1,6 +1,6 @@
-"""What a benchmark found: rows with their spread and ratio, and whether each requirement is met.
+"""The result of a benchmark: rows with their spread and ratio, and whether each requirement is met.
 
-Only arithmetic and words stand here; nothing is started and no clock is read.
+Only arithmetic and text: nothing is started, and no clock is read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 __all__ = ["Check", "Report", "Row", "Spread", "as_json", "as_table", "interleaved", "median", "ratio"]
 
 SHORT = 1e-4
-"""Below this, in seconds, times are told in microseconds."""
+"""Shorter times, in seconds, are printed in microseconds."""
 
 RESAMPLES = 2000
 COVERED = 0.95
@@ -43,7 +43,7 @@ class Row:
     cpu: float | None = None
     requests: int | None = None
     note: str = ""
-    """What came out, where that is not a matter of time."""
+    """A result that is not a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """One benchmark: what was compared, and what came out."""
+    """One benchmark and its result."""
 
     name: str
     title: str
@@ -72,7 +72,7 @@ class Report:
 
 
 def interleaved(contenders: Sequence[str], rounds: int) -> Iterator[str]:
-    """Whose turn it is: each contender once a round, in turning order, so that a drift hits all alike."""
+    """The order of the runs: each contender once a round, in rotating order, so that a drift affects all alike."""
     for number in range(rounds):
         yield from contenders if number % 2 == 0 else reversed(contenders)
 
@@ -83,13 +83,13 @@ def median(samples: Sequence[float]) -> Spread:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
-    """Our median over theirs; rounds are drawn in pairs, because both met the same disturbance."""
+    """The ratio of the medians. Rounds are sampled in pairs, because both saw the same disturbance."""
     pairs = list(zip(ours, theirs, strict=True))
     return _spread(_ratio(pairs), [_ratio(_again(pairs, chance)) for chance in _chances()])
 
 
 def as_table(reports: Sequence[Report]) -> str:
-    """All reports in one table, and under it each demand with what was found."""
+    """All reports in one table, and below it each demand with its result."""
     lines = [list(_HEADINGS)]
     for report in reports:
         lines.append([f"{report.title} ({', '.join(report.requirements)})"])
@@ -101,7 +101,7 @@ def as_table(reports: Sequence[Report]) -> str:
 
 
 def as_json(reports: Sequence[Report]) -> Mapping[str, Any]:
-    """The same for programs; times in seconds."""
+    """The reports as JSON data; times in seconds."""
     return {
         "met": all(report.met for report in reports),
         "benchmarks": [{**asdict(report), "met": report.met} for report in reports],
@@ -109,7 +109,7 @@ def as_json(reports: Sequence[Report]) -> Mapping[str, Any]:
 
 
 def _chances() -> Iterator[random.Random]:
-    """The same draws in every run: two runs differ by what they measured, not by luck."""
+    """The same samples in every run, so that two runs differ only by their measurements."""
     return (random.Random(number) for number in range(RESAMPLES))
 
 

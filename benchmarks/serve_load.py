@@ -1,7 +1,7 @@
-"""``holdfast serve`` under many clients: no answer lost, none given to another, and nothing that grows.
+"""``holdfast serve`` under many clients: no answer is lost or given to another client, and no resource grows.
 
-The hub, the servers behind it and the clients are three processes. A client is a connection over which one call
-follows the other, of either era; every call carries words of its own, and its answer must carry the same.
+The hub, the servers and the clients are three processes. A client of either era sends one call after the other over
+one connection. Every call carries a unique text, and its answer must carry the same text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CLIENTS = 200
 SERVERS = 20
 SECONDS = 60.0
 WARM_UP = 5.0
-"""Before memory and descriptors are counted: every client has called by then."""
+"""Memory and descriptors are counted after this, when every client has called."""
 
 GROWTH = 1.2
 """How much more memory the hub may have at the end than after the warm-up."""
@@ -55,14 +55,14 @@ class Tally:
 
 @dataclass(frozen=True)
 class Size:
-    """What the hub holds at one moment."""
+    """The resources of the hub at one moment."""
 
     memory: int
     descriptors: int
 
     @classmethod
     def of(cls, pid: int) -> Size:
-        """Look it up."""
+        """Read them."""
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         return cls(pages * os.sysconf("SC_PAGE_SIZE"), len(list(Path(f"/proc/{pid}/fd").iterdir())))
 
@@ -75,7 +75,7 @@ def measure(
     seconds: float = SECONDS,
     warm_up: float = WARM_UP,
 ) -> Report:
-    """Call as fast as the answers come, for so many seconds in each round."""
+    """Call without pause for this many seconds in each round."""
     tally = Tally()
     with fleet(servers) as running, _served(running.urls) as (pid, url):
         anyio.run(_calling, url, tally, clients, servers, warm_up)
@@ -95,7 +95,7 @@ def measure(
 
 
 def _row(tally: Tally, rate: float) -> Row:
-    # An interval of that many samples is drawn from a part of them: it is narrow enough.
+    # The confidence interval uses a part of the samples; it is narrow enough.
     some = tally.seconds[:: max(1, len(tally.seconds) // 2000)]
     last = sorted(tally.seconds)[int(len(tally.seconds) * 0.99)]
     note = f"{rate:.0f} calls/s, 99 % within {last * 1000:.0f} ms"
@@ -139,7 +139,7 @@ def _served(urls: list[str]) -> Iterator[tuple[int, str]]:
 def _wait_ready(base: str) -> None:
     deadline = time.monotonic() + 60
     while httpx2.get(f"{base}/readyz").status_code != 200:
-        assert time.monotonic() < deadline, "the servers did not come up"
+        assert time.monotonic() < deadline, "the servers did not start"
         time.sleep(0.1)
 
 
@@ -153,7 +153,7 @@ async def _calling(url: str, tally: Tally, clients: int, servers: int, seconds: 
 
 
 class _Client:
-    """One caller; it does as little as a client can, so that the hub is what is measured."""
+    """One caller. It does as little as possible, so that the hub is measured."""
 
     def __init__(self, http: httpx2.AsyncClient, url: str, number: int, *, modern: bool) -> None:
         self._http = http
@@ -164,7 +164,7 @@ class _Client:
         self._headers = {"Accept": "application/json, text/event-stream"}
 
     async def work(self, tally: Tally, servers: int, until: float) -> None:
-        """Call until the time is over, then leave."""
+        """Call until the deadline, then disconnect."""
         if not self._modern:
             await self._greet()
         while time.monotonic() < until:
@@ -180,7 +180,7 @@ class _Client:
         tally.seconds.append(time.monotonic() - began)
         if words in answer:
             return
-        # The words of somebody else are worse than none.
+        # An answer that belongs to another caller is worse than none.
         if "client " in answer:
             tally.crossed += 1
         else:

@@ -1,7 +1,7 @@
-"""Healthy MCP servers in a process of their own, so that their work is not counted as the client's.
+"""Healthy MCP servers in a separate process, so that their CPU is not counted for the client.
 
 As a program (``python -m benchmarks.servers COUNT``) it prints the addresses as one line of JSON, answers
-each line on stdin with the requests that each era saw since the last, and ends with its stdin.
+each line on stdin with the number of requests per era since the last line, and ends at the end of stdin.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["ERAS", "Fleet", "fleet"]
 ERAS: tuple[Literal["modern", "legacy"], ...] = ("modern", "legacy")
 TOOLS = 20
 PAGE = 10
-"""Two pages each: a listing that stops at the first one would be seen."""
+"""Two pages each, so that a listing that stops at the first page is noticed."""
 
 END_SECONDS = 10.0
 
@@ -38,7 +38,7 @@ class Fleet:
         self.urls: list[str] = json.loads(self._line())
 
     def requests(self) -> Mapping[str, int]:
-        """How many requests the servers of each era saw since the last time; waits for open connections to end."""
+        """The number of requests per era since the last time. Waits for open connections to end."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -52,7 +52,7 @@ class Fleet:
 
 @contextmanager
 def fleet(count: int) -> Iterator[Fleet]:
-    """Run so many servers, half of each era, until the end of the block."""
+    """Run this many servers, half of each era, until the end of the block."""
     command = [sys.executable, "-m", "benchmarks.servers", str(count)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -62,7 +62,7 @@ def fleet(count: int) -> Iterator[Fleet]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """The end of its stdin is its sign to go; one that does not heed it is killed, and that is an error."""
+    """Close its stdin, which ends it. A process that does not end is killed, and that is an error."""
     try:
         process.communicate(timeout=END_SECONDS)
     except subprocess.TimeoutExpired:
@@ -71,7 +71,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 async def serve(count: int) -> None:
-    """Be that process."""
+    """The main function of that process."""
     peers = [McpPeer(era=ERAS[number % 2], tools=TOOLS, page_size=PAGE) for number in range(count)]
     async with AsyncExitStack() as stack:
         for peer in peers:

@@ -1,4 +1,4 @@
-"""``holdfast --help``, the command that is installed, beside an empty Python program (PERF-5)."""
+"""``holdfast --help``, the installed command, compared with an empty Python program (PERF-5)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HELP = "holdfast --help"
 
 
 def measure(*, rounds: int = ROUNDS) -> Report:
-    """Start both, in turn, after one start each that does not count."""
+    """Start both in turns, after one warm-up start each."""
     commands = {
         EMPTY: [sys.executable, "-c", "pass"],
         HELP: [str(Path(sysconfig.get_path("scripts")) / "holdfast"), "--help"],

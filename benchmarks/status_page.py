@@ -1,7 +1,7 @@
-"""What it costs to watch: the CPU of a hub with 500 idle servers, with an event stream open and without one.
+"""The cost of an event stream: the CPU of a hub with 500 idle servers, with and without open streams.
 
-The hub, the servers and whoever watches are processes of their own. Nothing happens meanwhile but what an idle hub
-does by itself; the stream is read as the status page reads it.
+The hub, the servers and the watchers are separate processes. The hub is idle, and the stream is read as the status
+page reads it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ REQUIREMENTS = ("HUB-5",)
 SERVERS = 500
 SECONDS = 20.0
 AT_MOST = 0.02
-"""Of a core, for all streams together: what watching adds to an idle hub."""
+"""The share of a core that all streams together may add to an idle hub."""
 
 STREAMS = 3
-"""A page, a terminal, and somebody who forgot a tab."""
+"""A page, a terminal, and a forgotten tab."""
 
 TOKEN = "the-token-of-this-benchmark"
 READY_SECONDS = 180.0
@@ -44,7 +44,7 @@ _ENDPOINT = re.compile(r"MCP endpoint: (\S+)/mcp")
 
 
 def measure(*, rounds: int = 3, servers: int = SERVERS, seconds: float = SECONDS) -> Report:
-    """Take turns: watched, unwatched; each for so many seconds."""
+    """Measure in turns: with and without streams, for this many seconds each."""
     idle: list[float] = []
     watched: list[float] = []
     with fleet(servers) as running, _served(running.urls) as (pid, base):
@@ -58,7 +58,7 @@ def measure(*, rounds: int = 3, servers: int = SERVERS, seconds: float = SECONDS
         title=f"CPU of a hub with {servers} idle servers, of each second",
         requirements=REQUIREMENTS,
         rows=(
-            Row(label="nobody watches", time=median(idle)),
+            Row(label="no event stream", time=median(idle)),
             Row(label=f"{STREAMS} event streams are open", time=median(watched)),
         ),
         checks=(
@@ -68,10 +68,10 @@ def measure(*, rounds: int = 3, servers: int = SERVERS, seconds: float = SECONDS
 
 
 async def _ready(base: str) -> None:
-    """Wait until every server has an outcome, and the first rush is over."""
+    """Wait until every server has an outcome, and the start-up load is over."""
     async with Control(Found(url=base, token=TOKEN)) as hub:
         with anyio.fail_after(READY_SECONDS):
-            while not (await hub.hub()).ready:  # noqa: ASYNC110 - as a probe does it
+            while not (await hub.hub()).ready:  # noqa: ASYNC110 - as a readiness probe does
                 await anyio.sleep(0.5)
         await anyio.sleep(2)
         states = {server.state for server in (await hub.servers()).servers}
@@ -79,7 +79,7 @@ async def _ready(base: str) -> None:
 
 
 async def _spent(base: str, pid: int, streams: int, seconds: float) -> float:
-    """The CPU seconds of the hub in each second of so many, while so many streams are open."""
+    """The CPU seconds of the hub per second, while this many streams are open."""
     async with anyio.create_task_group() as tasks:
         for _ in range(streams):
             await tasks.start(_watch, base)
@@ -109,7 +109,7 @@ def _served(urls: list[str]) -> Iterator[tuple[int, str]]:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "mcp.json"
         definitions = {f"s{number}": {"type": "http", "url": url} for number, url in enumerate(urls)}
-        # No refresh: 500 listings in one of two windows would be taken for the cost of watching.
+        # No refresh: 500 listings in one of the two windows would count as the cost of the streams.
         config.write_text(json.dumps({"mcpServers": definitions, "holdfast": {"refresh": "off"}}))
         command = [sys.executable, "-m", "holdfast", "serve", "--no-watch", "--port", "0", "--config", str(config)]
         path = os.pathsep.join([str(_ROOT / "src"), os.environ.get("PYTHONPATH", "")])

@@ -1,4 +1,4 @@
-"""The Grafana dashboard, panel by panel; ``generate.py`` writes it as the JSON that Grafana imports."""
+"""The panels of the Grafana dashboard. ``generate.py`` writes them as the JSON that Grafana imports."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ __all__ = ["dashboard"]
 COLUMNS = 24
 OF_HUB = 'instance=~"$instance"'
 PICKED = f'{OF_HUB}, server=~"$server"'
-"""What every panel shows: the hubs and the servers that are chosen above it."""
+"""The selection of every panel: the hubs and servers that are chosen at the top of the page."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One of them: its title, what it asks for by legend, and how it is drawn."""
+    """One panel: its title, its queries by legend, and how it is drawn."""
 
     title: str
-    asks: dict[str, str]
+    queries: dict[str, str]
     kind: str = "timeseries"
     unit: str = "short"
     width: int = 12
     height: int = 8
-    says: str = ""
+    description: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     defaults: dict[str, Any] = field(default_factory=dict)
 
 
 def stat(title: str, expression: str, *, bad: bool = False, **more: Any) -> Panel:
-    """One number; a bad one is red as soon as it is not zero."""
+    """One number; with ``bad``, it is red above zero."""
     steps = [{"color": "green", "value": None}, *([{"color": "red", "value": 1}] if bad else [])]
     defaults = {"thresholds": {"mode": "absolute", "steps": steps}}
     options = {"colorMode": "value", "reduceOptions": {"calcs": ["lastNotNull"]}}
@@ -38,13 +38,13 @@ def stat(title: str, expression: str, *, bad: bool = False, **more: Any) -> Pane
 
 
 def share(labels: str) -> str:
-    """The part of all calls that these labels have."""
+    """The share of calls with these labels."""
     of = f"sum by (server) (rate(holdfast_calls_total{{{PICKED}}}[$__rate_interval]))"
     return f"sum by (server) (rate(holdfast_calls_total{{{PICKED}, {labels}}}[$__rate_interval])) / {of}"
 
 
 def quantile(part: float, name: str) -> str:
-    """By server, what so many calls stay below."""
+    """A quantile by server."""
     rates = f"sum by (server, le) (rate({name}_bucket{{{PICKED}}}[$__rate_interval]))"
     return f"histogram_quantile({part}, {rates})"
 
@@ -55,7 +55,7 @@ def by_server(name: str, *labels: str) -> str:
 
 
 def rise(name: str, *labels: str) -> str:
-    """How much a counter rose, by server."""
+    """The increase of a counter by server."""
     return f"sum by (server) (increase({name}{{{', '.join((PICKED, *labels))}}}[$__rate_interval]))"
 
 
@@ -66,14 +66,19 @@ PANELS = (
     stat("Connected", f'sum(holdfast_server_state{{{PICKED}, state="connected"}})'),
     stat("Unavailable", f'sum(holdfast_server_state{{{PICKED}, state!~"{OFF}"}})', bad=True),
     stat("Breakers open", f"sum(holdfast_breaker_open{{{PICKED}}})", bad=True),
-    stat("Changed tools", f"sum(holdfast_tools_pending{{{PICKED}}})", bad=True, says="They wait for an approval."),
+    stat(
+        "Changed tools",
+        f"sum(holdfast_tools_pending{{{PICKED}}})",
+        bad=True,
+        description="Tools that wait for approval.",
+    ),
     stat("Calls per second", f"sum(rate(holdfast_calls_total{{{PICKED}}}[$__rate_interval]))", unit="reqps"),
     Panel(
         "State of each server",
         {"{{server}}: {{state}}": f"holdfast_server_state{{{PICKED}}} == 1"},
         kind="state-timeline",
         width=24,
-        says="A bar for each state that a server was in.",
+        description="One bar for each state of a server.",
         options={"showValue": "never", "mergeValues": True},
     ),
     Panel(
@@ -82,26 +87,26 @@ PANELS = (
         unit="reqps",
     ),
     Panel(
-        "Calls that failed or had no answer in time",
+        "Calls that failed or timed out",
         {"{{server}}": share('outcome=~"failed|timed_out"')},
         unit="percentunit",
-        says="As part of all calls. What a tool itself answers is not counted.",
+        description="Share of all calls. Errors that a tool itself reports are not counted.",
     ),
-    Panel("Calls that were refused", {"{{server}}": share('outcome="refused"')}, unit="percentunit"),
-    Panel("Calls that were denied", {"{{server}}": share('outcome="denied"')}, unit="percentunit"),
+    Panel("Refused calls", {"{{server}}": share('outcome="refused"')}, unit="percentunit"),
+    Panel("Denied calls", {"{{server}}": share('outcome="denied"')}, unit="percentunit"),
     Panel(
-        "Time of a call, half and 95 in a hundred",
+        "Call duration, p50 and p95",
         {
-            "{{server}} half": quantile(0.5, "holdfast_call_seconds"),
-            "{{server}} 95": quantile(0.95, "holdfast_call_seconds"),
+            "{{server}} p50": quantile(0.5, "holdfast_call_seconds"),
+            "{{server}} p95": quantile(0.95, "holdfast_call_seconds"),
         },
         unit="s",
     ),
     Panel(
-        "Wait before a call is sent, 95 in a hundred",
+        "Wait before a call is sent, p95",
         {"{{server}}": quantile(0.95, "holdfast_call_wait_seconds")},
         unit="s",
-        says="For admission, a place, and a connection.",
+        description="The wait for admission, for the concurrency limit and for a connection.",
     ),
     Panel(
         "Calls in flight and waiting",
@@ -111,7 +116,7 @@ PANELS = (
         },
     ),
     Panel(
-        "Trips, retries and failed closes",
+        "Breaker trips, retries and failed closes",
         {
             "{{server}} trips": rise("holdfast_breaker_trips_total"),
             "{{server}} retries": rise("holdfast_retries_total"),
@@ -119,24 +124,24 @@ PANELS = (
         },
     ),
     Panel(
-        "Reconnects, of all clients and of one client's own",
+        "Reconnects, of shared and of per-client connections",
         {
             "{{server}}": rise("holdfast_transitions_total", 'state="reconnecting"'),
-            "{{server}}, one client's": rise("holdfast_client_transitions_total", 'state="reconnecting"'),
+            "{{server}}, per client": rise("holdfast_client_transitions_total", 'state="reconnecting"'),
         },
     ),
-    Panel("Tools listed", {"{{server}}": by_server("holdfast_catalog_tools")}),
-    Panel("Connections of one client's own", {"{{server}}": by_server("holdfast_client_connections")}),
+    Panel("Listed tools", {"{{server}}": by_server("holdfast_catalog_tools")}),
+    Panel("Per-client connections", {"{{server}}": by_server("holdfast_client_connections")}),
     Panel(
-        "Configurations, catalogs and lost records",
+        "Config changes, catalog changes and missed events",
         {
             "{{result}}": f"sum by (result) (increase(holdfast_config_changes_total{{{OF_HUB}}}[$__rate_interval]))",
-            "catalogs": f"sum(changes(holdfast_catalog_version{{{OF_HUB}}}[$__rate_interval]))",
-            "lost records": f"sum(increase(holdfast_events_missed_total{{{OF_HUB}}}[$__rate_interval]))",
+            "catalog changes": f"sum(changes(holdfast_catalog_version{{{OF_HUB}}}[$__rate_interval]))",
+            "missed events": f"sum(increase(holdfast_events_missed_total{{{OF_HUB}}}[$__rate_interval]))",
         },
     ),
     Panel(
-        "Processor of the hub",
+        "CPU of the hub",
         {"{{instance}}": f"rate(process_cpu_seconds_total{{{OF_HUB}}}[$__rate_interval])"},
         unit="percentunit",
     ),
@@ -145,7 +150,7 @@ PANELS = (
 
 
 def dashboard() -> dict[str, Any]:
-    """What Grafana imports."""
+    """The dashboard as Grafana imports it."""
     return {
         "uid": "holdfast",
         "title": "Holdfast",
@@ -184,7 +189,7 @@ _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
 def _placed() -> Iterator[dict[str, Any]]:
-    """Side by side, as many as fit in a row."""
+    """The panels in rows, as many as fit into each."""
     x = y = 0
     for number, panel in enumerate(PANELS, start=1):
         if x + panel.width > COLUMNS:
@@ -196,12 +201,12 @@ def _placed() -> Iterator[dict[str, Any]]:
 def _drawn(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
     targets = [
         {"refId": chr(ord("A") + index), "expr": expression, "legendFormat": legend or "__auto", "datasource": _SOURCE}
-        for index, (legend, expression) in enumerate(panel.asks.items())
+        for index, (legend, expression) in enumerate(panel.queries.items())
     ]
     return {
         "id": number,
         "title": panel.title,
-        "description": panel.says,
+        "description": panel.description,
         "type": panel.kind,
         "datasource": _SOURCE,
         "gridPos": place,

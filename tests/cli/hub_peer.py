@@ -63,7 +63,7 @@ class HubPeer:
         return {"HOLDFAST_URL": self.url, "HOLDFAST_CONTROL_TOKEN": TOKEN}
 
     def watched(self) -> None:
-        """Wait until somebody follows a stream."""
+        """Wait until a client follows a stream."""
         assert self._opened.acquire(timeout=60)
 
     def tell(self, event: str, data: Mapping[str, Any] | Shape) -> None:

@@ -1,4 +1,4 @@
-"""What a command printed, compared with what it printed when somebody last looked: ``UPDATE_SNAPSHOTS=1`` writes it."""
+"""Compares the output of a command with the stored output. ``UPDATE_SNAPSHOTS=1`` stores it again."""
 
 from __future__ import annotations
 

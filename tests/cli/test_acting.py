@@ -65,7 +65,7 @@ def test_nothing_is_done_if_any_name_is_wrong(inside: Inside, hub: HubPeer) -> N
 
 def test_a_name_that_is_like_none_is_told_with_those_that_are_there(inside: Inside, hub: HubPeer) -> None:
     ran = inside("enable", "qqq", environment=hub.environment)
-    assert "hint: there is: calendar, notes, archive, vault, scratch, ticker\n" in ran.err
+    assert "hint: known: calendar, notes, archive, vault, scratch, ticker\n" in ran.err
 
 
 def test_a_server_must_be_named(inside: Inside) -> None:

@@ -63,7 +63,7 @@ def test_a_value_that_cannot_be_of_that_type_is_wrong_usage(pair: str) -> None:
 
 @pytest.mark.parametrize("pair", ["text", "=5", ""])
 def test_what_is_no_pair_is_wrong_usage_with_a_hint(pair: str) -> None:
-    with pytest.raises(UsageError, match="not of the form key=value") as wrong:
+    with pytest.raises(UsageError, match="is not key=value") as wrong:
         parse_arguments([pair], None, SCHEMA)
     assert wrong.value.hint
 

@@ -52,7 +52,7 @@ def test_an_unknown_tool_is_told_with_the_nearest_one(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("text",), "`text` is not of the form key=value"),
+        (("text",), "`text` is not key=value"),
         (("--args", "[1]"), "--args is JSON, but not an object"),
         (("--args", "{"), "--args is not JSON"),
     ],
@@ -88,7 +88,7 @@ def test_a_call_that_fails_says_why_and_what_to_do_and_shows_no_secret(cli: Cli)
 @pytest.mark.timeout(LONGEST)
 def test_on_a_terminal_the_call_is_shown_while_it_runs_and_ctrl_c_ends_it(cli: Cli, peer: StdioPeer) -> None:
     with cli.on_terminal("call", "a", "slow", "text=[/x]") as terminal:
-        terminal.until("calling slow of a")
+        terminal.until("calling slow at a")
         terminal.press("\x03")
         assert terminal.code() == 130
     assert "Traceback" not in terminal.text

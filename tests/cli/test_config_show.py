@@ -157,11 +157,11 @@ def test_a_bad_server_is_shown_with_all_its_problems_beside_the_good_ones(show: 
     file.write_text('{"mcpServers": {"bad": {"command": "x", "argz": [], "cwd": "${NOPE}"}, "good": {"command": "x"}}}')
     done = show()
     assert done.returncode == 1
-    assert "bad  cannot be used" in done.stdout
+    assert "bad  not usable" in done.stdout
     assert f"{file}:1:41: unknown key `argz`" in done.stdout
     assert "did you mean `args`?" in done.stdout
     assert f"{file}:1:60: `cwd` needs the environment variable `NOPE`" in done.stdout
-    assert "error: cannot be used: bad" in done.stderr
+    assert "error: not usable: bad" in done.stderr
     report = json.loads(show("--json").stdout)
     assert [(server["id"], server["status"]) for server in report["servers"]] == [("bad", "bad"), ("good", "usable")]
 

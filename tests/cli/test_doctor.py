@@ -78,7 +78,7 @@ def shape() -> Draft202012Validator:
 
 
 class Newcomer:
-    """Somebody who knows nothing but what the doctor prints: edits the file, exports variables, runs commands."""
+    """A user who knows only what the doctor prints: edits the file, exports variables, runs commands."""
 
     def __init__(self, clinic: Clinic, values: Mapping[str, str]) -> None:
         self._clinic = clinic
@@ -144,13 +144,13 @@ async def test_a_newcomer_mends_five_broken_servers_by_what_is_printed_alone(cli
         )
         ran = await anyio.to_thread.run_sync(clinic.run)
         assert ran.returncode == 1
-        assert "0 of 5 servers can be used" in ran.stdout
+        assert "0 of 5 servers work" in ran.stdout
         for _ in range(3):  # behind https was also the wrong path, and behind the run bit a variable
             person.follow(ran.stdout)
             ran = await anyio.to_thread.run_sync(clinic.run)
             if ran.returncode == 0:
                 break
-    assert "5 of 5 servers can be used" in ran.stdout
+    assert "5 of 5 servers work" in ran.stdout
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "the-right-token" not in ran.stdout
 
@@ -177,8 +177,8 @@ def test_people_see_what_is_well_in_a_line_and_the_worst_last(clinic: Clinic, st
     assert lines[3] == "off      old    disabled in its definition"
     assert [line.split()[1] for line in lines if line.startswith(("warning", "FAILED"))] == ["noisy", "down"]
     assert lines[-2:] == [
-        "2 of 3 servers can be used; failed: down",
-        "`holdfast doctor explain HF-REFUSED` tells more of a code.",
+        "2 of 3 servers work; failed: down",
+        "For more about a code: `holdfast doctor explain HF-REFUSED`",
     ]
     fixed = [line for line in lines if not line.startswith(("      $ ", "      in ", "    | ", "Configuration"))]
     assert max(map(len, fixed)) <= 80
@@ -227,7 +227,7 @@ def test_a_running_hubs_states_stand_beside_what_was_seen(
     printed = capsys.readouterr().out
     assert printed.splitlines()[1] == "Running hub:   http://127.0.0.1:4653, pid 7, version 1"
     assert "1 tool, MCP 2026-07-28, 0.00 s, hub: connected, breaker closed" in " ".join(printed.split())
-    assert "  hub: permanently failed, breaker half open, tries again in 12 s" in printed
+    assert "  hub: permanently failed, breaker half open, next try in 12 s" in printed
     assert max(map(len, printed.splitlines())) <= 80
 
 
@@ -320,7 +320,7 @@ def test_where_only_a_hub_has_a_file_that_one_is_named(clinic: Clinic) -> None:
     with noted(hub, environ={"XDG_STATE_HOME": str(state)}):
         ran = clinic.run()
     assert ran.returncode == 0
-    assert "`holdfast doctor --config /a/mcp.json` looks at that one" in ran.stdout
+    assert "To check that one: `holdfast doctor --config /a/mcp.json`" in ran.stdout
 
 
 @pytest.mark.requirement("DOC-6")
@@ -328,7 +328,7 @@ def test_a_file_without_servers_is_no_failure(clinic: Clinic) -> None:
     clinic.configure({})
     ran = clinic.run()
     assert ran.returncode == 0
-    assert "no servers are configured there" in ran.stdout
+    assert "the configuration has no servers" in ran.stdout
 
 
 BROKEN = {
@@ -360,7 +360,7 @@ def test_a_wholly_broken_file_is_told_with_its_place_and_cause(clinic: Clinic, k
     assert (ran.returncode, ran.stderr) == (1, "")
     assert "HF-CONFIG" in ran.stdout
     assert f"{file}{place}" in "".join(ran.stdout.split())
-    assert "nothing was checked: correct this first" in ran.stdout
+    assert "no server was checked: fix this first" in ran.stdout
     assert "Traceback" not in ran.stdout
 
 
@@ -385,13 +385,13 @@ def test_a_file_that_is_named_and_cannot_be_read_is_a_failure(clinic: Clinic, ki
     assert str(place) in ran.stdout
 
 
-WRONG = [("--nonsense",), ("--timeout", "0"), ("--timeout", "soon"), ("nobody",), ("explain",), ("explain", "HF-NO")]
+WRONG = [("--nonsense",), ("--timeout", "0"), ("--timeout", "soon"), ("unknown",), ("explain",), ("explain", "HF-NO")]
 
 
 @pytest.mark.requirement("DOC-6")
 @pytest.mark.parametrize("arguments", WRONG)
 def test_wrong_usage_is_told_apart(clinic: Clinic, arguments: tuple[str, ...]) -> None:
-    clinic.configure({"somebody": {"command": "x"}})
+    clinic.configure({"server": {"command": "x"}})
     ran = clinic.run(*arguments)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr
@@ -401,7 +401,7 @@ def test_wrong_usage_is_told_apart(clinic: Clinic, arguments: tuple[str, ...]) -
 @pytest.mark.requirement("DOC-6")
 def test_wrong_usage_and_a_broken_file_cost_no_import_of_the_client(clinic: Clinic) -> None:
     (clinic.folder / "broken.json").write_text("[")
-    clinic.configure({"somebody": {"command": "x"}})
+    clinic.configure({"server": {"command": "x"}})
     program = f"""
 import sys
 from holdfast.cli.entry import run

@@ -60,13 +60,13 @@ def nothing_planted(folder: Path, *outputs: str) -> None:
 
 
 @pytest.mark.requirement("AUTH-1", "MSG-6")
-def test_somebody_logs_in_looks_and_logs_out(cli: Cli, peer: Guarded, browser: str) -> None:
+def test_a_user_logs_in_checks_the_status_and_logs_out(cli: Cli, peer: Guarded, browser: str) -> None:
     cli.configure({"files": {"url": peer.url}, "tool": {"command": "cat"}})
     behave(peer, expires_in=7000)
     login = cli.run("login", "files", BROWSER=browser)
-    assert login.stderr.startswith(f"Logging in to files at {peer.address}, asking for: files:read\nOpening your")
+    assert login.stderr.startswith(f"Logging in to files at {peer.address}, requested scopes: files:read\nOpening your")
     assert login.stdout == (
-        "Logged in to files. Granted: files:read. It ends in 2 h, and is renewed by itself."
+        "Logged in to files. Granted: files:read. It ends in 2 h, and is renewed automatically."
         " The tokens are in a file that only you can read.\nIt works: 2 tools.\n"
     )
     assert login.returncode == 0
@@ -74,9 +74,9 @@ def test_somebody_logs_in_looks_and_logs_out(cli: Cli, peer: Guarded, browser: s
     assert stat.S_IMODE(store.stat().st_mode) == 0o600
     status = cli.run("auth", "status")
     assert status.stdout == (
-        "files  logged in; its token ends in 2 h and is renewed by itself\n"
+        "files  logged in; its token ends in 2 h and is renewed automatically\n"
         f"  for files:read, by {peer.address}, kept in {store}\n"
-        "tool  takes no login (it is a command)\n"
+        "tool  needs no login (it is a local command)\n"
     )
     assert status.returncode == 0
     logout = cli.run("logout", "files")
@@ -88,7 +88,7 @@ def test_somebody_logs_in_looks_and_logs_out(cli: Cli, peer: Guarded, browser: s
 def test_on_a_machine_without_a_browser_the_address_is_pasted(cli: Cli, peer: Guarded) -> None:
     cli.configure({"files": {"url": peer.url}})
     with cli.on_terminal("login", "files", "--paste") as terminal:
-        terminal.until("paste its address here")
+        terminal.until("paste the address of that page here")
         (line,) = [line for line in terminal.text.splitlines() if "/authorize?" in line]
         terminal.press(landed(peer, line.strip()) + "\n")
         assert terminal.code() == 0
@@ -122,8 +122,8 @@ def test_the_status_of_logins_that_ended_names_the_command_for_each(cli: Cli) ->
     cli.configure({**servers, "keyed": {"url": "https://x.example/", "headers": {"Authorization": "planted-header"}}})
     status = cli.run("auth", "status")
     lines = status.stdout.splitlines()
-    assert lines[0] == "s1  the login was revoked, or has ended: run `holdfast login s1`"
-    assert lines[2].startswith("s2  the login ended ")
+    assert lines[0] == "s1  the login was revoked or has expired: run `holdfast login s1`"
+    assert lines[2].startswith("s2  the login expired ")
     assert lines[2].endswith("ago, and cannot be renewed: run `holdfast login s2`")
     assert lines[4:] == ["s3  not logged in", "keyed  uses the Authorization header of its definition"]
     assert status.returncode == 1
@@ -144,8 +144,8 @@ def test_a_login_that_fails_says_why_without_a_traceback(cli: Cli, peer: Guarded
     ("arguments", "code", "words"),
     [
         (["login", "fils"], 1, "did you mean files?"),
-        (["login", "tool"], 1, "`tool` is a command that is started here"),
-        (["login", "keyed"], 1, "a login would not be used"),
+        (["login", "tool"], 1, "`tool` is a local command"),
+        (["login", "keyed"], 1, "a login has no effect"),
         (["login", "files", "--device", "--paste"], 2, "contradict each other"),
     ],
 )

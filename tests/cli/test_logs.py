@@ -57,7 +57,7 @@ def test_following_shows_the_last_lines_and_those_that_come_until_the_hub_ends(c
         terminal.until("22:13:20  stderr  two")
         hub.end()
         assert terminal.code() == 1
-    assert "no more is heard of `notes`" in terminal.text
+    assert "no more lines of `notes`" in terminal.text
     assert ("GET /api/servers/notes/logs/stream?lines=5", None) in hub.asked
 
 

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from holdfast.cli.page import Page
-from holdfast.cli.status_board import Board
-from holdfast.cli.status_desk import Desk
+from holdfast.cli.status_board import WatchedFleet
+from holdfast.cli.status_desk import WatchState
 from holdfast.cli.status_frame import frame
 from holdfast.control.models import Servers
 from tests.cli.fleets import fleet
@@ -63,16 +63,16 @@ def test_every_command_looks_as_it_did_in_any_width_and_colour(name: str, inside
 
 @pytest.mark.parametrize("in_full", [False, True])
 def test_the_watch_looks_as_it_did_in_any_width_and_colour(in_full: bool, inside: Inside) -> None:
-    board = Board(HubPeer().hub, Servers(now=NOW, servers=fleet()), 0.0)
-    board.take("retry", {"server": "ticker", "attempt": 3, "delay": 4, "at": NOW}, 1.0)
+    watched = WatchedFleet(HubPeer().hub, Servers(now=NOW, servers=fleet()), 0.0)
+    watched.take("retry", {"server": "ticker", "attempt": 3, "delay": 4, "at": NOW}, 1.0)
     shown = []
     for columns in COLUMNS:
         for plain in (True, False):
             console = Console(
                 file=io.StringIO(), width=int(columns), force_terminal=True, color_system="standard", no_color=plain
             )
-            desk = Desk(selected="ticker", in_full=in_full)
-            for one in frame(board, desk, Page(width=int(columns)), 24, 2.0):
+            state = WatchState(selected="ticker", in_full=in_full)
+            for one in frame(watched, state, Page(width=int(columns)), 24, 2.0):
                 console.print(one, soft_wrap=True)
             assert isinstance(console.file, io.StringIO)
             shown.append(f"=== {columns} columns{'' if plain else ', colour'}\n{console.file.getvalue()}")

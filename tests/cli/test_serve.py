@@ -108,7 +108,7 @@ async def test_calls_under_way_at_sigterm_are_finished_and_no_new_one_is_taken(t
             with anyio.fail_after(30):
                 await slow.asked.wait()
             hub.send(signal.SIGTERM)
-            await hub.said("closing: no new calls")
+            await hub.said("shutting down: new calls are refused")
             with pytest.raises(CallFailed, match="shutting down"):
                 await hub.call("it__slow")
             slow.may_answer.set()
@@ -128,7 +128,7 @@ async def test_over_stdio_a_call_under_way_at_sigterm_is_finished(tmp_path: Path
             with anyio.fail_after(30):
                 await slow.asked.wait()
             hub.send(signal.SIGTERM)
-            await hub.said("closing: no new calls")
+            await hub.said("shutting down: new calls are refused")
             slow.may_answer.set()
             assert await hub.ended() == 0
             await hub.said("done all the same")
@@ -157,11 +157,11 @@ async def test_a_call_that_does_not_end_does_not_keep_the_hub(tmp_path: Path, ho
             with anyio.fail_after(30):
                 await asked.wait()
             hub.send(signal.SIGINT)
-            await hub.said("closing: no new calls")
+            await hub.said("shutting down: new calls are refused")
             if how == "a second signal":
                 hub.send(signal.SIGINT)
             assert await hub.ended() == 0
-            assert "some calls did not finish" in hub.err or "not waiting" in hub.err
+            assert "some calls did not finish" in hub.err or "second signal" in hub.err
 
 
 async def test_an_edit_of_the_file_is_in_force_without_a_restart(tmp_path: Path, home: Path) -> None:
@@ -230,7 +230,7 @@ async def test_over_stdio_sigterm_ends_it_though_the_client_keeps_the_pipe(tmp_p
 
 async def test_without_a_file_it_serves_the_demo_fleet_and_leaves_nothing_when_killed(home: Path) -> None:
     async with served(home) as hub:
-        assert "this is the demo fleet" in hub.err
+        assert "this serves demo servers" in hub.err
         await ready(hub)
         assert "rope" in (await hub.call("notes__list_notes")).text
         told = (await hub.call("holdfast_status")).text
@@ -268,7 +268,7 @@ async def test_with_a_token_only_its_holder_is_served(tmp_path: Path, home: Path
 
 @pytest.mark.requirement("SEC-2")
 async def test_with_an_issuer_only_callers_with_its_signed_token_are_served(tmp_path: Path, home: Path) -> None:
-    key, stranger = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    key, other_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     pem = tmp_path / "issuer.pem"
     pem.write_bytes(
         key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
@@ -276,7 +276,7 @@ async def test_with_an_issuer_only_callers_with_its_signed_token_are_served(tmp_
     claims = {"iss": "https://id.example", "aud": "hub", "sub": "ada", "exp": time.time() + 600}
     options = ["--jwt-issuer", "https://id.example", "--jwt-audience", "hub", "--jwt-keys", str(pem)]
     async with served(home, "--config", str(config(tmp_path / "mcp.json")), *options) as hub:
-        own, forged = (jwt.encode(claims, by, algorithm="ES256") for by in (key, stranger))
+        own, forged = (jwt.encode(claims, by, algorithm="ES256") for by in (key, other_key))
         assert await status(hub.url) == 401
         assert (await hub.tools(Authorization=f"Bearer {forged}")).denied == ("hub",)
         assert (await hub.tools(Authorization=f"Bearer {own}")).available == ("hub",)
@@ -307,8 +307,8 @@ async def test_a_port_that_is_in_use_is_told(home: Path) -> None:
     ("arguments", "message", "hint"),
     [
         (["--host", "no.such.host.invalid", "--token", TOKEN], "cannot be resolved", "--host 127.0.0.1"),
-        (["--host", "192.0.2.1", "--token", TOKEN], "192.0.2.1 is no address of this machine", "127.0.0.1"),
-        (["--token-file", "/no/such/file"], "the token file /no/such/file cannot be read", "path"),
+        (["--host", "192.0.2.1", "--token", TOKEN], "192.0.2.1 is not an address of this machine", "127.0.0.1"),
+        (["--token-file", "/no/such/file"], "cannot read the token file /no/such/file", "path"),
         (["--config", "/no/such/file"], "the file does not exist", "--config"),
     ],
 )

@@ -97,8 +97,8 @@ def test_a_hub_without_servers_is_well(inside: Inside) -> None:
 def test_what_is_the_matter_with_the_hub_itself_is_told(inside: Inside, hub: HubPeer) -> None:
     hub.hub = hub.hub.model_copy(update={"draining": True, "config_problem": "mcp.json:3:7: a comma is missing"})
     shown = inside("status", environment=hub.environment).out.splitlines()
-    assert shown[1] == "it is ending: no new calls are taken"
-    assert shown[2] == "the last edit was not taken: mcp.json:3:7: a comma is missing"
+    assert shown[1] == "it is shutting down: it takes no new calls"
+    assert shown[2] == "the last config change was not applied: mcp.json:3:7: a comma is missing"
 
 
 def test_a_name_that_is_nearly_right_is_suggested(inside: Inside, hub: HubPeer) -> None:

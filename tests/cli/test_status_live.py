@@ -146,7 +146,7 @@ async def test_a_tool_that_changed_is_held_looked_at_and_approved(
         assert "crm  search  held\n" in waiting
         assert "  -Find a customer.\n  +Find a customer, and mail everyone.\n" in waiting
         (command,) = re.findall(r"\$ holdfast (.*)", waiting)
-        described.write_text("Find a customer, and mail nobody.")
+        described.write_text("Find a customer, and send no mail.")
         await holdfast("reconnect", "crm")
         assert "changed again" in (await holdfast(*command.split(), code=1)).err
         assert (await holdfast("approve", "crm")).out.endswith("approved: crm  search\n")

@@ -1,4 +1,4 @@
-"""The status as pure text: whatever the servers say, and however wide the page is."""
+"""The text of the status, for arbitrary servers and widths."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.cli.page import Page
-from holdfast.cli.status_board import Board, news_of
+from holdfast.cli.status_board import WatchedFleet, event_text
 from holdfast.cli.status_card import card
-from holdfast.cli.status_desk import Desk, Wish
+from holdfast.cli.status_desk import KeyAction, WatchState
 from holdfast.cli.status_frame import frame
-from holdfast.cli.status_view import aged, counsel, heading, table, worst_last
+from holdfast.cli.status_view import aged, heading, needs_attention, table, worst_last
 from holdfast.cli.status_words import left, span, spark, tally
 from holdfast.cli.terminal import decode
 from holdfast.control.models import Activity, Breaker, HubView, Server, Servers, Status
@@ -46,7 +46,7 @@ def test_no_line_is_wider_than_the_page_and_none_has_anything_that_a_terminal_ob
     fleet: list[Server], width: int, ascii_only: bool
 ) -> None:
     page = Page(width=width, ascii_only=ascii_only)
-    lines = [*heading(HUB, NOW, page), *table(fleet, NOW, page), *counsel(fleet, page)]
+    lines = [*heading(HUB, NOW, page), *table(fleet, NOW, page), *needs_attention(fleet, page)]
     for one in fleet:
         lines += card(one, NOW, page)
     for line in lines:
@@ -58,9 +58,9 @@ def test_no_line_is_wider_than_the_page_and_none_has_anything_that_a_terminal_ob
 def test_a_picture_is_as_high_as_the_screen_and_no_wider(
     fleet: list[Server], width: int, height: int, in_full: bool
 ) -> None:
-    board = Board(HUB, Servers(now=NOW, servers=tuple(fleet)), 100.0)
-    board.take("gone", {"server": "x"}, 100.0)
-    lines = frame(board, Desk(in_full=in_full), Page(width=width), height, 101.0)
+    watched = WatchedFleet(HUB, Servers(now=NOW, servers=tuple(fleet)), 100.0)
+    watched.take("gone", {"server": "x"}, 100.0)
+    lines = frame(watched, WatchState(in_full=in_full), Page(width=width), height, 101.0)
     assert len(lines) == height
     assert all(line.cell_len <= width and "\n" not in line.plain for line in lines)
 
@@ -102,12 +102,12 @@ def test_the_sum_tells_who_comes_back_and_who_needs_somebody() -> None:
 # What is watched
 
 
-def board(*only: str) -> Board:
-    return Board(HUB, Servers(now=NOW, servers=fleet()), 100.0, only=only)
+def watched_fleet(*only: str) -> WatchedFleet:
+    return WatchedFleet(HUB, Servers(now=NOW, servers=fleet()), 100.0, only=only)
 
 
-def test_a_board_learns_from_events_and_counts_from_when_it_heard_them() -> None:
-    it = board()
+def test_a_watched_fleet_learns_from_events_and_counts_from_when_it_heard_them() -> None:
+    it = watched_fleet()
     it.take("server", server("ticker", "transient", retry_in=10).model_dump(mode="json"), 200.0)
     seen = it.server("ticker", 204.0)
     assert seen is not None
@@ -122,8 +122,8 @@ def test_a_board_learns_from_events_and_counts_from_when_it_heard_them() -> None
     assert it.server("ticker", 205.0) is None
 
 
-def test_a_board_of_some_servers_leaves_the_others_out() -> None:
-    it = board("vault")
+def test_a_watched_fleet_of_some_servers_leaves_the_others_out() -> None:
+    it = watched_fleet("vault")
     assert [one.id for one in it.worst_first()] == ["vault"]
     assert it.take("gone", {"server": "notes"}, 101.0) is None
     assert it.take("retry", {"server": "vault", "attempt": 1, "delay": 2}, 101.0) is not None
@@ -139,17 +139,17 @@ def test_a_board_of_some_servers_leaves_the_others_out() -> None:
         ("transition", {"server": "a", "old": "x", "new": "y", "reason": "it\nfell"}, "a: x -> y: it fell"),
         ("breaker", {"server": "a", "state": "closed"}, "a: breaker closed"),
         ("breaker", {"server": "a", "state": "open", "retry_in": 60}, "a: breaker open for 1m"),
-        ("published", {"server": "a", "version": 3, "kinds": ["tools"]}, "a: published anew: tools"),
+        ("published", {"server": "a", "version": 3, "kinds": ["tools"]}, "a: published tools"),
         ("close_failed", {"server": "a", "error": "boom"}, "a: its old connection was not closed cleanly: boom"),
         ("missed", {"count": 4}, "4 events were missed"),
-        ("hub", {"draining": True}, "the hub is ending: no new calls are taken"),
-        ("hub", {"config_problem": "mcp.json:1:1: no"}, "the last edit was not taken: mcp.json:1:1: no"),
+        ("hub", {"draining": True}, "the hub is shutting down: it takes no new calls"),
+        ("hub", {"config_problem": "mcp.json:1:1: no"}, "the last config change was not applied: mcp.json:1:1: no"),
         ("hub", {}, ""),
         ("something-new", {"server": "a"}, ""),
     ],
 )
 def test_each_event_is_told_in_a_line(event: str, data: dict[str, object], text: str) -> None:
-    assert news_of(event, data) == text
+    assert event_text(event, data) == text
 
 
 # Keys
@@ -172,38 +172,38 @@ def test_what_is_typed_becomes_keys(typed: bytes, keys: list[str], rest: bytes) 
 
 
 @given(st.binary(max_size=40))
-def test_whatever_is_typed_no_byte_stays_but_the_beginning_of_a_sequence(typed: bytes) -> None:
+def test_no_byte_of_any_input_stays_except_the_start_of_a_sequence(typed: bytes) -> None:
     _, rest = decode(typed)
     assert rest == b"" or rest.startswith(b"\x1b")
 
 
 def test_the_selection_stays_with_its_server_and_never_leaves_the_list() -> None:
-    desk, names = Desk(), ["a", "b", "c"]
-    desk.settle(names)
+    state, names = WatchState(), ["a", "b", "c"]
+    state.settle(names)
     for key in ("down", "down", "down"):
-        assert desk.press(key, names) is None
-    assert desk.selected == "c"
-    desk.settle(["c", "a"])
-    assert desk.selected == "c"
-    desk.settle(["a"])
-    assert desk.selected == "a"
-    assert desk.press("up", ["a"]) is None
-    assert desk.press("r", ["a"]) == Wish("reconnect", "a")
+        assert state.press(key, names) is None
+    assert state.selected == "c"
+    state.settle(["c", "a"])
+    assert state.selected == "c"
+    state.settle(["a"])
+    assert state.selected == "a"
+    assert state.press("up", ["a"]) is None
+    assert state.press("r", ["a"]) == KeyAction("reconnect", "a")
 
 
 def test_keys_that_act_do_nothing_where_there_is_no_server() -> None:
-    desk = Desk()
-    desk.settle([])
+    state = WatchState()
+    state.settle([])
     for key in ("r", "e", "d", "y", "enter", "down", "end"):
-        assert desk.press(key, []) is None
-    assert desk.press("q", []) == Wish("quit")
+        assert state.press(key, []) is None
+    assert state.press("q", []) == KeyAction("quit")
 
 
 def test_a_server_is_switched_off_after_a_yes_and_only_then() -> None:
-    for key, wish in (("y", Wish("disable", "a")), ("n", None), ("down", None), ("enter", None)):
-        desk = Desk(selected="a")
-        desk.press("d", ["a", "b"])
-        assert desk.asking == "a"
-        assert desk.press(key, ["a", "b"]) == wish
-        assert desk.asking == ""
-        assert desk.selected == "a"
+    for key, action in (("y", KeyAction("disable", "a")), ("n", None), ("down", None), ("enter", None)):
+        state = WatchState(selected="a")
+        state.press("d", ["a", "b"])
+        assert state.asking == "a"
+        assert state.press(key, ["a", "b"]) == action
+        assert state.asking == ""
+        assert state.selected == "a"

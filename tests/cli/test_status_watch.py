@@ -143,11 +143,11 @@ def test_switching_off_is_asked_about_first(cli: Cli, hub: HubPeer) -> None:
     )
     with watching(cli, hub) as terminal:
         terminal.press("d")
-        terminal.until_on_screen("switch calendar off?")
+        terminal.until_on_screen("disable calendar?")
         terminal.press("n")
         terminal.until_on_screen("quit")
         terminal.press("d")
-        terminal.until_on_screen("switch calendar off?")
+        terminal.until_on_screen("disable calendar?")
         terminal.press("y")
         terminal.until_on_screen("It was switched off.")
         terminal.press("q")

@@ -1,4 +1,4 @@
-"""A hub that serves can be found, seen and steered by its user's commands, and by nobody else."""
+"""Only the commands of its user can find and control a hub that serves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from holdfast.cli.listening import bind
-from holdfast.cli.steering import control_token
+from holdfast.cli.serve import control_token
 from holdfast.control.client import Control
 from holdfast.control.find import Found, find_hub, running_hubs
 from holdfast.errors import UsageError
@@ -97,7 +97,7 @@ async def test_a_hub_that_can_leave_no_word_serves_all_the_same(tmp_path: Path) 
     blocked = tmp_path / "no-folder"
     blocked.write_text("")
     async with served(home, "--config", str(file), XDG_STATE_HOME=str(blocked)) as hub:
-        await hub.said("commands will not find this hub")
+        await hub.said("commands cannot find this hub")
         assert "HOLDFAST_CONTROL_TOKEN" in hub.err
 
 

@@ -46,7 +46,7 @@ WAITS = {"host": "a:1", "policies": {"http": {"requestTimeout": "1s"}}}
 
 
 def timeouts(document: dict[str, Any]) -> list[Any]:
-    """Of every authorization block, whatever form its timeout has."""
+    """The timeout of each authorization block, in either form."""
     return [block.get("timeout") or block["policies"]["http"]["requestTimeout"] for _, block in blocks(document)]
 
 
@@ -232,12 +232,12 @@ def test_metrics_are_read_by_those_who_are_named_alone() -> None:
 
 
 def test_the_rules_watch_metrics_that_the_bridge_has() -> None:
-    from holdfast.gateway.health import Health  # noqa: PLC0415 - beside what is compared with it
+    from holdfast.gateway.health import BridgeHealth  # noqa: PLC0415 - beside what is compared with it
 
     rules = by_kind(manifests("prometheus.rules=true"), "PrometheusRule")["spec"]["groups"][0]["rules"]
     for rule in rules:
         metric = rule["expr"].partition("{")[0].removeprefix("absent(")
-        assert f"\n{metric} " in Health().as_metrics()
+        assert f"\n{metric} " in BridgeHealth().as_metrics()
 
 
 @pytest.mark.requirement("GW-6")

@@ -100,17 +100,17 @@ async def test_the_rendered_container_serves_its_targets_and_answers_its_own_pro
             name = f"{service['metadata']['name']}.agents.svc.cluster.local:{workload.port}"
             assert service["spec"]["ports"][0]["port"] == workload.port
             await hub.said("-> connected")
-            stranger = await hub.loader(Host=name).load()
+            other_host = await hub.loader(Host=name).load()
             known = await hub.loader(Host=name, Authorization=f"Bearer {TOKEN}").load()
             assert await workload.probe("startupProbe") == 200
             assert await workload.probe("livenessProbe") == 200
             assert await workload.probe("readinessProbe") == 200
-            strangers, scraped = await workload.scrape(), await workload.scrape(authorization=f"Bearer {TOKEN}")
+            without_token, scraped = await workload.scrape(), await workload.scrape(authorization=f"Bearer {TOKEN}")
             hub.send(signal.SIGTERM)
             assert await hub.ended() == 0
-    assert stranger.status["hub"] == "denied"
+    assert other_host.status["hub"] == "denied"
     assert known.status["hub"] == "available"
-    assert strangers.status_code == 401
+    assert without_token.status_code == 401
     assert 'holdfast_server_state{server="github",state="connected"} 1.0' in scraped.text
     assert any(tool.name.startswith("github__") for tool in known.tools)
     assert TOKEN not in hub.out + hub.err
@@ -145,7 +145,7 @@ async def test_the_bridge_routes_what_the_hub_serves_and_not_what_was_switched_o
     assert CONTROL not in ran.stdout + ran.stderr + output.read_text()
 
 
-def test_the_gateway_shows_the_hubs_token_and_nobody_serves_without_one() -> None:
+def test_the_gateway_shows_the_hubs_token_and_no_hub_serves_without_one() -> None:
     found = manifests("hub.enabled=true", "hub.tokenSecret=hub")
     pod = by_kind(found, "Deployment", "agentgateway")["spec"]["template"]["spec"]
     (gateway,) = [container for container in pod["containers"] if container["name"] == "agentgateway"]

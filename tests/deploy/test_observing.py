@@ -14,7 +14,7 @@ import yaml
 from holdfast.admin.metric_table import METRICS
 from holdfast.admin.metrics import METHODS
 from holdfast.core.lifecycle.table import State
-from holdfast.gateway.health import Health
+from holdfast.gateway.health import BridgeHealth
 from holdfast.hub.records import CallOutcome
 from tests.deploy.chart import ROOT, by_kind, manifests
 
@@ -29,7 +29,7 @@ def _own_metrics() -> dict[str, set[str] | None]:
     for metric in METRICS.values():
         endings = ("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",)
         names |= {f"{metric.shown}{ending}": {*metric.labels, "le"} for ending in endings}
-    bridge = re.findall(r"^(holdfast_\w+) ", Health().as_metrics(), flags=re.MULTILINE)
+    bridge = re.findall(r"^(holdfast_\w+) ", BridgeHealth().as_metrics(), flags=re.MULTILINE)
     process = ("process_cpu_seconds_total", "process_resident_memory_bytes")
     return names | dict.fromkeys((*bridge, *process))
 

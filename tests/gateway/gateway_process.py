@@ -114,7 +114,7 @@ class Gateway:
         self._loaded: dict[str, Any] = {}
 
     def load(self) -> None:
-        """Take the file as it is now, or raise and keep what there was."""
+        """Load the file, or raise and keep the old config."""
         document = yaml.safe_load(self.file.read_text())
         for bind in Config.model_validate(document).binds:
             for route in (route for listener in bind.listeners for route in listener.routes):
@@ -140,7 +140,7 @@ class Gateway:
 def serve(gateway: Gateway, port: int, address: Path) -> None:
     """Answer at the admin address, for ever."""
 
-    class Admin(BaseHTTPRequestHandler):
+    class AdminHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             shown: dict[str, Callable[[], object]] = {"/config_dump": gateway.dump, "/config": gateway.on_disk}
             if self.path not in shown:
@@ -155,7 +155,7 @@ def serve(gateway: Gateway, port: int, address: Path) -> None:
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
             """Requests are not worth a line."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Admin)
+    server = ThreadingHTTPServer(("127.0.0.1", port), AdminHandler)
     address.write_text(f"127.0.0.1:{server.server_address[1]}")
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
@@ -171,7 +171,7 @@ def watch(gateway: Gateway) -> None:
         seen = now
         try:
             gateway.load()
-        except Exception as exc:  # noqa: BLE001 - whatever is wrong with it, the old one stays
+        except Exception as exc:  # noqa: BLE001 - after any error the old one stays
             say(f"Failed to reload config: {exc}")
         else:
             say("Config reloaded successfully")
@@ -203,7 +203,7 @@ def main() -> None:
     gateway = Gateway(options.config, options.version, options.schemas)
     try:
         gateway.load()
-    except Exception as exc:  # noqa: BLE001 - it cannot start, whatever the reason
+    except Exception as exc:  # noqa: BLE001 - after any error it cannot start
         sys.exit(f"Error: {exc}")
     serve(gateway, options.port, options.address)
     watch(gateway)

@@ -38,7 +38,7 @@ __all__ = [
 
 ROOT = Path(__file__).parents[2]
 WAIT = 30.0
-"""For whatever another process has to do, on a loaded machine."""
+"""Seconds for an action of another process on a busy machine."""
 _PAUSE = 0.02
 
 

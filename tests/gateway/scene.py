@@ -1,7 +1,7 @@
 """Thirty MCP servers behind a real Envoy whose authorization service is cold and slow, and who is let in.
 
 The first question about a user and a route takes 75 to 150 ms and two of them are worked on at a time;
-whoever asks again is answered at once. A question that the proxy no longer waits for is still worked on,
+a repeated request is answered at once. A question that the proxy no longer waits for is still worked on,
 as it is by a service that looks things up.
 """
 
@@ -154,7 +154,7 @@ async def scene(folder: Path, protocol: Protocol, *, routes: int = ROUTES) -> As
 
 
 async def load(urls: Sequence[str], user: str, *, attempts: int) -> LoadResult:
-    """Load servers as one user, as somebody who never did so before."""
+    """Load servers as one user, as a user who never did so before."""
     servers = {
         f"s{number}": ServerSpec(id=f"s{number}", transport="http", url=url, headers={"Authorization": user})
         for number, url in enumerate(urls)

@@ -33,7 +33,7 @@ from tests.peers.http_fault import Behaviour, FaultServer, accept_and_ignore, ov
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("GW-5")]
 
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
-TOKEN = "t0ken-that-nobody-may-see"
+TOKEN = "t0ken-that-must-stay-secret"
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ async def test_a_source_that_is_down_leaves_the_config_and_is_not_reported_as_he
     [
         (respond(200, "<!doctype html><title>Welcome</title>", content_type="text/html"), "not an mcp.json"),
         (respond(200, "[]"), "not an mcp.json"),
-        (respond(200, "{}"), 'there is no "mcpServers" in it'),
+        (respond(200, "{}"), 'it has no "mcpServers"'),
         (respond(200, '{"mcpServers": {"a": '), "not an mcp.json"),
         (respond(200, '{"mcpServers": 7}'), "not an mcp.json"),
         (respond(200, b"\xff\xfe\x00"), "not an mcp.json"),
@@ -155,9 +155,7 @@ async def test_garbage_from_the_source_leaves_the_config(
         assert routes_in(config) == ["a"]
 
 
-async def test_a_source_that_answers_nobody_does_not_stop_the_bridge_from_telling(
-    tmp_path: Path, targets: Path
-) -> None:
+async def test_a_silent_source_does_not_stop_the_bridge_from_reporting(tmp_path: Path, targets: Path) -> None:
     source = FaultServer(accept_and_ignore)
     async with source, bridge_on(source, tmp_path) as running:
         status, health = await running.health()
@@ -321,7 +319,7 @@ async def test_of_two_bridges_one_writes_and_the_other_stands_by_until_it_is_gon
             assert routes_in(config) == ["c"]
 
 
-async def test_a_file_that_somebody_else_changes_is_put_right(tmp_path: Path, config: Path, targets: Path) -> None:
+async def test_a_file_changed_by_another_program_is_written_again(tmp_path: Path, config: Path, targets: Path) -> None:
     async with together(tmp_path, "--targets", targets) as (running, _):
         before = content(config)
         replace(config, "binds: []\n")
@@ -331,7 +329,7 @@ async def test_a_file_that_somebody_else_changes_is_put_right(tmp_path: Path, co
 
         await becomes(put_right)
         await running.until(ok)
-        assert "was changed by somebody else" in running.log
+        assert "another program changed" in running.log
 
 
 async def test_without_a_source_at_the_start_a_config_that_is_there_stays(
@@ -344,7 +342,7 @@ async def test_without_a_source_at_the_start_a_config_that_is_there_stays(
     async with bridge(tmp_path, "--targets", targets, "--no-watch", name="later") as running:
         _, health = await running.until(lambda seen: bool(seen["status"] == "degraded"))
         assert content(config) == before
-        assert 'there is no "mcpServers" in it' in health["source"]["error"]
+        assert 'it has no "mcpServers"' in health["source"]["error"]
 
 
 async def test_without_a_source_and_a_config_the_bootstrap_is_put_in_place(tmp_path: Path, config: Path) -> None:

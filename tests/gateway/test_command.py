@@ -65,7 +65,7 @@ def test_the_timeout_and_the_outage_status_can_be_chosen(mcp: Path) -> None:
         (("--ext-auth-protocol", "allow"), "--ext-auth-protocol is grpc or http"),
         (("--ext-auth-host", "authz"), "not host:port"),
         (("--failure-mode", "allow"), "No such option"),
-        (("--jwt-issuer", "https://i"), "--jwt-issuer and --jwt-jwks go together"),
+        (("--jwt-issuer", "https://i"), "--jwt-issuer and --jwt-jwks belong together"),
         (("--admin-address", "15000"), "--admin-address is `15000`"),
     ],
 )
@@ -80,13 +80,13 @@ def test_an_old_gateway_is_refused_and_a_new_one_warned_of(mcp: Path) -> None:
     assert (old.returncode, old.stdout) == (2, "")
     assert "AgentGateway 0.11.0 is not supported" in old.stderr
     assert new.returncode == 0
-    assert "newer than any that is known" in new.stderr
+    assert "newer than all known versions" in new.stderr
 
 
 def test_a_render_without_authorization_says_what_that_means(mcp: Path) -> None:
     ran = render(mcp)
     assert "extAuthz" not in ran.stdout
-    assert "whoever reaches the gateway reaches the servers" in ran.stderr
+    assert "everyone who can reach the gateway can reach the servers" in ran.stderr
 
 
 def test_a_version_has_to_be_named() -> None:
@@ -121,9 +121,9 @@ def test_the_seed_is_written_once_and_never_over_what_is_there(mcp: Path, tmp_pa
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ((), "name one source of targets"),
-        (("--targets", "m.json", "--targets-url", "http://h"), "name one source of targets"),
-        (("--targets", "m.json", "--poll", "0s"), "--poll must be longer than nothing"),
+        ((), "name exactly one source of targets"),
+        (("--targets", "m.json", "--targets-url", "http://h"), "name exactly one source of targets"),
+        (("--targets", "m.json", "--poll", "0s"), "--poll must be more than 0"),
         (("--targets", "m.json", "--poll", "5"), "--poll needs a unit"),
         (("--targets", "m.json", "--listen", "here"), "--listen is `here`"),
     ],
@@ -139,8 +139,8 @@ def test_a_folder_that_is_not_there_is_an_error_with_a_hint(tmp_path: Path) -> N
     output = tmp_path / "none" / "config.yaml"
     ran = gateway("bridge", "--gateway-version", "1.4.1", "--output", output, "--ext-auth-host", "a:1", "--seed")
     assert ran.returncode == 1
-    assert "could not be written: No such file or directory" in ran.stderr
-    assert "hint: see that the folder is there" in ran.stderr
+    assert "No such file or directory" in ran.stderr
+    assert "hint: check that the folder exists" in ran.stderr
 
 
 def test_without_its_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
@@ -149,5 +149,5 @@ def test_without_its_extra_the_command_says_what_to_install(tmp_path: Path) -> N
     surroundings = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     ran = subprocess.run(command, capture_output=True, text=True, env=surroundings, timeout=60, check=False)
     assert ran.returncode == 1
-    assert "needs what is not installed here: yaml" in ran.stderr
+    assert "needs missing packages: yaml" in ran.stderr
     assert "pip install 'holdfast-mcp[gateway]'" in ran.stderr

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from holdfast.gateway.defaults import CHECK_PATH, EXT_AUTH_PORT, EXT_AUTH_TIMEOUT, HEALTH_ADDRESS, OUTAGE_STATUS
-from holdfast.gateway.health import Health
+from holdfast.gateway.health import BridgeHealth
 from holdfast.gateway.versions import FAMILIES
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def test_every_form_of_the_timeout_is_documented() -> None:
 
 
 def test_every_metric_is_documented() -> None:
-    names = re.findall(r"^holdfast_gateway_bridge_(\w+) ", Health().as_metrics(), flags=re.MULTILINE)
+    names = re.findall(r"^holdfast_gateway_bridge_(\w+) ", BridgeHealth().as_metrics(), flags=re.MULTILINE)
     assert [name for name in names if f"`{name}`" not in page("bridge")] == []
     assert HEALTH_ADDRESS in page("bridge")
 

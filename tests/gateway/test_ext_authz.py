@@ -1,4 +1,4 @@
-"""On a real proxy: a cold, slow authorization path costs nobody a server, and a denial stays a denial."""
+"""On a real proxy: a cold, slow authorization service loses no server, and a denial stays a denial."""
 
 from __future__ import annotations
 

@@ -6,15 +6,15 @@ import pytest
 
 from holdfast.core.evidence import HttpStatus, OverBound, PlainHttpRefused, Redirected, TimedOut
 from holdfast.errors import ServerFailure
-from holdfast.gateway.decide import Down, Running
-from holdfast.gateway.watch import Admin
+from holdfast.gateway.decide import GatewayDown, GatewayRunning
+from holdfast.gateway.watch import AdminAddressWatch
 from holdfast.wire.fetch import fetch
 from tests.peers.http_fault import Behaviour, FaultServer, accept_and_ignore, never_answer, oversized, redirect, respond
 from tests.peers.leaks import no_leaks
 
 pytestmark = pytest.mark.anyio
 
-CREDENTIALS = {"authorization": "Bearer t0ken-that-nobody-may-see"}
+CREDENTIALS = {"authorization": "Bearer t0ken-that-must-stay-secret"}
 
 
 async def test_a_document_is_fetched_with_its_credentials_and_nothing_is_left_open() -> None:
@@ -63,10 +63,10 @@ async def test_credentials_do_not_go_in_the_clear_beyond_this_machine() -> None:
 
 async def test_the_gateway_is_seen_at_its_admin_address_or_said_to_be_down() -> None:
     async with FaultServer(respond(200, '{"backends": [{"name": "holdfast-config-1"}]}')) as server:
-        sight = await Admin(server.origin).look()
-        assert isinstance(sight, Running)
-        assert sight.runs("holdfast-config-1")
-        assert not sight.runs("holdfast-config-2")
-        assert not sight.runs("")
+        view = await AdminAddressWatch(server.origin).look()
+        assert isinstance(view, GatewayRunning)
+        assert view.runs("holdfast-config-1")
+        assert not view.runs("holdfast-config-2")
+        assert not view.runs("")
         assert server.requests[0].path == "/config_dump"
-    assert isinstance(await Admin(server.origin).look(), Down)
+    assert isinstance(await AdminAddressWatch(server.origin).look(), GatewayDown)

@@ -2,20 +2,20 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.gateway.decide import Take
-from holdfast.gateway.health import Health
+from holdfast.gateway.decide import GatewayState
+from holdfast.gateway.health import BridgeHealth
 
 
-def health(**changed: object) -> Health:
+def health(**changed: object) -> BridgeHealth:
     good: dict[str, object] = {
         "source": "mcp.json",
         "role": "active",
         "source_success": 1.0,
         "config_success": 1.0,
-        "take": Take.TAKEN,
+        "take": GatewayState.TAKEN,
         "gateway_success": 1.0,
     }
-    return Health(**{**good, **changed})  # type: ignore[arg-type]  # the fields, by name
+    return BridgeHealth(**{**good, **changed})  # type: ignore[arg-type]  # the fields, by name
 
 
 @pytest.mark.requirement("GW-5")
@@ -23,11 +23,11 @@ def health(**changed: object) -> Health:
     ("changed", "status", "healthy"),
     [
         ({}, "ok", True),
-        ({"take": Take.NOT_WATCHED}, "ok", True),
-        ({"take": Take.WAITING}, "applying", True),
-        ({"take": Take.WAITING, "gateway_success": 0.0}, "starting", False),
-        ({"take": Take.REFUSED}, "degraded", False),
-        ({"take": Take.DOWN}, "degraded", False),
+        ({"take": GatewayState.NOT_WATCHED}, "ok", True),
+        ({"take": GatewayState.WAITING}, "applying", True),
+        ({"take": GatewayState.WAITING, "gateway_success": 0.0}, "starting", False),
+        ({"take": GatewayState.REFUSED}, "degraded", False),
+        ({"take": GatewayState.DOWN}, "degraded", False),
         ({"source_error": "down"}, "degraded", False),
         ({"config_error": "full"}, "degraded", False),
         ({"source_success": 0.0}, "starting", False),
@@ -43,7 +43,7 @@ def test_one_word_says_how_it_is(changed: dict[str, object], status: str, health
 
 
 def test_nothing_is_healthy_before_it_has_succeeded() -> None:
-    seen = Health().as_json()
+    seen = BridgeHealth().as_json()
     assert seen["status"] == "starting"
     assert [seen[part]["last_success"] for part in ("source", "config", "gateway")] == [None, None, None]
 

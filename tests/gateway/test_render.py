@@ -51,7 +51,7 @@ def test_the_form_of_another_version_is_rejected_by_the_schema_and_by_us(version
     (other,) = (family for family in FAMILIES if family is not release.family)
     document = render(gateway(), other)
     assert f"'{other.timeout[0]}' was unexpected" in schema_of(version).faults(document)[0]
-    with pytest.raises(ConfigError, match=f"`{'.'.join(other.timeout)}`, which AgentGateway .* refuses"):
+    with pytest.raises(ConfigError, match=f"`{'.'.join(other.timeout)}`, which AgentGateway .* does not accept"):
         check(document, release)
 
 
@@ -84,7 +84,7 @@ def test_the_plain_refusal_stays_selectable(family: Any) -> None:
 def test_no_outage_status_lets_a_request_through_or_hides_what_happened(status: int) -> None:
     with pytest.raises(UsageError, match=f"the outage status cannot be {status}") as refused:
         ExtAuth(host="authz:9100", outage_status=status)
-    assert "there is no way to let requests through" in refused.value.hint
+    assert "an outage never lets requests through" in refused.value.hint
 
 
 @pytest.mark.requirement("GW-4")
@@ -94,7 +94,7 @@ def test_no_outage_status_lets_a_request_through_or_hides_what_happened(status: 
     body=st.integers(-1, 10),
     protocol=st.sampled_from(["grpc", "http", "allow"]),
 )
-def test_whatever_is_asked_for_no_render_fails_open(status: int, timeout: str, body: int, protocol: Any) -> None:
+def test_no_options_make_a_render_fail_open(status: int, timeout: str, body: int, protocol: Any) -> None:
     try:
         asked = ExtAuth(host="a:1", outage_status=status, timeout=timeout, body_bytes=body, protocol=protocol)
     except UsageError:
@@ -106,7 +106,7 @@ def test_whatever_is_asked_for_no_render_fails_open(status: int, timeout: str, b
 
 @pytest.mark.parametrize("timeout", ["0s", "0ms", "-1s", "10", "10 s", "1.5s", "10S", "1h", "", "10s; allow", "٣s"])
 def test_a_timeout_that_is_none_is_refused(timeout: str) -> None:
-    with pytest.raises(UsageError, match="is not a timeout that the gateway understands"):
+    with pytest.raises(UsageError, match="is not a timeout that the gateway accepts"):
         ExtAuth(host="authz:9100", timeout=timeout)
 
 

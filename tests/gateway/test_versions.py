@@ -28,7 +28,7 @@ def test_every_release_from_one_zero_on_takes_the_policies_form(version: str) ->
 def test_an_unknown_newer_release_is_rendered_as_the_newest_known_with_a_warning(version: str) -> None:
     release = family_of(version)
     assert (release.family, release.minor) == (NEW, (1, 4))
-    assert "newer than any that is known: rendered as for 1.4" in release.warning
+    assert "newer than all known versions: rendered for 1.4" in release.warning
 
 
 def test_a_pre_release_is_rendered_as_its_release_with_a_warning() -> None:

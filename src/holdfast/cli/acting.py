@@ -1,4 +1,4 @@
-"""Have a running hub do one thing to each of some servers, side by side, and tell how each went."""
+"""Run one action of a running hub on several servers at once, and print the result of each."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class _Done:
     error: HoldfastError | None = None
 
 
-def act_on(found: Found, names: Sequence[str], act: Act, *, doing: str, as_json: bool) -> int:
-    """Do it; returns the exit code: 0 if it went well with all of them, else 1."""
+def act_on(found: Found, names: Sequence[str], act: Act, *, progress: str, as_json: bool) -> int:
+    """Run the action. Returns the exit code: 0 if it succeeded for every server, else 1."""
 
     async def act_on_all(control: Control) -> list[_Done]:
         wanted = chosen(names, (server.id for server in (await control.servers()).servers))
-        return await _side_by_side(control, wanted, act)
+        return await _at_once(control, wanted, act)
 
-    with working(f"{doing} {', '.join(names)}"):
+    with working(f"{progress} {', '.join(names)}"):
         done = ask(found, act_on_all)
     if as_json:
         print_json({"version": JSON_VERSION, "servers": [_as_data(one) for one in done]})
@@ -49,13 +49,13 @@ def act_on(found: Found, names: Sequence[str], act: Act, *, doing: str, as_json:
     return 1 if any(one.error for one in done) else 0
 
 
-async def _side_by_side(control: Control, names: Sequence[str], act: Act) -> list[_Done]:
+async def _at_once(control: Control, names: Sequence[str], act: Act) -> list[_Done]:
     done: dict[str, _Done] = {}
 
     async def one(name: str) -> None:
         try:
             done[name] = _Done(name, server=await act(control, name))
-        except HoldfastError as exc:  # its neighbours go on
+        except HoldfastError as exc:  # the other servers go on
             done[name] = _Done(name, error=exc)
 
     async with anyio.create_task_group() as tasks:
@@ -67,7 +67,7 @@ async def _side_by_side(control: Control, names: Sequence[str], act: Act) -> lis
 def _as_data(done: _Done) -> dict[str, Any]:
     if done.server is not None:
         return {"id": done.name, "ok": True, "server": done.server.model_dump(mode="json")}
-    assert done.error is not None  # noqa: S101 - it went one way or the other
+    assert done.error is not None  # noqa: S101 - either a server or an error
     return {"id": done.name, "ok": False, "error": done.error.message, "hint": done.error.hint or None}
 
 
@@ -75,7 +75,7 @@ def _show(done: _Done) -> None:
     if done.error is not None:
         print_error(f"{one_line(done.name)}: {one_line(done.error.message)}", one_line(done.error.hint))
         return
-    assert done.server is not None  # noqa: S101 - it went one way or the other
+    assert done.server is not None  # noqa: S101 - either a server or an error
     console, server = data_console(), done.server
     sign = mark(server.status, ascii_only=console.options.ascii_only)
     title = Text.assemble(

@@ -1,4 +1,4 @@
-"""``holdfast approve``: tools that say something else than when they were first seen, looked at and approved."""
+"""``holdfast approve``: show tools whose description or schema changed, and approve the changes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.address import typed_command
-from holdfast.cli.output import data_console, print_error, print_json, side_console
+from holdfast.cli.output import data_console, print_error, print_json, side_console, typed_command
 from holdfast.cli.reaching import AsJson, Config, Url, ask, chosen, found_hub, near
 from holdfast.cli.status_words import counted, one_line
 from holdfast.control.client import Control
@@ -32,26 +31,29 @@ _DIFF = {"+": "green", "-": "red", "@": "cyan"}
 
 @app.command()
 def approve(
-    server: Annotated[str | None, typer.Argument(metavar="SERVER", help="Approve what its tools say now")] = None,
-    tool: Annotated[str | None, typer.Argument(metavar="TOOL", help="Of this tool alone")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first")] = False,
+    server: Annotated[
+        str | None, typer.Argument(metavar="SERVER", help="Approve the changed tools of this server")
+    ] = None,
+    tool: Annotated[str | None, typer.Argument(metavar="TOOL", help="Approve only this tool")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")] = False,
     mark: Annotated[
-        str | None, typer.Option("--mark", metavar="MARK", help="Only if the change is still the one that was shown")
+        str | None,
+        typer.Option("--mark", metavar="MARK", help="Approve only if the change is still the one that was shown"),
     ] = None,
     as_json: AsJson = False,
     url: Url = None,
     config: Config = None,
 ) -> None:
-    """Show which tools say something else than when they were first seen; with a SERVER, approve that.
+    """Show the tools that changed since they were first seen. With a SERVER, approve the changes.
 
-    Whatever is approved is shown first, line by line, and on a terminal you are
-    asked. A tool that changes once more meanwhile is not approved. A held tool can
-    be called again once its change is approved.
+    Each change is shown before it is approved, and on a terminal you are asked. A
+    tool that changes again in the meantime is not approved. A held tool can be
+    called again once its change is approved.
 
     Exit code 0: shown, or approved. 1: not approved, or no hub is running.
     """
     if mark is not None and tool is None:
-        raise UsageError("--mark is of one tool's change", hint="name the SERVER and the TOOL")
+        raise UsageError("--mark needs one tool", hint="name the SERVER and the TOOL")
     found = found_hub(url, config)
     changes = _wanted(found, server, tool, mark)
     if as_json and server is None:
@@ -67,7 +69,7 @@ def approve(
 
 
 def _wanted(found: Found, server: str | None, tool: str | None, mark: str | None) -> list[Approval]:
-    """The changes that are asked for."""
+    """The changes that the arguments select."""
 
     async def look(control: Control) -> list[Approval]:
         if server is not None:
@@ -79,8 +81,8 @@ def _wanted(found: Found, server: str | None, tool: str | None, mark: str | None
         return changes
     one = next((change for change in changes if change.tool == tool), None)
     if one is None:
-        hint = near(tool, [change.tool for change in changes], f"nothing of `{server}` waits for approval")
-        raise UnknownTool(f"no change of a tool `{tool}` of `{server}` waits for approval", hint=hint)
+        hint = near(tool, [change.tool for change in changes], f"no change of `{server}` waits for approval")
+        raise UnknownTool(f"the tool `{tool}` of `{server}` has no change that waits for approval", hint=hint)
     return [one.model_copy(update={"mark": mark}) if mark is not None else one]
 
 
@@ -90,7 +92,7 @@ def _show(changes: Sequence[Approval], server: str | None, *, offered: bool) -> 
         _show_change(console, change, offered=offered)
     side = side_console()
     if not changes:
-        side.print(f"every tool{f' of {server}' if server else ''} is as it was when it was first seen, or approved")
+        side.print(f"no changes wait for approval{f' at {server}' if server else ''}")
     elif offered:
         held = sum(change.held for change in changes)
         side.print(f"{counted(len(changes), 'tool')} changed, {held} held until approved", style="bold")
@@ -101,14 +103,14 @@ def _show_change(console: Console, change: Approval, *, offered: bool) -> None:
     title = Text.assemble((f"{one_line(change.server)}  {one_line(change.tool)}", "bold"), "  ", how)
     console.print(title, soft_wrap=True)
     for line in change.changes:
-        console.print(Text(f"  {_as_it_is(line)}", style=_DIFF.get(line[:1], "")), soft_wrap=True)
+        console.print(Text(f"  {_diff_line(line)}", style=_DIFF.get(line[:1], "")), soft_wrap=True)
     if offered:
         command = f"{typed_command()} {shlex.join(['approve', change.server, change.tool, '--mark', change.mark])}"
         console.print(Text.assemble("  $ ", (plain(command), "bold cyan"), "\n"), soft_wrap=True)
 
 
-def _as_it_is(line: str) -> str:
-    """A line of a diff as it is, indentation and all, without anything that a terminal would obey."""
+def _diff_line(line: str) -> str:
+    """A line of a diff with its indentation, without terminal control characters."""
     return plain(line).replace("\n", " ")
 
 
@@ -126,7 +128,7 @@ def _approve(found: Found, changes: Sequence[Approval], *, as_json: bool) -> int
             try:
                 await control.approve(change.server, tool=change.tool, mark=change.mark or None)
                 done.append(change)
-            except HubRefused as exc:  # the others are their own matter
+            except HubRefused as exc:  # the other changes are approved all the same
                 refused.append((change, exc))
 
     ask(found, each)

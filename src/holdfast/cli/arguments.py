@@ -1,4 +1,4 @@
-"""``key=value`` on a command line becomes a tool's arguments, by the types that the tool's schema names."""
+"""Turns ``key=value`` pairs into the arguments of a tool, by the types in the tool's schema."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["parse_arguments"]
 
 
 def parse_arguments(pairs: Sequence[str], as_json: str | None, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of ``--args`` with those of ``key=value`` on top."""
+    """The arguments of ``--args``, overridden by the ``key=value`` pairs."""
     arguments = _object(as_json) if as_json is not None else {}
     properties = schema.get("properties")
     known = properties if isinstance(properties, Mapping) else {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key:
-            raise UsageError(f"`{pair}` is not of the form key=value", hint="put quotes around a value with spaces")
+            raise UsageError(f"`{pair}` is not key=value", hint="put quotes around a value with spaces")
         arguments[key] = _value(key, text, _types(known.get(key)))
     return arguments
 
@@ -36,7 +36,7 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _types(schema: object) -> set[str]:
-    """The JSON types that a property may have; empty where its schema does not say, or makes no sense."""
+    """The JSON types that a property may have; empty if its schema names none or is malformed."""
     if not isinstance(schema, Mapping):
         return set()
     named = schema.get("type")
@@ -51,7 +51,7 @@ def _list(value: object) -> list[object]:
 
 
 def _value(key: str, text: str, types: set[str]) -> Any:
-    """``text`` as JSON if it is JSON of a type that fits, else as the string that it is."""
+    """``text`` parsed as JSON if the type fits, else as a string."""
     if types == {"string"}:
         return text
     try:

@@ -1,4 +1,4 @@
-"""``holdfast auth status``: where each server's credentials come from, and how they are."""
+"""``holdfast auth status``: where the credentials of each server come from, and whether they are valid."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False, no_args_
 _WITHOUT_LOGIN = {
     "none": "not logged in",
     "header": "uses the Authorization header of its definition",
-    "callable": "a program gives its headers",
-    "off": "takes no login (its definition says so)",
-    "process": "takes no login (it is a command)",
+    "callable": "its headers come from a program",
+    "off": "login is off in its definition",
+    "process": "needs no login (it is a local command)",
 }
 
 
 @app.callback()
 def auth() -> None:
-    """Look at logins; `holdfast login` and `holdfast logout` change them."""
+    """Show logins. `holdfast login` and `holdfast logout` change them."""
 
 
 @app.command()
@@ -39,9 +39,10 @@ def status(
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
 ) -> None:
-    """Show which servers you are logged in to, for how long, and for what. No token is shown, and nobody is asked.
+    """Show the servers that you are logged in to, for how long, and with which scopes. No token is shown.
 
-    Exit code 0: every login there is can be used. 1: at least one has ended, and somebody has to log in anew.
+    No server is contacted.
+    Exit code 0: every login is valid. 1: at least one has ended, and you have to log in again.
     """
     found = load_config(config)
     now = time.time()
@@ -50,11 +51,11 @@ def status(
         print_json({"servers": [_as_json(one, now) for one in statuses]})
     else:
         _show(statuses, now)
-    raise typer.Exit(0 if all(one.kind != "login" or _lasts(one, now) for one in statuses) else 1)
+    raise typer.Exit(0 if all(one.kind != "login" or _is_valid(one, now) for one in statuses) else 1)
 
 
 def _statuses(config: Config) -> list[LoginStatus]:
-    from holdfast.auth.status import status_of  # noqa: PLC0415 - costs most of a second; a bad config need not wait
+    from holdfast.auth.status import status_of  # noqa: PLC0415 - slow to import; a bad config must not wait
     from holdfast.auth.store import TokenStore  # noqa: PLC0415
 
     store = TokenStore()
@@ -98,13 +99,13 @@ def _words(one: LoginStatus, now: float) -> tuple[str, str]:
         return "dim", _WITHOUT_LOGIN[one.kind]
     when = "ended" if one.expired(now) else "ends"
     time_left = f"; its token {when} {until(one.expires_at, now)}" if one.expires_at is not None else ""
-    if _lasts(one, now):
-        renewed = " and is renewed by itself" if one.refreshable and time_left else ""
+    if _is_valid(one, now):
+        renewed = " and is renewed automatically" if one.refreshable and time_left else ""
         return "green", f"logged in{time_left}{renewed}"
-    why = "was revoked, or has ended" if one.refused else f"ended {until(one.expires_at, now)}, and cannot be renewed"
+    why = "was revoked or has expired" if one.refused else f"expired {until(one.expires_at, now)} and cannot be renewed"
     return "yellow", f"the login {why}: run `holdfast login {shlex.quote(one.server_id)}`"
 
 
-def _lasts(one: LoginStatus, now: float) -> bool:
-    """Whether it can be used, and nobody said that it is over."""
+def _is_valid(one: LoginStatus, now: float) -> bool:
+    """Whether it is valid, and no server refused it."""
     return one.usable(now) and not one.refused

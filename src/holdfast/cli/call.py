@@ -1,4 +1,4 @@
-"""``holdfast call``: one tool, once."""
+"""``holdfast call``: call one tool."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 @app.command()
 def call(
     server: Annotated[str, typer.Argument(metavar="SERVER", help="Its name in the configuration")],
-    tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool, by the name that the server gives it")],
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool, by its name at the server")],
     pairs: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its arguments")] = None,
-    args: Annotated[str | None, typer.Option("--args", metavar="JSON", help="Its arguments, as one object")] = None,
+    args: Annotated[
+        str | None, typer.Option("--args", metavar="JSON", help="Its arguments, as one JSON object")
+    ] = None,
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON")] = False,
 ) -> None:
     """Call one tool of one server, and show its result.
 
-    A value is read as the type that the tool's schema names: a=1 is a number where one is wanted.
+    A value is converted to the type in the tool's schema: a=1 is a number if the tool expects one.
     Exit code 0: a result. 1: the tool reported an error, or the call failed.
     """
     parse_arguments(pairs or [], args, {})
@@ -49,7 +51,7 @@ def call(
 
 
 async def _call(config: Config, server: str, tool: str, pairs: list[str], args: str | None) -> CallResult:
-    from holdfast.hub.loader import Loader  # noqa: PLC0415 - costs most of a second; a bad config need not wait for it
+    from holdfast.hub.loader import Loader  # noqa: PLC0415 - slow to import; a bad config must not wait for it
 
     def arguments(schema: Mapping[str, Any]) -> Mapping[str, Any]:
         return parse_arguments(pairs, args, schema)
@@ -58,7 +60,7 @@ async def _call(config: Config, server: str, tool: str, pairs: list[str], args: 
         share = f"{progress:g} of {total:g}" if total else f"{progress:g}"
         moving.update(f"{server}: {tool}: {share} {plain(message or '')}")
 
-    with working(f"calling {tool} of {server}") as moving:
+    with working(f"calling {tool} at {server}") as moving:
         return await Loader(config).call(server, tool, arguments, on_progress=on_progress)
 
 

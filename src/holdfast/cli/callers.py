@@ -1,27 +1,27 @@
-"""Who may call the hub, as the command line says it."""
+"""Who may call the hub, by the options of ``serve``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["Callers", "Jwt"]
+__all__ = ["AcceptedJwt", "CallerAuth"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Jwt:
-    """Whose signed tokens are believed."""
+class AcceptedJwt:
+    """The JWTs that the hub accepts."""
 
     issuer: str
     audience: str
     keys: str
-    """The address of a JWKS, or the path of a public key."""
+    """The URL of a JWKS, or the path of a public key."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Callers:
-    """Everybody on this machine, unless something here tells callers apart."""
+class CallerAuth:
+    """How callers identify themselves. Without a token or a JWT, every local program may call."""
 
     token: str | None = field(default=None, repr=False)
-    jwt: Jwt | None = None
+    jwt: AcceptedJwt | None = None
     hosts: tuple[str, ...] = ()
-    """Names under which they may ask, beside the usual ones."""
+    """Host names that requests may use, besides the usual ones."""

@@ -1,4 +1,4 @@
-"""``holdfast config``: what configuration there is, and where each value in it came from."""
+"""``holdfast config``: show the configuration, and where each value comes from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False, no_args_
 
 @app.callback()
 def config() -> None:
-    """Look at the configuration."""
+    """Show the configuration."""
 
 
 @app.command()
@@ -26,9 +26,9 @@ def show(
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
 ) -> None:
-    """Show what was found, where each value came from, and what is wrong; secrets are masked.
+    """Show the configuration, where each value comes from, and what is wrong. Secrets are masked.
 
-    Exit code 0: everything can be used. 1: something is wrong, or there is no configuration.
+    Exit code 0: every server is usable. 1: something is wrong, or there is no configuration.
     """
     report = report_config(config)
     if as_json:

@@ -1,4 +1,4 @@
-"""How a configuration's report looks: for people in 80 columns, or as JSON. Every secret is masked here."""
+"""Prints the report of a configuration, as text or as JSON. Secrets are masked here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JSON_VERSION = 1
 
 
 def print_report(report: Report) -> None:
-    """The report for people: what was found on stdout, what stops everything on stderr."""
+    """Print the report as text: the configuration on stdout, fatal problems on stderr."""
     out = data_console()
     _print_file(out, report)
     for server in report.servers:
@@ -34,11 +34,11 @@ def print_report(report: Report) -> None:
         print_error(_safe(str(problem)), _safe(problem.hint))
     bad = [server.id for server in report.servers if server.status == "bad"]
     if bad:
-        print_error(_safe(f"cannot be used: {', '.join(bad)}"))
+        print_error(_safe(f"not usable: {', '.join(bad)}"))
 
 
 def as_data(report: Report) -> dict[str, object]:
-    """The report for programs."""
+    """The report as JSON data."""
     return {
         "version": JSON_VERSION,
         "file": _safe(str(report.file)) if report.file else None,
@@ -50,20 +50,20 @@ def as_data(report: Report) -> dict[str, object]:
     }
 
 
-# For people
+# As text
 
 
 def _print_file(out: Console, report: Report) -> None:
     if report.file:
         out.print(_line("Configuration: ", str(report.file)), soft_wrap=True)
         return
-    out.print("No configuration was found. Looked at:")
+    out.print("No configuration was found. These places were searched:")
     for path in report.searched:
         out.print(_line("  ", str(path)), soft_wrap=True)
 
 
 def _print_server(out: Console, server: ServerReport) -> None:
-    states = {"usable": "", "disabled": "disabled", "bad": "cannot be used"}
+    states = {"usable": "", "disabled": "disabled", "bad": "not usable"}
     _print_heading(out, server.id, states[server.status])
     _print_values(out, server.values, Redactor(server.secrets))
     _print_ignored(out, server.ignored)
@@ -115,7 +115,7 @@ def _word(word: str) -> str:
     return word if word and not any(c.isspace() or c in "\"'" for c in word) else json.dumps(word, ensure_ascii=False)
 
 
-# For programs
+# As JSON
 
 
 def _server_json(server: ServerReport) -> dict[str, object]:
@@ -168,5 +168,5 @@ def _masked(value: Value, redactor: Redactor) -> str | bool | int | list[str]:
 
 
 def _safe(text: str) -> str:
-    """Text that no terminal can be upset by: no control characters, no half surrogates."""
+    """Text that is safe for a terminal: no control characters, no lone surrogates."""
     return plain(text).encode("utf-8", "replace").decode("utf-8")

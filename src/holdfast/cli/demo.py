@@ -1,6 +1,6 @@
-"""``holdfast demo``: a second terminal for the demo fleet. It looks, calls, breaks and heals.
+"""``holdfast demo``: show the demo servers from a second terminal, call them, break them and repair them.
 
-Everything that it shows it got through the hub, as any client would; only breaking and healing go past it.
+Everything that it shows comes through the hub, as for any client. Only `break` and `heal` bypass the hub.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ HUB = "hub"
 STATUS_TOOL = "holdfast_status"
 PAUSE = 0.5
 PATIENCE = 30.0
-"""Seconds that the tour waits for a server to be back; the hub is quicker, a loaded machine may not be."""
+"""Seconds that the tour waits for a server to recover. The hub needs less; a busy machine may need more."""
 
 _FAULTS = "\n\n".join(f"{name}: {', '.join(ways)}" for name, ways in WAYS.items())
 
 
 @app.callback(invoke_without_command=True)
 def demo(context: typer.Context) -> None:
-    """Look at the demo fleet that `holdfast serve` runs in another terminal, and break and heal its servers."""
+    """Show the demo servers that `holdfast serve` runs in another terminal, and break and repair them."""
     if context.invoked_subcommand is None:
         control, url = running_demo()
         _show_servers(control, anyio.run(_call, url, STATUS_TOOL, {}))
@@ -61,7 +61,7 @@ def call(
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="A tool, as `holdfast demo tools` names it")],
     pairs: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its arguments")] = None,
 ) -> None:
-    """Call a tool through the hub, and show what a client gets: a result, or the truth about its server.
+    """Call a tool through the hub, and show what a client gets: a result, or the reason why there is none.
 
     Exit code 0: a result. 1: an error.
     """
@@ -72,7 +72,7 @@ def call(
 @app.command(name="break", epilog=_FAULTS)
 def break_(
     server: Annotated[str, typer.Argument(metavar="SERVER", help=f"One of {', '.join(WAYS)}")],
-    how: Annotated[str | None, typer.Option("--how", metavar="WAY", help="In which way; see below")] = None,
+    how: Annotated[str | None, typer.Option("--how", metavar="WAY", help="The kind of failure; see below")] = None,
 ) -> None:
     """Break a server."""
     control, _ = running_demo()
@@ -82,15 +82,15 @@ def break_(
 
 @app.command()
 def heal(server: Annotated[str, typer.Argument(metavar="SERVER", help=f"One of {', '.join(WAYS)}")]) -> None:
-    """Mend a server; the hub finds out by itself."""
+    """Repair a server. The hub notices by itself."""
     control, _ = running_demo()
     control.heal(server)
-    data_console().print(f"{server} is healthy now; the hub finds out by itself")
+    data_console().print(f"{server} is healthy now; the hub notices by itself")
 
 
 @app.command()
 def tour() -> None:
-    """Break a server and heal it, and show at each step what a client sees."""
+    """Break a server and repair it, and show at each step what a client sees."""
     control, url = running_demo()
     anyio.run(_tour, control, url)
 
@@ -99,8 +99,8 @@ def tour() -> None:
 
 
 def _loader(url: str) -> Loader:
-    from holdfast.config.load import config_from_mapping  # noqa: PLC0415 - with the next, most of a second
-    from holdfast.hub.loader import Loader  # noqa: PLC0415 - `demo break` need not wait for it
+    from holdfast.config.load import config_from_mapping  # noqa: PLC0415 - slow to import
+    from holdfast.hub.loader import Loader  # noqa: PLC0415 - `demo break` must not wait for it
 
     return Loader(config_from_mapping({"mcpServers": {HUB: {"type": "http", "url": url}}}))
 
@@ -109,7 +109,7 @@ async def _tools(url: str) -> list[tuple[str, str]]:
     result = await _loader(url).load()
     for outcome in result.outcomes:
         if outcome.message:
-            raise HoldfastError(f"the hub did not answer: {outcome.error}", hint=outcome.hint)
+            raise HoldfastError(f"the hub does not answer: {outcome.error}", hint=outcome.hint)
     return [(tool.name, plain(tool.description)) for tool in result.tools]
 
 
@@ -146,21 +146,23 @@ async def _tour(control: Control, url: str) -> None:
     say(Text("1. A client calls a tool of `notes`.", style="bold"))
     control.heal("notes")
     await _until(url, lambda result: not result.is_error)
-    say(Text("\n2. `notes` dies, and cannot start again.", style="bold"))
+    say(Text("\n2. `notes` stops, and cannot start again.", style="bold"))
     control.break_server("notes", "down")
     await _until(url, lambda result: result.is_error)
-    say(Text("\n3. Its tools are still listed: a list does not shrink because a server is down.", style="bold"))
+    say(Text("\n3. Its tools are still listed: a server that is down keeps its tools in the list.", style="bold"))
     say(", ".join(name for name, _ in await _tools(url)))
-    say(Text("\n4. `notes` is mended, and nobody restarts anything.", style="bold"))
+    say(Text("\n4. `notes` is repaired. The hub reconnects by itself.", style="bold"))
     control.heal("notes")
     await _until(url, lambda result: not result.is_error)
 
 
 async def _until(url: str, wanted: Callable[[CallResult], bool]) -> None:
-    """Call until the answer is as wanted, and show it."""
+    """Call until the answer matches, and show it."""
     with anyio.move_on_after(PATIENCE):
-        while not wanted(result := await _call(url, "notes__list_notes", {})):  # noqa: ASYNC110 - only a call tells
+        while not wanted(result := await _call(url, "notes__list_notes", {})):  # noqa: ASYNC110 - only a call shows it
             await anyio.sleep(PAUSE)
         data_console().print(Text(plain(result.text), style="red" if result.is_error else "green"), soft_wrap=True)
         return
-    raise HoldfastError("that took longer than it should", hint="what does the first terminal say?")
+    raise HoldfastError(
+        f"`notes` did not change within {PATIENCE:g} s", hint="the terminal of `holdfast serve` shows the reason"
+    )

@@ -1,4 +1,4 @@
-"""``holdfast disable``: switch servers off."""
+"""``holdfast disable``: disable servers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 @app.command()
 def disable(
-    servers: Annotated[list[str], typer.Argument(metavar="SERVER", help="The servers to switch off")],
+    servers: Annotated[list[str], typer.Argument(metavar="SERVER", help="The servers to disable")],
     as_json: AsJson = False,
     url: Url = None,
     config: Config = None,
 ) -> None:
-    """Switch servers off, until `holdfast enable`: also after a restart of the hub.
+    """Disable servers. They stay disabled after a restart of the hub, until `holdfast enable`.
 
-    Calls under way on them end with an error, and new ones are refused.
+    Their calls in flight end with an error, and new calls are refused.
 
-    Exit code 0: all are switched off. 1: at least one is not, or no hub is running.
+    Exit code 0: all are disabled. 1: at least one is not, or no hub is running.
     """
     found = found_hub(url, config)
-    raise typer.Exit(act_on(found, servers, Control.disable, doing="switching off", as_json=as_json))
+    raise typer.Exit(act_on(found, servers, Control.disable, progress="disabling", as_json=as_json))

@@ -1,4 +1,4 @@
-"""``holdfast doctor``: why a server cannot be used, and what to do about it."""
+"""``holdfast doctor``: why a server does not work, and how to fix it."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ def doctor(
         typer.Option(
             "--timeout",
             metavar="S",
-            help="Seconds for each server; holdfast.load.attemptTimeout if not given",
+            help="Seconds for each server [default: holdfast.load.attemptTimeout]",
             min=0.1,
             max=3600,
             show_default=False,
         ),
     ] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Do the repairs that are safe, and say what was done")] = False,
-    list_checks: Annotated[bool, typer.Option("--list-checks", help="List the checks, and look at nothing")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Apply the safe repairs, and show what was changed")] = False,
+    list_checks: Annotated[bool, typer.Option("--list-checks", help="List the checks without running them")] = False,
 ) -> None:
-    """Check every server, side by side, and say how to mend what is broken.
+    """Check all servers at the same time, and show how to fix each problem.
 
-    `holdfast doctor explain HF-REFUSED` tells what a code means.
-    The whole run takes no longer than the slowest server.
+    `holdfast doctor explain HF-REFUSED` explains a code.
+    The whole run takes as long as the slowest server.
 
     Exit code 0: nothing failed, or nothing is configured. 1: something failed. 2: wrong usage.
     """
@@ -77,18 +77,18 @@ def doctor(
 
 
 async def _examine(reading: Reading, names: list[str], seconds: float | None, fix: bool) -> Report:
-    from holdfast.doctor.run import Doctor  # noqa: PLC0415 - costs most of a second; a bad config need not wait for it
+    from holdfast.doctor.run import Doctor  # noqa: PLC0415 - slow to import; a bad config must not wait for it
 
     waiting = [d.server.id for d in reading.definitions if (d.server.id in names if names else d.server.enabled)]
     total = len(waiting)
 
-    def told(report: ServerReport) -> None:
+    def on_server(report: ServerReport) -> None:
         if report.id in waiting:
             waiting.remove(report.id)
             moving.update(_progress(waiting, total))
 
     with working(_progress(waiting, total)) as moving:
-        return await Doctor(reading, timeout=seconds, fix=fix).examine(names, on_server=told)
+        return await Doctor(reading, timeout=seconds, fix=fix).examine(names, on_server=on_server)
 
 
 def _progress(waiting: list[str], total: int) -> str:
@@ -100,7 +100,9 @@ def _progress(waiting: list[str], total: int) -> str:
 
 def _explain(codes: list[str]) -> None:
     if not codes:
-        raise UsageError("which code?", hint=f"`holdfast doctor explain HF-REFUSED`; there are {', '.join(CODES)}")
+        raise UsageError(
+            "no code given", hint=f"for example `holdfast doctor explain HF-REFUSED`; codes: {', '.join(CODES)}"
+        )
     for code in [code_named(code) for code in codes]:
         print_code(code)
 
@@ -114,7 +116,7 @@ def _list_checks() -> None:
         after = f" (after {', '.join(check.needs)})" if check.needs else ""
         console.print(f"  {check.id:<11}{check.looks_at}{after}", soft_wrap=True)
         _list_codes(console, check.finds)
-    console.print("Once:")
+    console.print("Once for each run:")
     for whole in WHOLE_CHECKS:
         console.print(f"  {whole.id:<11}{whole.looks_at}", soft_wrap=True)
         _list_codes(console, whole.finds)

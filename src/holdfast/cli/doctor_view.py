@@ -1,4 +1,4 @@
-"""How an examination looks for people: a line for what is well, all of what is not, the worst last, in 80 columns."""
+"""Prints a doctor report: one line for a healthy server, all details for a failed one, the worst last."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.doctor.report import Health, Report, ServerReport
 __all__ = ["print_code", "print_report"]
 
 WIDEST = 100
-"""Lines longer than this are hard to read, however wide the terminal."""
+"""Longer lines are hard to read, even on a wide terminal."""
 
 _ORDER: tuple[Health, ...] = ("healthy", "disabled", "warned", "failed")
 _LABELS: dict[Health, tuple[str, str]] = {
@@ -32,7 +32,7 @@ _LABEL_WIDTH = 9
 
 
 def print_report(report: Report) -> None:
-    """The whole report, on stdout."""
+    """Print the whole report on stdout."""
     page = _Page(data_console())
     page.heading(report)
     width = max((len(server.id) for server in report.servers), default=0)
@@ -48,7 +48,7 @@ def print_report(report: Report) -> None:
 
 
 def print_code(code: Code) -> None:
-    """What a code means."""
+    """Print the explanation of a code."""
     page = _Page(data_console())
     page.say(Text.assemble((code.id, "bold"), (f"  {code.severity}", _COLOURS[code.severity])))
     page.wrapped(f"{code.means}.", indent=2)
@@ -57,7 +57,7 @@ def print_code(code: Code) -> None:
 
 
 class _Page:
-    """What is printed, line by line."""
+    """Prints the parts of a report line by line."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -67,11 +67,11 @@ class _Page:
 
     def heading(self, report: Report) -> None:
         if report.file is None:
-            self.say("No configuration was found, so there is nothing to check. Looked at:")
+            self.say("No configuration was found, so there is nothing to check. These places were searched:")
             for path in report.searched:
                 self.say(f"  {path}")
             for path in report.served:
-                self.say(f"A hub serves another file here: `holdfast doctor --config {path}` looks at that one.")
+                self.say(f"A running hub serves another file. To check that one: `holdfast doctor --config {path}`")
             self.say("`holdfast import` lists the servers of your other MCP clients.")
             return
         self.say(f"Configuration: {report.file}")
@@ -80,14 +80,14 @@ class _Page:
         self.say("")
 
     def line_of(self, server: ServerReport, width: int) -> None:
-        """One line for a server that needs nobody; what is worth knowing stands under it."""
+        """One line for a server that works, and its notes below it."""
         label, colour = _LABELS[server.health]
         lead = f"{label:<{_LABEL_WIDTH}}{server.id:<{width}}  "
         self.wrapped(lead + _in_short(server), indent=0, hang=len(lead), lead=(len(label), colour))
         self.findings(server.findings)
 
     def block_of(self, server: ServerReport) -> None:
-        """Everything about a server that needs somebody."""
+        """All details of a server that needs attention."""
         label, colour = _LABELS[server.health]
         self.say("")
         line = Text.assemble((f"{label:<{_LABEL_WIDTH}}", colour), (server.id, "bold"), (f"  {server.target}", "dim"))
@@ -116,17 +116,17 @@ class _Page:
         if report.servers or not report.ok:
             self.say("")
         if not report.servers:
-            self.say("no servers are configured there" if report.ok else "nothing was checked: correct this first")
+            self.say("the configuration has no servers" if report.ok else "no server was checked: fix this first")
             return
         well = report.count("healthy") + report.count("warned")
         total = len(report.servers) - report.count("disabled")
         failed = [server.id for server in report.servers if server.health == "failed"]
-        words = f"{well} of {total} servers can be used"
+        words = f"{well} of {total} servers work"
         if failed:
             words += f"; failed: {', '.join(failed)}"
         self.wrapped(words, indent=0, style="bold")
         if failed:
-            self.say(f"`holdfast doctor explain {_first_code(report)}` tells more of a code.")
+            self.say(f"For more about a code: `holdfast doctor explain {_first_code(report)}`")
 
     # A finding
 
@@ -144,7 +144,7 @@ class _Page:
     # Lines
 
     def say(self, line: str | Text) -> None:
-        """A line as it is: what may be pasted is never broken."""
+        """Print a line without wrapping, so that it can be copied."""
         text = Text(line) if isinstance(line, str) else line
         text.plain = plain(text.plain)
         self._console.print(text, soft_wrap=True)
@@ -152,7 +152,7 @@ class _Page:
     def wrapped(
         self, words: str, *, indent: int, hang: int = 0, style: str = "", lead: tuple[int, str] | None = None
     ) -> None:
-        """Words, broken where the terminal ends."""
+        """Print text, wrapped to the width of the terminal."""
         lines = textwrap.wrap(
             words,
             width=self._width,
@@ -187,12 +187,12 @@ def _hub_words(server: ServerReport) -> str:
     live = server.hub
     if live is None:
         return ""
-    retry = f", tries again in {live.retry_in:.0f} s" if live.retry_in is not None else ""
+    retry = f", next try in {live.retry_in:.0f} s" if live.retry_in is not None else ""
     return f"{live.state.replace('_', ' ')}, breaker {live.breaker.replace('_', ' ')}{retry}"
 
 
 def _fragment(edit: Edit) -> str:
-    """What to write, as it stands in the file: ``"headers": {"Authorization": "…"}``."""
+    """The edit as JSON text: ``"headers": {"Authorization": "…"}``."""
     keys = edit.keys
     text = edit.value
     for key in reversed(keys[1:]):

@@ -1,4 +1,4 @@
-"""``holdfast enable``: switch servers on."""
+"""``holdfast enable``: enable servers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 @app.command()
 def enable(
-    servers: Annotated[list[str], typer.Argument(metavar="SERVER", help="The servers to switch on")],
+    servers: Annotated[list[str], typer.Argument(metavar="SERVER", help="The servers to enable")],
     as_json: AsJson = False,
     url: Url = None,
     config: Config = None,
 ) -> None:
-    """Switch servers on; each is connected to in the background.
+    """Enable servers. The hub connects to them in the background.
 
-    Exit code 0: all are switched on. 1: at least one is not, or no hub is running.
+    Exit code 0: all are enabled. 1: at least one is not, or no hub is running.
     """
     found = found_hub(url, config)
-    raise typer.Exit(act_on(found, servers, Control.enable, doing="switching on", as_json=as_json))
+    raise typer.Exit(act_on(found, servers, Control.enable, progress="enabling", as_json=as_json))

@@ -1,7 +1,7 @@
-"""``holdfast``: the list of commands, and the way to each.
+"""``holdfast``: the list of commands, and the entry point.
 
-Help and version are told from this file alone, so that they cost no more than starting Python;
-a command's own module, and whatever it needs, is imported when it is called (PERF-5).
+Help and version come from this file alone, so that they cost little more than a start of Python.
+The module of a command is imported when the command runs (PERF-5).
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ __all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
     "serve": ("holdfast.cli.serve", "Serve all servers behind one MCP endpoint, over HTTP or stdio"),
-    "status": ("holdfast.cli.status", "Show how the servers of a running hub are, once or live"),
-    "reconnect": ("holdfast.cli.reconnect", "Connect to servers anew, now"),
-    "enable": ("holdfast.cli.enable", "Switch servers of a running hub on"),
-    "disable": ("holdfast.cli.disable", "Switch servers of a running hub off"),
-    "logs": ("holdfast.cli.logs", "Show what a server wrote, and what the hub noted of it"),
-    "approve": ("holdfast.cli.approve", "Look at tools that say something else than before, and approve it"),
-    "doctor": ("holdfast.cli.doctor", "Check every server, and say how to mend what is broken"),
-    "tools": ("holdfast.cli.tools", "List every server's tools, and why the others have none"),
+    "status": ("holdfast.cli.status", "Show the servers of a running hub, once or live"),
+    "reconnect": ("holdfast.cli.reconnect", "Reconnect servers now"),
+    "enable": ("holdfast.cli.enable", "Enable servers of a running hub"),
+    "disable": ("holdfast.cli.disable", "Disable servers of a running hub"),
+    "logs": ("holdfast.cli.logs", "Show the stderr of a server, and what the hub logged about it"),
+    "approve": ("holdfast.cli.approve", "Show tools that changed, and approve the changes"),
+    "doctor": ("holdfast.cli.doctor", "Check every server, and show how to fix problems"),
+    "tools": ("holdfast.cli.tools", "List the tools of every server, and why a server has none"),
     "call": ("holdfast.cli.call", "Call one tool of one server"),
-    "login": ("holdfast.cli.login", "Log in to a server that asks for it"),
-    "logout": ("holdfast.cli.logout", "Forget a server's login"),
-    "auth": ("holdfast.cli.auth", "Show which servers you are logged in to, and for how long"),
-    "demo": ("holdfast.cli.demo", "Break and heal the demo fleet that `serve` runs, and see what a client sees"),
-    "import": ("holdfast.cli.import_", "Copy other clients' servers, and point the clients at the hub"),
-    "config": ("holdfast.cli.config", "Show the configuration that is in force, and where each value came from"),
-    "gateway": ("holdfast.cli.gateway", "Render AgentGateway's configuration, or keep it in step with its targets"),
+    "login": ("holdfast.cli.login", "Log in to a server that requires it"),
+    "logout": ("holdfast.cli.logout", "Remove the login of a server"),
+    "auth": ("holdfast.cli.auth", "Show your logins, and how long they last"),
+    "demo": ("holdfast.cli.demo", "Break and repair the demo servers, and see what a client sees"),
+    "import": ("holdfast.cli.import_", "Copy the servers of other clients, and connect the clients to the hub"),
+    "config": ("holdfast.cli.config", "Show the configuration, and where each value comes from"),
+    "gateway": ("holdfast.cli.gateway", "Render the configuration of AgentGateway, or keep it up to date"),
 }
-"""Each command: the module whose ``app`` runs it, and what it is for."""
+"""Each command: the module whose ``app`` runs it, and its summary."""
 
 USAGE = 2
-"""The exit code for a command that was called wrongly."""
+"""The exit code for wrong usage."""
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
@@ -44,7 +44,7 @@ def main() -> None:
     """Run the command line and exit."""
     try:
         code = run(sys.argv[1:])
-    except KeyboardInterrupt:  # before a command could take care of it itself
+    except KeyboardInterrupt:  # before a command handles it itself
         code = INTERRUPTED
     sys.exit(code)
 
@@ -76,11 +76,11 @@ Commands:
 {lines}
 
 Options:
-  -h, --help     Show this help; `holdfast COMMAND --help` shows a command's
+  -h, --help     Show this help; `holdfast COMMAND --help` shows that of a command
   -V, --version  Show the version
 
-The servers are those of an mcp.json: --config FILE, $HOLDFAST_CONFIG, ./mcp.json, ./.mcp.json,
-./.vscode/mcp.json, or mcp.json in your configuration folder for holdfast.
+The servers come from an mcp.json: --config FILE, $HOLDFAST_CONFIG, ./mcp.json, ./.mcp.json,
+./.vscode/mcp.json, or mcp.json in the configuration folder of Holdfast.
 """
 
 
@@ -100,7 +100,7 @@ def _unknown(name: str) -> int:
 
 
 def _print(text: str) -> int:
-    """Print, and give the exit code; a reader that went away (``| head``) is no error, a full disk is."""
+    """Print, and return the exit code. A closed pipe (``| head``) is no error; a full disk is."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

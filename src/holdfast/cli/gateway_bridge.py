@@ -1,4 +1,4 @@
-"""``holdfast gateway bridge``: keeps the gateway's config file in step with its targets."""
+"""``holdfast gateway bridge``: keeps the config file of the gateway up to date with its targets."""
 
 from __future__ import annotations
 
@@ -11,39 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 import typer
 
-from holdfast.cli.gateway_options import (
-    AdminAddress,
-    AuthBody,
-    AuthHost,
-    AuthProtocol,
-    AuthTimeout,
-    JwtAudience,
-    JwtIssuer,
-    JwtKeys,
-    OutageStatus,
-    Port,
-    SchemaPath,
-    Version,
-    ext_auth_of,
-    jwt_of,
-    release_of,
-)
+from holdfast.cli.gateway_options import GatewayOptions, with_gateway_options
 from holdfast.cli.output import side_console
 from holdfast.config.durations import Unfit, parse_duration
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.gateway.defaults import (
-    ADMIN_ADDRESS,
-    BODY_BYTES,
-    EXT_AUTH_TIMEOUT,
-    HEALTH_ADDRESS,
-    LISTEN_PORT,
-    OUTAGE_STATUS,
-)
+from holdfast.gateway.defaults import HEALTH_ADDRESS
 from holdfast.gateway.model import ExtAuth, Gateway, check_address
 
 if TYPE_CHECKING:
-    from holdfast.gateway.bridge import Bridge, Plan
-    from holdfast.gateway.source import Source
+    from holdfast.gateway.bridge import Bridge, BridgePlan
+    from holdfast.gateway.source import TargetSource
     from holdfast.gateway.versions import Release
 
 __all__ = ["bridge"]
@@ -51,21 +28,25 @@ __all__ = ["bridge"]
 TOKEN_VARIABLE = "HOLDFAST_TARGETS_TOKEN"  # noqa: S105 - the name of a variable
 
 
+@with_gateway_options
 def bridge(
-    gateway_version: Version,
+    options: GatewayOptions,
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The file that the gateway reads")],
     targets: Annotated[
-        Path | None, typer.Option("--targets", metavar="FILE", help="The mcp.json that names the targets")
+        Path | None, typer.Option("--targets", metavar="FILE", help="The mcp.json that lists the targets")
     ] = None,
     targets_url: Annotated[
-        str | None, typer.Option("--targets-url", metavar="URL", help="An endpoint that serves such an mcp.json")
+        str | None,
+        typer.Option("--targets-url", metavar="URL", help="An endpoint that serves such an mcp.json, or a hub"),
     ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option("--token-file", metavar="FILE", help=f"The endpoint's bearer token; or set ${TOKEN_VARIABLE}"),
+        typer.Option(
+            "--token-file", metavar="FILE", help=f"The bearer token for the endpoint; or set ${TOKEN_VARIABLE}"
+        ),
     ] = None,
     allow_plain_http: Annotated[
-        bool, typer.Option("--allow-plain-http", help="Send the token over http beyond this machine")
+        bool, typer.Option("--allow-plain-http", help="Send the token over plain http to another machine")
     ] = False,
     bootstrap: Annotated[
         Path | None,
@@ -74,55 +55,45 @@ def bridge(
     listener: Annotated[
         str, typer.Option("--listener", metavar="NAME", help="The listener of the bootstrap that gets the routes")
     ] = "",
-    ext_auth_host: AuthHost = None,
-    ext_auth_timeout: AuthTimeout = EXT_AUTH_TIMEOUT,
-    outage_status: OutageStatus = OUTAGE_STATUS,
-    ext_auth_protocol: AuthProtocol = "grpc",
-    ext_auth_body_bytes: AuthBody = BODY_BYTES,
-    jwt_issuer: JwtIssuer = None,
-    jwt_jwks: JwtKeys = None,
-    jwt_audience: JwtAudience = None,
-    port: Port = LISTEN_PORT,
-    admin_address: AdminAddress = ADMIN_ADDRESS,
     watch: Annotated[
-        bool, typer.Option("--watch/--no-watch", help="See at the admin address whether the gateway takes the config")
+        bool, typer.Option("--watch/--no-watch", help="Check at the admin address that the gateway runs the config")
     ] = True,
-    poll: Annotated[str, typer.Option("--poll", metavar="TIME", help="How often the targets are read")] = "5s",
+    poll: Annotated[str, typer.Option("--poll", metavar="TIME", help="How often to read the targets")] = "5s",
     accept_within: Annotated[
         str, typer.Option("--accept-within", metavar="TIME", help="How long the gateway may take to load a config")
     ] = "10s",
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where /healthz, /livez and /metrics are served")
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where to serve /healthz, /livez and /metrics")
     ] = HEALTH_ADDRESS,
-    schema: SchemaPath = None,
-    once: Annotated[bool, typer.Option("--once", help="Write what there is to write, and end")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Write the config once, and exit")] = False,
     seed: Annotated[
-        bool, typer.Option("--seed", help="Put the config without targets in place if there is none, and end")
+        bool, typer.Option("--seed", help="Write the config without targets if there is none yet, and exit")
     ] = False,
 ) -> None:
-    """Keep the gateway's config file in step with its targets, and tell truly how that goes.
+    """Keep the config file of the gateway up to date with its targets, and report its health.
 
-    Exit code of --once: 0 if the config is in place and the gateway took it, 1 if not.
+    Exit code of --once: 0 if the config is in place and the gateway runs it, 1 if not.
     """
-    release = release_of(gateway_version)
-    admin = check_address(admin_address, option="--admin-address")
-    ext_auth = ext_auth_of(ext_auth_host, ext_auth_timeout, outage_status, ext_auth_protocol, ext_auth_body_bytes)
-    base = Gateway(ext_auth=ext_auth, jwt=jwt_of(jwt_issuer, jwt_jwks, jwt_audience), port=port, admin=admin)
+    release = options.release()
+    ext_auth = options.ext_auth()
+    base = Gateway(ext_auth=ext_auth, jwt=options.jwt(), port=options.port, admin=options.admin)
     plan = _plan(
         output,
         release,
         bootstrap or base,
         ext_auth=ext_auth,
         listener=listener,
-        schema=schema,
+        schema=options.schema,
         poll=_seconds(poll, "--poll"),
         patience=_seconds(accept_within, "--accept-within"),
     )
     if seed:
         _seed(plan)
         return
-    worker = _bridge(plan, _source(targets, targets_url, token_file, allow_plain_http=allow_plain_http), admin, watch)
-    worker.health.gateway_version = gateway_version
+    worker = _bridge(
+        plan, _source(targets, targets_url, token_file, allow_plain_http=allow_plain_http), options.admin, watch
+    )
+    worker.health.gateway_version = options.gateway_version
     address = check_address(listen, option="--listen", lowest=0)
     raise typer.Exit(anyio.run(_once, worker) if once else anyio.run(_serve, worker, address))
 
@@ -137,13 +108,13 @@ def _plan(
     schema: Path | None,
     poll: float,
     patience: float,
-) -> Plan:
-    from holdfast.gateway.bridge import Plan  # noqa: PLC0415 - what it needs may be missing: see gateway.py
+) -> BridgePlan:
+    from holdfast.gateway.bridge import BridgePlan  # noqa: PLC0415 - an extra may be missing: see gateway()
     from holdfast.gateway.check import find_schema  # noqa: PLC0415 - as above
     from holdfast.gateway.merge import Rules, read_bootstrap  # noqa: PLC0415 - as above
     from holdfast.gateway.render import render  # noqa: PLC0415 - as above
 
-    return Plan(
+    return BridgePlan(
         output=output.absolute(),
         rules=Rules(release=release, ext_auth=ext_auth, listener=listener, schema=find_schema(release, schema)),
         bootstrap=lambda: read_bootstrap(base) if isinstance(base, Path) else render(base, release.family),
@@ -153,39 +124,41 @@ def _plan(
     )
 
 
-def _source(file: Path | None, url: str | None, token_file: Path | None, *, allow_plain_http: bool) -> Source:
+def _source(file: Path | None, url: str | None, token_file: Path | None, *, allow_plain_http: bool) -> TargetSource:
     from holdfast.gateway.source import FileSource, HttpSource  # noqa: PLC0415 - as above
 
     if file is not None and url is None:
         return FileSource(file)
     if url is None or file is not None:
-        raise UsageError("name one source of targets", hint="--targets FILE, or --targets-url URL")
+        raise UsageError("name exactly one source of targets", hint="--targets FILE, or --targets-url URL")
     has_token = token_file is not None or TOKEN_VARIABLE in os.environ
     token = (lambda: _token(token_file)) if has_token else None
     return HttpSource(url=url, token=token, allow_plain_http=allow_plain_http)
 
 
 def _token(file: Path | None) -> str:
-    """Read anew for each poll: a mounted secret may have been replaced."""
+    """The token. It is read again at each poll, because a mounted secret can be replaced."""
     return file.read_text().strip() if file is not None else os.environ[TOKEN_VARIABLE]
 
 
-def _bridge(plan: Plan, source: Source, admin: str, watched: bool) -> Bridge:
+def _bridge(plan: BridgePlan, source: TargetSource, admin: str, watched: bool) -> Bridge:
     from holdfast.gateway.bridge import Bridge  # noqa: PLC0415 - as above
-    from holdfast.gateway.watch import Admin, Unwatched  # noqa: PLC0415 - as above
+    from holdfast.gateway.watch import AdminAddressWatch, NoAdminAddress  # noqa: PLC0415 - as above
 
-    return Bridge(plan, source=source, watch=Admin(f"http://{admin}") if watched else Unwatched(), tell=_say)
+    return Bridge(
+        plan, source=source, watch=AdminAddressWatch(f"http://{admin}") if watched else NoAdminAddress(), report=_say
+    )
 
 
-def _seed(plan: Plan) -> None:
+def _seed(plan: BridgePlan) -> None:
     from holdfast.gateway.bridge import seed  # noqa: PLC0415 - as above
 
     try:
         written = seed(plan)
     except OSError as exc:
-        hint = "see that the folder is there, and has room"
-        raise HoldfastError(f"{plan.output} could not be written: {exc.strerror}", hint=hint) from exc
-    _say(f"wrote {plan.output}" if written else f"{plan.output} is there already")
+        hint = "check that the folder exists, and that its disk is not full"
+        raise HoldfastError(f"cannot write {plan.output}: {exc.strerror}", hint=hint) from exc
+    _say(f"wrote {plan.output}" if written else f"{plan.output} exists already")
 
 
 async def _once(worker: Bridge) -> int:
@@ -217,7 +190,7 @@ def _seconds(text: str, option: str) -> float:
     except Unfit as exc:
         raise UsageError(f"{option} {exc.message}", hint=exc.hint) from exc
     if not seconds:
-        raise UsageError(f"{option} must be longer than nothing")
+        raise UsageError(f"{option} must be more than 0")
     return seconds
 
 

@@ -1,4 +1,4 @@
-"""How an import looks: for people, or as JSON. Every secret is masked here."""
+"""Prints the result of an import, as text or as JSON. Secrets are masked here."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from holdfast.cli.address import typed_command
-from holdfast.cli.output import data_console, print_error, side_console
+from holdfast.cli.output import data_console, print_error, side_console, typed_command
 from holdfast.config.clients.moving import Plan, Pointing, Row, Undoing
 from holdfast.core.redact import Redactor, plain
 
@@ -17,20 +16,20 @@ __all__ = ["as_data", "looked_at", "print_diff", "print_overview", "print_plan",
 
 JSON_VERSION = 1
 LONGEST_LINE = 160
-"""A file without line ends is one long line; what is beyond this says nothing to a reader."""
+"""A file without line breaks is one long line. Longer lines of a diff are cut."""
 
 _COLOURS = {"new": "green", "there": "dim", "conflict": "yellow", "unusable": "red"}
 _WORDS = {
     "new": "copied",
     "there": "already there",
-    "conflict": "left with the client",
-    "unusable": "left with the client",
+    "conflict": "stays with the client",
+    "unusable": "stays with the client",
 }
 _DIFF = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def print_overview(plan: Plan) -> None:
-    """Which clients have servers."""
+    """Print which clients have servers."""
     out = data_console()
     for client, place in plan.found:
         names = [row.entry.name for row in plan.rows if (row.client, row.place) == (client, place)]
@@ -43,16 +42,16 @@ def print_overview(plan: Plan) -> None:
     if plan.found:
         side.print("Nothing was changed. To copy a client's servers: holdfast import CLIENT", soft_wrap=True)
     else:
-        side.print(f"No client's file was found. {looked_at(plan)}", soft_wrap=True)
+        side.print(f"No file of a client was found; {looked_at(plan)}", soft_wrap=True)
 
 
 def looked_at(plan: Plan) -> str:
-    """Where it was looked."""
-    return "looked at: " + ", ".join(map(str, plan.searched))
+    """The places that were searched."""
+    return "searched: " + ", ".join(map(str, plan.searched))
 
 
 def print_plan(plan: Plan, pointed: Sequence[tuple[Pointing, Path | None]], *, done: bool) -> None:
-    """What became of each server, and what is left to do."""
+    """Print the result for each server, and the next step."""
     out = data_console()
     for row in plan.rows:
         _print_row(row, done=done)
@@ -62,13 +61,13 @@ def print_plan(plan: Plan, pointed: Sequence[tuple[Pointing, Path | None]], *, d
         verb = "uses the hub now" if kept else "would use the hub"
         out.print(Text(f"{pointing.client.title} {verb}: {pointing.place.file}"), soft_wrap=True)
         if kept:
-            back = f"`holdfast import {pointing.client.id} --undo` puts it back"
+            back = f"`holdfast import {pointing.client.id} --undo` restores it"
             out.print(Text(f"  backup: {kept}; {back}", style="dim"), soft_wrap=True)
     _print_next(plan, done=done, applied=bool(pointed))
 
 
 def print_diff(pointing: Pointing) -> None:
-    """The change of a client's file, masked."""
+    """Print the change of a client's file, with secrets masked."""
     console = side_console()
     redactor = Redactor(pointing.secrets)
     for line in pointing.diff():
@@ -78,7 +77,7 @@ def print_diff(pointing: Pointing) -> None:
 
 
 def as_data(plan: Plan, pointed: Sequence[tuple[Pointing, Path | None]], *, done: bool) -> dict[str, Any]:
-    """The same for programs."""
+    """The result as JSON data."""
     return {
         "version": JSON_VERSION,
         "config": str(plan.destination),
@@ -98,18 +97,18 @@ def as_data(plan: Plan, pointed: Sequence[tuple[Pointing, Path | None]], *, done
 
 
 def print_undone(undone: Sequence[Undoing], *, done: bool) -> None:
-    """What was put back."""
+    """Print which files were restored."""
     out = data_console()
     for undoing in undone:
         verb = "is" if done else "would be"
-        how = "as it was" if undoing.exact else "with its servers again; what was changed since stays"
+        how = "restored" if undoing.exact else "given its servers back; later changes stay"
         out.print(Text(f"{undoing.backup.place.file} {verb} {how}"), soft_wrap=True)
     if not undone:
         side_console().print("nothing to undo: no backup was found")
 
 
 def undone_as_data(undone: Sequence[Undoing], *, done: bool) -> dict[str, Any]:
-    """The same for programs."""
+    """The result as JSON data."""
     rows = [
         {
             "client": undoing.client.id,
@@ -136,9 +135,9 @@ def _notes(row: Row) -> list[str]:
     if row.outcome == "unusable":
         notes += [f"hint: {mask(problem.hint)}" for problem in row.entry.problems[:1] if problem.hint]
     if row.is_ours and row.entry.needs:
-        notes.append(f"set where the hub runs: {', '.join(row.entry.needs)}")
+        notes.append(f"set these variables where the hub runs: {', '.join(row.entry.needs)}")
     if row.is_ours and row.entry.dropped:
-        notes.append(f"left out, means nothing here: {', '.join(map(plain, row.entry.dropped))}")
+        notes.append(f"not copied, because Holdfast does not use it: {', '.join(map(plain, row.entry.dropped))}")
     return notes
 
 
@@ -147,12 +146,13 @@ def _print_next(plan: Plan, *, done: bool, applied: bool) -> None:
     if not any(row.is_ours for row in plan.rows):
         return
     if not done:
-        side.print("Nothing was changed: this was a dry run.")
+        side.print("Dry run: nothing was changed.")
     elif applied:
         side.print(f"Start the hub: {typed_command()} serve --config {plan.destination}", soft_wrap=True)
     else:
         side.print(
-            f"They are in {plan.destination}. With --apply the client uses the hub in their place.", soft_wrap=True
+            f"The servers are in {plan.destination}. With --apply the client uses the hub instead.",
+            soft_wrap=True,
         )
 
 

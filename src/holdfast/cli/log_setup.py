@@ -1,4 +1,4 @@
-"""What ``holdfast serve`` logs, how and where to: one handler on stderr for all that is logged in the process."""
+"""The log of ``holdfast serve``: one handler on stderr for the whole process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from holdfast.hub.records import ConfigApplied, HubRecord
 __all__ = ["keep_log", "log_to_stderr"]
 
 TICK_SECONDS = 5.0
-"""How late the count of a line may be written after its time has come."""
+"""How late the count of repeated lines may be written."""
 
 
 def log_to_stderr(form: str, level: str, *, secrets: Iterable[str]) -> None:
-    """Log from now on, never showing what callers must show; of other libraries, what they warn of."""
+    """Log to stderr, without ``secrets``. Other libraries log only warnings."""
     handler = _ServeLog(sys.stderr, JsonLines() if form == "json" else ConsoleLines())
     handler.own = tuple(secrets)
     handler.know(handler.own)
@@ -28,7 +28,7 @@ def log_to_stderr(form: str, level: str, *, secrets: Iterable[str]) -> None:
 
 
 async def keep_log(hub: Hub) -> None:
-    """Keep the servers' secrets out of the log, as the configuration changes, and write what was counted; forever."""
+    """Mask the secrets of the servers, also after a config change, and count repeated lines. Never returns."""
     handlers = [handler for handler in logging.getLogger().handlers if isinstance(handler, _ServeLog)]
 
     def learn() -> None:
@@ -52,7 +52,7 @@ async def keep_log(hub: Hub) -> None:
 
 
 class _ServeLog(LogHandler):
-    """The log of a hub that serves."""
+    """The log handler of ``serve``."""
 
     own: tuple[str, ...] = ()
-    """What callers of the hub itself must show."""
+    """The secrets of the hub itself, such as the callers' token."""

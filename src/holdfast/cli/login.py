@@ -1,4 +1,4 @@
-"""``holdfast login``: a person logs in to a server, once."""
+"""``holdfast login``: log in to a server."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 from holdfast.cli.output import data_console, side_console, working
+from holdfast.cli.person import LoginPrompt, has_browser
 from holdfast.cli.servers import chosen_server, refuse_useless_login
 from holdfast.cli.times import until
 from holdfast.config.load import load_config
@@ -29,29 +30,29 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 @app.command()
 def login(
     server: Annotated[str, typer.Argument(metavar="SERVER", help="Its name in the configuration")],
-    device: Annotated[bool, typer.Option("--device", help="Enter a code in a browser on any machine")] = False,
+    device: Annotated[bool, typer.Option("--device", help="Log in with a code, in a browser on any machine")] = False,
     paste: Annotated[
-        bool, typer.Option("--paste", help="Paste the address that a browser on another machine ends up at")
+        bool, typer.Option("--paste", help="Log in with a browser on another machine, and paste its last address")
     ] = False,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Whether to open a browser here")] = True,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser on this machine")] = True,
     scope: Annotated[
         list[str] | None,
-        typer.Option("--scope", metavar="SCOPE", help="Ask for this too, beside what is needed or was granted"),
+        typer.Option("--scope", metavar="SCOPE", help="Request this scope too"),
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long you have to log in")
+        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long to wait for the login")
     ] = 300.0,
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
 ) -> None:
-    """Log in to a server that asks for it; a running hub notices, and uses it at once.
+    """Log in to a server that requires it. A running hub uses the login at once.
 
-    A browser opens, and comes back here. On a machine without one, use --device where the server's
-    authorization server has that, else --paste. The tokens are kept in the OS keyring if there is one, else
-    in a file that only you can read, and are renewed by themselves.
-    Exit code 0: logged in, and the server accepts it. 1: not.
+    A browser opens for the login. On a machine without a browser, use --device if the authorization server
+    supports it, else --paste. The tokens are stored in the OS keyring if there is one, else in a file that
+    only you can read. They are renewed automatically.
+    Exit code 0: logged in, and the server accepts the login. 1: it does not.
     """
     if device and paste:
-        raise UsageError("--device and --paste contradict each other", hint="give one of them")
+        raise UsageError("--device and --paste exclude each other", hint="use one of them")
     found = load_config(config)
     spec = chosen_server(found, server, "log in to")
     refuse_useless_login(spec)
@@ -63,29 +64,28 @@ def login(
 
 
 async def _log_in(spec: ServerSpec, how: How, browser: bool, more: tuple[str, ...], timeout: float) -> Grant:  # noqa: ASYNC109 - handed on
-    from holdfast.auth.login import log_in  # noqa: PLC0415 - costs most of a second; a bad config need not wait for it
+    from holdfast.auth.login import log_in  # noqa: PLC0415 - slow to import; a bad config must not wait for it
     from holdfast.auth.store import TokenStore  # noqa: PLC0415
-    from holdfast.cli.person import AtTerminal, has_browser  # noqa: PLC0415
 
     typed = how == "paste" or (how == "browser" and sys.stdin.isatty())
-    person = AtTerminal(spec.id, opens=browser and how == "browser" and has_browser(), pastes=typed)
+    person = LoginPrompt(spec.id, opens=browser and how == "browser" and has_browser(), pastes=typed)
     return await log_in(spec, store=TokenStore(), person=person, how=how, scope=more, within=timeout)
 
 
 def _show(server: str, grant: Grant) -> None:
     where = "the OS keyring" if grant.source == "keyring" else "a file that only you can read"
-    lasts = f" It ends {until(grant.expires_at)}" if grant.expires_at is not None else ""
+    lasts = f" It expires {until(grant.expires_at)}" if grant.expires_at is not None else ""
     if grant.refresh_token:
-        lasts += ", and is renewed by itself" if lasts else " It is renewed by itself"
+        lasts += " and is renewed automatically" if lasts else " It is renewed automatically"
     elif lasts:
-        lasts += ": then log in again"
+        lasts += "; then log in again"
     granted = f" Granted: {grant.scope}." if grant.scope else ""
     text = f"Logged in to {server}.{granted}{lasts}{'.' if lasts else ''} The tokens are in {where}."
     data_console().print(Text(text), soft_wrap=True)
 
 
 async def _try_out(config: Config, server: str) -> int:
-    """The proof: connect with it."""
+    """Connect once, to prove that the server accepts the login."""
     from holdfast.hub.loader import Loader  # noqa: PLC0415 - see above
 
     with working(f"connecting to {server}"):

@@ -1,4 +1,4 @@
-"""``holdfast logout``: a server's login is forgotten, here and at its authorization server."""
+"""``holdfast logout``: remove the login of a server, and revoke it at its authorization server."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ def logout(
     server: Annotated[str, typer.Argument(metavar="SERVER", help="Its name in the configuration")],
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
 ) -> None:
-    """Forget a server's login: its tokens are removed, and revoked where the authorization server can do that.
+    """Remove the login of a server. Its tokens are revoked too, if the authorization server supports that.
 
-    Exit code 0: there is no login any more.
+    Exit code 0: the server has no login any more.
     """
     found = load_config(config)
     gone = anyio.run(_log_out, chosen_server(found, server, "log out of"))
     if gone is None:
-        side_console().print(Text(f"Nobody was logged in to {server}."), soft_wrap=True)
+        side_console().print(Text(f"There was no login for {server}."), soft_wrap=True)
         return
     revoked = f", and revoked by {gone.grant.issuer}" if gone.revoked else ""
     data_console().print(Text(f"Logged out of {server}: its tokens are removed{revoked}."), soft_wrap=True)
     if others := _others(found, gone, server):
-        side_console().print(Text(f"The same login was used for {', '.join(others)}."), soft_wrap=True)
+        side_console().print(Text(f"These servers used the same login: {', '.join(others)}."), soft_wrap=True)
 
 
 async def _log_out(spec: ServerSpec) -> LoggedOut | None:
-    from holdfast.auth.login import log_out  # noqa: PLC0415 - costs most of a second; a bad config need not wait for it
+    from holdfast.auth.login import log_out  # noqa: PLC0415 - slow to import; a bad config must not wait for it
     from holdfast.auth.store import TokenStore  # noqa: PLC0415
 
     return await log_out(spec, store=TokenStore())

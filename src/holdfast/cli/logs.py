@@ -1,4 +1,4 @@
-"""``holdfast logs``: what a server's process wrote, and what the hub noted of it."""
+"""``holdfast logs``: the stderr of a server, and what the hub logged about it."""
 
 from __future__ import annotations
 
@@ -28,22 +28,20 @@ _STYLES = {"error": "red", "critical": "red", "warning": "yellow"}
 @app.command()
 def logs(
     server: Annotated[str, typer.Argument(metavar="SERVER", help="The server")],
-    lines: Annotated[
-        int, typer.Option("--lines", "-n", metavar="N", min=1, max=1_000, help="How many of the last lines")
-    ] = 200,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Stay, and show lines as they come")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=1, max=1_000, help="How many lines")] = 200,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new lines, and show them")] = False,
     as_json: AsJson = False,
     url: Url = None,
     config: Config = None,
 ) -> None:
-    """Show the last lines about a server: what it wrote to stderr, and what the hub noted.
+    """Show the last lines of a server's stderr, and what the hub logged about the server.
 
-    With --json each line is a JSON object. Exit code 0: they were shown. 1: there
-    is no such server, no hub is running, or it ended while it was followed.
+    With --json each line is a JSON object. Exit code 0: the lines were shown. 1: there
+    is no such server, no hub is running, or the hub ended during --follow.
     """
     show = _as_json if as_json else _for_people(data_console())
 
-    async def tell(control: Control) -> None:
+    async def show_lines(control: Control) -> None:
         name = chosen([server], (one.id for one in (await control.servers()).servers))[0]
         if not follow:
             for line in (await control.logs(name, lines=lines)).lines:
@@ -52,9 +50,9 @@ def logs(
         async with aclosing(control.follow(name, lines=lines)) as coming:
             async for line in coming:
                 show(line)
-        raise NoHub(f"no more is heard of `{name}`: the hub ended, or its configuration no longer has it")
+        raise NoHub(f"no more lines of `{name}`: the hub ended, or the server was removed from the configuration")
 
-    ask(found_hub(url, config), tell)
+    ask(found_hub(url, config), show_lines)
 
 
 def _as_json(line: LogLine) -> None:

@@ -3,35 +3,48 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-__all__ = ["data_console", "print_error", "print_json", "print_json_line", "side_console", "working"]
+__all__ = [
+    "data_console",
+    "own_command",
+    "print_error",
+    "print_json",
+    "print_json_line",
+    "side_console",
+    "typed_command",
+    "working",
+]
 
 
 def data_console() -> Console:
-    """For what the user asked for."""
+    """The console for results."""
     return _Console(highlight=False, markup=False, emoji=False)
 
 
 def side_console() -> Console:
-    """For progress, warnings and errors."""
+    """The console for progress, warnings and errors."""
     return _Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def print_json(value: object) -> None:
-    """For programs: one JSON document on stdout, in whatever encoding that has."""
+    """Print one JSON document on stdout."""
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=_ascii_only()) + "\n")
 
 
 def print_json_line(value: object) -> None:
-    """For programs that read as it happens: one JSON document in a line, at once."""
+    """Print one JSON document on one line, and flush it."""
     sys.stdout.write(json.dumps(value, ensure_ascii=_ascii_only()) + "\n")
     sys.stdout.flush()
 
@@ -41,7 +54,7 @@ def _ascii_only() -> bool:
 
 
 def print_error(message: str, hint: str = "") -> None:
-    """What went wrong, and what to do next."""
+    """Print an error, and a hint what to do next."""
     console = side_console()
     console.print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
     if hint:
@@ -50,33 +63,33 @@ def print_error(message: str, hint: str = "") -> None:
 
 
 class _Console(Console):
-    """Leaves it to whoever runs the command what to do about a reader that went away."""
+    """A console that reports a broken pipe to its caller."""
 
     def on_broken_pipe(self) -> None:
-        """Called while the error is handled; by itself it would end the program in the middle of whatever runs."""
+        """Rich calls this inside the error handler. Its own version exits the program."""
         raise  # noqa: PLE0704 - see above
 
 
 @contextmanager
-def working(text: str) -> Iterator[MovingLine]:
-    """A moving line on a terminal while something takes time; nothing elsewhere."""
+def working(text: str) -> Iterator[ProgressLine]:
+    """Show a progress line on a terminal while the block runs; show nothing elsewhere."""
     console = side_console()
     if not console.is_terminal or console.is_dumb_terminal:
-        yield _Quiet()
+        yield _NoProgress()
         return
     with console.status(Text(text)) as status:
-        yield _Shown(status)
+        yield _TerminalProgress(status)
 
 
-class MovingLine(Protocol):
-    """What ``working`` gives: a line whose text can be changed."""
+class ProgressLine(Protocol):
+    """A progress line whose text can change."""
 
     def update(self, text: str) -> None:
         """Show another text."""
 
 
-class _Shown:
-    """The moving line of a terminal. Names and a server's words go in as they are: they are no markup."""
+class _TerminalProgress:
+    """The progress line of a terminal. Its text is never read as markup."""
 
     def __init__(self, status: Status) -> None:
         self._status = status
@@ -86,8 +99,20 @@ class _Shown:
         self._status.update(Text(text))
 
 
-class _Quiet:
-    """Stands for the moving line where there is no terminal."""
+class _NoProgress:
+    """A progress line that shows nothing, for output without a terminal."""
 
     def update(self, text: str) -> None:
-        """Nobody sees it."""
+        """Do nothing."""
+
+
+def own_command() -> tuple[str, ...]:
+    """The command that starts this program from another one, independent of PATH."""
+    beside = Path(sys.executable).with_name("holdfast")
+    return (str(beside),) if os.access(beside, os.X_OK) else (sys.executable, "-m", "holdfast")
+
+
+def typed_command() -> str:
+    """The command as a user types it: the name, or the path where the name is not on PATH."""
+    own = own_command()
+    return "holdfast" if shutil.which("holdfast") == own[0] else shlex.join(own)

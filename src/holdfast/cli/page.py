@@ -1,7 +1,7 @@
-"""What text is laid out on: so many cells wide, cut or not, with or without characters beyond ASCII.
+"""Text layout: a page has a width, may cut lines, and may be limited to ASCII.
 
-Pure. On a terminal lines are cut and wrapped to its width; in a pipe the width decides what is shown, and nothing is
-cut: a program, or ``grep``, wants the whole line.
+Pure. On a terminal, lines are cut and wrapped to the width. In a pipe the width selects the columns of a table, and
+no line is cut, because a program or ``grep`` needs the whole line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GAP = "  "
 """Between two columns."""
 
 LEAST = 20
-"""Cells that a wrapped text gets, however narrow the page is: it is cut rather than set letter under letter."""
+"""The least width of a wrapped text. On a narrower page it is cut instead of wrapped letter by letter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,25 +33,25 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What is written on."""
+    """The width and the limits of the output."""
 
     width: int
     cut: bool = True
-    """Whether a wider line is cut or wrapped; else it is only laid out for that width."""
+    """Whether lines that are too wide are cut or wrapped."""
     ascii_only: bool = False
 
     @property
     def ellipsis(self) -> str:
-        """What stands where something was cut."""
+        """The mark of a cut."""
         return "..." if self.ascii_only else "…"
 
     @property
     def pointer(self) -> str:
-        """What stands before a thing to do."""
+        """The mark in front of an action."""
         return "->" if self.ascii_only else "→"
 
     def fit(self, line: Text) -> Text:
-        """A line that is no wider than the page."""
+        """The line, cut to the width of the page."""
         if not self.cut or line.cell_len <= self.width:
             return line
         line = line.copy()
@@ -60,13 +60,13 @@ class Page:
         return line
 
     def short(self, text: str, cells: int) -> str:
-        """A text in so many cells at most."""
+        """The text, cut to this many cells."""
         if not self.cut or cell_len(text) <= cells:
             return text
         return set_cell_size(text, cells - len(self.ellipsis)).rstrip() + self.ellipsis
 
     def block(self, prefix: str | Text, text: str, *, style: str = "") -> list[Text]:
-        """A text after a prefix, wrapped under itself."""
+        """A prefix and a text; further lines of the text are indented below its first."""
         head = prefix if isinstance(prefix, Text) else Text(prefix)
         first, *rest = self._lines(text, max(LEAST, self.width - head.cell_len))
         indent = Text(" " * head.cell_len)
@@ -77,18 +77,18 @@ class Page:
         return list(_wrapped(text, width)) if self.cut and cell_len(text) > width else [text]
 
     def table(self, lines: Sequence[Sequence[Cell]]) -> list[Text]:
-        """Lines of as many cells each, in columns as wide as their widest cell."""
+        """Rows as lines. Each column is as wide as its widest cell."""
         widths = [max(cell_len(cell.text) for cell in column) for column in zip(*lines, strict=True)]
         return [self.fit(_joined(line, widths)) for line in lines]
 
 
 def page_of(console: Console) -> Page:
-    """The page that a console is."""
+    """The page of a console."""
     return Page(width=console.width, cut=console.is_terminal, ascii_only=console.options.ascii_only)
 
 
 def _wrapped(text: str, width: int) -> Iterator[str]:
-    """Lines of so many cells at most, broken between words where that is possible; gaps inside a line stay."""
+    """The text in lines of this width, broken between words if possible. Spaces inside a line stay."""
     line = ""
     for word in text.split(" "):
         if line and cell_len(line) + 1 + cell_len(word) <= width:

@@ -1,4 +1,4 @@
-"""``holdfast reconnect``: a new connection to a server, now."""
+"""``holdfast reconnect``: reconnect servers now."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 @app.command()
 def reconnect(
-    servers: Annotated[list[str], typer.Argument(metavar="SERVER", help="The servers to connect to anew")],
+    servers: Annotated[list[str], typer.Argument(metavar="SERVER", help="The servers to reconnect")],
     as_json: AsJson = False,
     url: Url = None,
     config: Config = None,
 ) -> None:
-    """Connect to servers anew, now: breakers close, and attempts are counted afresh.
+    """Reconnect servers now. Their breakers close, and their reconnect attempts start at zero.
 
-    It waits until each is connected, or has failed. A server that is switched off
-    is not connected to: `holdfast enable` switches it on.
+    The command waits until each server is connected or has failed. A disabled
+    server is not connected: use `holdfast enable`.
 
     Exit code 0: all are connected. 1: at least one is not, or no hub is running.
     """
     found = found_hub(url, config)
-    raise typer.Exit(act_on(found, servers, Control.reconnect, doing="connecting to", as_json=as_json))
+    raise typer.Exit(act_on(found, servers, Control.reconnect, progress="reconnecting", as_json=as_json))

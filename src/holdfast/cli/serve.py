@@ -1,8 +1,9 @@
-"""``holdfast serve``: every server of an mcp.json behind one MCP endpoint."""
+"""``holdfast serve``: serve all servers of an mcp.json at one MCP endpoint."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -13,34 +14,34 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.address import DEFAULT_HOST, DEFAULT_PORT, typed_command
-from holdfast.cli.callers import Callers, Jwt
-from holdfast.cli.listening import bind, refuse_strangers
-from holdfast.cli.output import side_console
-from holdfast.cli.trace_setup import traced
+from holdfast.cli.address import DEFAULT_HOST, DEFAULT_PORT
+from holdfast.cli.callers import AcceptedJwt, CallerAuth
+from holdfast.cli.listening import bind, require_auth_beyond_loopback
+from holdfast.cli.output import side_console, typed_command
 from holdfast.config.find import find_config
 from holdfast.config.load import load_config
 from holdfast.config.spec import Config
+from holdfast.control.find import TOKEN_VARIABLE as CONTROL_TOKEN_VARIABLE
 from holdfast.errors import ConfigNotFound, HoldfastError, UsageError
 
-__all__ = ["app"]
+__all__ = ["app", "control_token"]
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 TOKEN_VARIABLE = "HOLDFAST_TOKEN"  # noqa: S105 - the name of a variable
 SHORTEST_TOKEN = 16
-"""Characters: whoever can reach the port can guess at a shorter one."""
+"""Characters. A shorter token can be guessed by anyone who can reach the port."""
 
 
 class LogFormat(Enum):
-    """How the log is written."""
+    """The format of the log."""
 
     CONSOLE = "console"
     JSON = "json"
 
 
 class LogLevel(Enum):
-    """How much is logged."""
+    """The lowest level that is logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -50,7 +51,7 @@ class LogLevel(Enum):
 
 @dataclass(frozen=True)
 class Logging:
-    """How, and how much."""
+    """The log options."""
 
     format: LogFormat
     level: LogLevel
@@ -61,53 +62,53 @@ def serve(
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
     host: Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen on")] = DEFAULT_HOST,
     port: Annotated[
-        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="The port; 0 for a free one")
+        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="The port to listen on; 0 for a free one")
     ] = DEFAULT_PORT,
-    stdio: Annotated[bool, typer.Option("--stdio", help="Serve the client that started this, on stdin")] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch/--no-watch", help="Whether to apply changes of the mcp.json as they are made")
-    ] = True,
+    stdio: Annotated[bool, typer.Option("--stdio", help="Serve one client over stdin and stdout")] = False,
+    watch: Annotated[bool, typer.Option("--watch/--no-watch", help="Apply changes of the mcp.json at once")] = True,
     token: Annotated[
-        str | None, typer.Option("--token", metavar="TOKEN", help="Demand this bearer token of every caller")
+        str | None, typer.Option("--token", metavar="TOKEN", help="Require this bearer token from every caller")
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="The same, from a file that nobody else sees")
+        Path | None, typer.Option("--token-file", metavar="FILE", help="Read that token from a file")
     ] = None,
     jwt_issuer: Annotated[
-        str | None, typer.Option("--jwt-issuer", metavar="URL", help="Accept signed tokens of this issuer")
+        str | None, typer.Option("--jwt-issuer", metavar="URL", help="Accept JWTs of this issuer")
     ] = None,
     jwt_audience: Annotated[
-        str | None, typer.Option("--jwt-audience", metavar="NAME", help="For whom such a token must be meant")
+        str | None, typer.Option("--jwt-audience", metavar="NAME", help="The audience that a JWT must have")
     ] = None,
     jwt_keys: Annotated[
-        str | None, typer.Option("--jwt-keys", metavar="URL|FILE", help="The issuer's keys: a JWKS, or a PEM file")
+        str | None,
+        typer.Option("--jwt-keys", metavar="URL|FILE", help="Its keys: a JWKS URL, or a PEM file"),
     ] = None,
     allow_host: Annotated[
-        list[str] | None, typer.Option("--allow-host", metavar="NAME", help="Another name that callers may use for it")
+        list[str] | None,
+        typer.Option("--allow-host", metavar="NAME", help="Another host name for requests; may be repeated"),
     ] = None,
     drain: Annotated[
-        float, typer.Option("--drain", metavar="SECONDS", min=0, help="How long calls may still run at the end")
+        float, typer.Option("--drain", metavar="SECONDS", min=0, help="How long calls in flight may run after SIGTERM")
     ] = 10.0,
-    demo: Annotated[bool, typer.Option("--demo", help="Serve the built-in demo fleet")] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Serve the built-in demo servers")] = False,
     log_format: Annotated[
         LogFormat,
-        typer.Option("--log-format", envvar="HOLDFAST_LOG_FORMAT", help="For people, or JSON lines"),
+        typer.Option("--log-format", envvar="HOLDFAST_LOG_FORMAT", help="The format of the log: text, or JSON lines"),
     ] = LogFormat.CONSOLE,
     log_level: Annotated[
-        LogLevel, typer.Option("--log-level", envvar="HOLDFAST_LOG_LEVEL", help="The least that is logged")
+        LogLevel, typer.Option("--log-level", envvar="HOLDFAST_LOG_LEVEL", help="The lowest level that is logged")
     ] = LogLevel.INFO,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="The same as --log-level debug")] = False,
 ) -> None:
-    """Serve every server of an mcp.json behind one MCP endpoint, over HTTP or stdio.
+    """Serve all servers of an mcp.json at one MCP endpoint, over HTTP or stdio.
 
-    Without a configuration it serves a demo fleet, whose servers fail each in its own way.
-    SIGTERM and Ctrl-C end it: calls under way are finished first. SIGHUP reads the mcp.json again,
-    but where it runs on a terminal: there it means that the terminal was closed.
-    Beyond this machine it listens only with a token (--token-file, --token or $HOLDFAST_TOKEN), or for
-    callers with a JWT (--jwt-issuer, --jwt-audience and --jwt-keys together).
+    Without a configuration it serves demo servers, each with its own kind of failure.
+    SIGTERM and Ctrl-C end it after the calls in flight. SIGHUP reads the mcp.json again; on a terminal it
+    ends the hub, because the terminal was closed.
+    To listen beyond this machine it needs a token (--token-file, --token or $HOLDFAST_TOKEN) or JWTs
+    (--jwt-issuer, --jwt-audience and --jwt-keys together).
     """
     if demo and config is not None:
-        raise UsageError("--demo and --config contradict each other", hint="give one of them")
+        raise UsageError("--demo and --config exclude each other", hint="use one of them")
     _refuse_empty({"--token": token, "--host": host}, allow_host or ())
     secret = _token(token, token_file)
     log = Logging(format=log_format, level=LogLevel.DEBUG if verbose else log_level)
@@ -117,8 +118,8 @@ def serve(
     if stdio:
         _serve(loaded, None, log, watch=watch, drain=drain)
         return
-    refuse_strangers(host, can_verify=secret is not None or jwt is not None)
-    who = Callers(token=secret, jwt=jwt, hosts=tuple(allow_host or ()))
+    require_auth_beyond_loopback(host, can_verify=secret is not None or jwt is not None)
+    who = CallerAuth(token=secret, jwt=jwt, hosts=tuple(allow_host or ()))
     with closing(bind(host, port)) as listener:
         _serve(loaded, listener, log, watch=watch, drain=drain, host=host, callers=who)
 
@@ -131,64 +132,84 @@ def _serve(
     watch: bool,
     drain: float,
     host: str = "",
-    callers: Callers | None = None,
+    callers: CallerAuth | None = None,
 ) -> None:
-    from holdfast.cli.log_setup import log_to_stderr  # noqa: PLC0415 - as below
-    from holdfast.cli.serving import Serving, run  # noqa: PLC0415 - costs a second, which a bad config need not wait for
-    from holdfast.cli.steering import control_token  # noqa: PLC0415 - the same
+    # These imports take a second, and a bad config must not wait for them.
+    from holdfast.cli.log_setup import log_to_stderr  # noqa: PLC0415 - see above
+    from holdfast.cli.serving import ServeOptions, run  # noqa: PLC0415 - see above
+    from holdfast.cli.trace_setup import traced  # noqa: PLC0415 - see above
 
-    who = callers or Callers()
+    who = callers or CallerAuth()
     token = control_token(os.environ, callers=who.token)
     log_to_stderr(log.format.value, log.level.value, secrets=[secret for secret in (who.token, token) if secret])
-    serving = Serving(
+    serving = ServeOptions(
         config=config, listener=listener, host=host, watch=watch, callers=who, drain=drain, control_token=token
     )
     with traced(os.environ):
         run(serving)
 
 
-def _jwt(issuer: str | None, audience: str | None, keys: str | None) -> Jwt | None:
+def _jwt(issuer: str | None, audience: str | None, keys: str | None) -> AcceptedJwt | None:
     if issuer is None and audience is None and keys is None:
         return None
     if not issuer or not audience or not keys:
         raise UsageError(
             "--jwt-issuer, --jwt-audience and --jwt-keys belong together",
-            hint="a signed token is believed only from a named issuer, for a named audience, by the issuer's own keys",
+            hint="a JWT is checked for its issuer, its audience and its signature",
         )
-    return Jwt(issuer=issuer, audience=audience, keys=keys)
+    return AcceptedJwt(issuer=issuer, audience=audience, keys=keys)
 
 
 def _find(config: Path | None) -> Path | None:
-    """The file to serve; None for the demo fleet, if there is no file and none was named."""
+    """The file to serve; None for the demo servers, if no file was named or found."""
     try:
         return find_config(config, environ=os.environ, cwd=Path.cwd())
     except ConfigNotFound as exc:
         side = side_console()
-        side.print("No mcp.json was found: this is the demo fleet. For your own servers:", soft_wrap=True)
+        side.print("No mcp.json was found, so this serves demo servers. To serve your own:", soft_wrap=True)
         side.print(f"  {typed_command()} import   copies them from your other MCP clients", soft_wrap=True)
         side.print(f"  or put an mcp.json at one of: {', '.join(map(str, exc.searched))}", soft_wrap=True)
         return None
 
 
 def _refuse_empty(given: Mapping[str, str | None], allowed_hosts: Sequence[str]) -> None:
-    """A variable that is not set must not open what it was meant to close."""
+    """Refuse empty values. An unset variable must not remove a protection."""
     empty = [name for name, value in given.items() if value is not None and not value.strip()]
     if not all(host.strip() for host in allowed_hosts):
         empty.append("--allow-host")
     if empty:
-        raise UsageError(f"{empty[0]} is empty", hint="is the variable set that it comes from? Else leave it out")
+        raise UsageError(f"{empty[0]} is empty", hint="check the variable that it comes from, or leave the option out")
 
 
 def _token(given: str | None, file: Path | None) -> str | None:
     if given is not None and file is not None:
-        raise UsageError("--token and --token-file contradict each other", hint="give one of them")
+        raise UsageError("--token and --token-file exclude each other", hint="use one of them")
     token = _read_token(file) if file is not None else given or os.environ.get(TOKEN_VARIABLE) or None
-    if token is not None and len(token) < SHORTEST_TOKEN:
+    if token is not None:
+        _check_length("the token", token)
+    return token
+
+
+def _check_length(name: str, token: str) -> None:
+    if len(token) < SHORTEST_TOKEN:
         raise UsageError(
-            f"the token has fewer than {SHORTEST_TOKEN} characters",
+            f"{name} has fewer than {SHORTEST_TOKEN} characters",
             hint="make one: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'",
         )
-    return token
+
+
+def control_token(environ: Mapping[str, str], *, callers: str | None) -> str:
+    """The operator's own control token, or a new random one; never the token of the callers."""
+    given = environ.get(CONTROL_TOKEN_VARIABLE)
+    if not given:
+        return secrets.token_urlsafe(32)
+    _check_length(CONTROL_TOKEN_VARIABLE, given)
+    if given == callers:
+        raise UsageError(
+            "the control token is also the callers' token: every caller could disable servers",
+            hint=f"set {CONTROL_TOKEN_VARIABLE} to another value, or unset it",
+        )
+    return given
 
 
 def _read_token(file: Path) -> str:
@@ -196,4 +217,4 @@ def _read_token(file: Path) -> str:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as exc:
         why = getattr(exc, "strerror", None) or type(exc).__name__
-        raise HoldfastError(f"the token file {file} cannot be read: {why}", hint="is the path right?") from exc
+        raise HoldfastError(f"cannot read the token file {file}: {why}", hint="check the path") from exc

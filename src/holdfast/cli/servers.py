@@ -1,4 +1,4 @@
-"""Find the server that a command names."""
+"""The server that a login command names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["chosen_server", "refuse_useless_login"]
 
 
 def chosen_server(config: Config, name: str, doing: str) -> ServerSpec:
-    """A server that is reached over HTTP, for whoever wants to do something with its login."""
+    """The server of this name, if it is an HTTP server. Only those have logins."""
     server = config.servers.get(name)
     if server is None:
         near = get_close_matches(name, config.servers, n=1)
@@ -22,21 +22,21 @@ def chosen_server(config: Config, name: str, doing: str) -> ServerSpec:
         raise ConfigError(server.problems)
     if server.transport == "stdio":
         raise HoldfastError(
-            f"`{name}` is a command that is started here: there is nothing to {doing}",
-            hint="what it needs is in its own documentation; it goes into its `env`",
+            f"`{name}` is a local command: there is nothing to {doing}",
+            hint="credentials of a local command go into its `env`; see its documentation",
         )
     return server
 
 
 def refuse_useless_login(server: ServerSpec) -> None:
-    """A login that would never be used is not made."""
+    """Refuse a login that the hub would never use."""
     if not server.oauth.enabled:
         raise HoldfastError(
-            f'the definition of `{server.id}` says `"oauth": false`: a login would not be used',
+            f'the definition of `{server.id}` has `"oauth": false`, so a login has no effect',
             hint="remove that key first",
         )
     if isinstance(server.headers, Mapping) and any(name.lower() == "authorization" for name in server.headers):
         raise HoldfastError(
-            f"`{server.id}` uses the Authorization header of its definition: a login would not be used",
+            f"`{server.id}` uses the Authorization header of its definition, so a login has no effect",
             hint="remove that header first",
         )

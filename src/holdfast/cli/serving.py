@@ -1,7 +1,7 @@
-"""A hub at work: it listens at once, follows its configuration and its signals, and ends in order.
+"""Runs a hub: listens, follows config changes and signals, and shuts down in order.
 
-The order at the end: no new calls, those under way finish within a bound, the listener closes, the servers
-close. A second signal does not wait for the calls.
+The order of a shutdown: refuse new calls, wait for calls in flight up to a limit, close the listener, close the
+servers. A second signal skips the wait.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ import anyio.abc
 import uvicorn
 
 from holdfast.admin.app import Admin
-from holdfast.cli.address import endpoint, typed_command
-from holdfast.cli.callers import Callers
+from holdfast.cli.address import endpoint
+from holdfast.cli.callers import CallerAuth
 from holdfast.cli.log_setup import keep_log
+from holdfast.cli.output import typed_command
 from holdfast.cli.stdin import EndableStdin
-from holdfast.cli.steering import admin_of, word_left
+from holdfast.cli.steering import admin_of, announced
 from holdfast.config.load import load_config
 from holdfast.config.spec import Config
 from holdfast.demo.control import forget_running, note_running
@@ -41,12 +42,12 @@ from holdfast.hub.hub import Hub
 from holdfast.hub.reload import Kept, OnReload, Reloaded, Reloader, write_to_log
 from holdfast.hub.store import default_state_file
 
-__all__ = ["Serving", "run"]
+__all__ = ["ServeOptions", "run"]
 
 log = logging.getLogger("holdfast.serve")
 
 STREAMS_SECONDS = 1
-"""When all calls are done, streams that wait for news are still open; nothing is lost by cutting them."""
+"""After the last call, idle event streams are still open. They are cut after this time."""
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -54,29 +55,29 @@ Drain = Callable[[float], Awaitable[bool]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serving:
-    """What to serve, where and to whom."""
+class ServeOptions:
+    """What to serve, where, and to which callers."""
 
     config: Config | None
-    """None for the demo fleet."""
+    """None for the demo servers."""
     listener: socket.socket | None
-    """What to listen on; None for stdin and stdout."""
+    """The listening socket; None for stdin and stdout."""
     host: str = ""
     watch: bool = True
-    callers: Callers = field(default_factory=Callers)
+    callers: CallerAuth = field(default_factory=CallerAuth)
     drain: float = 10.0
     control_token: str = field(default="", repr=False)
-    """What the control API asks for; needed over HTTP alone."""
+    """The token of the control API; only used over HTTP."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The names under which callers may ask for it."""
+        """The host names that requests may use."""
         own = f"[{self.host}]" if ":" in self.host else self.host
         return (*LOOPBACK_HOSTS, own, *self.callers.hosts)
 
 
-def run(serving: Serving) -> None:
-    """Serve until a signal, or the client on stdin, ends it."""
+def run(serving: ServeOptions) -> None:
+    """Serve until a signal, or the end of stdin."""
     fast = importlib.util.find_spec("uvloop") is not None
     anyio.run(_run_stdio if serving.listener is None else _run_http, serving, backend_options={"use_uvloop": fast})
 
@@ -84,7 +85,7 @@ def run(serving: Serving) -> None:
 # Over HTTP
 
 
-async def _run_http(serving: Serving) -> None:
+async def _run_http(serving: ServeOptions) -> None:
     assert serving.listener is not None  # noqa: S101 - see run()
     port = serving.listener.getsockname()[1]
     url = endpoint(serving.host, port)
@@ -93,11 +94,11 @@ async def _run_http(serving: Serving) -> None:
         tokens = _tokens(serving.callers)
         admin = admin_of(hub, url, demo=serving.config is None, token=serving.control_token, callers=tokens)
         web = create_app(hub, tokens=tokens, allowed_hosts=serving.hosts, beside=admin.routes())
-        server = _Server(
+        server = _HubServer(
             uvicorn.Config(
                 web, log_config=None, access_log=False, timeout_graceful_shutdown=STREAMS_SECONDS, lifespan="on"
             ),
-            told=lambda: _announce(serving, config, url, admin),
+            on_listen=lambda: _announce(serving, config, url, admin),
         )
 
         async def drain(seconds: float) -> bool:
@@ -109,17 +110,17 @@ async def _run_http(serving: Serving) -> None:
             server.end()
 
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
-        word = word_left(endpoint(serving.host, port, ""), hub.config.source, token=serving.control_token)
+        note = announced(endpoint(serving.host, port, ""), hub.config.source, token=serving.control_token)
         async with hub, anyio.create_task_group() as tasks:
             _watch(tasks, serving, hub, on_reload=admin.reloaded)
             tasks.start_soon(_end_on_signal, drain, serving.drain, end)
-            with word:
+            with note:
                 await server.serve([serving.listener])
             tasks.cancel_scope.cancel()
 
 
-def _tokens(callers: Callers) -> TokenPolicy | None:
-    """What is demanded of a caller; None where everybody on this machine may call."""
+def _tokens(callers: CallerAuth) -> TokenPolicy | None:
+    """How callers are checked; None if every local program may call."""
     if callers.token is None and callers.jwt is None:
         return None
     verify = None
@@ -129,12 +130,12 @@ def _tokens(callers: Callers) -> TokenPolicy | None:
     return TokenPolicy(tokens={"caller": callers.token} if callers.token else {}, verify=verify)
 
 
-class _Server(uvicorn.Server):
-    """Leaves the signals to us, and says when it listens."""
+class _HubServer(uvicorn.Server):
+    """A uvicorn server that ignores signals, and reports when it listens."""
 
-    def __init__(self, config: uvicorn.Config, *, told: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, *, on_listen: Callable[[], None]) -> None:
         super().__init__(config)
-        self._told = told
+        self._on_listen = on_listen
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -142,16 +143,16 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._told()
+        self._on_listen()
 
     def end(self) -> None:
         self.should_exit = True
 
 
-def _announce(serving: Serving, config: Config, url: str, admin: Admin) -> None:
-    """The addresses are what a program waits for: they go to stdout, all else to stderr.
+def _announce(serving: ServeOptions, config: Config, url: str, admin: Admin) -> None:
+    """Print the addresses on stdout, because programs wait for them; log the rest.
 
-    The page's has a code in it only where a person reads it, and in the part of an address that is never sent.
+    On a terminal, the address of the page carries a login code in its fragment, which a browser never sends.
     """
     base = url.removesuffix("/mcp")
     code = f"#code={admin.sessions.new_code()}" if sys.stdout.isatty() else ""
@@ -159,17 +160,17 @@ def _announce(serving: Serving, config: Config, url: str, admin: Admin) -> None:
     sys.stdout.write(lines)
     sys.stdout.flush()
     log.info("serving %d servers of %s", len(config.servers), config.source)
-    log.info("if one does not come up, this says why: %s doctor --config %s", typed_command(), config.source)
+    log.info("if a server does not start, run: %s doctor --config %s", typed_command(), config.source)
     if serving.config is None:
-        log.info("see what a client sees, and break things, in a second terminal: %s demo", typed_command())
-    if serving.callers == Callers(hosts=serving.callers.hosts):
-        log.info("every program of this machine may call it, with the credentials in that file")
+        log.info("to see what a client sees, and to break servers, run in a second terminal: %s demo", typed_command())
+    if serving.callers == CallerAuth(hosts=serving.callers.hosts):
+        log.info("every local program may call the hub, and use the credentials in that file")
 
 
 # Over stdio
 
 
-async def _run_stdio(serving: Serving) -> None:
+async def _run_stdio(serving: ServeOptions) -> None:
     async with _fleet(serving, "") as (config, state_file):
         hub = Hub(config, state_file=state_file)
         desk = Desk(hub)
@@ -177,13 +178,13 @@ async def _run_stdio(serving: Serving) -> None:
             async with hub, anyio.create_task_group() as tasks:
                 _watch(tasks, serving, hub)
                 tasks.start_soon(_end_on_signal, desk.drain, serving.drain, stdin.end)
-                await _something_to_list(hub)
+                await _wait_for_tools(hub)
                 await serve_stdio(hub, desk=desk)
                 tasks.cancel_scope.cancel()
 
 
-async def _something_to_list(hub: Hub) -> None:
-    """On the first run, wait a moment for tools to be there: a client that starts its servers lists them once."""
+async def _wait_for_tools(hub: Hub) -> None:
+    """On the first run, wait a moment for tools, because many clients list tools only once."""
     if any(source.listing is None for source in hub.catalog.servers.values()):
         await hub.ready(hub.config.settings.call.ready_timeout)
 
@@ -192,8 +193,8 @@ async def _something_to_list(hub: Hub) -> None:
 
 
 @asynccontextmanager
-async def _fleet(serving: Serving, url: str) -> AsyncIterator[tuple[Config, Path | None]]:
-    """What to serve, and where its state is kept."""
+async def _fleet(serving: ServeOptions, url: str) -> AsyncIterator[tuple[Config, Path | None]]:
+    """The config to serve, and the file for its state."""
     if serving.config is not None:
         source = serving.config.source
         yield serving.config, default_state_file(source) if source is not None else None
@@ -206,17 +207,17 @@ async def _fleet(serving: Serving, url: str) -> AsyncIterator[tuple[Config, Path
         yield load_config(control.config_file), control.folder / "state.sqlite"
 
 
-def _watch(tasks: anyio.abc.TaskGroup, serving: Serving, hub: Hub, *, on_reload: OnReload | None = None) -> None:
+def _watch(tasks: anyio.abc.TaskGroup, serving: ServeOptions, hub: Hub, *, on_reload: OnReload | None = None) -> None:
     tasks.start_soon(keep_log, hub)
     if hub.config.source is None:
         return
 
-    def told(result: Reloaded | Kept) -> None:
+    def on_result(result: Reloaded | Kept) -> None:
         write_to_log(result)
         if on_reload is not None:
             on_reload(result)
 
-    reloader = Reloader(hub, hub.config.source, on_reload=told)
+    reloader = Reloader(hub, hub.config.source, on_reload=on_result)
     if not _on_terminal():
         tasks.start_soon(_reload_on_signal, reloader)
     if serving.watch:
@@ -230,25 +231,25 @@ async def _reload_on_signal(reloader: Reloader) -> None:
 
 
 async def _end_on_signal(drain: Drain, seconds: float, end: Callable[[], None]) -> None:
-    """Drain at the first signal and end; at the second, end at once."""
+    """At the first signal, drain and end. At the second, end at once."""
     hangup = (signal.SIGHUP,) if _on_terminal() else ()
     with anyio.open_signal_receiver(*END_SIGNALS, *hangup) as signals:
         await anext(signals)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_drained, drain, seconds, tasks.cancel_scope)
             await anext(signals)
-            log.warning("not waiting for calls any longer")
+            log.warning("second signal: the calls in flight are cut")
             tasks.cancel_scope.cancel()
         end()
 
 
 def _on_terminal() -> bool:
-    """There SIGHUP says that the terminal is gone, and whoever stays is an orphan; elsewhere it says: read again."""
+    """Whether this runs on a terminal. There SIGHUP means that the terminal closed; elsewhere it means: reload."""
     return os.isatty(2)
 
 
 async def _drained(drain: Drain, seconds: float, done: anyio.CancelScope) -> None:
-    log.info("closing: no new calls; those under way have %g s", seconds)
+    log.info("shutting down: new calls are refused; calls in flight have %g s", seconds)
     if not await drain(seconds):
-        log.warning("some calls did not finish within %g s", seconds)
+        log.warning("some calls did not finish within %g s, and are cut", seconds)
     done.cancel()

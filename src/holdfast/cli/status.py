@@ -1,4 +1,4 @@
-"""``holdfast status``: how the servers of a running hub are, once or live."""
+"""``holdfast status``: the state of the servers of a running hub, once or live."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.cli.output import data_console, print_json, side_console
 from holdfast.cli.page import page_of
 from holdfast.cli.reaching import AsJson, Config, Url, ask, chosen, found_hub
 from holdfast.cli.status_card import card
-from holdfast.cli.status_view import counsel, heading, table, worst_last
+from holdfast.cli.status_view import heading, needs_attention, table, worst_last
 from holdfast.cli.status_watch import watch_hub
 from holdfast.cli.status_words import is_well, span, tally
 from holdfast.control.client import Control
@@ -31,24 +31,27 @@ JSON_VERSION = 1
 
 @app.command()
 def status(
-    servers: Annotated[list[str] | None, typer.Argument(metavar="SERVER", help="Only these servers, in full")] = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Stay, and show changes as they happen")] = False,
+    servers: Annotated[
+        list[str] | None, typer.Argument(metavar="SERVER", help="Only these servers, with all details")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep running, and show changes live")] = False,
     as_json: AsJson = False,
-    open_page: Annotated[bool, typer.Option("--open", help="Open the hub's status page in a browser")] = False,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the status page of the hub in a browser")] = False,
     url: Url = None,
     config: Config = None,
 ) -> None:
-    """Show how every server of a running hub is, the worst last, and what to do about it.
+    """Show the state of every server of a running hub, the worst last, and what to do about it.
 
-    With --watch on a terminal, arrow keys select a server and enter shows all of
-    it; r reconnects it, d and e switch it off and on, q ends. Elsewhere it prints
-    a line for each change, or with --json an object a line for each event.
+    With --watch on a terminal, the arrow keys select a server and enter shows its
+    details; r reconnects it, d disables it, e enables it, q quits. Without a
+    terminal it prints one line for each change, or with --json one object for
+    each event.
 
-    Exit code 0: every server shown is available, or at rest on purpose (idle or
-    disabled). 1: at least one is not, or no hub is running. 2: wrong usage.
+    Exit code 0: every server shown is available, idle or disabled. 1: at least
+    one is not, or no hub is running. 2: wrong usage.
     """
     if open_page and (watch or as_json or servers):
-        raise UsageError("--open stands alone", hint="the page shows everything")
+        raise UsageError("--open cannot be combined with other options", hint="the page shows all servers")
     found = found_hub(url, config)
     if open_page:
         _open(found)
@@ -82,7 +85,7 @@ def _show(hub: HubView, servers: Sequence[Server], now: float, *, in_full: bool)
         for server in ordered:
             lines += [Text(), *card(server, now, page)]
     elif servers:
-        lines += [Text(), *table(ordered, now, page), *counsel(ordered, page)]
+        lines += [Text(), *table(ordered, now, page), *needs_attention(ordered, page)]
     for line in lines:
         console.print(line, soft_wrap=True)
     side_console().print(f"\n{tally(servers)}", style="bold", soft_wrap=True)
@@ -92,9 +95,9 @@ def _open(found: Found) -> None:
     code = ask(found, Control.code)
     address = f"{found.url}/#code={code.code}"
     if webbrowser.open(address):
-        side_console().print(f"the status page of {found.url} opens in your browser")
+        side_console().print(f"opening the status page of {found.url} in your browser")
     elif sys.stdout.isatty():
         data_console().print(address, soft_wrap=True)
-        side_console().print(f"no browser was found here: open this address within {span(code.expires_in)}, once")
-    else:  # whoever reads the address may sign in with it: it goes to a person, not into a file
-        raise HoldfastError("no browser was found here", hint="run it on a terminal, and it shows the address to open")
+        side_console().print(f"no browser was found: open this address within {span(code.expires_in)}; it works once")
+    else:  # the address signs its reader in, so it must not go into a file
+        raise HoldfastError("no browser was found", hint="run this on a terminal: there it shows the address to open")

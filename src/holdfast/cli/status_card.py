@@ -1,7 +1,4 @@
-"""One server in full: what it is, how it is, what was called of it, and how it came to this.
-
-Pure, as ``status_view`` is.
-"""
+"""All details of one server. Pure."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from holdfast.cli.status_words import (
     STYLES,
     advice,
     breaker_words,
+    cause_words,
     clock,
     counted,
     left,
@@ -21,21 +19,20 @@ from holdfast.cli.status_words import (
     one_line,
     span,
     spark,
-    spoken,
 )
 from holdfast.control.models import Activity, Change, Server
 
 __all__ = ["card", "step"]
 
 LABEL = 13
-"""Cells that the names of the facts take."""
+"""The width of the labels."""
 
 LONGEST_SPARK = 24
-"""Steps of activity that are drawn, so that the words after them have room in 80 columns."""
+"""The most steps of activity that are drawn, so that the text after them fits into 80 columns."""
 
 
 def card(server: Server, now: float, page: Page) -> list[Text]:
-    """All that is known of a server; its timeline comes last, and in it what is latest."""
+    """All details of a server. Its timeline comes last, the latest step at the end."""
     lines = [page.fit(_title(server, now, page)), *advice(server, page)]
     facts = [*_facts(server, page), *(("", step(change)) for change in server.timeline)]
     labels = _labelled_timeline(facts, len(server.timeline))
@@ -45,8 +42,8 @@ def card(server: Server, now: float, page: Page) -> list[Text]:
 
 
 def step(change: Change) -> str:
-    """One step of the timeline, in a line."""
-    why = one_line(change.reason) or spoken(change.cause)
+    """One step of the timeline as a line."""
+    why = one_line(change.reason) or cause_words(change.cause)
     return f"{clock(change.at)}  {change.old} -> {change.new}{GAP}{why}".rstrip()
 
 
@@ -61,7 +58,7 @@ def _title(server: Server, now: float, page: Page) -> Text:
 
 
 def _labelled_timeline(facts: list[tuple[str, str]], steps: int) -> list[tuple[str, str]]:
-    """The first step bears the name of them all."""
+    """Put the label on the first step of the timeline."""
     if steps:
         first = len(facts) - steps
         facts[first] = ("timeline", facts[first][1])
@@ -76,7 +73,7 @@ def _facts(server: Server, page: Page) -> Iterable[tuple[str, str]]:
     yield "breaker", breaker_words(server.breaker)
     if server.retry_in is not None:
         yield "next try", _next_try(server)
-    yield "calls", _calls(server)
+    yield "calls", _call_counts(server)
     if server.activity is not None:
         yield "lately", _lately(server.activity, page)
     if server.last_error is not None:
@@ -88,19 +85,19 @@ def _offers(server: Server) -> str:
     numbers = [counted(number, noun) for number, noun in (*kinds, (server.templates, "template")) if number]
     if not numbers:
         return "nothing"
-    return ", ".join(numbers) + ("" if server.verified else ", as listed in an earlier run")
+    return ", ".join(numbers) + ("" if server.verified else ", from an earlier run")
 
 
 def _next_try(server: Server) -> str:
     when = left(server.retry_in)
     if 0 < server.attempts < server.attempts_allowed:
-        return f"{when}; {server.attempts} of {server.attempts_allowed} attempts made"
+        return f"{when}; {server.attempts} of {server.attempts_allowed} attempts used"
     return when
 
 
-def _calls(server: Server) -> str:
+def _call_counts(server: Server) -> str:
     words = f"{server.calls_total}, {server.errors_total} failed"
-    words += f", {server.in_flight} under way" if server.in_flight else ""
+    words += f", {server.in_flight} in flight" if server.in_flight else ""
     return words + (f"; reconnected {counted(server.reconnects_total, 'time')}" if server.reconnects_total else "")
 
 

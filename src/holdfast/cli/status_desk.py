@@ -1,6 +1,6 @@
-"""Where a person is while watching: which server is selected, what is shown of it, and what a key means there.
+"""The state of ``status --watch``: the selected server, the view, and what each key does.
 
-Plain code: a key goes in, a wish comes out, and the shell fulfils it.
+Pure: a key goes in, an action comes out, and the caller performs it.
 """
 
 from __future__ import annotations
@@ -9,60 +9,60 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-__all__ = ["KEYS", "Desk", "Wish", "WishKind"]
+__all__ = ["LIST_KEYS", "ActionKind", "KeyAction", "WatchState"]
 
-WishKind: TypeAlias = Literal["quit", "suspend", "redraw", "reconnect", "enable", "disable"]
+ActionKind: TypeAlias = Literal["quit", "suspend", "redraw", "reconnect", "enable", "disable"]
 
-KEYS = "up/down select  enter details  r reconnect  e enable  d disable  q quit"
+LIST_KEYS = "up/down select  enter details  r reconnect  e enable  d disable  q quit"
 CARD_KEYS = "up/down scroll  esc back  r reconnect  e enable  d disable  q quit"
 
 _ENDING = ("q", "Q", "ctrl-c", "ctrl-d")
 _BACK = ("escape", "left", "backspace", "h")
-_ACTS: dict[str, WishKind] = {"r": "reconnect", "e": "enable"}
+_ACTS: dict[str, ActionKind] = {"r": "reconnect", "e": "enable"}
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What the shell is to do."""
+class KeyAction:
+    """What the caller has to do."""
 
-    kind: WishKind
+    kind: ActionKind
     server: str = ""
 
 
 @dataclass
-class Desk:
-    """Where a person is."""
+class WatchState:
+    """The selection, the scroll position and the prompt."""
 
     selected: str = ""
     in_full: bool = False
-    """Whether the selected server is shown in full, and not the list."""
+    """Whether the details of the selected server are shown instead of the list."""
     top: int = 0
-    """The first line that is shown of it."""
+    """The first visible line."""
     asking: str = ""
-    """The server that is switched off if the answer is yes."""
+    """The server that is disabled if the answer is yes."""
     message: str = ""
-    """What came of the last wish."""
+    """The result of the last action."""
     page: int = 10
-    """Lines that a page has; whoever draws sets it."""
+    """The lines of a page; set when the screen is drawn."""
 
     def settle(self, names: Sequence[str]) -> None:
-        """Select something that is there: a server that is gone cannot be acted on."""
+        """Select a server that still exists."""
         if self.selected not in names:
             self.selected, self.in_full, self.asking = names[0] if names else "", False, ""
 
-    def press(self, key: str, names: Sequence[str]) -> Wish | None:
-        """Take a key; ``names`` are the servers in the order in which they are shown."""
+    def press(self, key: str, names: Sequence[str]) -> KeyAction | None:
+        """Handle a key. ``names`` are the servers in the order on the screen."""
         self.message = ""
         if key in _ENDING:
-            return Wish("quit")
+            return KeyAction("quit")
         if key == "ctrl-z":
-            return Wish("suspend")
+            return KeyAction("suspend")
         if key == "ctrl-l":
-            return Wish("redraw")
+            return KeyAction("redraw")
         if self.asking:
             return self._answer(key)
         if key in _ACTS and self.selected:
-            return Wish(_ACTS[key], self.selected)
+            return KeyAction(_ACTS[key], self.selected)
         if key == "d":
             self.asking = self.selected
         elif self.in_full:
@@ -73,14 +73,14 @@ class Desk:
 
     @property
     def prompt(self) -> str:
-        """The last line of the screen: a question, what came of a wish, or the keys."""
+        """The last line of the screen: a question, the result of an action, or the keys."""
         if self.asking:
-            return f"switch {self.asking} off? calls under way on it end with an error  [y/n]"
-        return self.message or (CARD_KEYS if self.in_full else KEYS)
+            return f"disable {self.asking}? its calls in flight end with an error  [y/n]"
+        return self.message or (CARD_KEYS if self.in_full else LIST_KEYS)
 
-    def _answer(self, key: str) -> Wish | None:
+    def _answer(self, key: str) -> KeyAction | None:
         server, self.asking = self.asking, ""
-        return Wish("disable", server) if key in ("y", "Y") else None
+        return KeyAction("disable", server) if key in ("y", "Y") else None
 
     def _move_in_list(self, key: str, names: Sequence[str]) -> None:
         if key in ("enter", "right", "l") and self.selected:

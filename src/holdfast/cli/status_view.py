@@ -1,6 +1,6 @@
-"""How the fleet looks in a terminal: the hub, a line a server, and what to do about those that are not well.
+"""The text of ``status``: the hub, one line for each server, and what to do about those with problems.
 
-Pure functions of the control API's shapes, a page and a time; lines of text out.
+Pure functions from the models of the control API, a page and a time to lines of text.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from holdfast.cli.status_words import (
 )
 from holdfast.control.models import HubView, Server
 
-__all__ = ["aged", "counsel", "heading", "table", "worst_last"]
+__all__ = ["aged", "heading", "needs_attention", "table", "worst_last"]
 
 LONGEST_NAME = 24
-"""Cells of a server's name in the table; the rest of a longer one is cut, so that the reason has room."""
+"""The widest name in the table. A longer name is cut, so that the reason has space."""
 
 SPARK_CELLS = 20
-"""Steps of activity that the table shows."""
+"""The steps of activity in the table."""
 
 BREAKER_AT = 120
-"""From this width on the breaker has a column; before, only one that is not closed is told."""
+"""The least width with a breaker column. Narrower tables show only a breaker that is not closed."""
 
 
 def worst_last(servers: Iterable[Server]) -> list[Server]:
-    """Where the eye is when a command has ended."""
+    """The servers, the worst last, because the end of the output is next to the prompt."""
     return sorted(servers, key=lambda server: (rank(server), server.id))
 
 
 def aged(server: Server, seconds: float) -> Server:
-    """The same server so many seconds after it was told: its countdowns went on."""
+    """The same server some seconds later: its countdowns have moved on."""
     if server.retry_in is None and server.breaker.retry_in is None:
         return server
     breaker = server.breaker.model_copy(update={"retry_in": _less(server.breaker.retry_in, seconds)})
@@ -51,26 +51,28 @@ def aged(server: Server, seconds: float) -> Server:
 
 
 def heading(hub: HubView, now: float, page: Page) -> list[Text]:
-    """The hub itself; a line more where something is the matter with it."""
+    """The hub itself, and a line for each problem of the hub."""
     facts = [f"{hub.name} {hub.version}", hub.endpoint, f"up {span(now - hub.started)}"]
-    facts += ["the demo fleet"] if hub.demo else [one_line(hub.config)]
+    facts += ["demo servers"] if hub.demo else [one_line(hub.config)]
     lines = [Text(GAP.join(filter(None, facts)), style="bold")]
     if hub.draining:
-        lines.append(Text("it is ending: no new calls are taken", style="yellow"))
+        lines.append(Text("it is shutting down: it takes no new calls", style="yellow"))
     if hub.config_problem:
-        lines += page.block("", f"the last edit was not taken: {one_line(hub.config_problem)}", style="yellow")
+        lines += page.block(
+            "", f"the last config change was not applied: {one_line(hub.config_problem)}", style="yellow"
+        )
     return [page.fit(line) for line in lines]
 
 
 def table(servers: Sequence[Server], now: float, page: Page) -> list[Text]:
-    """A title and a line for each server, in the order given; as many columns as the width allows."""
+    """A title and a line for each server, in the given order, with the columns that fit the width."""
     columns = [column for column in _COLUMNS if page.width >= column.at_width]
     title = [Cell(text=column.title, style="bold", right=column.right) for column in columns]
     return page.table([title, *([column.of(server, now, page) for column in columns] for server in servers)])
 
 
-def counsel(servers: Iterable[Server], page: Page) -> list[Text]:
-    """What a person should know and do about those that are not well, or are there and wait for somebody."""
+def needs_attention(servers: Iterable[Server], page: Page) -> list[Text]:
+    """What to do about servers that have a problem, and about available ones that need an action."""
     lines: list[Text] = []
     for server in servers:
         if not is_well(server) or (server.status == "available" and server.action):
@@ -86,7 +88,7 @@ class _Column:
     style: Callable[[Server], str] = lambda _: ""
     right: bool = False
     at_width: int = 0
-    """From which width on there is room for it."""
+    """The least width that shows this column."""
 
     def of(self, server: Server, now: float, page: Page) -> Cell:
         return Cell(text=self.text(server, now, page), style=self.style(server), right=self.right)
@@ -102,7 +104,7 @@ def _calls(server: Server, _now: float, page: Page) -> str:
 
 
 def _errors(server: Server, _now: float, page: Page) -> str:
-    """To the measure of the calls, so that the two can be compared."""
+    """Drawn to the scale of the calls, so that the two can be compared."""
     activity = server.activity
     if activity is None:
         return ""
@@ -111,7 +113,7 @@ def _errors(server: Server, _now: float, page: Page) -> str:
 
 
 def _why(server: Server, _now: float, page: Page) -> str:
-    """Why it is as it is; the rest of the line is for it."""
+    """The reason for the state, in the rest of the line."""
     parts = []
     if server.breaker.state != "closed" and page.width < BREAKER_AT:
         parts.append(f"breaker {breaker_words(server.breaker)}")
@@ -120,7 +122,7 @@ def _why(server: Server, _now: float, page: Page) -> str:
     if server.held:
         parts.append(f"held until approved: {', '.join(map(one_line, server.held))}")
     if is_well(server) and server.tools and not server.verified:
-        parts.append("tools as listed in an earlier run")
+        parts.append("tools from an earlier run")
     return "; ".join(filter(None, parts))
 
 

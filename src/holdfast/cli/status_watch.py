@@ -1,6 +1,6 @@
-"""``holdfast status --watch``: the fleet live, on the whole screen of a terminal or as lines elsewhere.
+"""``holdfast status --watch``: the servers live, full screen on a terminal, or as lines elsewhere.
 
-The shell around the board, the desk and the screen: it waits for events, keys, signals and the second, and draws.
+Waits for events, keys, signals and the clock, and draws.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from rich.text import Text
 from holdfast.cli.output import data_console, print_error, print_json_line
 from holdfast.cli.page import Page, page_of
 from holdfast.cli.reaching import ask, chosen
-from holdfast.cli.status_board import Board, News
-from holdfast.cli.status_desk import Desk, Wish
+from holdfast.cli.status_board import EventLine, WatchedFleet
+from holdfast.cli.status_desk import KeyAction, WatchState
 from holdfast.cli.status_frame import frame
-from holdfast.cli.status_view import counsel, heading, table, worst_last
+from holdfast.cli.status_view import heading, needs_attention, table, worst_last
 from holdfast.cli.status_words import one_line
 from holdfast.cli.terminal import Screen
 from holdfast.control.client import Control
@@ -34,38 +34,38 @@ from holdfast.errors import HoldfastError, NoHub
 __all__ = ["watch_hub"]
 
 TICK_SECONDS = 1.0
-"""Countdowns go on although nothing happens."""
+"""Redraw at least this often, because countdowns change without events."""
 
 DRAW_SECONDS = 0.05
-"""Between two pictures at least: however much happens, an eye sees no more."""
+"""The least time between two pictures. A burst of events is drawn once."""
 
 LOOK_SECONDS = 2.0
 
-_DOING = {"reconnect": "reconnecting", "enable": "switching on", "disable": "switching off"}
+_PROGRESS = {"reconnect": "reconnecting", "enable": "enabling", "disable": "disabling"}
 
 
 def watch_hub(found: Found, names: Sequence[str], *, as_json: bool) -> int:
-    """Watch until the person, or the hub, ends it; returns the exit code."""
+    """Watch until the user quits or the hub ends. Returns the exit code."""
     console = data_console()
 
     async def watch(control: Control) -> int:
-        hub, fleet = await control.hub(), await control.servers()
-        only = chosen(names, (server.id for server in fleet.servers))
-        board = Board(hub, fleet, time.monotonic(), only=only)
+        hub, servers = await control.hub(), await control.servers()
+        only = chosen(names, (server.id for server in servers.servers))
+        watched = WatchedFleet(hub, servers, time.monotonic(), only=only)
         if as_json:
-            await _as_json(control, board)
+            await _as_json(control, watched)
         elif not _has_screen(console):
-            await _as_lines(control, board, console)
+            await _as_lines(control, watched, console)
         else:
-            desk = Desk(in_full=len(only) == 1, message="asking the hub for its events ...")
-            return await _Watch(control, board, desk, console).run()
+            state = WatchState(in_full=len(only) == 1, message="asking the hub for its events ...")
+            return await _WatchScreen(control, watched, state, console).run()
         raise _ended(control)
 
     return ask(found, watch)
 
 
 def _has_screen(console: Console) -> bool:
-    """Whether this is a terminal that can be drawn on, and somebody sits at it."""
+    """Whether stdin and stdout are a terminal that can be drawn on."""
     return console.is_terminal and not console.is_dumb_terminal and os.isatty(0) and os.isatty(1)
 
 
@@ -76,27 +76,33 @@ def _ended(control: Control) -> NoHub:
 # As lines
 
 
-async def _as_json(control: Control, board: Board) -> None:
+async def _as_json(control: Control, watched: WatchedFleet) -> None:
     async with aclosing(_events(control)) as events:
         async for name, data in events:
-            if board.concerns(name, data):
+            if watched.concerns(name, data):
                 print_json_line({"event": name, "data": data})
 
 
-async def _as_lines(control: Control, board: Board, console: Console) -> None:
+async def _as_lines(control: Control, watched: WatchedFleet, console: Console) -> None:
     page = page_of(console)
     async with aclosing(_events(control)) as events:
         async for name, data in events:
-            news = await _taken(control, board, name, data)
-            lines = _first_lines(board, page) if name == "hello" else [Text(str(news))] if news else []
-            for line in lines:
-                console.print(line, soft_wrap=True)
+            line = await _apply(control, watched, name, data)
+            lines = _first_lines(watched, page) if name == "hello" else [Text(str(line))] if line else []
+            for text in lines:
+                console.print(text, soft_wrap=True)
 
 
-def _first_lines(board: Board, page: Page) -> list[Text]:
-    now = board.hub_now(time.monotonic())
-    servers = worst_last(board.worst_first())
-    return [*heading(board.hub, now, page), Text(), *table(servers, now, page), *counsel(servers, page), Text()]
+def _first_lines(watched: WatchedFleet, page: Page) -> list[Text]:
+    now = watched.hub_now(time.monotonic())
+    servers = worst_last(watched.worst_first())
+    return [
+        *heading(watched.hub, now, page),
+        Text(),
+        *table(servers, now, page),
+        *needs_attention(servers, page),
+        Text(),
+    ]
 
 
 async def _events(control: Control) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
@@ -106,26 +112,26 @@ async def _events(control: Control) -> AsyncGenerator[tuple[str, dict[str, Any]]
             yield event.name, data if isinstance(data, dict) else {}
 
 
-async def _taken(control: Control, board: Board, name: str, data: dict[str, Any]) -> News | None:
-    """Have the board learn of an event; what there is to tell of it.
+async def _apply(control: Control, watched: WatchedFleet, name: str, data: dict[str, Any]) -> EventLine | None:
+    """Apply an event to the watched servers; returns its line of text.
 
-    Whatever happens after the hub's first event is told: what is asked for then leaves no gap.
+    The servers are read after the first event of the stream, so that no change is missed in between.
     """
     if name in ("hello", "missed"):
-        board.replace(await control.servers(), time.monotonic())
-    return board.take(name, data, time.monotonic())
+        watched.replace(await control.servers(), time.monotonic())
+    return watched.take(name, data, time.monotonic())
 
 
 # On a screen
 
 
-class _Watch:
-    """One person at one terminal."""
+class _WatchScreen:
+    """The watch on one terminal."""
 
-    def __init__(self, control: Control, board: Board, desk: Desk, console: Console) -> None:
+    def __init__(self, control: Control, watched: WatchedFleet, state: WatchState, console: Console) -> None:
         self._control = control
-        self._board = board
-        self._desk = desk
+        self._fleet = watched
+        self._state = state
         self._console = console
         self._screen = Screen(console)
         self._changed = anyio.Event()
@@ -133,7 +139,7 @@ class _Watch:
         self._code = 0
 
     async def run(self) -> int:
-        """Until it ends; the terminal is as it was by then."""
+        """Run until the end, and restore the terminal."""
         with self._screen:
             async with anyio.create_task_group() as tasks:
                 for part in (self._follow, self._take_keys, self._take_signals, self._look_at_selected):
@@ -155,14 +161,14 @@ class _Watch:
     def _draw(self) -> None:
         columns, lines = self._screen.size
         page = Page(width=columns, ascii_only=self._console.options.ascii_only)
-        self._screen.draw(frame(self._board, self._desk, page, lines, time.monotonic()))
+        self._screen.draw(frame(self._fleet, self._state, page, lines, time.monotonic()))
 
     async def _follow(self, tasks: anyio.abc.TaskGroup) -> None:
         try:
             async for name, data in _events(self._control):
-                await _taken(self._control, self._board, name, data)
+                await _apply(self._control, self._fleet, name, data)
                 if name == "hello":
-                    self._desk.message = ""
+                    self._state.message = ""
                 self._changed.set()
             self._ended = _ended(self._control)
         except HoldfastError as exc:
@@ -170,41 +176,41 @@ class _Watch:
         tasks.cancel_scope.cancel()
 
     async def _look_at_selected(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Its words name seconds, which no event counts down."""
+        """Read the selected server again: its text names seconds, and no event counts them down."""
         while True:
             await anyio.sleep(LOOK_SECONDS)
-            server = self._board.server(self._desk.selected, time.monotonic())
+            server = self._fleet.server(self._state.selected, time.monotonic())
             if server is not None and (server.retry_in or server.breaker.retry_in):
-                with suppress(HoldfastError):  # whoever follows the events finds out, and says so
-                    self._board.learn(await self._control.server(server.id), time.monotonic())
+                with suppress(HoldfastError):  # the task that follows the events reports it
+                    self._fleet.learn(await self._control.server(server.id), time.monotonic())
 
     async def _take_keys(self, tasks: anyio.abc.TaskGroup) -> None:
         async for key in self._screen.keys():
-            wish = self._desk.press(key, [server.id for server in self._board.worst_first()])
-            if wish is not None and wish.kind == "quit":
+            action = self._state.press(key, [server.id for server in self._fleet.worst_first()])
+            if action is not None and action.kind == "quit":
                 break
-            if wish is not None:
-                self._fulfil(wish, tasks)
+            if action is not None:
+                self._perform(action, tasks)
             self._changed.set()
         tasks.cancel_scope.cancel()
 
-    def _fulfil(self, wish: Wish, tasks: anyio.abc.TaskGroup) -> None:
-        if wish.kind == "suspend":
+    def _perform(self, action: KeyAction, tasks: anyio.abc.TaskGroup) -> None:
+        if action.kind == "suspend":
             self._screen.suspend()
-        elif wish.kind == "redraw":
-            self._screen.take()
+        elif action.kind == "redraw":
+            self._screen.enter_full_screen()
         else:
-            self._desk.message = f"{_DOING[wish.kind]} {one_line(wish.server)} ..."
-            tasks.start_soon(self._act, wish)
+            self._state.message = f"{_PROGRESS[action.kind]} {one_line(action.server)} ..."
+            tasks.start_soon(self._act, action)
 
-    async def _act(self, wish: Wish) -> None:
+    async def _act(self, action: KeyAction) -> None:
         try:
-            server = await getattr(self._control, wish.kind)(wish.server)
+            server = await getattr(self._control, action.kind)(action.server)
         except HoldfastError as exc:
-            self._desk.message = one_line(f"{wish.server}: {exc.message}")
+            self._state.message = one_line(f"{action.server}: {exc.message}")
         else:
-            self._board.learn(server, time.monotonic())
-            self._desk.message = one_line(server.summary)
+            self._fleet.learn(server, time.monotonic())
+            self._state.message = one_line(server.summary)
         self._changed.set()
 
     async def _take_signals(self, tasks: anyio.abc.TaskGroup) -> None:
@@ -214,6 +220,6 @@ class _Watch:
                 if number in ending:
                     self._code = 128 + number
                     tasks.cancel_scope.cancel()
-                if number == signal.SIGCONT:  # the shell had the terminal meanwhile
-                    self._screen.take()
+                if number == signal.SIGCONT:  # the shell used the terminal in the meantime
+                    self._screen.enter_full_screen()
                 self._changed.set()

@@ -1,6 +1,6 @@
-"""The small words of the status: how long, since when, how many, and a minute's calls as a row of blocks.
+"""Small texts of the status: durations, times, counts and sparklines.
 
-Pure: the time is an argument. Whatever a server said is made fit for a terminal here.
+Pure. Text from a server is made safe for a terminal here.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ __all__ = [
     "STYLES",
     "advice",
     "breaker_words",
+    "cause_words",
     "clock",
     "counted",
     "is_well",
@@ -28,7 +29,6 @@ __all__ = [
     "rank",
     "span",
     "spark",
-    "spoken",
     "tally",
 ]
 
@@ -52,45 +52,45 @@ MARKS: dict[Status, tuple[str, str]] = {
     "denied": ("!", "!"),
     "permanent": ("✗", "x"),
 }
-"""A sign for each status, so that colour is never needed; the second where only ASCII can be shown."""
+"""A mark for each status, so that colour is not needed. The second is for ASCII terminals."""
 
 BLOCKS = ("▁▂▃▄▅▆▇█", "._-=+*%#")
-"""Heights, from a little to the most; the second where only ASCII can be shown."""
+"""The heights of a sparkline. The second row is for ASCII terminals."""
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 def is_well(server: Server) -> bool:
-    """Whether nothing is wrong with it: it is there, or at rest on purpose."""
+    """Whether it has no problem: it is available, idle or disabled."""
     return server.status in ("available", "idle", "disabled")
 
 
 def rank(server: Server) -> int:
-    """How bad it is; the higher, the worse."""
+    """How bad the status is; higher is worse."""
     return RANKS[server.status]
 
 
 def mark(status: Status, *, ascii_only: bool) -> str:
-    """Its sign."""
+    """The mark of a status."""
     return MARKS[status][ascii_only]
 
 
 def span(seconds: float) -> str:
-    """``12s``, ``3m``, ``2h``, ``5d``: the largest unit of which there is one."""
+    """A duration in its largest unit: ``12s``, ``3m``, ``2h``, ``5d``."""
     whole = max(0, round(seconds))
     size, unit = next(((size, unit) for size, unit in _UNITS if whole >= size), _UNITS[-1])
     return f"{whole // size}{unit}"
 
 
 def left(seconds: float | None) -> str:
-    """How long until something happens: ``now`` once the time has come, nothing where nothing is planned."""
+    """The time until an event: ``now`` if it is due, empty if none is planned."""
     if seconds is None:
         return ""
     return span(seconds) if seconds >= 0.5 else "now"
 
 
 def clock(at: float) -> str:
-    """The time of day, here."""
+    """The local time of day."""
     return datetime.fromtimestamp(at, tz=UTC).astimezone().strftime("%H:%M:%S")
 
 
@@ -100,24 +100,24 @@ def counted(number: int, noun: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Another's words, in one line and without anything that a terminal would obey."""
+    """Foreign text on one line, without terminal control characters."""
     return " ".join(plain(text).split())
 
 
-def spoken(cause: str) -> str:
-    """The name of a cause, as people write: ``TransportLost`` is ``transport lost``."""
+def cause_words(cause: str) -> str:
+    """The name of a cause in words: ``TransportLost`` becomes ``transport lost``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", one_line(cause)).lower()
 
 
 def breaker_words(breaker: Breaker) -> str:
-    """``closed``, ``open 12s``, ``half open``; ``open`` alone once the next call may try."""
+    """``closed``, ``open 12s``, ``half open``; only ``open`` when the next call may try."""
     if breaker.state == "open" and (breaker.retry_in or 0) >= 0.5:
         return f"open {left(breaker.retry_in)}"
     return breaker.state.replace("_", " ")
 
 
 def spark(numbers: Sequence[int], width: int, *, ascii_only: bool, most: int | None = None) -> str:
-    """The last ``width`` numbers as heights; nought is a gap."""
+    """The last ``width`` numbers as a sparkline; zero is a gap."""
     blocks = BLOCKS[ascii_only]
     shown = numbers[-width:]
     top = most or max(shown, default=0)
@@ -126,17 +126,17 @@ def spark(numbers: Sequence[int], width: int, *, ascii_only: bool, most: int | N
 
 
 def advice(server: Server, page: Page) -> list[Text]:
-    """What a person needs to know, what can be done, and the command that does it."""
+    """The summary, the action, and the command for it."""
     lines = page.block("  ", one_line(server.summary))
     if server.action:
         lines += page.block(f"  {page.pointer} ", one_line(server.action), style="cyan")
-    if server.command:  # neither wrapped nor cut: it is there to be copied
+    if server.command:  # neither wrapped nor cut, so that it can be copied
         lines.append(Text.assemble("  $ ", (one_line(server.command), "bold cyan")))
     return lines
 
 
 def tally(servers: Sequence[Server]) -> str:
-    """The whole fleet in a line."""
+    """All servers in one line."""
     if not servers:
         return "no servers are configured"
     available = sum(server.status == "available" for server in servers)

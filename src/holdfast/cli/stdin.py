@@ -1,4 +1,4 @@
-"""A stdin that we can end ourselves: whoever reads it in a thread could not be woken otherwise."""
+"""A stdin that this process can end itself. A thread that reads it cannot be woken in another way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHUNK = 65536
 
 
 class EndableStdin:
-    """While it is entered, our stdin is fed with what comes from outside, until either end of it has enough."""
+    """Replaces stdin by a socket, and copies the real input into it until one side ends."""
 
     def __init__(self) -> None:
         self._real = os.dup(0)
@@ -24,7 +24,7 @@ class EndableStdin:
     def __enter__(self) -> Self:
         os.dup2(self._stdin.fileno(), 0)
         self._stdin.close()
-        # A daemon: it may be waiting for input that never comes when the program ends.
+        # A daemon thread, because it may still wait for input when the program ends.
         threading.Thread(target=self._pump, name="stdin", daemon=True).start()
         return self
 

@@ -1,53 +1,28 @@
-"""How a hub that serves is seen and steered: its control token, its admin side, the word it leaves for commands."""
+"""The control API of a hub that serves, and the note by which the user's commands find it."""
 
 from __future__ import annotations
 
 import logging
 import os
-import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from holdfast._version import __version__
 from holdfast.admin.app import Admin, MayRead
 from holdfast.admin.views import About
-from holdfast.cli.address import typed_command
+from holdfast.cli.output import typed_command
 from holdfast.control.find import TOKEN_VARIABLE, Found, noted
-from holdfast.errors import UsageError
 from holdfast.front.guard import TokenPolicy
 from holdfast.front.words import IDENTITY
 from holdfast.hub.hub import Hub
 
-__all__ = ["admin_of", "control_token", "word_left"]
-
-log = logging.getLogger("holdfast.serve")
-
-SHORTEST_TOKEN = 16
-"""Characters: whoever can reach the port can guess at a shorter one."""
-
-
-def control_token(environ: Mapping[str, str], *, callers: str | None) -> str:
-    """The operator's own, or one that nobody has seen; never one that callers have."""
-    given = environ.get(TOKEN_VARIABLE)
-    if not given:
-        return secrets.token_urlsafe(32)
-    if len(given) < SHORTEST_TOKEN:
-        raise UsageError(
-            f"{TOKEN_VARIABLE} has fewer than {SHORTEST_TOKEN} characters",
-            hint="make one: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'",
-        )
-    if given == callers:
-        raise UsageError(
-            "the control token is the callers' token too: every caller could switch servers off",
-            hint=f"give {TOKEN_VARIABLE} a value of its own, or leave it unset",
-        )
-    return given
+__all__ = ["admin_of", "announced"]
 
 
 def admin_of(hub: Hub, endpoint: str, *, demo: bool, token: str, callers: TokenPolicy | None) -> Admin:
-    """The admin side of a hub that is about to be served; where callers need a token, its metrics need one too."""
+    """The control API of a hub. Where callers need a token, the metrics need one too."""
     source = hub.config.source
     about = About(
         endpoint=endpoint,
@@ -67,8 +42,8 @@ def _known_to(callers: TokenPolicy) -> MayRead:
 
 
 @contextmanager
-def word_left(base: str, config: Path | None, *, token: str) -> Iterator[None]:
-    """Let this user's commands find the hub, for as long as the block runs."""
+def announced(base: str, config: Path | None, *, token: str) -> Iterator[None]:
+    """Let this user's commands find the hub while the block runs."""
     found = Found(
         url=base,
         token=token,
@@ -81,7 +56,7 @@ def word_left(base: str, config: Path | None, *, token: str) -> Iterator[None]:
         try:
             stack.enter_context(noted(found))
         except OSError as exc:
-            log.warning(
-                "commands will not find this hub (%s): give both %s, and them --url %s", exc, TOKEN_VARIABLE, base
+            logging.getLogger("holdfast.serve").warning(
+                "commands cannot find this hub (%s): set %s for both, and give them --url %s", exc, TOKEN_VARIABLE, base
             )
         yield

@@ -1,6 +1,7 @@
-"""A terminal that is drawn on as a whole, and read key by key; whatever happens, it is given back as it was.
+"""A full-screen terminal: draws lines, reads keys, and always restores the terminal at the end.
 
-It knows nothing of what is drawn. Ctrl-C is a key here like any other, so that one place decides how things end.
+It does not know what is drawn. Ctrl-C is an ordinary key here, so that one place decides how the program ends.
+ADR 0014 gives the reason why the keys are decoded here and not by a library.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from rich.text import Text
 __all__ = ["Screen", "decode"]
 
 ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"
-"""The other buffer, so that what was on the terminal comes back; no cursor."""
+"""Switch to the alternate screen, and hide the cursor."""
 
 LEAVE = "\x1b[?25h\x1b[?1049l"
 
 ESCAPE_SECONDS = 0.05
-"""A sequence arrives in one piece; an escape of which nothing more came within this is the key itself."""
+"""A key sequence arrives at once. An escape byte that is alone for this long is the escape key."""
 
 CHUNK = 1024
 
@@ -63,7 +64,7 @@ _CONTROLS = {
 
 
 def decode(data: bytes) -> tuple[list[str], bytes]:
-    """The keys in what was typed, and the beginning of a sequence that has not come in whole."""
+    """The keys in the input, and the start of a sequence that is still incomplete."""
     keys: list[str] = []
     while data:
         if data[0] == 0x1B:
@@ -79,7 +80,7 @@ def decode(data: bytes) -> tuple[list[str], bytes]:
 
 
 class Screen:
-    """The terminal, while it is entered."""
+    """The terminal in full-screen mode, while the block runs."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -90,33 +91,33 @@ class Screen:
     def __enter__(self) -> Self:
         self._before = termios.tcgetattr(self._in)
         try:
-            self.take()
+            self.enter_full_screen()
         except BaseException:
-            self._give_back()
+            self._restore()
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._give_back()
+        self._restore()
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines, as they are now."""
+        """The current columns and lines."""
         size = os.get_terminal_size(self._out)
         return size.columns or 80, size.lines or 24
 
     def draw(self, lines: Sequence[Text]) -> None:
-        """Show these lines, as many as the screen has; over the last picture, so that it does not flicker."""
+        """Draw the lines over the last picture, without flicker."""
         with self._console.capture() as capture:
             for line in lines:
                 self._console.print(line, soft_wrap=True)
-        # Each line is cleared first: behind one that is as wide as the screen, that would take its last character.
+        # Each line is cleared before it is drawn: a clear after a full-width line would erase its last character.
         self._write("\x1b[H" + "\r\n".join(f"\x1b[K{line}" for line in capture.get().splitlines()))
 
     async def keys(self) -> AsyncIterator[str]:
-        """Every key that is pressed, until the terminal is gone."""
+        """Each pressed key, until the terminal closes."""
         rest = b""
         while True:
             with anyio.move_on_after(ESCAPE_SECONDS if rest else None) as waiting:
@@ -132,13 +133,13 @@ class Screen:
                 yield key
 
     def suspend(self) -> None:
-        """Give the terminal back and stop, as Ctrl-Z asks for; go on when the shell says so."""
-        self._give_back()
+        """Restore the terminal and stop the process (Ctrl-Z); continue when the shell resumes it."""
+        self._restore()
         signal.raise_signal(signal.SIGTSTP)
-        self.take()
+        self.enter_full_screen()
 
-    def take(self) -> None:
-        """Have the terminal as it is needed; again, after somebody else had it."""
+    def enter_full_screen(self) -> None:
+        """Enter full-screen mode; also after another program used the terminal."""
         tty.setcbreak(self._in, termios.TCSADRAIN)
         mode = termios.tcgetattr(self._in)
         mode[3] &= ~termios.ISIG
@@ -146,8 +147,8 @@ class Screen:
         termios.tcsetattr(self._in, termios.TCSADRAIN, mode)
         self._write(ENTER)
 
-    def _give_back(self) -> None:
-        with suppress(OSError, termios.error):  # a terminal that is gone needs nothing back
+    def _restore(self) -> None:
+        with suppress(OSError, termios.error):  # a closed terminal needs no restore
             self._write(LEAVE)
             termios.tcsetattr(self._in, termios.TCSADRAIN, self._before)
 
@@ -157,7 +158,7 @@ class Screen:
 
 
 def _sequence_size(data: bytes) -> int:
-    """How many bytes the sequence has that ``data`` begins with; 0 if its end is still to come."""
+    """The length of the sequence at the start of ``data``; 0 if it is incomplete."""
     if len(data) == 1:
         return 0
     if data[1:2] not in (b"[", b"O"):
@@ -171,5 +172,5 @@ def _sequence_size(data: bytes) -> int:
 def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, CHUNK)
-    except OSError:  # how Linux says that the terminal is gone
+    except OSError:  # Linux reports a closed terminal this way
         return b""

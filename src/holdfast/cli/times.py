@@ -1,4 +1,4 @@
-"""Points in time, as people say them."""
+"""Times in words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 def until(moment: float | None, now: float | None = None) -> str:
     """``in 42 min``, ``2 h ago``; ``moment`` is in seconds since 1970."""
     if moment is None:
-        return "at a time that nobody said"
+        return "at an unknown time"
     left = moment - (time.time() if now is None else now)
     size, unit = next((one for one in _UNITS if abs(left) >= one[0]), _UNITS[-1])
     count = f"{abs(left) / size:.0f} {unit}"

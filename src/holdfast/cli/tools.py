@@ -1,4 +1,4 @@
-"""``holdfast tools``: each server's tools, and for every other server the true reason."""
+"""``holdfast tools``: list the tools of each server, or the reason why it has none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tools(
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
 ) -> None:
-    """List every server's tools, and why the others have none.
+    """List the tools of every server, and why a server has none.
 
     Exit code 0: every server is available. 1: at least one is not.
     """
@@ -41,18 +41,18 @@ def tools(
 
 
 async def _load(config: Config, servers: list[str]) -> LoadResult:
-    from holdfast.hub.loader import load  # noqa: PLC0415 - costs most of a second, which a bad config need not wait for
+    from holdfast.hub.loader import load  # noqa: PLC0415 - slow to import; a bad config must not wait for it
 
     enabled = (name for name, server in config.servers.items() if server.enabled)
     waiting = list(dict.fromkeys(servers or enabled))
     total = len(waiting)
 
-    def told(outcome: MCPServerLoadOutcome) -> None:
+    def on_outcome(outcome: MCPServerLoadOutcome) -> None:
         waiting.remove(outcome.server_id)
         moving.update(_progress(waiting, total))
 
     with working(_progress(waiting, total)) as moving:
-        return await load(config, servers=servers, on_outcome=told)
+        return await load(config, servers=servers, on_outcome=on_outcome)
 
 
 def _progress(waiting: list[str], total: int) -> str:
@@ -90,10 +90,10 @@ def _show(result: LoadResult, config: Config) -> None:
         _show_outcome(console, outcome)
     side = side_console()
     if not result.outcomes:
-        side.print(f"no servers are configured in {config.source}")
+        side.print(f"{config.source} has no servers")
         return
     counts = f"{len(result.available)} of {len(result.outcomes)} servers available, {len(result.tools)} tools"
-    closer = "" if len(result.available) == len(result.outcomes) else "; `holdfast doctor` looks closer at the others"
+    closer = "" if len(result.available) == len(result.outcomes) else "; `holdfast doctor` checks the others"
     side.print(Text(counts, style="bold").append(closer, style="not bold"))
 
 
@@ -115,7 +115,7 @@ def _show_outcome(console: Console, outcome: MCPServerLoadOutcome) -> None:
 
 
 def _show_tools(console: Console, tools: tuple[Tool, ...]) -> None:
-    """A line a tool, cut at the width of the terminal; whole where there is none."""
+    """One line for each tool, cut at the width of a terminal; uncut in a pipe."""
     names = [plain(tool.name) for tool in tools]
     width = max(map(len, names))
     for name, tool in zip(names, tools, strict=True):

@@ -1,4 +1,4 @@
-"""Traces of ``holdfast serve``, set up by OpenTelemetry's own variables (``OTEL_…``) where they ask for them."""
+"""Traces of ``holdfast serve``, controlled by the variables of OpenTelemetry (``OTEL_…``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["traced"]
 
 FLUSH_SECONDS = 5.0
-"""How long the last spans may take to be delivered: a collector that is gone must not hold up the end."""
+"""How long the delivery of the last spans may take. A missing collector must not delay the shutdown."""
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -26,7 +26,7 @@ _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL
 
 @contextmanager
 def traced(environ: Mapping[str, str]) -> Iterator[None]:
-    """Make spans for the length of the block and deliver them, if the environment says where to."""
+    """Record and export spans while the block runs, if the environment configures it."""
     kind = _wanted(environ)
     if kind is None:
         yield
@@ -41,7 +41,7 @@ def traced(environ: Mapping[str, str]) -> Iterator[None]:
 
 
 def _wanted(environ: Mapping[str, str]) -> str | None:
-    """The exporter that is asked for; an address to send to asks for OTLP."""
+    """The configured exporter. An endpoint alone means OTLP."""
     if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
     given = environ.get("OTEL_TRACES_EXPORTER", "").strip()
@@ -49,18 +49,18 @@ def _wanted(environ: Mapping[str, str]) -> str | None:
     if kind == "none":
         return None
     if kind not in ("otlp", "console"):
-        raise UsageError(f"OTEL_TRACES_EXPORTER is {kind!r}", hint="Holdfast knows otlp, console and none")
+        raise UsageError(f"OTEL_TRACES_EXPORTER is {kind!r}", hint="use otlp, console or none")
     protocol = next((environ[name] for name in _PROTOCOLS if environ.get(name)), "http/protobuf")
     if kind == "otlp" and protocol != "http/protobuf":
-        hint = "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf; collectors take it on port 4318"
-        raise UsageError(f"Holdfast does not send traces by {protocol}", hint=hint)
+        hint = "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf; collectors accept it on port 4318"
+        raise UsageError(f"Holdfast does not support the OTLP protocol {protocol}", hint=hint)
     return kind
 
 
 def _provider(kind: str) -> TracerProvider:
-    """A provider for the whole process: the protocol's own library asks for it too."""
+    """The provider for the whole process. The MCP library uses it too."""
     try:
-        from opentelemetry import trace  # noqa: PLC0415 - costs what only those pay who want traces
+        from opentelemetry import trace  # noqa: PLC0415 - only imported when traces are on
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415 - the same
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - the same
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - the same
@@ -68,8 +68,8 @@ def _provider(kind: str) -> TracerProvider:
         exporter = _exporter(kind)
     except ImportError as exc:
         raise UsageError(
-            "traces are asked for (OTEL_…), and what makes them is not installed",
-            hint="pip install 'holdfast-mcp[otel]', or set OTEL_SDK_DISABLED=true",
+            "OTEL_… asks for traces, and the OpenTelemetry SDK is not installed",
+            hint="install the extra `otel`: pip install 'holdfast-mcp[otel]'; or set OTEL_SDK_DISABLED=true",
         ) from exc
     named = "service.name" in OTELResourceDetector().detect().attributes
     own = {"service.version": __version__} if named else {"service.name": "holdfast", "service.version": __version__}

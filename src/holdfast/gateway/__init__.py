@@ -1,4 +1,4 @@
-"""AgentGateway's configuration: one model of what is wanted, its render per gateway version, and the bridge.
+"""The configuration of AgentGateway: a model, its rendering for each gateway version, and the bridge.
 
-Whatever is rendered here fails closed and names its authorization timeout. Nothing here dials an MCP server.
+Each rendered config fails closed and sets the authorization timeout. Nothing here connects to an MCP server.
 """

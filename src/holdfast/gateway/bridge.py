@@ -1,6 +1,6 @@
-"""The bridge: targets in, routes out. It reads, has it decided what to do, does that, and tells.
+"""The bridge: reads targets, and keeps the routes of the gateway up to date.
 
-Whatever fails, the config in place stays; what failed is in ``health`` until it succeeds.
+After any failure the current config stays in place, and ``health`` shows the failure until it is over.
 """
 
 from __future__ import annotations
@@ -16,48 +16,48 @@ import anyio
 from holdfast.config.targets import Targets
 from holdfast.errors import ConfigError
 from holdfast.files import FileLock
-from holdfast.gateway.decide import Decision, Down, Ledger, Sight, Take, decide
-from holdfast.gateway.health import Health
+from holdfast.gateway.decide import ConfigHistory, Decision, GatewayDown, GatewayState, GatewayView, decide
+from holdfast.gateway.health import BridgeHealth
 from holdfast.gateway.merge import MARK, Rendered, Rules, merge
 from holdfast.gateway.render import Document
-from holdfast.gateway.source import Source, SourceFailed
-from holdfast.gateway.store import Store
-from holdfast.gateway.watch import Watch
+from holdfast.gateway.source import SourceFailed, TargetSource
+from holdfast.gateway.store import ConfigFile
+from holdfast.gateway.watch import GatewayWatch
 
-__all__ = ["Bridge", "Plan", "seed"]
+__all__ = ["Bridge", "BridgePlan", "seed"]
 
 WAITING_PAUSE = 0.25
-"""Seconds between looks at a gateway that is loading a config: about what it waits before it reads a changed file."""
+"""Seconds between two checks while the gateway loads a config. The gateway reads a changed file after about that."""
 
-_SEEN = (Take.TAKEN, Take.REFUSED)
-"""What was seen of the config before; of one that was just written, nothing is known."""
+_SEEN = (GatewayState.TAKEN, GatewayState.REFUSED)
+"""States of an earlier config. They say nothing about a config that was just written."""
 
 _MARK = re.compile(MARK.encode() + rb"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What a bridge is to do."""
+class BridgePlan:
+    """The settings of a bridge."""
 
     output: Path
     """The file that the gateway reads."""
     rules: Rules
     bootstrap: Callable[[], Document]
-    """Gives the config without the targets' routes, anew each time."""
+    """Returns the config without the routes of the targets; called each time."""
     bootstrap_file: Path | None = None
-    """Where that comes from, for messages."""
+    """The file of that config, for messages."""
     poll: float = 5.0
     patience: float = 10.0
     """How long the gateway may take to load a config."""
 
     def render(self, targets: Targets) -> Rendered:
-        """The config for these targets; ``ConfigError`` if it may not be written."""
+        """The config for these targets; ``ConfigError`` if it is not valid."""
         return merge(self.bootstrap(), targets.found, self.rules, source=self.bootstrap_file)
 
 
-def seed(plan: Plan) -> bool:
-    """Put the bootstrap in place where there is no config yet, so that the gateway can start; whether it was."""
-    store = Store(plan.output)
+def seed(plan: BridgePlan) -> bool:
+    """Write the bootstrap if there is no config yet, so that the gateway can start. Returns whether it was written."""
+    store = ConfigFile(plan.output)
     if store.read() is not None:
         return False
     store.write(plan.render(Targets()).data)
@@ -65,42 +65,42 @@ def seed(plan: Plan) -> bool:
 
 
 class Bridge:
-    """Keeps one config file as the targets want it."""
+    """Keeps one config file up to date with its targets."""
 
     def __init__(
         self,
-        plan: Plan,
+        plan: BridgePlan,
         *,
-        source: Source,
-        watch: Watch,
-        tell: Callable[[str], None],
+        source: TargetSource,
+        watch: GatewayWatch,
+        report: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._plan = plan
         self._source = source
         self._watch = watch
-        self._tell = tell
+        self._report = report
         self._clock = clock
-        self._store = Store(plan.output)
+        self._file = ConfigFile(plan.output)
         self._lock = FileLock(plan.output.with_name(f"{plan.output.name}.lock"))
-        self._ledger = Ledger()
+        self._history = ConfigHistory()
         self._targets: Targets | None = None
         self._polled = float("-inf")
         self._in_place: bytes | None = None
         self._accepted: bytes | None = None
-        self.health = Health(source=source.name)
+        self.health = BridgeHealth(source=source.name)
 
     async def run(self) -> None:
-        """Go on until cancelled."""
+        """Run until cancelled."""
         try:
             while True:
                 await self.step()
-                await anyio.sleep(WAITING_PAUSE if self.health.take is Take.WAITING else self._plan.poll)
+                await anyio.sleep(WAITING_PAUSE if self.health.take is GatewayState.WAITING else self._plan.poll)
         finally:
             self._lock.release()
 
-    async def once(self) -> Health:
-        """Go on until the config is in place and taken, or until that failed."""
+    async def once(self) -> BridgeHealth:
+        """Run until the gateway runs the config, or until that failed."""
         try:
             await self.step()
             while self.health.status in ("starting", "applying"):
@@ -111,25 +111,27 @@ class Bridge:
         return self.health
 
     async def step(self) -> None:
-        """Read, decide, act, tell."""
+        """Read, decide, act and report, once."""
         if not self._can_write():
             return
         if anyio.current_time() - self._polled >= self._plan.poll:
             await self._poll()
         wanted = self._wanted()
-        sight = await self._watch.look()
-        decision = decide(wanted, self._ledger, sight, now=anyio.current_time(), patience=self._plan.patience)
+        view = await self._watch.look()
+        decision = decide(
+            wanted.mark if wanted else None, self._history, view, now=anyio.current_time(), patience=self._plan.patience
+        )
         wrote = await self._act(decision, wanted)
-        self._note(Take.WAITING if wrote and decision.take in _SEEN else decision.take, wanted, sight)
+        self._note(GatewayState.WAITING if wrote and decision.take in _SEEN else decision.take, wanted, view)
 
     def _can_write(self) -> bool:
-        """Whether the file is ours to write, and can be read."""
+        """Whether this bridge may write the file, and can read it."""
         try:
             if not self._is_ours():
                 return False
             self._look_at_file()
         except OSError as exc:
-            self._config_failed(f"the config or its lock cannot be read: {_reason(exc)}")
+            self._config_failed(f"cannot read the config or its lock: {_reason(exc)}")
             return False
         return True
 
@@ -139,15 +141,15 @@ class Bridge:
             self._begin()
         elif not ours and self.health.role != "standby":
             self.health.role = "standby"
-            self._tell(f"another bridge writes {self._plan.output}: standing by")
+            self._report(f"another bridge writes {self._plan.output}: this one is on standby")
         return ours
 
     def _begin(self) -> None:
         self.health.role = "active"
-        self._tell(f"writing {self._plan.output} from {self._source.name}")
-        self._accepted = self._store.read_accepted()
-        self._in_place = self._store.read()
-        self._ledger = Ledger(
+        self._report(f"writing {self._plan.output} from {self._source.name}")
+        self._accepted = self._file.read_accepted()
+        self._in_place = self._file.read()
+        self._history = ConfigHistory(
             live=_mark_in(self._in_place), accepted=_mark_in(self._accepted), since=anyio.current_time()
         )
 
@@ -159,28 +161,28 @@ class Bridge:
         except SourceFailed as exc:
             health.source_failures += 1
             if health.source_error != str(exc):
-                self._tell(f"the source is down, and what it said last still holds: {exc}")
+                self._report(f"cannot read the targets, so the last ones stay: {exc}")
             health.source_error = str(exc)
             return
         if health.source_error:
-            self._tell("the source is back")
+            self._report("the targets can be read again")
         health.source_error, health.source_success = "", self._clock()
         if targets.left_out != health.left_out:
             health.left_out = targets.left_out
             for name, why in targets.left_out.items():
-                self._tell(f"no route for `{name}`: {why}")
+                self._report(f"no route for `{name}`: {why}")
             for note in targets.notes:
-                self._tell(note)
+                self._report(note)
 
     def _look_at_file(self) -> None:
-        """See whether somebody else changed the file."""
-        data = self._store.read()
+        """Check whether another program changed the file."""
+        data = self._file.read()
         if data != self._in_place:
-            self._tell(f"{self._plan.output} was changed by somebody else")
-            self._in_place, self._ledger.live = data, ""
+            self._report(f"another program changed {self._plan.output}")
+            self._in_place, self._history.live = data, ""
 
     def _wanted(self) -> Rendered | None:
-        """The config to have; None to leave what is there."""
+        """The wanted config; None to keep the current one."""
         if self._targets is None and self._in_place is not None:
             return None
         try:
@@ -190,28 +192,28 @@ class Bridge:
             return None
 
     async def _act(self, decision: Decision, wanted: Rendered | None) -> bool:
-        """Do what was decided; whether the wanted config was put in place."""
+        """Perform the decision. Returns whether the wanted config was written."""
         if decision.newly_refused:
             self.health.refusals += 1
         if decision.accept and self._in_place is not None:
             await self._keep_accepted(self._in_place)
         if decision.restore and self._accepted is not None and await self._write(self._accepted):
             self.health.restores += 1
-            self._tell("the last config that the gateway ran is back in place")
+            self._report("restored the last config that the gateway ran")
         if not decision.write or wanted is None or not await self._write(wanted.data):
             return False
-        self._tell(f"wrote {wanted.mark}: {wanted.routes} routes")
+        self._report(f"wrote {wanted.mark}: {wanted.routes} routes")
         return True
 
     async def _write(self, data: bytes) -> bool:
         try:
-            await anyio.to_thread.run_sync(self._store.write, data)
+            await anyio.to_thread.run_sync(self._file.write, data)
         except OSError as exc:
             self.health.write_failures += 1
-            self._config_failed(f"the config could not be written: {_reason(exc)}")
+            self._config_failed(f"cannot write the config: {_reason(exc)}")
             return False
         self._in_place = data
-        self._ledger.live, self._ledger.since = _mark_in(data), anyio.current_time()
+        self._history.live, self._history.since = _mark_in(data), anyio.current_time()
         self.health.writes += 1
         self.health.written = self._clock()
         return True
@@ -219,36 +221,36 @@ class Bridge:
     async def _keep_accepted(self, data: bytes) -> None:
         self._accepted = data
         try:
-            await anyio.to_thread.run_sync(self._store.keep_accepted, data)
+            await anyio.to_thread.run_sync(self._file.keep_accepted, data)
         except OSError as exc:
-            self._tell(f"the config that the gateway runs could not be kept for a restart: {_reason(exc)}")
+            self._report(f"cannot save the accepted config for a restart: {_reason(exc)}")
 
-    def _note(self, take: Take, wanted: Rendered | None, sight: Sight) -> None:
+    def _note(self, take: GatewayState, wanted: Rendered | None, view: GatewayView) -> None:
         health = self.health
-        health.mark = self._ledger.live
-        if wanted is not None and wanted.mark == self._ledger.live:
+        health.mark = self._history.live
+        if wanted is not None and wanted.mark == self._history.live:
             health.routes, health.shadowed = wanted.routes, wanted.shadowed
             if health.config_error:
-                self._tell("the config is in place again")
+                self._report("the config is in place again")
             health.config_error, health.config_success = "", self._clock()
         elif wanted is not None and not health.config_error:
-            self._config_failed("the gateway did not run the one that is wanted")
+            self._config_failed("the gateway does not run the wanted config")
         if take is not health.take:
-            self._tell(f"gateway: {take.value}")
-        health.take, health.gateway_error = take, _gateway_error(take, sight)
-        if take is Take.TAKEN:
+            self._report(f"gateway: {take.value}")
+        health.take, health.gateway_error = take, _gateway_error(take, view)
+        if take is GatewayState.TAKEN:
             health.gateway_success = self._clock()
 
     def _config_failed(self, why: str) -> None:
         if why != self.health.config_error:
-            self._tell(f"the last good config stays: {why}")
+            self._report(f"the last good config stays in place: {why}")
         self.health.config_error = why
 
 
-def _gateway_error(take: Take, sight: Sight) -> str:
-    if take is Take.REFUSED:
-        return "the gateway did not load the config that is wanted: its log says why"
-    return sight.reason if isinstance(sight, Down) else ""
+def _gateway_error(take: GatewayState, view: GatewayView) -> str:
+    if take is GatewayState.REFUSED:
+        return "the gateway did not load the wanted config: see its log for the reason"
+    return view.reason if isinstance(view, GatewayDown) else ""
 
 
 def _mark_in(data: bytes | None) -> str:

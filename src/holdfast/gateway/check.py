@@ -1,7 +1,7 @@
-"""What a document must hold before anybody is given it, wherever its parts came from.
+"""Checks a document before it is written.
 
-No authorization block fails open; each has its timeout, once, where this version of the gateway
-reads it. If the product's own schema is at hand, the document fits that too.
+No authorization block may fail open. Each block has its timeout, once, in the field that this version of the
+gateway reads. If the schema of the product is available, the document must fit it too.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 __all__ = ["Schema", "blocks", "check", "complete", "find_schema"]
 
 SCHEMAS_VARIABLE = "HOLDFAST_AGENTGATEWAY_SCHEMAS"
-"""A folder with the product's schemas: ``v1.4.1.config-schema.json`` and the like."""
+"""A folder with the schemas of the product, such as ``v1.4.1.config-schema.json``."""
 
 SHOWN_FAULTS = 5
-"""A fault of one route is mostly that of all: a few tell as much as fifty."""
+"""Routes usually share one fault, so that a few are enough."""
 
 _SCHEMA_NAME = re.compile(r"v?(\d+)\.(\d+)\.\d+\.config-schema\.json")
 
 
 def blocks(document: Mapping[str, Any]) -> Iterator[tuple[str, Document]]:
-    """Every external-authorization block of a document, with its place; each branch of a conditional one too."""
+    """Each ``extAuthz`` block of a document and its path; also each branch of a conditional block."""
     yield from _blocks(document, "")
 
 
 def complete(document: Document, family: Family, timeout: str) -> None:
-    """Give a timeout to every authorization block that has none."""
+    """Add the timeout to each authorization block without one."""
     for _, block in blocks(document):
         if all(_get(block, known.timeout) is None for known in FAMILIES):
             put(block, family.timeout, timeout)
 
 
 def check(document: Document, release: Release, schema: Schema | None = None, *, source: Path | None = None) -> None:
-    """Raise ``ConfigError`` with what is wrong with a document; ``source`` is where its own parts came from."""
+    """Raise ``ConfigError`` with the faults of a document. ``source`` is the file of the bootstrap."""
     faults = [
         Problem(message=f"{place}: {message}", hint=hint, file=source)
         for place, block in blocks(document)
@@ -58,24 +58,26 @@ def check(document: Document, release: Release, schema: Schema | None = None, *,
 
 
 class Schema:
-    """The product's own schema of one release."""
+    """The schema of one release of the product."""
 
     def __init__(self, file: Path) -> None:
-        from jsonschema import Draft202012Validator  # noqa: PLC0415 - costs time, and most renders go without it
+        from jsonschema import Draft202012Validator  # noqa: PLC0415 - slow to import, and rarely used
 
         self.file = file
         try:
             self._validator = Draft202012Validator(json.loads(file.read_bytes()))
         except (OSError, ValueError) as exc:
-            raise UsageError(f"the schema {file} cannot be read", hint="name a JSON Schema, or leave it out") from exc
+            raise UsageError(
+                f"cannot read the schema {file}", hint="name a file with a JSON Schema, or leave --schema out"
+            ) from exc
 
     def faults(self, document: Document) -> list[str]:
-        """What the schema does not allow, one line each; no value of the document is shown."""
+        """The violations of the schema, one line each, without values of the document."""
         return [_in_words(_deepest(error)) for error in self._validator.iter_errors(document)]
 
 
 def find_schema(release: Release, given: Path | None = None) -> Schema | None:
-    """The schema for a release: the file that was given, or the one in the folder that was given or is known."""
+    """The schema for a release, from the given file or folder, else from the folder in the environment."""
     known = os.environ.get(SCHEMAS_VARIABLE)
     place = given or (Path(known) if known else None)
     if place is None or not place.is_dir():
@@ -107,15 +109,15 @@ def _faults(block: Document, family: Family) -> Iterator[tuple[str, str]]:
     if mode != "deny" and not _denies(mode):
         yield (
             f"it fails open: its `failureMode` is {json.dumps(mode, default=str)}",
-            "write `deny`, or `{denyWithStatus: 503}`: without a verdict, a request is refused",
+            "write `deny` or `{denyWithStatus: 503}`, so that a request without a decision is refused",
         )
     dotted = ".".join(family.timeout)
     foreign = [".".join(f.timeout) for f in FAMILIES if f is not family and _get(block, f.timeout) is not None]
     for wrong in foreign:
-        yield f"it has `{wrong}`, which AgentGateway {family} refuses", f"write `{dotted}` instead"
+        yield f"it has `{wrong}`, which AgentGateway {family} does not accept", f"write `{dotted}` instead"
     given = _get(block, family.timeout)
     if given is None and not foreign:
-        yield "it has no timeout", f"write `{dotted}`: the gateway's own default is too short for a cold start"
+        yield "it has no timeout", f"write `{dotted}`: the default of the gateway is too short for a cold start"
     if given is not None:
         yield from _timeout_faults(str(given))
 
@@ -140,7 +142,7 @@ def _get(block: Document, path: tuple[str, ...]) -> object:
 
 
 def _deepest(error: ValidationError) -> ValidationError:
-    """The cause inside alternatives: that of the alternative which came nearest to fitting."""
+    """The deepest cause: of several alternatives, that of the nearest one."""
     while error.context:
         branches: dict[object, list[ValidationError]] = {}
         for inner in error.context:
@@ -153,6 +155,6 @@ def _in_words(error: ValidationError) -> str:
     place = ""
     for step in error.absolute_path:
         place += f"[{step}]" if isinstance(step, int) else f".{step}" if place else str(step)
-    # These name keys; the words of the others repeat the value, and a value may be a secret.
+    # These messages name keys. Other messages repeat the value, which may be a secret.
     telling = error.validator in ("additionalProperties", "unevaluatedProperties", "required")
     return f"{place or 'the document'}: {error.message if telling else f'does not fit the schema ({error.validator})'}"

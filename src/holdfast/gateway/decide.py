@@ -1,8 +1,7 @@
-"""What the bridge does next: a decision, without a file, a socket or a clock.
+"""Decides what the bridge does next. Pure: no file, no socket, no clock.
 
-The gateway takes a new config while it runs, and keeps its old one if the new one is no good; but
-if it starts on one that is no good, it cannot start. So a config that it refuses is replaced by the
-last one that it was seen to run, and so is one with which it has gone silent.
+A running gateway loads a new config, and keeps its old one if the new one is invalid. But it cannot start with an
+invalid config. So a config that it refuses, or stops answering with, is replaced by the last one that it ran.
 """
 
 from __future__ import annotations
@@ -11,42 +10,49 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from holdfast.gateway.merge import Rendered
-
-__all__ = ["Decision", "Down", "Ledger", "NotWatched", "Running", "Sight", "Take", "decide"]
+__all__ = [
+    "ConfigHistory",
+    "Decision",
+    "GatewayDown",
+    "GatewayRunning",
+    "GatewayState",
+    "GatewayView",
+    "NotWatched",
+    "decide",
+]
 
 TRY_AGAIN = 300.0
-"""Seconds after which a refused config is offered again: the gateway may only have been slow, or be a newer one."""
+"""Seconds until a refused config is tried again. The gateway may have been slow, or was upgraded."""
 
 
 @dataclass(frozen=True)
 class NotWatched:
-    """Nobody told the bridge where the gateway's admin address is."""
+    """The bridge has no admin address, so it cannot see the gateway."""
 
 
 @dataclass(frozen=True)
-class Down:
+class GatewayDown:
     """The gateway did not answer."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class Running:
-    """The gateway answered; ``dump`` is all that it has loaded."""
+class GatewayRunning:
+    """The gateway answered. ``dump`` is its loaded config."""
 
     dump: bytes = field(repr=False)
 
     def runs(self, mark: str) -> bool:
-        """Whether the config of this fingerprint is what it has loaded."""
+        """Whether it runs the config with this fingerprint."""
         return bool(mark) and mark.encode() in self.dump
 
 
-Sight: TypeAlias = NotWatched | Down | Running
+GatewayView: TypeAlias = NotWatched | GatewayDown | GatewayRunning
 
 
-class Take(Enum):
-    """How it stands between the gateway and the config in place."""
+class GatewayState(Enum):
+    """Whether the gateway runs the config in place."""
 
     NOT_WATCHED = "not watched"
     TAKEN = "taken"
@@ -56,75 +62,75 @@ class Take(Enum):
 
 
 @dataclass
-class Ledger:
-    """What the bridge remembers between its decisions. Fingerprints; empty for none."""
+class ConfigHistory:
+    """What the bridge remembers between decisions. Configs are named by fingerprint; empty for none."""
 
     live: str = ""
     """The config in place."""
     accepted: str = ""
-    """The last one that the gateway was seen to run."""
+    """The last config that the gateway ran."""
     since: float = 0.0
-    """When the one in place was put there."""
+    """When the config in place was written."""
     refused: dict[str, float] = field(default_factory=dict)
-    """Those that the gateway would not run, and when that was seen."""
+    """The configs that the gateway refused, and when."""
     held: str = ""
-    """One that is held back because the gateway went silent with it."""
+    """A config that is held back because the gateway stopped answering with it."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What is to be done, and how it stands."""
+    """What to do, and the state of the gateway."""
 
-    take: Take
+    take: GatewayState
     write: bool = False
-    """Put the wanted config in place."""
+    """Write the wanted config."""
     restore: bool = False
-    """Put the accepted one back."""
+    """Restore the accepted config."""
     accept: bool = False
-    """Remember the one in place as accepted."""
+    """Remember the config in place as accepted."""
     newly_refused: bool = False
 
 
-def decide(wanted: Rendered | None, ledger: Ledger, sight: Sight, *, now: float, patience: float) -> Decision:
-    """Look at what is there and at what the gateway says, and decide; the ledger learns of it.
+def decide(wanted: str | None, history: ConfigHistory, view: GatewayView, *, now: float, patience: float) -> Decision:
+    """Decide what to do, and update the history.
 
-    ``patience`` is how long the gateway may take to load a config. Without a ``wanted`` one,
-    what is in place stays there.
+    ``wanted`` is the fingerprint of the wanted config; None keeps the config in place.
+    ``patience`` is how long the gateway may take to load a config.
     """
-    take = _look(ledger, sight, now=now, patience=patience)
-    accept = take is Take.TAKEN and ledger.accepted != ledger.live
-    if take is Take.TAKEN:
-        ledger.accepted = ledger.live
-        ledger.refused.pop(ledger.live, None)
-    newly_refused = take is Take.REFUSED and ledger.live not in ledger.refused
+    take = _look(history, view, now=now, patience=patience)
+    accept = take is GatewayState.TAKEN and history.accepted != history.live
+    if take is GatewayState.TAKEN:
+        history.accepted = history.live
+        history.refused.pop(history.live, None)
+    newly_refused = take is GatewayState.REFUSED and history.live not in history.refused
     if newly_refused:
-        ledger.refused[ledger.live] = now
-    if _is_no_good(ledger, take, now=now, patience=patience) and ledger.accepted:
-        ledger.held = ledger.live if take is Take.DOWN else ""
+        history.refused[history.live] = now
+    if _must_be_replaced(history, take, now=now, patience=patience) and history.accepted:
+        history.held = history.live if take is GatewayState.DOWN else ""
         return Decision(take, restore=True, newly_refused=newly_refused)
-    if take is not Take.DOWN or wanted is None or wanted.mark != ledger.held:
-        ledger.held = ""
-    if wanted is None or wanted.mark in (ledger.live, ledger.held):
+    if take is not GatewayState.DOWN or wanted is None or wanted != history.held:
+        history.held = ""
+    if wanted is None or wanted in (history.live, history.held):
         return Decision(take, accept=accept, newly_refused=newly_refused)
-    if now - ledger.refused.get(wanted.mark, -TRY_AGAIN) < TRY_AGAIN:
-        return Decision(Take.REFUSED, accept=accept, newly_refused=newly_refused)
-    ledger.refused.pop(wanted.mark, None)
+    if now - history.refused.get(wanted, -TRY_AGAIN) < TRY_AGAIN:
+        return Decision(GatewayState.REFUSED, accept=accept, newly_refused=newly_refused)
+    history.refused.pop(wanted, None)
     return Decision(take, accept=accept, write=True, newly_refused=newly_refused)
 
 
-def _look(ledger: Ledger, sight: Sight, *, now: float, patience: float) -> Take:
-    match sight:
+def _look(history: ConfigHistory, view: GatewayView, *, now: float, patience: float) -> GatewayState:
+    match view:
         case NotWatched():
-            return Take.NOT_WATCHED
-        case Down():
-            return Take.DOWN
-        case Running() if sight.runs(ledger.live):
-            return Take.TAKEN
+            return GatewayState.NOT_WATCHED
+        case GatewayDown():
+            return GatewayState.DOWN
+        case GatewayRunning() if view.runs(history.live):
+            return GatewayState.TAKEN
         case _:
-            return Take.REFUSED if ledger.live and now - ledger.since >= patience else Take.WAITING
+            return GatewayState.REFUSED if history.live and now - history.since >= patience else GatewayState.WAITING
 
 
-def _is_no_good(ledger: Ledger, take: Take, *, now: float, patience: float) -> bool:
-    """Whether the config in place is one that the gateway will not run, or has gone silent with."""
-    silent = take is Take.DOWN and bool(ledger.live) and now - ledger.since >= patience
-    return (take is Take.REFUSED or silent) and ledger.live != ledger.accepted
+def _must_be_replaced(history: ConfigHistory, take: GatewayState, *, now: float, patience: float) -> bool:
+    """Whether the gateway refuses the config in place, or stopped answering with it."""
+    silent = take is GatewayState.DOWN and bool(history.live) and now - history.since >= patience
+    return (take is GatewayState.REFUSED or silent) and history.live != history.accepted

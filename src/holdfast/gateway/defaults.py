@@ -1,6 +1,6 @@
-"""The values that every render shares: this command, the Helm chart and the compose files.
+"""Default values that this command, the Helm chart and the compose files share.
 
-The chart and the compose files cannot import Python; a test compares theirs with these.
+The chart and the compose files cannot import Python. A test compares their values with these.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ __all__ = [
 ]
 
 EXT_AUTH_TIMEOUT = "10s"
-"""How long the gateway waits for a verdict. The gateway's own default, 200 ms, is shorter than a cold
-authorization path takes; ten seconds is longer than any healthy one, and shorter than a load's attempt."""
+"""How long the gateway waits for the authorization service. The default of the gateway, 200 ms, is too short for a
+cold start of that service. Ten seconds is longer than a healthy answer, and shorter than one attempt of a load."""
 
 OUTAGE_STATUS = 503
-"""What a client gets when there is no verdict: a status that no policy decision has."""
+"""The status for clients when the authorization service does not answer. No policy decision uses it."""
 
 EXT_AUTH_PORT = 9100
 
 BODY_BYTES = 8192
-"""How much of a request's body the authorization service is shown: enough for a method and a tool's name."""
+"""How many bytes of a request's body the authorization service gets: enough for the method and the tool name."""
 
 GATEWAY_VERSION = "1.4.1"
 """The gateway that the chart and the compose files run."""
@@ -40,13 +40,13 @@ LISTEN_PORT = 8080
 LISTENER_NAME = "mcp"
 
 PATH_PREFIX = "/mcp"
-"""A server's route is this and its id."""
+"""The path of a server's route is this prefix and its id."""
 
 CHECK_ROUTE, CHECK_PATH = "holdfast-check", "/holdfast/check"
-"""A route with no server behind it: whoever asks there learns what authorization says of them, and nothing else."""
+"""A route without a server. A request to it shows only whether the caller is authorized."""
 
 ADMIN_ADDRESS = "127.0.0.1:15000"
-"""Loopback alone: whoever reaches the admin address can stop the gateway."""
+"""Only loopback, because the admin address can stop the gateway."""
 
 HEALTH_ADDRESS = "127.0.0.1:9180"
-"""Where the bridge tells how it is."""
+"""Where the bridge serves its health."""

@@ -1,6 +1,6 @@
-"""How the bridge is, told truly: for people and programs as JSON, for Prometheus as text.
+"""The health of the bridge, as JSON and as Prometheus text.
 
-Nothing is healthy by default: a part that has not yet succeeded says so.
+Nothing is healthy by default: each part must succeed once first.
 """
 
 from __future__ import annotations
@@ -10,40 +10,40 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
-from holdfast.gateway.decide import Take
+from holdfast.gateway.decide import GatewayState
 
-__all__ = ["Health", "Role", "Status"]
+__all__ = ["BridgeHealth", "Role", "Status"]
 
 Role: TypeAlias = Literal["starting", "active", "standby"]
 
 Status: TypeAlias = Literal["ok", "applying", "degraded", "standby", "starting"]
 
-_FINE = (Take.TAKEN, Take.NOT_WATCHED)
+_GOOD = (GatewayState.TAKEN, GatewayState.NOT_WATCHED)
 
 
 @dataclass
-class Health:
-    """What the bridge last saw. Times are seconds since 1970; 0 for never."""
+class BridgeHealth:
+    """The last observations of the bridge. Times are seconds since 1970; 0 is never."""
 
     source: str = ""
     gateway_version: str = ""
     role: Role = "starting"
-    """``active`` is the one bridge that writes."""
+    """Only the ``active`` bridge writes."""
     source_error: str = ""
     source_success: float = 0.0
     config_error: str = ""
-    """Why the config that is wanted is not in place."""
+    """Why the wanted config is not in place."""
     config_success: float = 0.0
-    """When the config that is wanted was last seen to be in place."""
+    """When the wanted config was last in place."""
     written: float = 0.0
     mark: str = ""
     routes: int = 0
     left_out: Mapping[str, str] = field(default_factory=dict)
     shadowed: tuple[str, ...] = ()
-    take: Take = Take.NOT_WATCHED
+    take: GatewayState = GatewayState.NOT_WATCHED
     gateway_error: str = ""
     gateway_success: float = 0.0
-    """When the gateway was last seen to run the config in place."""
+    """When the gateway last ran the config in place."""
     writes: int = 0
     write_failures: int = 0
     source_failures: int = 0
@@ -52,24 +52,24 @@ class Health:
 
     @property
     def status(self) -> Status:
-        """One word for it all."""
+        """The overall status."""
         if self.role != "active":
             return self.role
-        if self.source_error or self.config_error or self.take in (Take.REFUSED, Take.DOWN):
+        if self.source_error or self.config_error or self.take in (GatewayState.REFUSED, GatewayState.DOWN):
             return "degraded"
         if not self.source_success or not self.config_success:
             return "starting"
-        if self.take is Take.WAITING:
+        if self.take is GatewayState.WAITING:
             return "applying" if self.gateway_success else "starting"
         return "ok"
 
     @property
     def healthy(self) -> bool:
-        """Whether all is as it should be; a bridge that stands by is."""
+        """Whether everything works. A bridge on standby is healthy."""
         return self.status in ("ok", "applying", "standby")
 
     def as_json(self) -> dict[str, Any]:
-        """The whole truth."""
+        """The full state."""
         return {
             "status": self.status,
             "role": self.role,
@@ -98,28 +98,38 @@ class Health:
         }
 
     def as_metrics(self) -> str:
-        """The same for Prometheus."""
+        """The state as Prometheus text."""
         return "".join(
             f"# HELP {_PREFIX}{name} {words}\n# TYPE {_PREFIX}{name} {kind}\n{_PREFIX}{name} {value}\n"
             for name, kind, value, words in self._metrics()
         )
 
     def _metrics(self) -> Iterator[tuple[str, str, float, str]]:
-        yield "healthy", "gauge", int(self.healthy), "Whether everything is as it should be."
-        yield "active", "gauge", int(self.role == "active"), "Whether this bridge writes; 0 is standing by."
-        yield "source_up", "gauge", int(not self.source_error and bool(self.source_success)), "Targets were read."
-        yield "source_last_success_seconds", "gauge", self.source_success, "When targets were last read."
-        yield "source_failures_total", "counter", self.source_failures, "Polls that gave no targets."
-        yield "targets_left_out", "gauge", len(self.left_out), "Servers that cannot be routed to."
-        yield "routes", "gauge", self.routes, "Routes in the config, your own among them."
-        yield "config_current", "gauge", int(not self.config_error and bool(self.config_success)), "Config is in place."
-        yield "config_last_success_seconds", "gauge", self.config_success, "When it was last seen in place."
-        yield "config_writes_total", "counter", self.writes, "Times that the config was replaced."
-        yield "config_write_failures_total", "counter", self.write_failures, "Times that it could not be."
-        yield "gateway_taken", "gauge", int(self.take in _FINE), "The gateway runs the config, or is not watched."
-        yield "gateway_last_success_seconds", "gauge", self.gateway_success, "When it was last seen to run it."
-        yield "gateway_refusals_total", "counter", self.refusals, "Configs that the gateway would not run."
-        yield "gateway_restores_total", "counter", self.restores, "Times that the last good config was put back."
+        yield "healthy", "gauge", int(self.healthy), "Whether everything works."
+        yield "active", "gauge", int(self.role == "active"), "Whether this bridge writes; 0 is standby."
+        yield (
+            "source_up",
+            "gauge",
+            int(not self.source_error and bool(self.source_success)),
+            "The last poll succeeded.",
+        )
+        yield "source_last_success_seconds", "gauge", self.source_success, "When the targets were last read."
+        yield "source_failures_total", "counter", self.source_failures, "Polls that failed."
+        yield "targets_left_out", "gauge", len(self.left_out), "Servers without a route."
+        yield "routes", "gauge", self.routes, "Routes in the config, with those of the bootstrap."
+        yield (
+            "config_current",
+            "gauge",
+            int(not self.config_error and bool(self.config_success)),
+            "It is in place.",
+        )
+        yield "config_last_success_seconds", "gauge", self.config_success, "When the wanted config was last in place."
+        yield "config_writes_total", "counter", self.writes, "Writes of the config."
+        yield "config_write_failures_total", "counter", self.write_failures, "Failed writes of the config."
+        yield "gateway_taken", "gauge", int(self.take in _GOOD), "The gateway runs the config, or is not watched."
+        yield "gateway_last_success_seconds", "gauge", self.gateway_success, "When the gateway last ran the config."
+        yield "gateway_refusals_total", "counter", self.refusals, "Configs that the gateway refused."
+        yield "gateway_restores_total", "counter", self.restores, "Restores of the last good config."
 
 
 _PREFIX = "holdfast_gateway_bridge_"

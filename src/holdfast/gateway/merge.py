@@ -1,8 +1,8 @@
-"""The bootstrap config and the targets become the config that the gateway gets.
+"""Merges the bootstrap config and the targets into the config of the gateway.
 
-Everything in the bootstrap is kept. Where one of its routes has a target's name or path, it wins,
-and the target is said to be shadowed. The config carries its own fingerprint, as the name of a
-backend that nothing refers to: the gateway shows it at its admin address once it runs the config.
+The bootstrap is kept unchanged. If one of its routes has the name or path of a target, the route wins, and the
+target is shadowed. The config carries its fingerprint as the name of an unused backend. The gateway shows that name
+at its admin address once it runs the config.
 """
 
 from __future__ import annotations
@@ -26,48 +26,48 @@ from holdfast.gateway.versions import Release
 __all__ = ["MARK", "Rendered", "Rules", "merge", "read_bootstrap"]
 
 MARK = "holdfast-config-"
-"""What a fingerprint begins with."""
+"""The prefix of a fingerprint."""
 
 LARGEST = 4 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """How targets become routes, and what the result has to satisfy."""
+    """How targets become routes, and how the result is checked."""
 
     release: Release
     ext_auth: ExtAuth | None = None
     listener: str = ""
-    """The listener that gets the routes; the first that speaks HTTP where no name is given."""
+    """The listener that gets the routes; the first HTTP listener if empty."""
     schema: Schema | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rendered:
-    """A config that was checked and may be written."""
+    """A checked config."""
 
     text: str = field(repr=False)
     mark: str
     routes: int
     shadowed: tuple[str, ...] = ()
-    """Targets whose name or path a route of the bootstrap has."""
+    """Targets whose name or path is used by a route of the bootstrap."""
 
     @property
     def data(self) -> bytes:
-        """What stands in the file."""
+        """The content of the file."""
         return self.text.encode()
 
 
 def read_bootstrap(file: Path) -> Document:
-    """The document in a YAML file, or a ``ConfigError`` that says why there is none."""
+    """The document in a YAML file, or a ``ConfigError`` with the reason."""
     try:
         with file.open("rb") as stream:
             text = stream.read(LARGEST + 1)
         if len(text) > LARGEST:
-            raise ConfigError([Problem(message="the bootstrap config is far too large", file=file)])
+            raise ConfigError([Problem(message=f"the bootstrap config is larger than {LARGEST >> 20} MiB", file=file)])
         document = yaml.safe_load(text)
     except OSError as exc:
-        message = f"the bootstrap config cannot be read: {exc.strerror or type(exc).__name__}"
+        message = f"cannot read the bootstrap config: {exc.strerror or type(exc).__name__}"
         raise ConfigError([Problem(message=message, file=file)]) from exc
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
         raise ConfigError([_not_yaml(file, exc)]) from exc
@@ -77,7 +77,7 @@ def read_bootstrap(file: Path) -> Document:
 
 
 def merge(bootstrap: Mapping[str, Any], targets: Sequence[Target], rules: Rules, *, source: Path | None) -> Rendered:
-    """The bootstrap with a route for each target, checked; ``ConfigError`` if it may not be written."""
+    """The bootstrap with a route for each target, checked; ``ConfigError`` if it is not valid."""
     document: Document = copy.deepcopy(dict(bootstrap))
     shadowed = _add_routes(document, targets, rules, source) if targets else ()
     complete(document, rules.release.family, rules.ext_auth.timeout if rules.ext_auth else EXT_AUTH_TIMEOUT)
@@ -89,7 +89,7 @@ def merge(bootstrap: Mapping[str, Any], targets: Sequence[Target], rules: Rules,
 
 
 def _add_routes(document: Document, targets: Sequence[Target], rules: Rules, source: Path | None) -> tuple[str, ...]:
-    """Add a route for each target; the ids of those whose name or path is taken."""
+    """Add a route for each target. Returns the ids of the shadowed targets."""
     _same_protection(document, rules, source)
     routes = _routes_of(_listener(document, rules.listener, source))
     names, paths = _taken(routes)
@@ -100,10 +100,10 @@ def _add_routes(document: Document, targets: Sequence[Target], rules: Rules, sou
 
 
 def _same_protection(document: Document, rules: Rules, source: Path | None) -> None:
-    """Routes of ours stand beside authorized ones: without a service to ask they would be a way round it."""
+    """Refuse routes without authorization beside routes with it: they would bypass the authorization."""
     if rules.ext_auth is None and any(blocks(document)):
-        message = "the bootstrap config asks for authorization, and the targets' routes would go without"
-        hint = "give the bridge the service to ask: --ext-auth-host HOST:PORT"
+        message = "the bootstrap config uses authorization, and the routes of the targets have none"
+        hint = "name the authorization service: --ext-auth-host HOST:PORT"
         raise ConfigError([Problem(message=message, hint=hint, file=source)])
 
 
@@ -130,7 +130,7 @@ def _routes_of(listener: Document) -> list[Any]:
 
 
 def _taken(routes: Sequence[Any]) -> tuple[set[object], set[str]]:
-    """The names and paths of routes that are there already."""
+    """The names and paths of existing routes."""
     there = list(_dicts(routes))
     return {one.get("name") for one in there}, {path for one in there for path in _paths(one)}
 

@@ -1,6 +1,6 @@
-"""What is wanted of the gateway: one listener, a route per server, authorization before each.
+"""The model of a gateway config: one listener, one route for each server, authorization in front.
 
-There is no field for failing open: an outage of the authorization service is always a refusal.
+There is no field to fail open: during an outage of the authorization service, requests are refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["ExtAuth", "Gateway", "Jwt", "Protocol", "Target", "check_address", "
 Protocol: TypeAlias = Literal["grpc", "http"]
 
 PLAIN_DENIAL = 403
-"""The one refusal that looks like a policy's: selectable, and ambiguous."""
+"""The status that looks like a decision of a policy. It can be chosen, and is ambiguous."""
 
 LONGEST_BODY = 1 << 30
 
@@ -37,16 +37,16 @@ _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\]
 
 @dataclass(frozen=True, kw_only=True)
 class ExtAuth:
-    """The service that the gateway asks before each request, and what happens without its answer."""
+    """The authorization service, and what the gateway does without its answer."""
 
     host: str
     """``host:port``."""
     timeout: str = EXT_AUTH_TIMEOUT
     outage_status: int = OUTAGE_STATUS
-    """What the client gets where there is no verdict: 500 to 599, or 403 for the gateway's plain refusal."""
+    """The status for clients without a decision: 500 to 599, or 403 for the plain refusal of the gateway."""
     protocol: Protocol = "grpc"
     body_bytes: int = BODY_BYTES
-    """How much of the body the service is shown; 0 for none."""
+    """How many bytes of the body the service gets; 0 for none."""
 
     def __post_init__(self) -> None:
         check_address(self.host, option="--ext-auth-host")
@@ -54,22 +54,21 @@ class ExtAuth:
         if self.outage_status != PLAIN_DENIAL and not 500 <= self.outage_status <= 599:
             raise UsageError(
                 f"the outage status cannot be {self.outage_status}",
-                hint="an outage is answered with 500 to 599, or with 403 to look like a denial; there is no way to let"
-                " requests through",
+                hint="use 500 to 599, or 403 to look like a denial; an outage never lets requests through",
             )
         if self.protocol not in get_args(Protocol):
             raise UsageError(f"the authorization protocol is grpc or http, not {self.protocol}")
         if not 0 <= self.body_bytes <= LONGEST_BODY:
-            raise UsageError(f"the authorization service cannot be shown {self.body_bytes} bytes of a body")
+            raise UsageError(f"the authorization service cannot get {self.body_bytes} bytes of a body")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Jwt:
-    """Whose tokens the gateway accepts; a request without a valid one is refused."""
+    """The tokens that the gateway accepts. A request without a valid one is refused."""
 
     issuer: str
     jwks: str
-    """The address of the issuer's keys, or the path of a file that the gateway can read."""
+    """The URL of the issuer's keys, or the path of a file that the gateway can read."""
     audiences: tuple[str, ...] = ()
 
 
@@ -86,20 +85,20 @@ class Gateway:
 
 
 def check_timeout(text: str) -> str:
-    """``text`` if the gateway takes it as a time to wait."""
+    """Return ``text`` if the gateway accepts it as a timeout."""
     if not _TIMEOUT.fullmatch(text):
         raise UsageError(
-            f"`{text}` is not a timeout that the gateway understands",
+            f"`{text}` is not a timeout that the gateway accepts",
             hint='write a whole number above 0 and a unit, as in "10s", "1500ms" or "1m"',
         )
     return text
 
 
 def check_address(text: str, *, option: str, lowest: int = 1) -> str:
-    """``text`` if it is ``host:port``; port 0, where it is allowed, is whichever is free."""
+    """Return ``text`` if it is ``host:port``. Port 0, where allowed, is a free port."""
     host, _, port = text.rpartition(":")
     if not _HOST.fullmatch(host) or not _PORT.fullmatch(port) or not lowest <= int(port) <= 65535:
-        raise UsageError(f"{option} is `{text}`, which is not host:port", hint="write it as in authz.internal:9100")
+        raise UsageError(f"{option} is `{text}`, which is not host:port", hint="for example authz.internal:9100")
     return text
 
 

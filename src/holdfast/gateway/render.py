@@ -1,7 +1,6 @@
-"""The model becomes AgentGateway's document, for one family of versions; and a document becomes YAML.
+"""Renders the model as the document of one family of AgentGateway versions, and a document as YAML.
 
-Every text in the YAML stands in quotes: a server named ``1e3`` or ``no`` stays a name, whichever
-edition of YAML the reader keeps to.
+Each string in the YAML is quoted, so that a server named ``1e3`` or ``no`` stays a string in each version of YAML.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 
 def render(gateway: Gateway, family: Family) -> Document:
-    """The whole configuration, as this family takes it."""
+    """The whole configuration for this family."""
     listener: Document = {"name": gateway.listener, "protocol": "HTTP"}
     if gateway.jwt is not None:
         listener["policies"] = {"jwtAuth": _jwt(gateway.jwt)}
@@ -39,7 +38,7 @@ def render(gateway: Gateway, family: Family) -> Document:
 
 
 def route(target: Target, ext_auth: ExtAuth | None, family: Family) -> Document:
-    """One server's route. One target a route: targets of one backend would rise and fall together."""
+    """The route of one server. Each route has one target, because the targets of a backend fail together."""
     made: Document = {
         "name": target.id,
         "matches": [{"path": {"pathPrefix": f"{PATH_PREFIX}/{quote(target.id, safe='')}"}}],
@@ -52,7 +51,7 @@ def route(target: Target, ext_auth: ExtAuth | None, family: Family) -> Document:
 
 
 def put(block: Document, path: tuple[str, ...], value: object) -> None:
-    """Set a value inside a block, making what lies on the way."""
+    """Set a value inside a block, and create the levels above it."""
     *way, last = path
     for step in way:
         if not isinstance(block.get(step), dict):
@@ -67,7 +66,7 @@ def to_yaml(document: Mapping[str, Any]) -> str:
 
 
 def _check_route(ext_auth: ExtAuth, family: Family) -> Document:
-    """Authorization comes before a direct response: 200 here is a verdict, and so is 403; the outage status is none."""
+    """Authorization runs before the direct response: 200 and 403 are decisions, the outage status is not."""
     return {
         "name": CHECK_ROUTE,
         "matches": [{"path": {"exact": CHECK_PATH}}],
@@ -96,7 +95,7 @@ def _ext_auth(wanted: ExtAuth, family: Family) -> Document:
 
 
 def _jwt(wanted: Jwt) -> Document:
-    # The gateway's own default lets requests without a token pass.
+    # The default of the gateway accepts requests without a token.
     made: Document = {"mode": "strict", "issuer": wanted.issuer}
     if wanted.audiences:
         made["audiences"] = list(wanted.audiences)
@@ -104,10 +103,10 @@ def _jwt(wanted: Jwt) -> Document:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Plain keys, quoted texts, and no aliases."""
+    """Writes plain keys, quoted strings, and no aliases."""
 
     def ignore_aliases(self, data: object) -> bool:
-        """Repeat a value rather than refer to it: a reader sees each route whole."""
+        """Repeat a value instead of an alias, so that each route is complete."""
         return True
 
 

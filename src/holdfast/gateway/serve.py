@@ -1,4 +1,4 @@
-"""The bridge's own endpoints: ``/healthz`` tells how it is, ``/livez`` that it runs, ``/metrics`` both in numbers."""
+"""The HTTP endpoints of the bridge: ``/healthz``, ``/livez`` and ``/metrics``."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from holdfast.gateway.health import Health
+    from holdfast.gateway.health import BridgeHealth
 
 __all__ = ["health_app", "serving"]
 
 STOPPING = 2
-"""Seconds that a reader of the metrics has to finish when the bridge ends."""
+"""Seconds that open requests have to finish when the bridge ends."""
 
 
-def health_app(health: Health) -> Starlette:
+def health_app(health: BridgeHealth) -> Starlette:
     """The endpoints, as an application."""
 
     async def healthz(_: Request) -> Response:
@@ -44,16 +44,16 @@ def health_app(health: Health) -> Starlette:
 
 @asynccontextmanager
 async def serving(app: Starlette, host: str, port: int) -> AsyncIterator[str]:
-    """Serve an application for as long as the block runs; yields its address."""
+    """Serve an application while the block runs; yields its address."""
     try:
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as exc:
-        hint = "choose another with --listen HOST:PORT"
+        hint = "use another address: --listen HOST:PORT"
         raise UsageError(f"cannot listen at {host}:{port}: {exc.strerror}", hint=hint) from exc
     config = uvicorn.Config(
         app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=STOPPING, ws="none"
     )
-    server = _Server(config)
+    server = _HealthServer(config)
     with listener:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, [listener])
@@ -63,8 +63,8 @@ async def serving(app: Starlette, host: str, port: int) -> AsyncIterator[str]:
                 server.should_exit = True
 
 
-class _Server(uvicorn.Server):
-    """Leaves the process's signals alone: the command itself knows how to end."""
+class _HealthServer(uvicorn.Server):
+    """A uvicorn server that ignores signals, because the command handles them."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

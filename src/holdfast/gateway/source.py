@@ -1,8 +1,7 @@
-"""Where the bridge's targets come from: an mcp.json on disk, one that an HTTP endpoint serves, or a running hub.
+"""Where the targets of the bridge come from: an mcp.json on disk or at an HTTP endpoint, or a running hub.
 
-A hub tells its registry at ``/api/targets``, by its control token; the others are one document. What came over
-HTTP is a stranger's: ``${env:…}`` in it is never expanded, so that nobody can have this process's environment written
-into a URL.
+A hub serves its registry at ``/api/targets``, with its control token. A document that came over HTTP is not
+trusted: ``${env:…}`` in it is never expanded, so that it cannot read the environment of this process.
 """
 
 from __future__ import annotations
@@ -25,25 +24,25 @@ from holdfast.core.redact import mask_url
 from holdfast.errors import ConfigError, ServerFailure
 from holdfast.wire.fetch import fetch
 
-__all__ = ["FileSource", "HttpSource", "Source", "SourceFailed"]
+__all__ = ["FileSource", "HttpSource", "SourceFailed", "TargetSource"]
 
 WITHIN = 10.0
-"""Seconds that an endpoint has; a poll that takes longer is one that failed."""
+"""Seconds for one poll of an endpoint."""
 
 
 class SourceFailed(Exception):
-    """The targets could not be read; those of the last time still hold. It never leaves the bridge."""
+    """The targets could not be read, and the last ones stay valid. Only the bridge sees this error."""
 
 
-class Source(Protocol):
-    """Something that knows the targets."""
+class TargetSource(Protocol):
+    """A source of targets."""
 
     @property
     def name(self) -> str:
-        """Where it is, fit to be shown."""
+        """Its location, without secrets."""
 
     async def read(self) -> Targets:
-        """The targets now; ``SourceFailed`` says why there are none."""
+        """The current targets; ``SourceFailed`` if they cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class FileSource:
         return str(self.file)
 
     async def read(self) -> Targets:
-        """Read the file anew."""
+        """Read the file."""
         try:
             text = await anyio.to_thread.run_sync(read_config, self.file)
             return _targets(text, parse_config(text, file=self.file))
@@ -72,12 +71,12 @@ class HttpSource:
 
     url: str = field(repr=False)
     token: Callable[[], str] | None = field(default=None, repr=False)
-    """Gives the bearer token, anew for each poll."""
+    """Returns the bearer token; called for each poll."""
     allow_plain_http: bool = False
 
     @property
     def name(self) -> str:
-        """Its address, without what is secret in it."""
+        """Its address, without secrets."""
         return mask_url(self.url)
 
     async def read(self) -> Targets:
@@ -87,27 +86,27 @@ class HttpSource:
             body = await fetch(self.url, headers=headers, allow_plain_http=self.allow_plain_http, within=WITHIN)
             return _registry(body) or _targets(body, parse_config(body, environ={}))
         except ServerFailure as exc:
-            raise SourceFailed(f"the endpoint gave no targets: {classify(exc.evidence).reason}") from exc
+            raise SourceFailed(f"the endpoint returned no targets: {classify(exc.evidence).reason}") from exc
         except ConfigError as exc:
-            # The parser's words may quote what came; a stranger's document is not repeated.
-            raise SourceFailed("what the endpoint answered is not an mcp.json") from exc
+            # The message of the parser may quote the document, which is not trusted.
+            raise SourceFailed("the answer of the endpoint is not an mcp.json") from exc
 
     def _headers(self) -> Mapping[str, str]:
         return {"authorization": f"Bearer {self.token()}"} if self.token is not None else {}
 
 
 def _registry(body: bytes) -> Targets | None:
-    """A hub's registry; None if it is something else."""
+    """The registry of a hub; None if the body is something else."""
     try:
-        told = TargetsView.model_validate_json(body)
+        registry = TargetsView.model_validate_json(body)
     except ValidationError:
         return None
-    found = tuple(Target(id=one.id, url=one.url, transport=one.transport) for one in told.targets)
-    return Targets(found=tuple(sorted(found, key=lambda one: one.id)), left_out=told.left_out)
+    found = tuple(Target(id=one.id, url=one.url, transport=one.transport) for one in registry.targets)
+    return Targets(found=tuple(sorted(found, key=lambda one: one.id)), left_out=registry.left_out)
 
 
 def _targets(text: bytes, config: Config) -> Targets:
-    """An empty object parses, and would withdraw every route: a list that is empty has to say so."""
+    """The targets of a config. An object without a server list is an error, because it would remove every route."""
     if not config.servers and not any(key in text for key in (b'"mcpServers"', b'"servers"')):
-        raise SourceFailed('there is no "mcpServers" in it; an empty list is written {"mcpServers": {}}')
+        raise SourceFailed('it has no "mcpServers"; an empty list is {"mcpServers": {}}')
     return targets_of(config)

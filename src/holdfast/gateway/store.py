@@ -1,6 +1,6 @@
-"""The file that the gateway reads: replaced whole or not at all, and by one bridge alone.
+"""The file that the gateway reads. It is replaced atomically, and only one bridge writes it.
 
-A write that fails, for want of space or for any other reason, leaves what stood there before.
+A write that fails, for example on a full disk, leaves the old content.
 """
 
 from __future__ import annotations
@@ -9,33 +9,33 @@ from pathlib import Path
 
 from holdfast.files import replace_file
 
-__all__ = ["Store"]
+__all__ = ["ConfigFile"]
 
 MODE = 0o640
-"""For a new file: a target's address may hold a secret. An existing file keeps the mode it has."""
+"""The mode of a new file, because the URL of a target may hold a secret. An existing file keeps its mode."""
 
 
-class Store:
-    """A config file, and beside it the last one that the gateway was seen to run."""
+class ConfigFile:
+    """A config file, and beside it the last config that the gateway ran."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self._accepted = file.with_name(f"{file.name}.accepted")
 
     def read(self) -> bytes | None:
-        """What the gateway would read now."""
+        """The current content; None if there is no file."""
         return _read(self.file)
 
     def write(self, data: bytes) -> None:
-        """Put a config in place; ``OSError`` if that failed, and then nothing has changed."""
+        """Replace the config. After an ``OSError`` nothing has changed."""
         replace_file(self.file, data, mode=MODE, keep_mode=True)
 
     def read_accepted(self) -> bytes | None:
-        """The last config that was seen to run, from an earlier life of the bridge too."""
+        """The last config that the gateway ran, also from an earlier run of the bridge."""
         return _read(self._accepted)
 
     def keep_accepted(self, data: bytes) -> None:
-        """Remember a config that runs; ``OSError`` if there is no room for it."""
+        """Save a config that the gateway runs; ``OSError`` if it cannot be written."""
         replace_file(self._accepted, data, mode=MODE, keep_mode=True)
 
 

@@ -1,7 +1,7 @@
-"""Which AgentGateway takes which form of configuration.
+"""The form of the configuration for each AgentGateway version.
 
-An unknown field makes the gateway refuse its whole configuration, so a form is never guessed:
-a version is of a known family, or newer than all of them, or refused.
+The gateway refuses a config with an unknown field, so the form is never guessed: a version belongs to a known
+family, is newer than all of them, or is refused.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\.\d{1,4})?(-[0-9A-Za-z.-]+)?(\
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Releases that take the same configuration."""
+    """Releases with the same form of configuration."""
 
     minors: tuple[Minor, ...]
-    """The releases, as far as they are known."""
+    """The known releases."""
     timeout: tuple[str, ...]
-    """Where, inside an ``extAuthz`` block, the timeout stands."""
+    """The path of the timeout inside an ``extAuthz`` block."""
 
     def __str__(self) -> str:
         first, last = (f"{major}.{minor}" for major, minor in (self.minors[0], self.minors[-1]))
@@ -45,33 +45,33 @@ FAMILIES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """A gateway version that somebody named, and how to render for it."""
+    """A gateway version, and how to render for it."""
 
     minor: Minor
     """The release whose form is used."""
     family: Family
     warning: str = ""
-    """What is uncertain about it."""
+    """A warning if the version is uncertain."""
 
 
 def family_of(version: str) -> Release:
-    """The family of a version such as ``1.4.1``, ``v1.4`` or ``0.12.0``; refused if there is none."""
+    """The release for a version such as ``1.4.1``, ``v1.4`` or ``0.12.0``; ``UsageError`` if it is unknown."""
     match = _VERSION.fullmatch(version.strip())
     if match is None:
-        raise UsageError(f"`{version}` is not an AgentGateway version", hint=f"write it as in 1.4.1; known: {_known()}")
+        raise UsageError(f"`{version}` is not an AgentGateway version", hint=f"for example 1.4.1; known: {_known()}")
     minor = (int(match.group(1)), int(match.group(2)))
     newest = FAMILIES[-1]
     if minor > newest.minors[-1]:
         latest = ".".join(map(str, newest.minors[-1]))
-        warning = f"AgentGateway {version} is newer than any that is known: rendered as for {latest}"
+        warning = f"AgentGateway {version} is newer than all known versions: rendered for {latest}"
         return Release(minor=newest.minors[-1], family=newest, warning=warning)
     for family in FAMILIES:
         if minor in family.minors:
-            early = f"AgentGateway {version} is a pre-release: rendered as for its release" if match.group(3) else ""
+            early = f"AgentGateway {version} is a pre-release: rendered for its release" if match.group(3) else ""
             return Release(minor=minor, family=family, warning=early)
     raise UsageError(
         f"AgentGateway {version} is not supported",
-        hint=f"known are {_known()}; others take other fields, and refuse those that they do not know",
+        hint=f"known: {_known()}; other versions use other fields, and refuse unknown ones",
     )
 
 

@@ -1,7 +1,7 @@
-"""Look at what the gateway has loaded, at its admin address.
+"""Reads the loaded config of the gateway from its admin address.
 
-``/config_dump`` is asked, which shows what runs. ``/config`` would not do: there, gateways show
-the file as it stands on disk, whether they took it or not.
+It reads ``/config_dump``, which shows the config that runs. ``/config`` shows the file on disk, also when the
+gateway did not load it.
 """
 
 from __future__ import annotations
@@ -10,40 +10,40 @@ from typing import Protocol
 
 from holdfast.core.classify import classify
 from holdfast.errors import ServerFailure
-from holdfast.gateway.decide import Down, NotWatched, Running, Sight
+from holdfast.gateway.decide import GatewayDown, GatewayRunning, GatewayView, NotWatched
 from holdfast.wire.fetch import fetch
 
-__all__ = ["Admin", "Unwatched", "Watch"]
+__all__ = ["AdminAddressWatch", "GatewayWatch", "NoAdminAddress"]
 
 WITHIN = 5.0
 LARGEST = 64 << 20
-"""A dump names every route with all its policies, several times over."""
+"""A dump repeats each route with all its policies."""
 
 
-class Watch(Protocol):
-    """Something that can look at the gateway."""
+class GatewayWatch(Protocol):
+    """A way to see the state of the gateway."""
 
-    async def look(self) -> Sight:
-        """What the gateway shows now."""
+    async def look(self) -> GatewayView:
+        """The current state of the gateway."""
 
 
-class Admin:
-    """A gateway's admin address: ``http://127.0.0.1:15000``."""
+class AdminAddressWatch:
+    """The admin address of a gateway, such as ``http://127.0.0.1:15000``."""
 
     def __init__(self, address: str) -> None:
         self._url = f"{address.rstrip('/')}/config_dump"
 
-    async def look(self) -> Sight:
-        """Ask for everything that it has loaded."""
+    async def look(self) -> GatewayView:
+        """Read the loaded config."""
         try:
-            return Running(await fetch(self._url, within=WITHIN, largest=LARGEST))
+            return GatewayRunning(await fetch(self._url, within=WITHIN, largest=LARGEST))
         except ServerFailure as exc:
-            return Down(classify(exc.evidence).reason)
+            return GatewayDown(classify(exc.evidence).reason)
 
 
-class Unwatched:
-    """Stands where no admin address was given."""
+class NoAdminAddress:
+    """Used without an admin address."""
 
-    async def look(self) -> Sight:
-        """There is nothing to look at."""
+    async def look(self) -> GatewayView:
+        """Report that the gateway is not watched."""
         return NotWatched()

@@ -28,7 +28,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 http://{{ include "holdfast.name" . }}-hub.{{ .Release.Namespace }}.svc.cluster.local:{{ int .Values.hub.port }}
 {{- end }}
 
-{{/* Whether the bridge reads the hub's own registry; that needs a hub, and no other source beside it. */}}
+{{/* Whether the bridge reads the registry of the hub. That needs a hub, and no other source. */}}
 {{- define "holdfast.bridge.fromHub" -}}
 {{- if .Values.bridge.fromHub }}
 {{- if or (not .Values.hub.enabled) .Values.bridge.targetsUrl }}
@@ -40,11 +40,11 @@ http://{{ include "holdfast.name" . }}-hub.{{ .Release.Namespace }}.svc.cluster.
 {{- if eq .Values.global.agentgateway.mode "static" }}yes{{ end }}
 {{- end }}
 
-{{/* The gateway's version without its v; one whose form is not known is refused here, not by a gateway that cannot start. */}}
+{{/* The version without its v. An unknown version is refused here, because the gateway would not start. */}}
 {{- define "holdfast.gateway.version" -}}
 {{- $version := trimPrefix "v" .Values.global.agentgateway.version }}
 {{- if not (or (semverCompare "~0.12.0-0" $version) (semverCompare ">=1.0.0-0" $version)) }}
-{{- fail (printf "AgentGateway %s is not supported: known are 0.12 and 1.0 to 1.4" $version) }}
+{{- fail (printf "AgentGateway %s is not supported: known: 0.12, 1.0 to 1.4" $version) }}
 {{- end }}
 {{- $version }}
 {{- end }}
@@ -70,7 +70,7 @@ http://{{ include "holdfast.name" . }}-hub.{{ .Release.Namespace }}.svc.cluster.
 {{ .Values.global.agentgateway.extAuth.protocol | default "grpc" }}
 {{- end }}
 
-{{/* Checked here too: a schema can be skipped. */}}
+{{/* Checked here too, because helm can skip the schema. */}}
 {{- define "holdfast.extAuth.outageStatus" -}}
 {{- $status := int (.Values.global.agentgateway.extAuth.outageStatus | default 503) }}
 {{- if not (or (eq $status 403) (and (ge $status 500) (le $status 599))) }}
@@ -88,7 +88,7 @@ http://{{ include "holdfast.name" . }}-hub.{{ .Release.Namespace }}.svc.cluster.
 {{ include "holdfast.extAuth.service" . }}:{{ int .Values.global.agentgateway.extAuth.port }}
 {{- end }}
 
-{{/* The authorization block of one route. Whatever the values say, it fails closed. */}}
+{{/* The authorization block of one route. It fails closed with all values. */}}
 {{- define "holdfast.extAuth.block" -}}
 {{- $auth := .Values.global.agentgateway.extAuth }}
 extAuthz:
@@ -116,7 +116,7 @@ extAuthz:
   {{- end }}
 {{- end }}
 
-{{/* Routes of the user's own: they do not fail open, and what they ask waits as long as they say, in the gateway's form. */}}
+{{/* The user's own routes must not fail open, and must set the timeout in the form of this gateway version. */}}
 {{- define "holdfast.routes.check" -}}
 {{- $old := semverCompare "<1.0.0-0" (include "holdfast.gateway.version" .) }}
 {{- $form := $old | ternary "timeout" "policies.http.requestTimeout" }}
@@ -137,7 +137,7 @@ extAuthz:
 {{- end }}
 {{- end }}
 
-{{/* The same for the bridge, whose routes stand beside these. */}}
+{{/* The arguments of the bridge, with the same authorization for its routes. */}}
 {{- define "holdfast.bridge.args" -}}
 {{- $gateway := .Values.global.agentgateway }}
 - gateway
@@ -170,14 +170,14 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* A resource's name from a target's id: two ids never share one. */}}
+{{/* The resource name for the id of a target, unique for each id. */}}
 {{- define "holdfast.target.name" -}}
 {{- $clean := regexReplaceAll "[^a-z0-9-]+" (lower .) "-" | trunc 30 | trimSuffix "-" }}
 {{- eq $clean . | ternary $clean (printf "%s-%s" $clean (sha256sum . | trunc 6)) }}
 {{- end }}
 
-{{/* A group of alerts, made of deploy/prometheus/alerts.yaml: of this release's namespace alone, and as patient as
-     the values say. */}}
+{{/* A group of alerts from deploy/prometheus/alerts.yaml, for the namespace of this release, with `for` from the
+     values. */}}
 {{- define "holdfast.rules" -}}
 {{- $root := index . 0 -}}
 {{- $text := $root.Files.Get (printf "rules/%s.yaml" (index . 1)) -}}
