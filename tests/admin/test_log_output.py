@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from opentelemetry.trace import NonRecordingSpan, SpanContext, use_span
 
-from holdfast.admin.log_folding import MOST, WINDOW_SECONDS, Folds
+from holdfast.admin.log_folding import MOST_COUNTED, WINDOW_SECONDS, RepeatedLines
 from holdfast.admin.log_output import ConsoleLines, JsonLines, LogHandler
 from holdfast.core.lifecycle.table import State
 from holdfast.hub.loglines import write_to_log
@@ -210,18 +210,18 @@ def test_words_that_differ_are_another_line_though_they_are_no_text_yet(writing:
 
 
 @pytest.mark.parametrize("writing", [(ConsoleLines(), "holdfast.reload")], indirect=True)
-def test_whoever_saves_the_same_mistake_twice_is_told_twice(writing: Written) -> None:
+def test_a_mistake_that_is_saved_twice_is_reported_twice(writing: Written) -> None:
     for _ in range(2):
         writing.log.error("the configuration was changed and cannot be used")
     assert len(writing.lines) == 2
 
 
 def test_however_many_lines_differ_what_is_remembered_is_bounded() -> None:
-    folds: Folds[str] = Folds()
+    folds: RepeatedLines[str] = RepeatedLines()
     told = 0
-    for number in range(3 * MOST):
+    for number in range(3 * MOST_COUNTED):
         told += sum(1 for _ in folds.due(0.0))
         assert folds.is_new(number, "line", 0.0)
         assert not folds.is_new(number, "line", 0.0)
-    assert len(folds) <= MOST + 1
-    assert told + len(list(folds.rest())) == 3 * MOST
+    assert len(folds) <= MOST_COUNTED + 1
+    assert told + len(list(folds.rest())) == 3 * MOST_COUNTED

@@ -28,7 +28,7 @@ _ERRAND = 60.0
 
 @dataclass(frozen=True)
 class Program:
-    """A client on somebody's library, of one era."""
+    """A client on one library, of one era."""
 
     name: str
     era: ClientEra

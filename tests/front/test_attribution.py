@@ -141,7 +141,7 @@ async def test_a_modern_call_to_a_per_client_server_has_a_connection_for_itself(
         with anyio.fail_after(30):
             result = await client.call_tool("o__ask", {"kind": "elicit"})
         assert served.hub.private.all() == []
-    assert text_of(result).startswith("ada's blue\nHoldfast: nothing is kept between calls")
+    assert text_of(result).startswith("ada's blue\nHoldfast: these MCP servers have one connection per client")
 
 
 @pytest.mark.requirement("HUB-10")

@@ -1,4 +1,4 @@
-"""Whatever is sent to the HTTP face, it answers, it says nothing of its insides, and others are served as before."""
+"""The HTTP endpoint answers every input, reveals no internals, and keeps serving other clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 SEEDS = (1, 2, 10)
 REQUESTS = 1500
 SIDE_BY_SIDE = 4
-# All of a seed's requests; whatever is not sent by then is not sent.
+# The time for all requests of a seed; the rest is not sent.
 _SECONDS = 20.0
 # Streams that are opened stay open; a moment is enough to see that they did.
 _GLANCE = 3.0

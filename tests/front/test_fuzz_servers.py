@@ -1,4 +1,4 @@
-"""Whatever a server answers, its callers hear of it in time, and no other server's callers notice."""
+"""Any answer of a server reaches its callers in time, and other servers' callers notice nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
 
 # The hub's own patience with a call is two seconds here; a server that exits is started again.
 _PATIENCE = 30.0
-# Ways in which the answer itself is as it should be, whatever came with it.
+# Ways in which the answer itself is correct.
 ANSWERED = frozenset(
     {
         "properly",
