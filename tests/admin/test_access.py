@@ -210,7 +210,7 @@ async def test_metrics_need_a_token_where_callers_need_one() -> None:
 
 
 @pytest.mark.requirement("HUB-5", "SEC-2")
-async def test_the_page_is_served_to_everybody_and_holds_nothing() -> None:
+async def test_the_page_is_served_without_a_token_and_contains_no_data() -> None:
     async with steered({"secret-name": MISSING}, tokens=TokenPolicy(tokens={"caller": CALLER})) as hub:
         page = await hub.ask("/", token=None)
         assert page.status_code == 200

@@ -96,7 +96,7 @@ def test_a_json_line_has_the_fields_of_its_record(writing: Written) -> None:
 
 @both
 @pytest.mark.requirement("MSG-6")
-def test_no_line_of_anybody_shows_a_secret(writing: Written) -> None:
+def test_no_line_of_any_logger_shows_a_secret(writing: Written) -> None:
     writing.handler.know([SECRET])
     writing.log.warning("sent %s to https://me:%s@host/?token=abcdef123456", SECRET, SECRET)
     writing.log.warning("Authorization: Bearer abcdefghijklmnop")
@@ -167,7 +167,7 @@ def test_errors_that_come_again_are_one_line_and_a_count(writing: Written) -> No
 
 
 @console
-def test_a_count_is_written_before_whatever_comes_after_it(writing: Written) -> None:
+def test_a_count_is_written_before_the_next_line(writing: Written) -> None:
     for _ in range(3):
         writing.log.error("broken")
     writing.now += WINDOW_SECONDS + 1

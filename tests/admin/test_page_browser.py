@@ -59,7 +59,7 @@ async def test_an_operator_sees_what_is_wrong_with_the_demo_fleet_and_heals_it(t
         assert [one for one in await page.window.complaints() if "502" not in one] == []
 
 
-async def test_a_server_that_does_not_stay_up_needs_somebody_though_it_is_up_again(tmp_path: Path) -> None:
+async def test_a_flapping_server_needs_attention_though_it_is_up_again(tmp_path: Path) -> None:
     async with watching(tmp_path, "--demo") as page:
         await page.come_in()
         for _ in range(3):
@@ -201,7 +201,7 @@ async def test_it_is_used_by_the_keyboard_alone_and_keeps_the_focus(tmp_path: Pa
         await page.says("c", "a line of its own")
 
 
-async def test_nobody_is_kept_out_in_light_in_dark_and_on_a_phone(tmp_path: Path) -> None:
+async def test_the_page_is_accessible_in_light_in_dark_and_on_a_phone(tmp_path: Path) -> None:
     async with watching(tmp_path, "--demo") as page:
         await page.window.go(page.url)
         await page.window.until("document.body.dataset.view === 'sign-in'")

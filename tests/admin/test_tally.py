@@ -54,7 +54,7 @@ def _call(outcome: CallOutcome, reason: str = "") -> CallEnded:
 
 
 @pytest.mark.requirement("HUB-5", "BRK-3")
-def test_an_answer_is_no_error_whatever_it_says() -> None:
+def test_no_answer_counts_as_an_error() -> None:
     history = History(wall=lambda: 1.0)
     fine: tuple[CallOutcome, ...] = ("completed", "tool_error", "rpc_error", "denied", "cancelled")
     wrong: tuple[CallOutcome, ...] = ("failed", "timed_out", "refused")

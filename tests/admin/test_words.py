@@ -33,20 +33,20 @@ def health(state: State, **more: Any) -> Health:
 
 
 @pytest.mark.requirement("HUB-5")
-def test_a_server_that_is_up_needs_nobody() -> None:
+def test_a_server_that_is_up_needs_no_action() -> None:
     assert text_for(health(State.CONNECTED), Facts(tools=3)) == ("Connected; 3 tools.", "", "")
     assert text_for(health(State.CONNECTED), Facts(tools=1)).summary == "Connected; 1 tool."
 
 
 @pytest.mark.requirement("HUB-5")
-def test_held_tools_ask_for_somebody() -> None:
+def test_held_tools_ask_for_an_approval() -> None:
     words = text_for(health(State.CONNECTED), Facts(tools=3, held=2))
     assert "2 of them are held" in words.summary
     assert words.command == "holdfast approve x"
 
 
 @pytest.mark.requirement("HUB-5", "MSG-1", "MSG-5")
-def test_what_is_retried_asks_nothing_of_anybody() -> None:
+def test_a_retried_server_needs_no_action() -> None:
     coming = health(State.RECONNECTING, reason="it is not ready", attempts=2, retry_in=3.6)
     words = text_for(coming, Facts(attempts_allowed=5))
     assert words.summary == (
@@ -71,7 +71,7 @@ def test_a_failure_comes_with_its_cure_and_a_closer_look() -> None:
     failed = health(State.PERMANENTLY_FAILED, reason="the command `y` was not found", retry_in=250.0)
     words = text_for(failed, Facts(hint="install it"))
     assert words.summary.startswith("MCP server 'x' is unavailable: the command `y` was not found. Tools from")
-    assert words.summary.endswith("The hub looks at it again by itself.")
+    assert words.summary.endswith("The hub tries it again by itself.")
     assert (words.action, words.command) == ("Install it.", "holdfast doctor x")
 
 
@@ -82,7 +82,7 @@ def test_an_open_breaker_says_that_calls_are_refused() -> None:
     coming = health(State.RECONNECTING, breaker=BreakerState.OPEN, breaker_retry_in=9.0)
     assert "Calls to it are refused for now." in text_for(coming, Facts()).summary
     trying = health(State.CONNECTED, breaker=BreakerState.HALF_OPEN)
-    assert "refused but for one that tries it" in text_for(trying, Facts()).summary
+    assert "refused except one test call" in text_for(trying, Facts()).summary
 
 
 @pytest.mark.requirement("HUB-5")
@@ -94,7 +94,7 @@ def test_words_do_not_age_while_time_runs(state: State) -> None:
 
 
 @pytest.mark.requirement("HUB-5")
-def test_a_command_can_be_pasted_whatever_the_server_is_called() -> None:
+def test_a_command_can_be_pasted_for_any_server_name() -> None:
     words = text_for(health(State.DISABLED, server="two words; rm -rf /"), Facts())
     assert words.command == "holdfast enable 'two words; rm -rf /'"
 

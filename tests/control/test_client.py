@@ -32,7 +32,7 @@ async def refusal(url: str) -> NoHub:
 
 
 @pytest.mark.requirement("HUB-5")
-async def test_where_nobody_listens_there_is_no_hub() -> None:
+async def test_without_a_listener_there_is_no_hub() -> None:
     with closed_port() as port:
         url = f"http://127.0.0.1:{port}"
         error = await refusal(url)

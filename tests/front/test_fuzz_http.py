@@ -54,7 +54,7 @@ async def test_no_request_brings_the_hub_down_or_its_insides_out(seed: int, tmp_
 
 
 @pytest.mark.requirement("SEC-4")
-async def test_body_over_the_bound_is_refused_and_nobody_else_notices(tmp_path: Path) -> None:
+async def test_body_over_the_bound_is_refused_and_no_other_client_notices(tmp_path: Path) -> None:
     async with hub_over_http({"child": fixture_over_stdio()}, folder=tmp_path) as hub:
         huge = b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"x":"' + b"x" * (64 << 20) + b'"}}'
         answer = await post(hub.all, huge, MCP_Protocol_Version="2025-11-25")
@@ -63,7 +63,7 @@ async def test_body_over_the_bound_is_refused_and_nobody_else_notices(tmp_path: 
 
 
 @pytest.mark.requirement("SEC-4")
-async def test_body_that_never_comes_holds_nobody_up(tmp_path: Path) -> None:
+async def test_body_that_never_comes_delays_no_other_client(tmp_path: Path) -> None:
     async with (
         hub_over_http({"child": fixture_over_stdio()}, folder=tmp_path) as hub,
         anyio.create_task_group() as tasks,

@@ -50,7 +50,7 @@ async def _hub(folder: Path) -> AsyncIterator[ServedHub]:
 
 
 @pytest.mark.requirement("SEC-4", "LIFE-14")
-async def test_callers_hear_in_time_whatever_a_server_answers_and_other_servers_go_on(tmp_path: Path) -> None:
+async def test_callers_get_an_answer_in_time_for_any_answer_of_a_server_and_other_servers_go_on(tmp_path: Path) -> None:
     heard: dict[str, str] = {}
     async with (
         _hub(tmp_path) as hub,

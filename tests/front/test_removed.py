@@ -43,7 +43,7 @@ async def test_a_call_under_way_to_a_server_that_is_removed_is_answered_and_then
     assert gone.status_code == 404
 
 
-async def test_whoever_only_listens_to_a_server_that_is_removed_sees_the_stream_end(ada: Person) -> None:
+async def test_a_listener_of_a_removed_server_sees_the_stream_end(ada: Person) -> None:
     async with (
         running() as origin,
         front({"o": {"url": origin.url}}) as served,

@@ -86,7 +86,7 @@ async def test_a_client_never_reads_on_in_another_clients_stream() -> None:
     assert _text(answer) == "mine"
 
 
-async def test_an_event_that_nobody_knows_ends_the_stream_at_once() -> None:
+async def test_an_unknown_event_ends_the_stream_at_once() -> None:
     async with _scene() as (_, served, http):
         session = Session(http, served.all)
         with anyio.fail_after(20):
@@ -146,7 +146,7 @@ async def test_a_message_larger_than_all_bounds_is_kept_until_the_next() -> None
     assert len(log._events) == 1
 
 
-async def test_whoever_reads_the_stream_of_notices_again_is_told_of_all_that_come_until_the_session_ends() -> None:
+async def test_a_resumed_notification_stream_gets_all_events_until_the_session_ends() -> None:
     readers: list[int] = []
     log = EventLog(ReplayBudget(), readers.append)
     notice = JSONRPCNotification(jsonrpc="2.0", method="notifications/tools/list_changed")

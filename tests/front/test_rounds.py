@@ -63,7 +63,7 @@ async def test_an_answer_that_is_left_out_is_asked_for_again(ada: Person) -> Non
 
 
 @pytest.mark.requirement("HUB-7")
-async def test_a_call_that_nobody_comes_back_to_is_given_up(ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_whose_client_does_not_return_is_cancelled(ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     async with (
         running("legacy") as origin,
         front({"o": {"url": origin.url}}) as served,

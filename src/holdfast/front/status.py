@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.core.catalog import Kind
+from holdfast.core.names import Kind
 from holdfast.front.words import IDENTITY
 from holdfast.hub.hub import Hub
 from holdfast.hub.warnings import failure_status

@@ -1,6 +1,6 @@
-"""The task that every client runs, and the report that it brings back.
+"""The scenario that every client runs, and the report that it brings back.
 
-A client is a small program on another library: it is given the server's URL and an era, does the task and
+A client is a small program on another library: it is given the server's URL and an era, runs the scenario and
 prints its report as one JSON object. The report is the same for every library and era, with and without the hub.
 """
 
