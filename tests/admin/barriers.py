@@ -1,4 +1,4 @@
-"""Whether anybody is kept out of the page: axe looks at it as a browser shows it."""
+"""Accessibility of the page: axe checks it in a browser."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A real browser for tests: Debian's Chromium, driven by its own driver, over the driver's plain HTTP.
 
-Nothing in here sleeps: whoever waits, waits inside the page for what is to be seen, and within a deadline.
+Nothing here sleeps: every wait runs inside the page, for something visible, within a deadline.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Browser:
         await self._post(f"/element/{element}/click", {})
 
     async def press(self, *keys: str, shift: bool = False) -> None:
-        """Keys, one after the other, to whatever has the focus."""
+        """Send keys to the element that has the focus."""
         actions = [{"type": kind, "value": KEYS.get(key, key)} for key in keys for kind in ("keyDown", "keyUp")]
         if shift:
             actions = [{"type": "keyDown", "value": _SHIFT}, *actions, {"type": "keyUp", "value": _SHIFT}]
@@ -155,7 +155,7 @@ class Browser:
 
 @asynccontextmanager
 async def browser(folder: Path) -> AsyncIterator[Browser]:
-    """A browser that knows nobody and remembers nothing, until the end of the block."""
+    """A browser with an empty profile, until the end of the block."""
     async with _driver(folder) as port, httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=90) as http:
         options = {"binary": _found("chromium"), "args": [*_FLAGS, f"--user-data-dir={folder / 'chromium'}"]}
         wanted = {

@@ -66,7 +66,7 @@ async def steered(
 
 
 class Follower:
-    """Whoever follows the event stream, and waits for something in it."""
+    """A follower of the event stream that waits for an event."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, Any]] = []

@@ -7,9 +7,9 @@ import pytest
 from starlette.requests import Request
 
 from holdfast.admin import sessions as limits
-from holdfast.admin.api import Refused, _check_origin
+from holdfast.admin.api import ApiRefused, _check_origin
 from holdfast.admin.operations import OPERATIONS
-from holdfast.admin.sessions import Sessions, TooManyGuesses
+from holdfast.admin.sessions import BrowserSessions, TooManyGuesses
 from holdfast.control.models import ApiError, Session
 from holdfast.errors import HubRefused
 from holdfast.front.guard import TokenPolicy
@@ -82,7 +82,7 @@ async def test_another_host_or_origin_is_refused_even_with_the_token() -> None:
 @pytest.mark.requirement("SEC-2", "HUB-5")
 @pytest.mark.parametrize("origin", [b"http://[", b"null", b""])
 def test_what_is_no_origin_is_refused_without_the_guard_in_front_too(origin: bytes) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ApiRefused) as refused:
         _check_origin(Request({"type": "http", "headers": [(b"origin", origin)]}))
     assert refused.value.status == 403
 
@@ -153,7 +153,7 @@ class Time:
 @pytest.mark.requirement("SEC-2")
 def test_codes_get_old_and_are_few() -> None:
     time = Time()
-    sessions = Sessions(TOKEN, clock=time)
+    sessions = BrowserSessions(TOKEN, clock=time)
     old = sessions.new_code()
     time.now += limits.CODE_SECONDS
     assert sessions.sign_in(old) is None
@@ -165,7 +165,7 @@ def test_codes_get_old_and_are_few() -> None:
 @pytest.mark.requirement("SEC-2")
 def test_a_minute_after_the_last_wrong_guess_a_code_works_again() -> None:
     time = Time()
-    sessions = Sessions(TOKEN, clock=time)
+    sessions = BrowserSessions(TOKEN, clock=time)
     code = sessions.new_code()
     for _ in range(limits.GUESSES):
         assert sessions.sign_in("wrong") is None
@@ -177,7 +177,7 @@ def test_a_minute_after_the_last_wrong_guess_a_code_works_again() -> None:
 
 @pytest.mark.requirement("SEC-2")
 def test_the_oldest_browser_is_signed_out_when_there_are_too_many() -> None:
-    sessions = Sessions(TOKEN, clock=Time())
+    sessions = BrowserSessions(TOKEN, clock=Time())
     tokens = [sessions.sign_in(sessions.new_code()) for _ in range(limits.MOST_SESSIONS + 1)]
     assert tokens[0] is not None
     assert sessions.access(tokens[0]) is None
@@ -210,7 +210,7 @@ async def test_metrics_need_a_token_where_callers_need_one() -> None:
 
 
 @pytest.mark.requirement("HUB-5", "SEC-2")
-async def test_the_page_is_served_to_everybody_and_holds_nothing() -> None:
+async def test_the_page_is_served_without_a_token_and_contains_no_data() -> None:
     async with steered({"secret-name": MISSING}, tokens=TokenPolicy(tokens={"caller": CALLER})) as hub:
         page = await hub.ask("/", token=None)
         assert page.status_code == 200

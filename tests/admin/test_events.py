@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from holdfast.admin import feed as feeds
-from holdfast.admin.feed import EVENTS, KEEP_ALIVE, Feed, _Follower, told
+from holdfast.admin.feed import EVENTS, KEEP_ALIVE, EventStream, _Follower, event_for
 from holdfast.admin.history import History
 from holdfast.admin.views import AT_ONCE, About, Views
 from holdfast.config.load import config_from_mapping
@@ -64,7 +64,7 @@ async def test_servers_that_come_and_go_are_told() -> None:
         assert await seen.until("gone") == {"server": "old"}
         await seen.until("server", lambda data: data["id"] == "new" and data["state"] == "permanently_failed")
         assert not [data for name, data in seen.events if name == "server" and data["id"] == "stays"]
-        assert hub.admin._history._pasts.keys() == {"stays", "new"}
+        assert hub.admin._history._servers.keys() == {"stays", "new"}
 
 
 @pytest.mark.requirement("OBS-1")
@@ -80,22 +80,22 @@ async def test_calls_are_told_as_a_picture(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.requirement("HUB-5")
 async def test_that_the_hub_drains_is_told_and_then_the_stream_ends() -> None:
     async with steered({"x": MISSING}) as hub:
-        told = []
+        event_for = []
         with anyio.fail_after(20):
             async for event in hub.control.events():
-                told.append((event.name, json.loads(event.data)["draining"]))
+                event_for.append((event.name, json.loads(event.data)["draining"]))
                 if event.name == "hello":
                     hub.admin.drains()
                     hub.admin.close()
-    assert told == [("hello", False), ("hub", True)]
+    assert event_for == [("hello", False), ("hub", True)]
 
 
 # Without a socket, by hand: what one reader gets.
 
 
-def _feed() -> Feed:
+def _events() -> EventStream:
     hub = Hub(config_from_mapping({"mcpServers": {}}))
-    return Feed(Views(hub, History(), About(endpoint="")), wall=lambda: 1.0)
+    return EventStream(Views(hub, History(), About(endpoint="")), wall=lambda: 1.0)
 
 
 def _retry(server: str = "x", attempt: int = 1) -> HubRecord:
@@ -111,11 +111,11 @@ def _names(frames: bytes) -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.requirement("OBS-1")
 async def test_a_reader_that_is_too_slow_is_told_how_much_it_missed() -> None:
-    feed = _feed()
+    feed = _events()
     frames = feed.follow()
     await anext(frames)
     for attempt in range(feeds.BACKLOG + 5):
-        feed.happened(_retry(attempt=attempt))
+        feed.handle(_retry(attempt=attempt))
     events = list(_names(await anext(frames)))
     assert events[0] == ("missed", {"count": 5})
     assert [data["attempt"] for name, data in events if name == "retry"] == list(range(5, feeds.BACKLOG + 5))
@@ -128,7 +128,7 @@ async def test_while_nothing_happens_a_stream_brings_a_sign_of_life_and_nothing_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(feeds, "KEEP_ALIVE_SECONDS", 0.01)
-    feed = _feed()
+    feed = _events()
     frames = feed.follow()
     await anext(frames)
     with anyio.fail_after(20):
@@ -138,11 +138,11 @@ async def test_while_nothing_happens_a_stream_brings_a_sign_of_life_and_nothing_
 
 @pytest.mark.requirement("OBS-1")
 async def test_numbers_of_events_only_grow() -> None:
-    feed = _feed()
+    feed = _events()
     frames = feed.follow()
     received = await anext(frames)
     for _ in range(3):
-        feed.happened(_retry())
+        feed.handle(_retry())
         received += await anext(frames)
     numbers = [int(line.removeprefix("id: ")) for line in received.decode().split("\n") if line.startswith("id: ")]
     assert numbers == sorted(set(numbers))
@@ -157,15 +157,15 @@ def test_every_record_that_is_told_has_a_name_of_its_own() -> None:
         BreakerChanged(server="x", change=ClosedAgain(at=0.0, refused=2, late=0)),
         CloseFailed(server="x", generation=1, error="e", at=0.0),
     ]
-    events = [told(record, 5.0) for record in records]
+    events = [event_for(record, 5.0) for record in records]
     assert [event[1] for event in events if event is not None] == ["transition", "retry", "breaker", "close_failed"]
     assert all(event is not None and event[2]["at"] == 5.0 for event in events)
     call = CallEnded(server="x", method="m", outcome="completed", waited=0.0, seconds=0.1, at=0.0)
-    assert told(call, 5.0) is None
+    assert event_for(call, 5.0) is None
 
 
 class Watched(set[Any]):
-    """Says when somebody was taken out."""
+    """Reports when a follower was removed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,9 +177,9 @@ class Watched(set[Any]):
 
 
 @pytest.mark.requirement("OBS-1")
-async def test_whoever_leaves_is_forgotten() -> None:
+async def test_a_follower_that_leaves_is_removed() -> None:
     async with steered({"x": MISSING}) as hub:
-        followers = hub.admin._feed._followers = Watched()
+        followers = hub.admin._events._followers = Watched()
         async with following(hub.control):
             assert len(followers) == 1
         with anyio.fail_after(20):

@@ -80,7 +80,7 @@ def put(cases: list[Any], base: str) -> None:
 
 
 @pytest.mark.requirement("HUB-5")
-async def test_whatever_is_asked_is_answered_as_the_document_says() -> None:
+async def test_every_request_is_answered_as_the_document_says() -> None:
     cases = made()
     assert len(cases) > 10 * EXAMPLES
     async with HttpServer({"a": "one"}) as up, steered({"up": up.definition}, refresh="off") as hub:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from opentelemetry.trace import NonRecordingSpan, SpanContext, use_span
 
-from holdfast.admin.log_folding import MOST, WINDOW_SECONDS, Folds
+from holdfast.admin.log_folding import MOST_COUNTED, WINDOW_SECONDS, RepeatedLines
 from holdfast.admin.log_output import ConsoleLines, JsonLines, LogHandler
 from holdfast.core.lifecycle.table import State
 from holdfast.hub.loglines import write_to_log
@@ -96,7 +96,7 @@ def test_a_json_line_has_the_fields_of_its_record(writing: Written) -> None:
 
 @both
 @pytest.mark.requirement("MSG-6")
-def test_no_line_of_anybody_shows_a_secret(writing: Written) -> None:
+def test_no_line_of_any_logger_shows_a_secret(writing: Written) -> None:
     writing.handler.know([SECRET])
     writing.log.warning("sent %s to https://me:%s@host/?token=abcdef123456", SECRET, SECRET)
     writing.log.warning("Authorization: Bearer abcdefghijklmnop")
@@ -167,7 +167,7 @@ def test_errors_that_come_again_are_one_line_and_a_count(writing: Written) -> No
 
 
 @console
-def test_a_count_is_written_before_whatever_comes_after_it(writing: Written) -> None:
+def test_a_count_is_written_before_the_next_line(writing: Written) -> None:
     for _ in range(3):
         writing.log.error("broken")
     writing.now += WINDOW_SECONDS + 1
@@ -210,18 +210,18 @@ def test_words_that_differ_are_another_line_though_they_are_no_text_yet(writing:
 
 
 @pytest.mark.parametrize("writing", [(ConsoleLines(), "holdfast.reload")], indirect=True)
-def test_whoever_saves_the_same_mistake_twice_is_told_twice(writing: Written) -> None:
+def test_a_mistake_that_is_saved_twice_is_reported_twice(writing: Written) -> None:
     for _ in range(2):
         writing.log.error("the configuration was changed and cannot be used")
     assert len(writing.lines) == 2
 
 
 def test_however_many_lines_differ_what_is_remembered_is_bounded() -> None:
-    folds: Folds[str] = Folds()
+    folds: RepeatedLines[str] = RepeatedLines()
     told = 0
-    for number in range(3 * MOST):
+    for number in range(3 * MOST_COUNTED):
         told += sum(1 for _ in folds.due(0.0))
         assert folds.is_new(number, "line", 0.0)
         assert not folds.is_new(number, "line", 0.0)
-    assert len(folds) <= MOST + 1
-    assert told + len(list(folds.rest())) == 3 * MOST
+    assert len(folds) <= MOST_COUNTED + 1
+    assert told + len(list(folds.rest())) == 3 * MOST_COUNTED

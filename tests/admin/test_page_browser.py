@@ -25,10 +25,10 @@ def a_browser() -> None:
 
 
 OFF: dict[str, Any] = {"url": "http://127.0.0.1:9/", "enabled": False}
-"""A server that is switched off, and so costs nothing."""
+"""A disabled server, which costs nothing."""
 
 REFUSED: dict[str, Any] = {"url": "http://127.0.0.1:9/"}
-"""One at whose address nobody listens."""
+"""A server whose address has no listener."""
 
 
 async def test_an_operator_sees_what_is_wrong_with_the_demo_fleet_and_heals_it(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ async def test_an_operator_sees_what_is_wrong_with_the_demo_fleet_and_heals_it(t
         await page.says("vault", "403: this caller may not open the vault", "credentials")
         await page.in_group("up", "notes")
         await page.window.keep_picture("demo-light")
-        await page.in_group("up", "weather")  # it warmed up by itself, and nobody asked for the page again
+        await page.in_group("up", "weather")  # it came up by itself, and the page was not reloaded
 
         page.demo.break_server("notes", "down")
         await page.in_group("coming", "notes")
@@ -59,7 +59,7 @@ async def test_an_operator_sees_what_is_wrong_with_the_demo_fleet_and_heals_it(t
         assert [one for one in await page.window.complaints() if "502" not in one] == []
 
 
-async def test_a_server_that_does_not_stay_up_needs_somebody_though_it_is_up_again(tmp_path: Path) -> None:
+async def test_a_flapping_server_needs_attention_though_it_is_up_again(tmp_path: Path) -> None:
     async with watching(tmp_path, "--demo") as page:
         await page.come_in()
         for _ in range(3):
@@ -127,7 +127,7 @@ async def test_it_says_that_it_is_out_of_touch_and_finds_back(tmp_path: Path) ->
         page.hub.send(signal.SIGKILL)
         await page.hub.ended()
         await page.window.until("document.querySelector('.banner[data-kind=lost]')?.innerText.includes('as it was at')")
-        await page.press("one", "Switch on")
+        await page.press("one", "Enable")
         await page.says("one", "The hub does not answer.")
         await page.window.keep_picture("out-of-touch")
         await no_barriers(page.window)
@@ -190,7 +190,7 @@ async def test_it_is_used_by_the_keyboard_alone_and_keeps_the_focus(tmp_path: Pa
         await page.in_group("rest", "c")
         await page.window.run("document.querySelector('[data-id=c] .opener').focus()")
         await page.window.press("Tab")
-        await page.window.until("document.activeElement.textContent === 'Switch on'")
+        await page.window.until("document.activeElement.textContent === 'Enable'")
         await page.window.press("Enter")
         await page.window.until("document.querySelector('[data-id=c]').dataset.group !== 'rest'")
         assert await page.window.run(focused) == "c"
@@ -201,7 +201,7 @@ async def test_it_is_used_by_the_keyboard_alone_and_keeps_the_focus(tmp_path: Pa
         await page.says("c", "a line of its own")
 
 
-async def test_nobody_is_kept_out_in_light_in_dark_and_on_a_phone(tmp_path: Path) -> None:
+async def test_the_page_is_accessible_in_light_in_dark_and_on_a_phone(tmp_path: Path) -> None:
     async with watching(tmp_path, "--demo") as page:
         await page.window.go(page.url)
         await page.window.until("document.body.dataset.view === 'sign-in'")

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.admin import lines as bounds
 from holdfast.admin.history import History
-from holdfast.admin.lines import Lines
+from holdfast.admin.lines import LogBuffer
 from holdfast.admin.tally import STEP_SECONDS, STEPS, Tally
 from holdfast.core.lifecycle.effects import Transition
 from holdfast.core.lifecycle.table import State
@@ -54,7 +54,7 @@ def _call(outcome: CallOutcome, reason: str = "") -> CallEnded:
 
 
 @pytest.mark.requirement("HUB-5", "BRK-3")
-def test_an_answer_is_no_error_whatever_it_says() -> None:
+def test_no_answer_counts_as_an_error() -> None:
     history = History(wall=lambda: 1.0)
     fine: tuple[CallOutcome, ...] = ("completed", "tool_error", "rpc_error", "denied", "cancelled")
     wrong: tuple[CallOutcome, ...] = ("failed", "timed_out", "refused")
@@ -92,20 +92,20 @@ def test_coming_back_counts_and_coming_up_does_not() -> None:
 
 @pytest.mark.requirement("SEC-4")
 def test_a_flood_of_lines_is_kept_within_bounds() -> None:
-    lines = Lines(wall=lambda: 1.0)
+    lines = LogBuffer(wall=lambda: 1.0)
     for number in range(5_000):
-        lines.heard("x", b"%d" % number, Redactor())
+        lines.add_stderr("x", b"%d" % number, Redactor())
     assert [line.text for line in lines.last("x", 2)] == ["4998", "4999"]
     assert len(lines.last("x", 100_000)) == bounds.MOST_LINES
     for _ in range(100):
-        lines.heard("x", b"y" * 8192, Redactor())
+        lines.add_stderr("x", b"y" * 8192, Redactor())
     kept = lines.last("x", 100_000)
     assert sum(len(line.text) for line in kept) <= bounds.MOST_BYTES
 
 
 @pytest.mark.requirement("MSG-6")
 def test_a_secret_that_was_learned_since_is_masked_too() -> None:
-    lines, redactor = Lines(wall=lambda: 1.0), Redactor(["one-secret"])
-    lines.heard("x", b"one-secret other-secret \x1b[31mred", redactor)
+    lines, redactor = LogBuffer(wall=lambda: 1.0), Redactor(["one-secret"])
+    lines.add_stderr("x", b"one-secret other-secret \x1b[31mred", redactor)
     redactor.learn("other-secret")
     assert [line.text for line in lines.last("x", 1)] == ["*** *** red"]

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from holdfast.admin.views import _login_command
-from holdfast.admin.words import STATUS, Facts, pasteable, words_for
+from holdfast.admin.words import Facts, pasteable, text_for
 from holdfast.core.breaker import BreakerState
 from holdfast.core.classify import classify
 from holdfast.core.evidence import HttpStatus, Login, LoginState
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
+from holdfast.hub.warnings import STATUS
 
 
 def health(state: State, **more: Any) -> Health:
@@ -32,25 +33,25 @@ def health(state: State, **more: Any) -> Health:
 
 
 @pytest.mark.requirement("HUB-5")
-def test_a_server_that_is_up_needs_nobody() -> None:
-    assert words_for(health(State.CONNECTED), Facts(tools=3)) == ("Connected; 3 tools.", "", "")
-    assert words_for(health(State.CONNECTED), Facts(tools=1)).summary == "Connected; 1 tool."
+def test_a_server_that_is_up_needs_no_action() -> None:
+    assert text_for(health(State.CONNECTED), Facts(tools=3)) == ("Connected; 3 tools.", "", "")
+    assert text_for(health(State.CONNECTED), Facts(tools=1)).summary == "Connected; 1 tool."
 
 
 @pytest.mark.requirement("HUB-5")
-def test_held_tools_ask_for_somebody() -> None:
-    words = words_for(health(State.CONNECTED), Facts(tools=3, held=2))
+def test_held_tools_ask_for_an_approval() -> None:
+    words = text_for(health(State.CONNECTED), Facts(tools=3, held=2))
     assert "2 of them are held" in words.summary
     assert words.command == "holdfast approve x"
 
 
 @pytest.mark.requirement("HUB-5", "MSG-1", "MSG-5")
-def test_what_is_retried_asks_nothing_of_anybody() -> None:
+def test_a_retried_server_needs_no_action() -> None:
     coming = health(State.RECONNECTING, reason="it is not ready", attempts=2, retry_in=3.6)
-    words = words_for(coming, Facts(attempts_allowed=5))
+    words = text_for(coming, Facts(attempts_allowed=5))
     assert words.summary == (
         "MCP server 'x' is starting up and not ready yet — it will be retried."
-        " The last try: it is not ready. Tried 2 of 5 times."
+        " The last attempt: it is not ready. Attempt 2 of 5."
     )
     assert (words.action, words.command) == ("", "")
 
@@ -58,8 +59,8 @@ def test_what_is_retried_asks_nothing_of_anybody() -> None:
 @pytest.mark.requirement("HUB-5", "MSG-3")
 def test_a_login_is_offered_only_where_it_helps() -> None:
     denied = health(State.DENIED, reason="its credentials were rejected (HTTP 401)")
-    assert words_for(denied, Facts(login="holdfast login x --scope s")).command == "holdfast login x --scope s"
-    words = words_for(denied, Facts(hint="replace the credentials in its `headers`"))
+    assert text_for(denied, Facts(login="holdfast login x --scope s")).command == "holdfast login x --scope s"
+    words = text_for(denied, Facts(hint="replace the credentials in its `headers`"))
     assert words.command == ""
     assert words.action == "Replace the credentials in its `headers`."
     assert "starting up" not in words.summary
@@ -68,20 +69,20 @@ def test_a_login_is_offered_only_where_it_helps() -> None:
 @pytest.mark.requirement("HUB-5", "MSG-2")
 def test_a_failure_comes_with_its_cure_and_a_closer_look() -> None:
     failed = health(State.PERMANENTLY_FAILED, reason="the command `y` was not found", retry_in=250.0)
-    words = words_for(failed, Facts(hint="install it"))
+    words = text_for(failed, Facts(hint="install it"))
     assert words.summary.startswith("MCP server 'x' is unavailable: the command `y` was not found. Tools from")
-    assert words.summary.endswith("The hub looks at it again by itself.")
+    assert words.summary.endswith("The hub tries it again by itself.")
     assert (words.action, words.command) == ("Install it.", "holdfast doctor x")
 
 
 @pytest.mark.requirement("HUB-5", "BRK-5")
 def test_an_open_breaker_says_that_calls_are_refused() -> None:
     shut = health(State.CONNECTED, breaker=BreakerState.OPEN, breaker_retry_in=41.7)
-    assert "refused for now" in words_for(shut, Facts()).summary
+    assert "refused for now" in text_for(shut, Facts()).summary
     coming = health(State.RECONNECTING, breaker=BreakerState.OPEN, breaker_retry_in=9.0)
-    assert "Calls to it are refused for now." in words_for(coming, Facts()).summary
+    assert "Calls to it are refused for now." in text_for(coming, Facts()).summary
     trying = health(State.CONNECTED, breaker=BreakerState.HALF_OPEN)
-    assert "refused but for one that tries it" in words_for(trying, Facts()).summary
+    assert "refused except one test call" in text_for(trying, Facts()).summary
 
 
 @pytest.mark.requirement("HUB-5")
@@ -89,12 +90,12 @@ def test_an_open_breaker_says_that_calls_are_refused() -> None:
 def test_words_do_not_age_while_time_runs(state: State) -> None:
     now = health(state, attempts=1, retry_in=8.0, breaker=BreakerState.OPEN, breaker_retry_in=9.0)
     later = health(state, attempts=1, retry_in=3.0, breaker=BreakerState.OPEN, breaker_retry_in=4.0)
-    assert words_for(now, Facts(attempts_allowed=5)) == words_for(later, Facts(attempts_allowed=5))
+    assert text_for(now, Facts(attempts_allowed=5)) == text_for(later, Facts(attempts_allowed=5))
 
 
 @pytest.mark.requirement("HUB-5")
-def test_a_command_can_be_pasted_whatever_the_server_is_called() -> None:
-    words = words_for(health(State.DISABLED, server="two words; rm -rf /"), Facts())
+def test_a_command_can_be_pasted_for_any_server_name() -> None:
+    words = text_for(health(State.DISABLED, server="two words; rm -rf /"), Facts())
     assert words.command == "holdfast enable 'two words; rm -rf /'"
 
 
@@ -116,8 +117,8 @@ def test_every_state_has_words_that_are_true_of_it(
     state: State, breaker: BreakerState, retry_in: float | None, attempts: int, facts: Facts
 ) -> None:
     one = health(state, breaker=breaker, retry_in=retry_in, attempts=attempts, breaker_retry_in=retry_in)
-    words = words_for(one, facts)
-    assert words == words_for(one, facts)
+    words = text_for(one, facts)
+    assert words == text_for(one, facts)
     assert words.summary.endswith(".")
     assert ("starting up" in words.summary) == (STATUS[state] == "transient")
     assert ("will not work" in words.summary) == (STATUS[state] == "permanent")

@@ -13,7 +13,7 @@ __all__ = ["differences"]
 _SHOWN = """[...document.querySelectorAll('[data-field]')].filter((node) => node.checkVisibility()).map((node) => [
   node.closest('.server')?.dataset.id ?? '', node.dataset.field, node.dataset.value])"""
 
-# A figure that stands in no field would be one that nobody can trace.
+# A figure outside a field cannot be traced.
 _STRAY = """(() => {
   const walker = document.createTreeWalker(document.getElementById('board'), NodeFilter.SHOW_TEXT);
   const found = [];
@@ -64,7 +64,7 @@ def _value(field: str, thing: Any) -> Any:
         thing = thing[int(step)] if isinstance(thing, list) else thing[step]
     if isinstance(thing, dict):
         return thing[last]
-    if last == "falls":
+    if last == "losses":
         return sum(step["old"] == "connected" for step in thing)
     known = [one for one in thing if one is not None]
     sums = {"sum": sum(known), "last": known[-1] if known else None, "most": max(known, default=None)}

@@ -109,7 +109,7 @@ async def watching(folder: Path, *arguments: str) -> AsyncIterator[Page]:
 
 
 def _no_other_host(sent: list[Sent], url: str) -> None:
-    """Nobody else was asked for anything, and no secret stood in an address."""
+    """The page asked no other host, and no URL contained a secret."""
     assert sent
     assert {urlsplit(one.url).netloc for one in sent} == {urlsplit(url).netloc}
     assert not [one.url for one in sent if "code=" in one.url or TOKEN in one.url]

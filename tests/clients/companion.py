@@ -1,4 +1,4 @@
-"""A client inside the test, of either era, with a user and a model of its own, that notes whatever reaches it."""
+"""A client inside the test, of either era, with a user and a model, that records what reaches it."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def companion(
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until the callbacks have run: the SDK makes each a task that nobody can wait for."""
+    """Wait until the callbacks have run: the SDK runs each in a task that cannot be awaited."""
     with anyio.fail_after(_PATIENCE):
         while not condition():  # noqa: ASYNC110 - there is no event to wait for
             await anyio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""The errand on FastMCP's client: ``python -m tests.clients.fastmcp_client URL legacy|modern``."""
+"""The scenario on FastMCP's client: ``python -m tests.clients.fastmcp_client URL legacy|modern``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import mcp_types as types
 from fastmcp import Client
 from fastmcp.exceptions import ToolError
 
-from tests.clients.errand import ANSWERS, MODEL_SAYS, STEPS
+from tests.clients.scenario import ANSWERS, MODEL_SAYS, STEPS
 
 _MODES = {"legacy": "legacy", "modern": "2026-07-28"}
 
 
 async def main(url: str, era: str) -> None:
-    """Do the errand and print the report."""
+    """Run the scenario and print the report."""
     mode: Any = _MODES[era]
     async with Client(url, mode=mode, elicitation_handler=_elicited, sampling_handler=_sampled) as client:
         report = {**await _lists(client), **await _uses(client), "cancelled": await _cancel(client)}

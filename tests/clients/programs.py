@@ -22,20 +22,20 @@ ClientEra = Literal["legacy", "modern"]
 _HERE = Path(__file__).parent
 _MODULES = _HERE.parents[1] / ".tools/node/node_modules"
 _INSPECTOR = _MODULES / "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
-# The errand takes about two seconds on an idle machine.
+# The scenario takes about two seconds on an idle machine.
 _ERRAND = 60.0
 
 
 @dataclass(frozen=True)
 class Program:
-    """A client on somebody's library, of one era."""
+    """A client on one library, of one era."""
 
     name: str
     era: ClientEra
     command: Callable[[], tuple[str | Path, ...]]
 
     async def run(self, url: str, *, folder: Path) -> Mapping[str, Any]:
-        """Send it on its errand; gives its report."""
+        """Run the scenario; return its report."""
         report: Mapping[str, Any] = await _answer((*self.command(), url, self.era), folder=folder)
         return report
 

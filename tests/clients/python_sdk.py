@@ -1,4 +1,4 @@
-"""The errand on the Python SDK's client: ``python -m tests.clients.python_sdk URL legacy|modern``."""
+"""The scenario on the Python SDK's client: ``python -m tests.clients.python_sdk URL legacy|modern``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import mcp_types as types
 from mcp import Client
 from mcp.client.client import ConnectMode
 
-from tests.clients.errand import ANSWERS, MODEL_SAYS, STEPS
+from tests.clients.scenario import ANSWERS, MODEL_SAYS, STEPS
 
 _MODES: dict[str, ConnectMode] = {"legacy": "legacy", "modern": "2026-07-28"}
 
 
 async def main(url: str, era: str) -> None:
-    """Do the errand and print the report."""
+    """Run the scenario and print the report."""
     async with Client(
         url, mode=_MODES[era], elicitation_callback=_elicited, sampling_callback=_sampled, cache=None
     ) as client:

@@ -1,4 +1,4 @@
-"""HTTP by hand: every header and every byte of a request is the test's, and whatever comes back is read."""
+"""HTTP by hand: the test chooses every header and byte of a request, and reads the whole answer."""
 
 from __future__ import annotations
 

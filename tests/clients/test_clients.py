@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.errand import difference
 from tests.clients.programs import CLIENTS, ClientEra, Program, inspect
+from tests.clients.scenario import difference
 from tests.conformance.serving import ServedHub
 
 pytestmark = pytest.mark.anyio
@@ -19,13 +19,13 @@ def client(request: pytest.FixtureRequest) -> Program:
     return program
 
 
-async def test_client_does_its_errand_directly(client: Program, fixture_url: str, tmp_path: Path) -> None:
+async def test_client_runs_the_scenario_directly(client: Program, fixture_url: str, tmp_path: Path) -> None:
     assert difference(await client.run(fixture_url, folder=tmp_path)) == {}
 
 
 @pytest.mark.requirement("HUB-1", "HUB-2")
 @pytest.mark.parametrize("server", ["web", "child"])
-async def test_client_does_its_errand_through_the_hub(
+async def test_client_runs_the_scenario_through_the_hub(
     client: Program, server: str, hub: ServedHub, tmp_path: Path
 ) -> None:
     assert difference(await client.run(hub.one(server), folder=tmp_path)) == {}

@@ -1,4 +1,4 @@
-"""Whoever may not come in stays out: other hosts, other origins, no token, a wrong one."""
+"""Requests without access are refused: another Host, another Origin, no token, a wrong token."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-// The errand on the TypeScript SDK of the handshake era, which knows no other: node typescript_v1.cjs URL
+// The scenario on the TypeScript SDK of the handshake era, which knows no other: node typescript_v1.cjs URL
 "use strict";
 const { Client } = require("@modelcontextprotocol/sdk/client/index.js");
 const { StreamableHTTPClientTransport } = require("@modelcontextprotocol/sdk/client/streamableHttp.js");
 const { CreateMessageRequestSchema, ElicitRequestSchema } = require("@modelcontextprotocol/sdk/types.js");
-const { elicited, errand, finish, sampled } = require("./errand.cjs");
+const { elicited, scenario, finish, sampled } = require("./scenario.cjs");
 
 async function main(url) {
   const capabilities = { elicitation: {}, sampling: {} };
@@ -13,7 +13,7 @@ async function main(url) {
   const transport = new StreamableHTTPClientTransport(new URL(url));
   await client.connect(transport);
   const call = (name, args, options) => client.callTool({ name, arguments: args }, undefined, options);
-  const report = { version: transport.protocolVersion, ...(await errand(client, call)) };
+  const report = { version: transport.protocolVersion, ...(await scenario(client, call)) };
   await transport.terminateSession();
   await client.close();
   return report;

@@ -1,7 +1,7 @@
-// The errand on the TypeScript SDK that knows both eras: node typescript_v2.cjs URL legacy|modern
+// The scenario on the TypeScript SDK that knows both eras: node typescript_v2.cjs URL legacy|modern
 "use strict";
 const { Client, StreamableHTTPClientTransport } = require("@modelcontextprotocol/client");
-const { elicited, errand, finish, sampled } = require("./errand.cjs");
+const { elicited, scenario, finish, sampled } = require("./scenario.cjs");
 
 async function main(url, era) {
   const client = new Client(
@@ -15,7 +15,7 @@ async function main(url, era) {
   client.setRequestHandler("sampling/createMessage", sampled);
   await client.connect(new StreamableHTTPClientTransport(new URL(url)));
   const call = (name, args, options) => client.callTool({ name, arguments: args }, options);
-  const report = await errand(client, call);
+  const report = await scenario(client, call);
   await client.close();
   return report;
 }

@@ -1,4 +1,4 @@
-"""The client of the control API: whatever is at the other end, it says so in words."""
+"""The client of the control API says in plain words what is at the other end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def refusal(url: str) -> NoHub:
 
 
 @pytest.mark.requirement("HUB-5")
-async def test_where_nobody_listens_there_is_no_hub() -> None:
+async def test_without_a_listener_there_is_no_hub() -> None:
     with closed_port() as port:
         url = f"http://127.0.0.1:{port}"
         error = await refusal(url)
@@ -51,9 +51,9 @@ async def test_what_is_no_hub_is_said_to_be_none() -> None:
         return PlainTextResponse("<h1>hello</h1>")
 
     async with serving(Starlette(routes=[Route("/api/hub", page)])) as base:
-        assert "does not speak as a hub does" in (await refusal(base)).message
+        assert "is not that of a hub" in (await refusal(base)).message
     async with serving(Starlette()) as base:
-        assert "is no hub (HTTP 404)" in (await refusal(base)).message
+        assert "is not that of a hub (HTTP 404)" in (await refusal(base)).message
 
 
 @pytest.mark.requirement("HUB-5")
@@ -91,6 +91,6 @@ async def test_a_stream_that_does_not_begin_is_given_up(begun: bytes, monkeypatc
     async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, says_no_more)
         async with Control(Found(url=f"http://127.0.0.1:{port}", token="t")) as hub:
-            with anyio.fail_after(20), pytest.raises(NoHub, match="could not be asked"):
+            with anyio.fail_after(20), pytest.raises(NoHub, match="cannot be reached"):
                 _ = [event async for event in hub.events()]
         tasks.cancel_scope.cancel()

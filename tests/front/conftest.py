@@ -1,4 +1,4 @@
-"""A hub behind its front, and clients of either era that note whatever reaches them."""
+"""A served hub, and clients of both eras that record what reaches them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def front(servers: dict[str, Any], *, wait: bool = True, **options: Any) -
 
 
 PATIENT = {"readyTimeout": "60s"}
-"""For calls that start a process of Python first: on a busy machine that takes longer than anybody would wait."""
+"""For calls that first start a Python process: on a busy machine that takes long."""
 
 
 def over_stdio(era: Era, **more: Any) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def over_stdio(era: Era, **more: Any) -> dict[str, Any]:
 
 @dataclass
 class Person:
-    """Whoever sits before a client: gives answers of their own, and notes what comes."""
+    """The user of a client: gives answers, and records what comes."""
 
     name: str
     asked: list[str] = field(default_factory=list)

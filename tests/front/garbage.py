@@ -1,4 +1,4 @@
-"""Messages that nobody should send: a generator of broken, wrong and hostile JSON-RPC, the same for the same seed."""
+"""Messages that no client should send: broken, wrong and hostile JSON-RPC, the same for the same seed."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ async def test_a_modern_call_to_a_per_client_server_has_a_connection_for_itself(
         with anyio.fail_after(30):
             result = await client.call_tool("o__ask", {"kind": "elicit"})
         assert served.hub.private.all() == []
-    assert text_of(result).startswith("ada's blue\nHoldfast: nothing is kept between calls")
+    assert text_of(result).startswith("ada's blue\nHoldfast: these MCP servers have one connection per client")
 
 
 @pytest.mark.requirement("HUB-10")
@@ -168,7 +168,7 @@ async def test_changed_roots_are_told_to_legacy_servers(ada: Person) -> None:
 
 
 @pytest.mark.requirement("HUB-2", "HUB-10")
-async def test_a_server_that_asked_for_roots_before_anybody_was_there_gets_them_when_a_client_comes(
+async def test_a_server_that_asked_for_roots_without_a_client_gets_them_when_one_connects(
     ada: Person, bob: Person
 ) -> None:
     async with running("legacy") as origin, front({"o": {"url": origin.url}}) as served:
@@ -179,7 +179,7 @@ async def test_a_server_that_asked_for_roots_before_anybody_was_there_gets_them_
                 await origin.until(lambda: origin.roots == ["file:///ada"])
             async with bob.client(served.all, "legacy"):
                 await origin.until(lambda: origin.roots == ["file:///ada", "file:///bob"])
-    assert early.text == "refused: there is no client that could answer roots/list"
+    assert early.text == "refused: no client is connected that could answer roots/list"
 
 
 @pytest.mark.requirement("HUB-10")
@@ -194,7 +194,7 @@ async def test_a_client_that_keeps_no_stream_open_is_not_waited_for_when_it_cann
             async with session.call("holdfast_status", {}) as events:
                 await anext(events)
             answer = await served.hub.call_tool("o__ask", {"kind": "roots"})
-    assert answer.text == "refused: roots/list cannot reach the client: it keeps no stream open to be asked on"
+    assert answer.text == "refused: roots/list cannot reach the client: it has no notification stream open"
 
 
 class _Barrier:

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-9")]
 
 @dataclass
 class _Slow:
-    """A server that answers nobody until it may."""
+    """A server that answers only when the test allows it."""
 
     url: str = ""
     asked: anyio.Event = field(default_factory=anyio.Event)

@@ -1,4 +1,4 @@
-"""Whatever is sent to the HTTP face, it answers, it says nothing of its insides, and others are served as before."""
+"""The HTTP endpoint answers every input, reveals no internals, and keeps serving other clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 SEEDS = (1, 2, 10)
 REQUESTS = 1500
 SIDE_BY_SIDE = 4
-# All of a seed's requests; whatever is not sent by then is not sent.
+# The time for all requests of a seed; the rest is not sent.
 _SECONDS = 20.0
 # Streams that are opened stay open; a moment is enough to see that they did.
 _GLANCE = 3.0
@@ -54,7 +54,7 @@ async def test_no_request_brings_the_hub_down_or_its_insides_out(seed: int, tmp_
 
 
 @pytest.mark.requirement("SEC-4")
-async def test_body_over_the_bound_is_refused_and_nobody_else_notices(tmp_path: Path) -> None:
+async def test_body_over_the_bound_is_refused_and_no_other_client_notices(tmp_path: Path) -> None:
     async with hub_over_http({"child": fixture_over_stdio()}, folder=tmp_path) as hub:
         huge = b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"x":"' + b"x" * (64 << 20) + b'"}}'
         answer = await post(hub.all, huge, MCP_Protocol_Version="2025-11-25")
@@ -63,7 +63,7 @@ async def test_body_over_the_bound_is_refused_and_nobody_else_notices(tmp_path: 
 
 
 @pytest.mark.requirement("SEC-4")
-async def test_body_that_never_comes_holds_nobody_up(tmp_path: Path) -> None:
+async def test_body_that_never_comes_delays_no_other_client(tmp_path: Path) -> None:
     async with (
         hub_over_http({"child": fixture_over_stdio()}, folder=tmp_path) as hub,
         anyio.create_task_group() as tasks,

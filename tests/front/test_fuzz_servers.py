@@ -1,4 +1,4 @@
-"""Whatever a server answers, its callers hear of it in time, and no other server's callers notice."""
+"""Any answer of a server reaches its callers in time, and other servers' callers notice nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
 
 # The hub's own patience with a call is two seconds here; a server that exits is started again.
 _PATIENCE = 30.0
-# Ways in which the answer itself is as it should be, whatever came with it.
+# Ways in which the answer itself is correct.
 ANSWERED = frozenset(
     {
         "properly",
@@ -50,7 +50,7 @@ async def _hub(folder: Path) -> AsyncIterator[ServedHub]:
 
 
 @pytest.mark.requirement("SEC-4", "LIFE-14")
-async def test_callers_hear_in_time_whatever_a_server_answers_and_other_servers_go_on(tmp_path: Path) -> None:
+async def test_callers_get_an_answer_in_time_for_any_answer_of_a_server_and_other_servers_go_on(tmp_path: Path) -> None:
     heard: dict[str, str] = {}
     async with (
         _hub(tmp_path) as hub,

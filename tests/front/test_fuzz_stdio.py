@@ -1,4 +1,4 @@
-"""Whatever a client writes to the stdio face, what it asked properly is answered, and nothing but JSON comes back."""
+"""Over stdio every valid request is answered among any garbage, and only JSON comes back."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import anyio
 import pytest
 from mcp import MCPError, StdioServerParameters
 
-from holdfast.front.lines import CHUNK, Lines
+from holdfast.front.lines import CHUNK, StdinLines
 from tests.front.conftest import Era, Person, text_of
 from tests.front.origin import running
 
@@ -28,7 +28,7 @@ async def _read(*lines: bytes) -> tuple[list[str], list[str | int | None]]:
     async def refuse(request: str | int | None) -> None:
         refused.append(request)
 
-    return [line async for line in Lines(io.BytesIO(b"".join(lines)), BOUND, refuse)], refused
+    return [line async for line in StdinLines(io.BytesIO(b"".join(lines)), BOUND, refuse)], refused
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ async def test_an_endless_line_is_read_in_pieces_and_none_is_kept() -> None:
     async def refuse(request: object) -> None:
         refused.append(request)
 
-    assert [line async for line in Lines(endless, BOUND, refuse)] == []  # type: ignore[arg-type] # all it needs
+    assert [line async for line in StdinLines(endless, BOUND, refuse)] == []  # type: ignore[arg-type] # all it needs
     assert refused == [None]
     assert endless.longest == CHUNK
 

@@ -48,7 +48,7 @@ async def test_every_call_of_many_clients_is_answered_to_its_caller_and_nothing_
         before = _descriptors(hub)
         assert await _crowd(hub, clients=CLIENTS, calls=CALLS) == CLIENTS * CALLS
         # Connections to servers are kept for the next call, and how many were needed at once is a matter of chance;
-        # whatever stays behind for each client is as many as there are clients.
+        # a leak per client is as large as the number of clients.
         await _until(lambda: _descriptors(hub) < before + CLIENTS)
 
 

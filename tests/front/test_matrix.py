@@ -1,4 +1,4 @@
-"""Every pair of eras, client and server: whatever one side does reaches the other."""
+"""Every pair of eras, client and server: every action of one side reaches the other."""
 
 from __future__ import annotations
 

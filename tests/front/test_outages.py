@@ -73,9 +73,7 @@ async def test_a_tool_of_a_disabled_server_answers_with_the_state(client_era: Er
     assert text_of(result) == "MCP server 'o' is disabled."
 
 
-async def test_a_tool_that_nobody_ever_listed_is_unknown_and_the_nearest_are_named(
-    client_era: Era, ada: Person
-) -> None:
+async def test_a_tool_that_was_never_listed_is_unknown_and_the_nearest_are_named(client_era: Era, ada: Person) -> None:
     async with (
         running() as origin,
         front({"o": {"url": origin.url}}) as served,

@@ -37,13 +37,13 @@ async def test_a_call_under_way_to_a_server_that_is_removed_is_answered_and_then
             async with httpx2.AsyncClient() as http:
                 gone = await http.get(served.one("o"))
             await served.hub.apply(config)
-            with pytest.raises(MCPError):  # the session went with the server, whoever has its name now
+            with pytest.raises(MCPError):  # the session ended with the old server
                 await client.call_tool("echo", {"text": "hi"})
     assert len(answers) == 1
     assert gone.status_code == 404
 
 
-async def test_whoever_only_listens_to_a_server_that_is_removed_sees_the_stream_end(ada: Person) -> None:
+async def test_a_listener_of_a_removed_server_sees_the_stream_end(ada: Person) -> None:
     async with (
         running() as origin,
         front({"o": {"url": origin.url}}) as served,

@@ -13,7 +13,7 @@ from mcp.server.streamable_http import GET_STREAM_KEY, EventMessage
 from mcp_types import JSONRPCNotification, JSONRPCResponse
 
 from holdfast.front import replay
-from holdfast.front.replay import Bounds, EventLog
+from holdfast.front.replay import EventLog, ReplayBudget
 from tests.front.by_hand import Session
 from tests.front.conftest import Served, front
 from tests.front.origin import Origin, running
@@ -86,7 +86,7 @@ async def test_a_client_never_reads_on_in_another_clients_stream() -> None:
     assert _text(answer) == "mine"
 
 
-async def test_an_event_that_nobody_knows_ends_the_stream_at_once() -> None:
+async def test_an_unknown_event_ends_the_stream_at_once() -> None:
     async with _scene() as (_, served, http):
         session = Session(http, served.all)
         with anyio.fail_after(20):
@@ -111,7 +111,7 @@ async def _replayed(log: EventLog, after: str) -> list[str]:
 
 async def test_a_session_keeps_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "SESSION_EVENTS", 3)
-    bounds = Bounds()
+    bounds = ReplayBudget()
     log = EventLog(bounds, lambda by: None)
     ids = [await log.store_event(str(number), _answer("x")) for number in range(5)]
     assert len(log._events) == 3
@@ -119,7 +119,7 @@ async def test_a_session_keeps_no_more_than_its_bound(monkeypatch: pytest.Monkey
 
 
 async def test_only_what_followed_in_the_same_stream_is_replayed() -> None:
-    log = EventLog(Bounds(), lambda by: None)
+    log = EventLog(ReplayBudget(), lambda by: None)
     first = await log.store_event("a", None)
     await log.store_event("b", _answer("theirs"))
     mine = await log.store_event("a", _answer("mine"))
@@ -127,7 +127,7 @@ async def test_only_what_followed_in_the_same_stream_is_replayed() -> None:
 
 
 async def test_the_oldest_of_all_sessions_give_way_and_a_session_that_ended_holds_nothing() -> None:
-    bounds = Bounds(most=3_000)
+    bounds = ReplayBudget(most=3_000)
     old, young = EventLog(bounds, lambda by: None), EventLog(bounds, lambda by: None)
     first = await old.store_event("a", None)
     await old.store_event("a", _answer("x" * 1_000))
@@ -141,14 +141,14 @@ async def test_the_oldest_of_all_sessions_give_way_and_a_session_that_ended_hold
 
 
 async def test_a_message_larger_than_all_bounds_is_kept_until_the_next() -> None:
-    log = EventLog(Bounds(most=10), lambda by: None)
+    log = EventLog(ReplayBudget(most=10), lambda by: None)
     await log.store_event("a", _answer("x" * 100))
     assert len(log._events) == 1
 
 
-async def test_whoever_reads_the_stream_of_notices_again_is_told_of_all_that_come_until_the_session_ends() -> None:
+async def test_a_resumed_notification_stream_gets_all_events_until_the_session_ends() -> None:
     readers: list[int] = []
-    log = EventLog(Bounds(), readers.append)
+    log = EventLog(ReplayBudget(), readers.append)
     notice = JSONRPCNotification(jsonrpc="2.0", method="notifications/tools/list_changed")
     first = await log.store_event(GET_STREAM_KEY, notice)
     read: list[str] = []

@@ -26,7 +26,7 @@ async def _asked(client: Client) -> types.InputRequiredResult:
     return result
 
 
-async def _answered(client: Client, state: str | None, arguments: dict[str, Any] = ASK, answers: Any = ANSWER) -> Any:
+async def _request(client: Client, state: str | None, arguments: dict[str, Any] = ASK, answers: Any = ANSWER) -> Any:
     return await client.session.call_tool(
         "o__ask", arguments, input_responses=answers, request_state=state, allow_input_required=True
     )
@@ -41,10 +41,10 @@ async def test_a_state_is_good_for_one_use_and_for_the_same_request_alone(ada: P
     ):
         first = await _asked(client)
         with pytest.raises(MCPError, match="Invalid or expired requestState"):
-            await _answered(client, first.request_state, {"kind": "elicit", "more": 1})
-        result = await _answered(client, first.request_state)
+            await _request(client, first.request_state, {"kind": "elicit", "more": 1})
+        result = await _request(client, first.request_state)
         with pytest.raises(MCPError, match="Invalid or expired requestState"):
-            await _answered(client, first.request_state)
+            await _request(client, first.request_state)
     assert result.content[0].text == "red"
 
 
@@ -56,28 +56,28 @@ async def test_an_answer_that_is_left_out_is_asked_for_again(ada: Person) -> Non
         ada.client(served.all, "modern") as client,
     ):
         first = await _asked(client)
-        again = await _answered(client, first.request_state, answers={})
+        again = await _request(client, first.request_state, answers={})
         assert isinstance(again, types.InputRequiredResult)
-        result = await _answered(client, again.request_state)
+        result = await _request(client, again.request_state)
     assert result.content[0].text == "red"
 
 
 @pytest.mark.requirement("HUB-7")
-async def test_a_call_that_nobody_comes_back_to_is_given_up(ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_whose_client_does_not_return_is_cancelled(ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     async with (
         running("legacy") as origin,
         front({"o": {"url": origin.url}}) as served,
         ada.client(served.all, "modern") as client,
     ):
         first = await _asked(client)
-        desk = served.app.state.front._desk
+        desk = served.app.state.front._broker
         assert len(desk._calls) == 1
         monkeypatch.setattr(rounds, "ASK_SECONDS", -1.0)
-        desk.parking._sweep()
+        desk.pending_calls._sweep()
         with anyio.fail_after(10):
             assert await desk.drain(10)
         with pytest.raises(MCPError):
-            await _answered(client, first.request_state)
+            await _request(client, first.request_state)
     assert clients.ASK_SECONDS > 0
 
 

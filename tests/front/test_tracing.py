@@ -1,4 +1,4 @@
-"""A client's trace context reaches the server, whatever the two speak, though nobody here makes spans (OBS-2)."""
+"""A client's trace context reaches the server in every pair of eras, also without a tracer (OBS-2)."""
 
 from __future__ import annotations
 

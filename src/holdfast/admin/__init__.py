@@ -1,4 +1,4 @@
-"""What an operator sees of a running hub, and does to it: the control API, its event stream, the status page, metrics.
+"""The operator's side of a running hub: the control API, its event stream, the status page, logs and metrics.
 
-It stands beside the front and never in the way of a call: it reads what the hub tells, and gives commands.
+It reads the hub's records and gives commands. It is never on the path of a call.
 """

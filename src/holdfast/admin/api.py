@@ -1,7 +1,7 @@
-"""The control API over HTTP: who asks is checked, what is asked is done, and every refusal says why.
+"""The control API over HTTP: it checks the token, does what is asked, and gives a reason for every refusal.
 
-Host and Origin were checked before (``front/guard.py``). Nothing that a browser sends by itself is believed
-here, no cookie and no address: a request acts only by the token in it.
+The front checks Host and Origin before. Cookies and addresses count for nothing here, because a browser sends them
+by itself: only the token in a request gives access.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from holdfast.admin.feed import KEEP_ALIVE, KEEP_ALIVE_SECONDS, Feed, frame
-from holdfast.admin.lines import Lines
+from holdfast.admin.feed import KEEP_ALIVE, KEEP_ALIVE_SECONDS, EventStream, frame
+from holdfast.admin.lines import LogBuffer
 from holdfast.admin.openapi import document
 from holdfast.admin.operations import MOST_LINES, OPERATIONS, Operation, look_up
-from holdfast.admin.sessions import CODE_SECONDS, Sessions, TooManyGuesses
+from holdfast.admin.sessions import CODE_SECONDS, BrowserSessions, TooManyGuesses
 from holdfast.admin.views import Views
 from holdfast.control.models import ApiError, Approve, Code, Logs, Server, Session, Shape, SignIn
 from holdfast.core.classify import classify
@@ -37,7 +37,7 @@ from holdfast.errors import (
 )
 from holdfast.hub.hub import Hub
 
-__all__ = ["HEADERS", "ControlApi", "Refused"]
+__all__ = ["HEADERS", "ApiRefused", "ControlApi"]
 
 HEADERS = {
     "cache-control": "no-store",
@@ -45,13 +45,13 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-"""An answer is for the one who asked, once, and is never a page."""
+"""An answer is never cached and never shown as a page."""
 
 LARGEST_BODY = 16 * 1024
 
 
-class Refused(Exception):
-    """A request that is not served; it never leaves this room."""
+class ApiRefused(Exception):
+    """A refused request; ``ControlApi`` turns it into an answer."""
 
     def __init__(self, status: int, error: str, *, hint: str = "", headers: Mapping[str, str] | None = None) -> None:
         super().__init__(error)
@@ -60,8 +60,8 @@ class Refused(Exception):
         self.body = ApiError(error=error, hint=hint)
 
 
-class Asked:
-    """One request that was let in, and what of it is needed to serve it."""
+class ApiRequest:
+    """A request with access, and what its handler needs of it."""
 
     def __init__(
         self, operation: Operation, parameters: Mapping[str, str], request: Request, body: Shape | None
@@ -72,27 +72,29 @@ class Asked:
         self._request = request
 
     def number(self, name: str, *, default: int, most: int) -> int:
-        """A whole number of the query."""
+        """Return a whole number of the query."""
         text = self._request.query_params.get(name)
         if text is None:
             return default
         if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= most and len(text) < 9):
-            raise Refused(422, f"`{name}` must be a whole number from 1 to {most}")
+            raise ApiRefused(422, f"`{name}` must be a whole number from 1 to {most}")
         return int(text)
 
 
-Handler: TypeAlias = Callable[[Asked], Awaitable[Shape | Response]]
+Handler: TypeAlias = Callable[[ApiRequest], Awaitable[Shape | Response]]
 
 
 class ControlApi:
     """An ASGI application for everything below ``/api``."""
 
-    def __init__(self, hub: Hub, views: Views, sessions: Sessions, *, feed: Feed, lines: Lines) -> None:
+    def __init__(
+        self, hub: Hub, views: Views, sessions: BrowserSessions, *, events: EventStream, logs: LogBuffer
+    ) -> None:
         self._hub = hub
         self._views = views
         self._sessions = sessions
-        self._feed = feed
-        self._lines = lines
+        self._events = events
+        self._logs = logs
         self._handlers: dict[str, Handler] = {one.name: getattr(self, f"_{one.name}") for one in OPERATIONS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,7 +104,7 @@ class ControlApi:
             response = await self._served(request)
         except ClientDisconnect:
             return
-        except Refused as refusal:
+        except ApiRefused as refusal:
             response = _json(refusal.body, refusal.status, refusal.headers)
         except HoldfastError as error:
             response = _json(_explained(error), _status(error))
@@ -115,7 +117,9 @@ class ControlApi:
         _check_origin(request)
         self._check_token(found.operation, request)
         body = await _body(found.operation, request)
-        result = await self._handlers[found.operation.name](Asked(found.operation, found.parameters, request, body))
+        result = await self._handlers[found.operation.name](
+            ApiRequest(found.operation, found.parameters, request, body)
+        )
         return result if isinstance(result, Response) else _json(result)
 
     def _check_token(self, operation: Operation, request: Request) -> None:
@@ -124,111 +128,111 @@ class ControlApi:
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         access = self._sessions.access(token.strip()) if kind.lower() == "bearer" else None
         if access is None:
-            raise Refused(
+            raise ApiRefused(
                 401,
-                "the control token, or a signed-in page's own, is needed",
-                hint="`holdfast status --open` signs a browser in; commands find the token of a hub here by themselves",
+                "the control token, or the token of a signed-in page, is required",
+                hint="`holdfast status --open` signs a browser in; commands find the token of a local hub themselves",
                 headers={"www-authenticate": "Bearer"},
             )
         if operation.needs == "control" and access != "control":
-            raise Refused(403, "this needs the control token itself", hint="`holdfast status --open` has it")
+            raise ApiRefused(403, "this needs the control token itself", hint="`holdfast status --open` uses it")
 
-    # One function for each operation.
+    # One method for each operation.
 
-    async def _get_hub(self, asked: Asked) -> Shape:
+    async def _get_hub(self, request: ApiRequest) -> Shape:
         return self._views.hub()
 
-    async def _list_servers(self, asked: Asked) -> Shape:
+    async def _list_servers(self, request: ApiRequest) -> Shape:
         return await self._views.servers()
 
-    async def _get_server(self, asked: Asked) -> Server:
-        return self._views.server(asked.server)
+    async def _get_server(self, request: ApiRequest) -> Server:
+        return self._views.server(request.server)
 
-    async def _reconnect(self, asked: Asked) -> Server:
-        await self._hub.reconnect(asked.server)
-        return self._views.server(asked.server)
+    async def _reconnect(self, request: ApiRequest) -> Server:
+        await self._hub.reconnect(request.server)
+        return self._views.server(request.server)
 
-    async def _enable(self, asked: Asked) -> Server:
-        await self._hub.toggle(asked.server, True)
-        return self._views.server(asked.server)
+    async def _enable(self, request: ApiRequest) -> Server:
+        await self._hub.toggle(request.server, True)
+        return self._views.server(request.server)
 
-    async def _disable(self, asked: Asked) -> Server:
-        await self._hub.toggle(asked.server, False)
-        return self._views.server(asked.server)
+    async def _disable(self, request: ApiRequest) -> Server:
+        await self._hub.toggle(request.server, False)
+        return self._views.server(request.server)
 
-    async def _approve(self, asked: Asked) -> Server:
-        assert isinstance(asked.body, Approve)  # noqa: S101 - the table says so
-        self._hub.approve(asked.server, asked.body.tool, mark=asked.body.mark)
-        self._feed.touched(asked.server)
-        return self._views.server(asked.server)
+    async def _approve(self, request: ApiRequest) -> Server:
+        assert isinstance(request.body, Approve)  # noqa: S101 - the table says so
+        self._hub.approve(request.server, request.body.tool, mark=request.body.mark)
+        self._events.touched(request.server)
+        return self._views.server(request.server)
 
-    async def _list_approvals(self, asked: Asked) -> Shape:
+    async def _list_approvals(self, request: ApiRequest) -> Shape:
         return self._views.approvals()
 
-    async def _get_catalog(self, asked: Asked) -> Shape:
+    async def _get_catalog(self, request: ApiRequest) -> Shape:
         return self._views.catalog()
 
-    async def _get_logs(self, asked: Asked) -> Shape:
-        self._hub.slot(asked.server)
-        most = asked.number("lines", default=200, most=MOST_LINES)
-        return Logs(server=asked.server, lines=self._lines.last(asked.server, most))
+    async def _get_logs(self, request: ApiRequest) -> Shape:
+        self._hub.slot(request.server)
+        most = request.number("lines", default=200, most=MOST_LINES)
+        return Logs(server=request.server, lines=self._logs.last(request.server, most))
 
-    async def _follow_logs(self, asked: Asked) -> Response:
-        self._hub.slot(asked.server)
-        last = asked.number("lines", default=0, most=MOST_LINES)
-        return _EventStream(self._log_frames(asked.server, last))
+    async def _follow_logs(self, request: ApiRequest) -> Response:
+        self._hub.slot(request.server)
+        last = request.number("lines", default=0, most=MOST_LINES)
+        return _StreamResponse(self._log_frames(request.server, last))
 
     async def _log_frames(self, server: str, last: int) -> AsyncGenerator[bytes, None]:
         numbers = count(1)
-        async with aclosing(self._lines.follow(server, silence=KEEP_ALIVE_SECONDS, last=last)) as news:
+        async with aclosing(self._logs.follow(server, silence=KEEP_ALIVE_SECONDS, last=last)) as news:
             async for lines in news:
                 yield b"".join(frame("line", line.model_dump_json(), next(numbers)) for line in lines) or KEEP_ALIVE
 
-    async def _follow_events(self, asked: Asked) -> Response:
-        return _EventStream(self._feed.follow())
+    async def _follow_events(self, request: ApiRequest) -> Response:
+        return _StreamResponse(self._events.follow())
 
-    async def _get_targets(self, asked: Asked) -> Shape:
+    async def _get_targets(self, request: ApiRequest) -> Shape:
         return self._views.targets()
 
-    async def _get_openapi(self, asked: Asked) -> Response:
+    async def _get_openapi(self, request: ApiRequest) -> Response:
         return JSONResponse(document(), headers=HEADERS)
 
-    async def _new_code(self, asked: Asked) -> Shape:
+    async def _new_code(self, request: ApiRequest) -> Shape:
         return Code(code=self._sessions.new_code(), expires_in=CODE_SECONDS)
 
-    async def _sign_in(self, asked: Asked) -> Shape:
-        assert isinstance(asked.body, SignIn)  # noqa: S101 - the table says so
-        again = "`holdfast status --open` makes another"
+    async def _sign_in(self, request: ApiRequest) -> Shape:
+        assert isinstance(request.body, SignIn)  # noqa: S101 - the table says so
+        again = "`holdfast status --open` makes a new one"
         try:
-            token = self._sessions.sign_in(asked.body.code)
+            token = self._sessions.sign_in(request.body.code)
         except TooManyGuesses:
-            raise Refused(403, "too many wrong codes came just now", hint="wait a minute") from None
+            raise ApiRefused(403, "too many wrong codes in the last minute", hint="wait a minute") from None
         if token is None:
-            raise Refused(401, "this code is not valid: it was used already, or is too old", hint=again)
+            raise ApiRefused(401, "this code is not valid: it was used already, or it expired", hint=again)
         return Session(token=token)
 
 
 def _raw_path(scope: Scope) -> str:
-    """The path as it was sent: decoded, an id with a slash in it could not be told from two segments."""
+    """Return the path as it was sent: after decoding, an id with a slash looks like two segments."""
     raw = scope.get("raw_path")
     return raw.decode("latin-1") if isinstance(raw, bytes) else quote(scope["path"])
 
 
-def _nothing_there(allowed: tuple[str, ...]) -> Refused:
+def _nothing_there(allowed: tuple[str, ...]) -> ApiRefused:
     if not allowed:
-        return Refused(404, "there is nothing at this path", hint="GET /api/openapi.json tells what there is")
-    return Refused(405, f"this path takes {' and '.join(allowed)} alone", headers={"allow": ", ".join(allowed)})
+        return ApiRefused(404, "there is nothing at this path", hint="GET /api/openapi.json lists all paths")
+    return ApiRefused(405, f"this path takes only {' and '.join(allowed)}", headers={"allow": ", ".join(allowed)})
 
 
 def _check_origin(request: Request) -> None:
-    """Only our own page asks from a browser: one that another program serves on this machine has another port."""
+    """Refuse pages of other origins: a page that another program serves on this machine has another port."""
     origin = request.headers.get("origin")
     if origin is not None and _authority(origin) != request.headers.get("host", "").lower():
-        raise Refused(403, "this Origin may not use the control API", hint="open the status page of this hub")
+        raise ApiRefused(403, "this Origin may not use the control API", hint="open the status page of this hub")
 
 
 def _authority(origin: str) -> str | None:
-    """None for what is no origin."""
+    """Return host and port of an origin; None if it is not one."""
     try:
         return urlsplit(origin).netloc.lower() or None
     except ValueError:
@@ -242,19 +246,19 @@ async def _body(operation: Operation, request: Request) -> Shape | None:
     async for chunk in request.stream():
         data += chunk
         if len(data) > LARGEST_BODY:
-            raise Refused(422, f"the body has more than {LARGEST_BODY} bytes")
+            raise ApiRefused(422, f"the body has more than {LARGEST_BODY} bytes")
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise Refused(422, "the body must be JSON", hint="send `content-type: application/json`")
+        raise ApiRefused(422, "the body must be JSON", hint="send `content-type: application/json`")
     try:
         return operation.body.model_validate_json(data)
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise Refused(422, f"the body is not what it must be: {f'{where}: ' if where else ''}{first['msg']}") from None
+        raise ApiRefused(422, f"the body is not valid: {f'{where}: ' if where else ''}{first['msg']}") from None
 
 
-class _EventStream(StreamingResponse):
-    """Frames as they come; whoever leaves is forgotten at once, and not when somebody collects what is left."""
+class _StreamResponse(StreamingResponse):
+    """Streams frames; it closes the generator as soon as the client disconnects, not at garbage collection."""
 
     def __init__(self, frames: AsyncGenerator[bytes, None]) -> None:
         super().__init__(frames, media_type="text/event-stream", headers={**HEADERS, "x-accel-buffering": "no"})

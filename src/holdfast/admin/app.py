@@ -1,4 +1,4 @@
-"""All of it put together for one hub: what listens to its records, and the routes that show and steer it."""
+"""The control side of one hub: the sinks of its records, and the routes of the API, the page and the metrics."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TypeAlias
 from starlette.routing import BaseRoute, Mount
 
 from holdfast.admin.api import ControlApi
-from holdfast.admin.feed import Feed
+from holdfast.admin.feed import EventStream
 from holdfast.admin.history import History
-from holdfast.admin.lines import Lines
+from holdfast.admin.lines import LogBuffer
 from holdfast.admin.metrics import Metrics, metrics_route
 from holdfast.admin.page import page_routes
-from holdfast.admin.sessions import Sessions
+from holdfast.admin.sessions import BrowserSessions
 from holdfast.admin.views import About, Views
 from holdfast.core.lifecycle.effects import Transition
 from holdfast.hub.hub import Hub
@@ -25,32 +25,32 @@ __all__ = ["Admin", "MayRead"]
 
 
 MayRead: TypeAlias = Callable[[str], Awaitable[bool]]
-"""Whether a bearer token is that of somebody who may read the metrics."""
+"""Whether a bearer token gives access to the metrics."""
 
 
 class Admin:
-    """Make it before the hub is entered: what happens from then on is remembered.
+    """Create it before the hub is entered, so that it receives every record.
 
-    The metrics are for everybody who can reach them, or with ``metrics_for`` for those whose token it knows,
-    and for whoever may use the control API.
+    The metrics need no token unless ``metrics_for`` is given. Then they need a token that it accepts, or one of the
+    control API.
     """
 
     def __init__(self, hub: Hub, about: About, *, control_token: str, metrics_for: MayRead | None = None) -> None:
         self._hub = hub
         self._about = about
         self._history = History()
-        self._lines = Lines()
-        self.sessions = Sessions(control_token)
+        self._logs = LogBuffer()
+        self.sessions = BrowserSessions(control_token)
         self.views = Views(hub, self._history, about)
-        self._feed = Feed(self.views, wall=time.time)
-        self._api = ControlApi(hub, self.views, self.sessions, feed=self._feed, lines=self._lines)
+        self._events = EventStream(self.views, wall=time.time)
+        self._api = ControlApi(hub, self.views, self.sessions, events=self._events, logs=self._logs)
         self._metrics = Metrics(hub)
         self._metrics_for = metrics_for
         hub.listen(self._happened)
-        hub.journal.add_reader(self._lines.heard)
+        hub.journal.add_reader(self._logs.add_stderr)
 
     def routes(self) -> Sequence[BaseRoute]:
-        """What is served beside the MCP endpoints; each route checks for itself who asks."""
+        """Return the routes beside the MCP endpoints; each one checks access itself."""
         read_by = self._may_read_metrics if self._metrics_for is not None else None
         return (Mount("/api", app=self._api), metrics_route(self._metrics, read_by=read_by), *page_routes())
 
@@ -59,31 +59,31 @@ class Admin:
             return True
         return self._metrics_for is not None and await self._metrics_for(token)
 
-    # What is told to it.
+    # Called by the server.
 
     def drains(self) -> None:
-        """The hub takes no new calls any more."""
+        """The hub refuses new calls from now on."""
         self._about.draining = True
-        self._feed.hub_changed()
+        self._events.hub_changed()
 
     def reloaded(self, result: Reloaded | Kept) -> None:
         """The configuration file was read again."""
         if self._about.config_problem != result.trouble:
             self._about.config_problem = result.trouble
-            self._feed.hub_changed()
+            self._events.hub_changed()
         for server in (*result.added, *result.changed) if isinstance(result, Reloaded) else ():
-            self._feed.touched(server)
+            self._events.touched(server)
 
     def close(self) -> None:
-        """End every stream: whoever follows knows that the hub ends, and nothing waits for them."""
-        self._feed.close()
-        self._lines.close()
+        """End every stream, so that a shutdown does not wait for readers."""
+        self._events.close()
+        self._logs.close()
 
     def _happened(self, record: HubRecord) -> None:
         self._history(record)
-        self._lines.happened(record)
-        self._feed.happened(record)
+        self._logs.handle(record)
+        self._events.handle(record)
         if isinstance(record, Transition) and record.server not in self._hub.config.servers:
             self._history.forget(record.server)
-            self._lines.forget(record.server)
-            self._feed.gone(record.server)
+            self._logs.forget(record.server)
+            self._events.gone(record.server)

@@ -1,7 +1,7 @@
-"""The event stream: whoever follows it is told each record as it is made, and how a server is once that changed.
+"""The event stream: a follower receives each record, and the new view of a server after it changed.
 
-Following costs nothing while nothing happens: no server is looked at unless a record named it. A server that
-changes many times in a moment is shown once, as it is by then; calls are told as a picture every few seconds.
+An idle stream costs nothing: a server is viewed only after a record named it. A server that changes many times in a
+moment is sent once, in its last state. Calls are sent as a summary every few seconds.
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ from holdfast.hub.records import (
     Transition,
 )
 
-__all__ = ["EVENTS", "KEEP_ALIVE", "KEEP_ALIVE_SECONDS", "Feed", "frame", "told"]
+__all__ = ["EVENTS", "KEEP_ALIVE", "KEEP_ALIVE_SECONDS", "EventStream", "event_for", "frame"]
 
 EVENTS: Mapping[str, str] = {
-    "hello": "The first one: the hub itself, a HubView",
-    "server": "A server as it is now, a Server: whenever something about it changed",
-    "gone": "A server that is no longer configured: {server}",
-    "hub": "The hub itself, a HubView: it drains, or its configuration cannot be used as it is now, or can again",
-    "activity": "The calls of servers that had some, every few seconds: an Activity by server",
+    "hello": "The first event: the hub itself, a HubView",
+    "server": "A server after a change, a Server",
+    "gone": "A server is no longer configured: {server}",
+    "hub": "The hub itself after a change, a HubView: it drains, or the problem with its configuration changed",
+    "activity": "Recent calls, every few seconds, of servers that had any: an Activity by server",
     "transition": "A server went from one state to another: {server} and a Change",
-    "retry": "A server will be dialed again: {server, attempt, delay, at}",
+    "retry": "A reconnect is planned: {server, attempt, delay, at}",
     "breaker": "A server's breaker opened or closed: {server, state, at, retry_in, failures, refused}",
-    "published": "The catalog is another one now: {server, version, kinds, at}",
+    "published": "The catalog changed: {server, version, kinds, at}",
     "close_failed": "An old connection did not close cleanly: {server, generation, error, at}",
-    "tool_changed": "A tool is not what it was when it was first seen: {server, tool, held, at}",
-    "tool_approved": "Somebody approved what a tool says now: {server, tool, at}",
-    "missed": "The reader was too slow, and so many events were left out: {count}. Ask for everything anew",
+    "tool_changed": "A tool changed since it was first seen: {server, tool, held, at}",
+    "tool_approved": "The change of a tool was approved: {server, tool, at}",
+    "missed": "The reader was too slow and missed events: {count}. Read everything again",
 }
-"""What is told, by name."""
+"""The events by name."""
 
 KEEP_ALIVE = b": \n\n"
-"""A comment: it says that the stream is alive, and nothing else."""
+"""A comment that keeps the stream alive."""
 
 KEEP_ALIVE_SECONDS = 15.0
 BACKLOG = 1024
-"""Events that wait for a slow reader; then the oldest give way."""
+"""Events that wait for a slow reader; then the oldest are dropped."""
 
 AGAIN_SECONDS = 0.2
-"""How soon a server is shown again: faster than this nobody reads."""
+"""The shortest time between two views of one server: no one reads faster."""
 
 ACTIVITY_SECONDS = 2.0
 
 
-class Feed:
-    """Told of every record; tells everyone who follows."""
+class EventStream:
+    """Receives every record and sends it to every follower."""
 
     def __init__(self, views: Views, *, wall: Callable[[], float]) -> None:
         self._views = views
@@ -73,14 +73,14 @@ class Feed:
         self._numbers = count(1)
         self._closed = False
 
-    def happened(self, record: HubRecord) -> None:
-        """Take a record."""
+    def handle(self, record: HubRecord) -> None:
+        """Send a record to every follower."""
         if not self._followers:
             return
         if isinstance(record, CallEnded):
             for follower in self._followers:
                 follower.called(record.server)
-        elif (event := told(record, self._wall())) is not None:
+        elif (event := event_for(record, self._wall())) is not None:
             server, name, data = event
             for follower in self._followers:
                 follower.put(name, json.dumps(data, separators=(",", ":")))
@@ -92,12 +92,12 @@ class Feed:
             follower.gone(server)
 
     def touched(self, server: str) -> None:
-        """Something about a server changed that no record tells."""
+        """A server changed in a way that no record reports."""
         for follower in self._followers:
             follower.touched(server)
 
     def hub_changed(self) -> None:
-        """The hub itself is another than it was."""
+        """The view of the hub itself changed."""
         for follower in self._followers:
             follower.put("hub", self._views.hub().model_dump_json())
 
@@ -108,7 +108,7 @@ class Feed:
             follower.came.set()
 
     async def follow(self) -> AsyncGenerator[bytes, None]:
-        """The stream for one reader, as bytes."""
+        """Yield the stream for one follower, as bytes."""
         follower = _Follower()
         self._followers.add(follower)
         try:
@@ -116,7 +116,7 @@ class Feed:
             while True:
                 if frames := b"".join(self._due(follower)):
                     yield frames
-                    await anyio.lowlevel.checkpoint()  # whoever calls tools gets a turn in between
+                    await anyio.lowlevel.checkpoint()  # calls of tools get a turn in between
                 elif self._closed:
                     return
                 elif not await follower.news():
@@ -125,14 +125,14 @@ class Feed:
             self._followers.discard(follower)
 
     def _due(self, follower: _Follower) -> Iterator[bytes]:
-        """What is to be told now: records first, then what they led to."""
+        """Yield the due frames: records first, then the views of the servers that they named."""
         for name, data in follower.take():
             yield self._frame(name, data)
         now = anyio.current_time()
         for server in follower.to_show(now):
             try:
                 yield self._frame("server", self._views.server(server).model_dump_json())
-            except UnknownServer:  # it went away meanwhile, and that is told
+            except UnknownServer:  # it was removed meanwhile; `gone` reports that
                 continue
         if active := follower.active_since(now):
             pictures = {server: self._views.activity(server) for server in sorted(active)}
@@ -144,7 +144,7 @@ class Feed:
 
 
 class _Follower:
-    """What waits for one reader."""
+    """What waits for one follower."""
 
     def __init__(self) -> None:
         self.came = anyio.Event()
@@ -172,7 +172,7 @@ class _Follower:
         self.put("gone", json.dumps({"server": server}))
 
     def called(self, server: str) -> None:
-        """A call alone wakes nobody but to set the clock."""
+        """Note a call; the follower wakes only to set its timer."""
         self._active.add(server)
         if self._active_at == float("inf"):
             self._active_at = anyio.current_time() + ACTIVITY_SECONDS
@@ -187,7 +187,7 @@ class _Follower:
         return taken
 
     def to_show(self, now: float) -> list[str]:
-        """A few of those that are due; the rest are due still, and come next."""
+        """Return some of the due servers; the rest come next."""
         due = list(islice((server for server, at in self._show_at.items() if at <= now), AT_ONCE))
         for server in due:
             del self._show_at[server]
@@ -201,7 +201,7 @@ class _Follower:
         return active
 
     async def news(self) -> bool:
-        """Wait until there may be something to tell; False if there was nothing for long."""
+        """Wait for the next event or timer; False after a long silence."""
         silent_at = anyio.current_time() + KEEP_ALIVE_SECONDS
         until = min((silent_at, self._active_at, *self._show_at.values()))
         with anyio.CancelScope(deadline=until):
@@ -209,8 +209,8 @@ class _Follower:
         return until < silent_at or self.came.is_set()
 
 
-def told(record: HubRecord, at: float) -> tuple[str, str, dict[str, Any]] | None:
-    """A record as an event: whose it is, its name, and its data; None for one that is not told."""
+def event_for(record: HubRecord, at: float) -> tuple[str, str, dict[str, Any]] | None:
+    """Return the server, name and data of a record's event; None if it has no event."""
     match record:
         case Transition():
             return record.server, "transition", {"server": record.server, **change_of(record, at).model_dump()}
@@ -242,5 +242,5 @@ def _breaker(record: BreakerChanged, at: float) -> dict[str, Any]:
 
 
 def frame(name: str, data: str, number: int) -> bytes:
-    """One event, as it is sent; JSON has no line end in it."""
+    """Return one event as bytes; JSON contains no line end."""
     return f"id: {number}\nevent: {name}\ndata: {data}\n\n".encode()

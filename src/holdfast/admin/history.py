@@ -1,6 +1,6 @@
-"""What became of each server in this run, as its records told: when it changed, what went wrong, how much it did.
+"""Each server's history in this run, from the hub's records: its transitions, its last error, its calls.
 
-A sink of the hub's journal: it looks at each record once, keeps little, and asks nobody.
+It is a sink of the hub's journal: it reads each record once and keeps a bounded amount.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from holdfast.core.lifecycle.effects import Transition
 from holdfast.core.lifecycle.table import State
 from holdfast.hub.records import CallEnded, CallOutcome, HubRecord
 
-__all__ = ["History", "Past", "change_of"]
+__all__ = ["History", "ServerHistory", "change_of"]
 
 KEPT = 100
-"""Transitions remembered for each server."""
+"""Transitions kept for each server."""
 
-_WENT_WRONG: frozenset[CallOutcome] = frozenset({"failed", "timed_out", "refused"})
-"""What counts as an error of a call; an answer does not, whatever it says, nor does a denial or a caller that left."""
+_ERRORS: frozenset[CallOutcome] = frozenset({"failed", "timed_out", "refused"})
+"""The outcomes that count as errors; an answer, a denial and a cancelled call do not."""
 
-_TELLS_OF_SERVER: frozenset[CallOutcome] = frozenset({"failed", "timed_out", "denied"})
-"""After these, what the caller was told is the last that is known to have gone wrong with the server."""
+_SETS_LAST_ERROR: frozenset[CallOutcome] = frozenset({"failed", "timed_out", "denied"})
+"""The outcomes whose reason becomes the server's last error."""
 
 _ANSWERED: frozenset[CallOutcome] = frozenset({"completed", "tool_error", "rpc_error"})
 
-_FELL = frozenset({State.RECONNECTING, State.DENIED, State.PERMANENTLY_FAILED})
+_LOST = frozenset({State.RECONNECTING, State.DENIED, State.PERMANENTLY_FAILED})
 
 
-class Past:
-    """One server's."""
+class ServerHistory:
+    """The history of one server."""
 
     def __init__(self, since: float) -> None:
         self.since = since
@@ -40,37 +40,37 @@ class Past:
         self.last_error: LastError | None = None
         self.calls = self.errors = self.reconnects = 0
         self.tally = Tally()
-        self._stood = self._fell = False
+        self._was_connected = self._was_lost = False
 
     def moved(self, record: Transition, at: float) -> None:
-        """It went from one state to another."""
+        """Take a transition."""
         self.since = at
         self.timeline.append(change_of(record, at))
-        if record.new in _FELL:
-            self._fell = self._stood
+        if record.new in _LOST:
+            self._was_lost = self._was_connected
             if record.reason:
                 self.last_error = LastError(at=at, text=record.reason)
         elif record.new is State.CONNECTED:
-            self.reconnects += self._fell
-            self._stood, self._fell = True, False
+            self.reconnects += self._was_lost
+            self._was_connected, self._was_lost = True, False
 
     def called(self, record: CallEnded, at: float) -> None:
-        """A call to it ended."""
-        error = record.outcome in _WENT_WRONG
+        """Take the end of a call."""
+        error = record.outcome in _ERRORS
         self.calls += 1
         self.errors += error
         self.tally.count(at, seconds=record.seconds if record.outcome in _ANSWERED else None, error=error)
-        if record.reason and record.outcome in _TELLS_OF_SERVER:
+        if record.reason and record.outcome in _SETS_LAST_ERROR:
             self.last_error = LastError(at=at, text=record.reason)
 
 
 class History:
-    """Every server's past, by its id."""
+    """The history of every server."""
 
     def __init__(self, *, wall: Callable[[], float] = time.time) -> None:
         self._wall = wall
         self._began = wall()
-        self._pasts: dict[str, Past] = {}
+        self._servers: dict[str, ServerHistory] = {}
 
     def __call__(self, record: HubRecord) -> None:
         """Take a record."""
@@ -79,20 +79,20 @@ class History:
         elif isinstance(record, Transition):
             self.of(record.server).moved(record, self._wall())
 
-    def of(self, server: str) -> Past:
-        """A server's past; an empty one if nothing was told of it."""
-        past = self._pasts.get(server)
-        if past is None:
-            past = self._pasts[server] = Past(self._began)
-        return past
+    def of(self, server: str) -> ServerHistory:
+        """Return a server's history; an empty one if there is no record of it."""
+        history = self._servers.get(server)
+        if history is None:
+            history = self._servers[server] = ServerHistory(self._began)
+        return history
 
     def forget(self, server: str) -> None:
-        """It is no longer configured."""
-        self._pasts.pop(server, None)
+        """Drop a server that is no longer configured."""
+        self._servers.pop(server, None)
 
 
 def change_of(record: Transition, at: float) -> Change:
-    """A transition, as it is shown."""
+    """Return a transition as the API shows it."""
     return Change(
         at=at,
         old=record.old.value,

@@ -1,4 +1,4 @@
-"""The same line again and again is one line and a count. Decisions only: time is an argument, nothing is written."""
+"""A repeated line is written once, then counted. Decisions only: time is an argument, and nothing is written here."""
 
 from __future__ import annotations
 
@@ -6,56 +6,56 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-__all__ = ["WINDOW_SECONDS", "Folded", "Folds"]
+__all__ = ["WINDOW_SECONDS", "RepeatedLine", "RepeatedLines"]
 
 WINDOW_SECONDS = 30.0
-"""How long after a line its repetitions are counted rather than written."""
+"""How long repetitions of a line are counted instead of written."""
 
-MOST = 500
-"""Different lines that are counted at a time; over it, the count that has run longest is written early."""
+MOST_COUNTED = 500
+"""How many different lines are counted at a time; over it, the oldest count is written early."""
 
 _T = TypeVar("_T")
 
 
 @dataclass
-class Folded(Generic[_T]):
-    """A line that was written, and how often it came again since."""
+class RepeatedLine(Generic[_T]):
+    """A line that was written, and the count of its repetitions."""
 
     line: _T
     since: float
     times: int = field(default=0)
 
     def seconds(self, now: float) -> float:
-        """How long it has been counted."""
+        """Return for how many seconds it was counted."""
         return min(now - self.since, WINDOW_SECONDS)
 
 
-class Folds(Generic[_T]):
-    """The lines that are being counted."""
+class RepeatedLines(Generic[_T]):
+    """The lines that are counted now."""
 
     def __init__(self) -> None:
-        self._counted: dict[Hashable, Folded[_T]] = {}
+        self._counted: dict[Hashable, RepeatedLine[_T]] = {}
 
     def is_new(self, key: Hashable, line: _T, now: float) -> bool:
-        """Whether a line is to be written; if not, it is counted. Ask for what is ``due`` first."""
+        """Whether to write a line; if not, it is counted. Take what is ``due`` first."""
         counted = self._counted.get(key)
         if counted is not None:
             counted.times += 1
             return False
-        self._counted[key] = Folded(line, now)
+        self._counted[key] = RepeatedLine(line, now)
         return True
 
-    def due(self, now: float) -> Iterator[Folded[_T]]:
-        """The counts that are to be written now; of a line that did not come again there is none."""
-        for key, counted in [*self._counted.items()]:  # in the order in which they began
-            if now - counted.since < WINDOW_SECONDS and len(self._counted) <= MOST:
+    def due(self, now: float) -> Iterator[RepeatedLine[_T]]:
+        """Yield the counts to write now; a line without repetition has none."""
+        for key, counted in [*self._counted.items()]:  # oldest first
+            if now - counted.since < WINDOW_SECONDS and len(self._counted) <= MOST_COUNTED:
                 return
             del self._counted[key]
             if counted.times:
                 yield counted
 
-    def rest(self) -> Iterator[Folded[_T]]:
-        """All counts that are left, at the end."""
+    def rest(self) -> Iterator[RepeatedLine[_T]]:
+        """Yield all remaining counts, at the end."""
         counted, self._counted = self._counted, {}
         yield from (one for one in counted.values() if one.times)
 

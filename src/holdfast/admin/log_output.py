@@ -1,7 +1,6 @@
-"""The log as it is written: for people or for programs, without secrets, and without the same line again and again.
+"""The log output: for people or for programs, masked, with repeated lines counted.
 
-One handler for everything that is logged in the process, by Holdfast or by a library that it uses: whatever
-passes here is masked.
+One handler takes everything that Holdfast and its libraries log in the process, so every line is masked.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from typing import Any, TextIO
 
 from opentelemetry.trace import format_span_id, format_trace_id, get_current_span
 
-from holdfast.admin.log_folding import Folded, Folds
+from holdfast.admin.log_folding import RepeatedLine, RepeatedLines
 from holdfast.core.redact import Redactor
 from holdfast.hub.records import as_fields
 
 __all__ = ["ConsoleLines", "JsonLines", "LogHandler"]
 
 ANSWERS = frozenset({"holdfast.reload"})
-"""Whose lines answer what somebody just did: whoever saves the same mistake twice is told twice."""
+"""Loggers that answer an action of a user: an equal mistake made twice is reported twice."""
 
 
 class LogHandler(logging.StreamHandler[TextIO]):
-    """Writes each line once; warnings and errors that come again are counted, and the count is written later."""
+    """Writes each line once; repeated warnings and errors are counted, and the count is written later."""
 
     def __init__(
         self, stream: TextIO, lines: ConsoleLines | JsonLines, *, now: Callable[[], float] = time.monotonic
@@ -35,30 +34,30 @@ class LogHandler(logging.StreamHandler[TextIO]):
         self.setFormatter(lines)
         self._lines = lines
         self._now = now
-        self._folds: Folds[logging.LogRecord] = Folds()
+        self._repeated: RepeatedLines[logging.LogRecord] = RepeatedLines()
 
     def know(self, secrets: Iterable[str]) -> None:
-        """Mask these from now on, and nothing else but what has the shape of a secret."""
+        """Mask these secrets from now on, and what has the shape of a secret."""
         self._lines.redactor = Redactor(secrets)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line, or count it. The caller holds the handler's lock."""
         now = self._now()
-        self._write_counts(self._folds.due(now), now)
+        self._write_counts(self._repeated.due(now), now)
         once = record.levelno < logging.WARNING or record.name in ANSWERS
-        if once or self._folds.is_new(_same(record), record, now):
+        if once or self._repeated.is_new(_same(record), record, now):
             super().emit(record)
 
     def tick(self) -> None:
-        """Write the counts whose time has come, though nothing else is logged."""
-        self._locked(self._folds.due)
+        """Write the due counts, also when nothing else is logged."""
+        self._locked(self._repeated.due)
 
     def close(self) -> None:
-        """Write what is still counted."""
-        self._locked(lambda _: self._folds.rest())
+        """Write the remaining counts."""
+        self._locked(lambda _: self._repeated.rest())
         super().close()
 
-    def _locked(self, counted: Callable[[float], Iterable[Folded[logging.LogRecord]]]) -> None:
+    def _locked(self, counted: Callable[[float], Iterable[RepeatedLine[logging.LogRecord]]]) -> None:
         self.acquire()
         try:
             now = self._now()
@@ -66,7 +65,7 @@ class LogHandler(logging.StreamHandler[TextIO]):
         finally:
             self.release()
 
-    def _write_counts(self, counted: Iterable[Folded[logging.LogRecord]], now: float) -> None:
+    def _write_counts(self, counted: Iterable[RepeatedLine[logging.LogRecord]], now: float) -> None:
         for one in counted:
             again = logging.makeLogRecord(one.line.__dict__)
             again.created = time.time()
@@ -74,47 +73,47 @@ class LogHandler(logging.StreamHandler[TextIO]):
             super().emit(again)
 
 
-class _Lines(logging.Formatter):
-    """What both kinds of lines share."""
+class _MaskingFormatter(logging.Formatter):
+    """The part that both formatters share."""
 
     def __init__(self) -> None:
         super().__init__()
         self.redactor = Redactor()
 
     def message(self, record: logging.LogRecord) -> str:
-        """The words of a line; of a count, what was counted and how often."""
-        words = self.redactor.mask(record.getMessage())
+        """Return the masked message; for a count, with the number of repetitions."""
+        text = self.redactor.mask(record.getMessage())
         repeated = getattr(record, "repeated", None)
         if repeated is None:
-            return words
+            return text
         times, seconds = repeated
-        return f"{words} … repeated {times} time{'s' if times != 1 else ''} in {seconds:.0f} s"
+        return f"{text} … repeated {times} time{'s' if times != 1 else ''} in {seconds:.0f} s"
 
     def trace(self, record: logging.LogRecord) -> str:
-        """Where an error came from, if the line says so; a count does not repeat it."""
+        """Return the masked traceback, if there is one; a count does not repeat it."""
         if record.exc_info is None or record.exc_info[0] is None or hasattr(record, "repeated"):
             return ""
         return self.redactor.mask(self.formatException(record.exc_info))
 
 
-class ConsoleLines(_Lines):
-    """For people: the time, the level where it is worth knowing, and the words."""
+class ConsoleLines(_MaskingFormatter):
+    """For people: the time, the level from warning on, and the message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line; what goes on below is indented, lest a server's words pass for a line of ours."""
+        """Return one entry; further lines are indented, so that a server's text cannot look like a line of the hub."""
         at = time.strftime("%H:%M:%S", time.localtime(record.created))
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
         whose = "" if record.name.partition(".")[0] == "holdfast" else f"{record.name}: "
         trace = self.trace(record)
-        words = self.message(record) + (f"\n{trace}" if trace else "")
-        return f"{at} {level}{whose}" + words.replace("\n", "\n    ")
+        text = self.message(record) + (f"\n{trace}" if trace else "")
+        return f"{at} {level}{whose}" + text.replace("\n", "\n    ")
 
 
-class JsonLines(_Lines):
-    """For programs: one object a line."""
+class JsonLines(_MaskingFormatter):
+    """For programs: one JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """``time``, ``level``, ``logger``, ``message``, the trace that it belongs to and the hub's record, if any."""
+        """Return ``time``, ``level``, ``logger``, ``message``, the trace ids and the fields of the hub's record."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -145,7 +144,7 @@ class JsonLines(_Lines):
 
 
 def _same(record: logging.LogRecord) -> Hashable:
-    """What two lines share that say the same: numbers may differ, names and words may not."""
+    """Return the key of equal lines: numbers may differ, texts may not."""
     args = record.args if isinstance(record.args, tuple) else (record.args,)
-    words = tuple(type(arg) if isinstance(arg, int | float) else str(arg) for arg in args)
-    return record.name, record.levelno, str(record.msg), words
+    values = tuple(type(arg) if isinstance(arg, int | float) else str(arg) for arg in args)
+    return record.name, record.levelno, str(record.msg), values

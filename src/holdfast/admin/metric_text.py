@@ -1,6 +1,6 @@
-"""What was counted and seen of a hub at one moment, as the text that Prometheus reads. For a worker thread.
+"""A sample of the hub as Prometheus text; it is made in a worker thread.
 
-Written by ``prometheus_client``, from families that are made each time: its global registry is not used.
+``prometheus_client`` writes it from families that are built each time; its global registry is not used.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from holdfast._version import __version__
 from holdfast.admin.metric_table import METRICS
 from holdfast.core.lifecycle.table import State
 
-__all__ = ["SECONDS", "WAITS", "Counts", "Histogram", "Seen", "Shot", "text_of"]
+__all__ = ["SECONDS", "WAITS", "Counts", "Histogram", "HubSample", "ServerSample", "metrics_text"]
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 WAITS = (0.001, 0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 15.0)
 
 
 class Histogram:
-    """How often a number was at most so large, and all of them added up."""
+    """Counts values by upper bound, and their sum."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
@@ -37,24 +37,24 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count a number."""
+        """Count a value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self.sum += value
 
     def buckets(self) -> list[tuple[str, float]]:
-        """By each bound, how many were at most as large."""
+        """Return the cumulative count for each bound."""
         names = (*map(str, self._bounds), "+Inf")
         return list(zip(names, map(float, accumulate(self._counts)), strict=True))
 
     def copy(self) -> Histogram:
-        """As it is now."""
+        """Return a copy of the current values."""
         same = Histogram(self._bounds)
         same._counts, same.sum = [*self._counts], self.sum
         return same
 
 
 class Counts:
-    """What was counted of one server."""
+    """The counters of one server."""
 
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()
@@ -63,11 +63,11 @@ class Counts:
         self.waits = Histogram(WAITS)
         self.states: Counter[str] = Counter()
         self.own_states: Counter[str] = Counter()
-        """The same of connections that one client has for itself."""
+        """The same for connections that belong to one client."""
         self.trips = self.retries = self.close_failures = 0
 
     def copy(self) -> Counts:
-        """As it is now."""
+        """Return a copy of the current values."""
         same = Counts()
         same.calls, same.states, same.own_states = self.calls.copy(), self.states.copy(), self.own_states.copy()
         same.seconds, same.waits = self.seconds.copy(), self.waits.copy()
@@ -76,8 +76,8 @@ class Counts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """What one server is like."""
+class ServerSample:
+    """The gauges of one server."""
 
     state: State
     refuses: bool
@@ -89,23 +89,23 @@ class Seen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shot:
-    """A whole hub at one moment; nothing in it changes any more."""
+class HubSample:
+    """A whole hub at one moment, immutable."""
 
     counted: Mapping[str, Counts]
-    seen: Mapping[str, Seen]
+    seen: Mapping[str, ServerSample]
     configs: Mapping[str, int]
     missed: int
     catalog_version: int
 
 
-def text_of(shot: Shot, process: ProcessCollector) -> bytes:
-    """All of it."""
-    return generate_latest(_Taken([*_counted(shot.counted), *_seen(shot), *process.collect()]))
+def metrics_text(sample: HubSample, process: ProcessCollector) -> bytes:
+    """Return the whole text."""
+    return generate_latest(_Families([*_counted(sample.counted), *_seen(sample), *process.collect()]))
 
 
-class _Taken(Collector):
-    """Families that were made already, as what writes them wants them."""
+class _Families(Collector):
+    """Ready families in the form that ``generate_latest`` takes."""
 
     def __init__(self, families: list[Family]) -> None:
         self._families = families
@@ -128,8 +128,8 @@ def _counted(servers: Mapping[str, Counts]) -> Iterator[Family]:
     yield _counter("holdfast_close_failures", (((name,), counts.close_failures) for name, counts in servers.items()))
 
 
-def _seen(shot: Shot) -> Iterator[Family]:
-    seen = shot.seen
+def _seen(sample: HubSample) -> Iterator[Family]:
+    seen = sample.seen
     states = (((name, state.value), one.state is state) for name, one in seen.items() for state in State)
     yield _gauge("holdfast_server_state", states)
     yield _gauge("holdfast_breaker_open", (((name,), one.refuses) for name, one in seen.items()))
@@ -138,9 +138,9 @@ def _seen(shot: Shot) -> Iterator[Family]:
     yield _gauge("holdfast_client_connections", (((name,), one.own) for name, one in seen.items()))
     yield _gauge("holdfast_catalog_tools", (((name,), one.tools) for name, one in seen.items()))
     yield _gauge("holdfast_tools_pending", (((name,), one.pending) for name, one in seen.items()))
-    yield _gauge("holdfast_catalog_version", [((), shot.catalog_version)])
-    yield _counter("holdfast_config_changes", (((result,), times) for result, times in shot.configs.items()))
-    yield _counter("holdfast_events_missed", [((), shot.missed)])
+    yield _gauge("holdfast_catalog_version", [((), sample.catalog_version)])
+    yield _counter("holdfast_config_changes", (((result,), times) for result, times in sample.configs.items()))
+    yield _counter("holdfast_events_missed", [((), sample.missed)])
     yield _gauge("holdfast_build_info", [((__version__, platform.python_version()), 1)])
 
 

@@ -1,6 +1,6 @@
-"""The hub in numbers, for Prometheus: counted from its records, and read from its slots when somebody asks.
+"""Metrics for Prometheus: counters from the hub's records, gauges read from its slots at each scrape.
 
-A sink of the journal like any other. What it counts of a server goes with the server.
+It is a sink of the journal. The counters of a server are dropped when the server is removed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from holdfast.admin.metric_text import Counts, Seen, Shot, text_of
+from holdfast.admin.metric_text import Counts, HubSample, ServerSample, metrics_text
 from holdfast.core.breaker import BreakerState, Tripped
 from holdfast.hub.hub import Hub
 from holdfast.hub.records import (
@@ -44,14 +44,14 @@ METHODS = frozenset(
         "logging/setLevel",
     }
 )
-"""The methods that are told apart; a client may ask for anything, and all else is ``other``."""
+"""The values of the label ``method``; every other method is ``other``, because a client may send any name."""
 
 ReadBy = Callable[[str], Awaitable[bool]]
-"""Whether whoever shows this bearer token may read the metrics."""
+"""Whether a bearer token gives access to the metrics."""
 
 
 class Metrics:
-    """Counts from now on. Make it before the hub is entered, lest the first records be missed."""
+    """Counts records. Create it before the hub is entered, so that it misses none."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -62,10 +62,10 @@ class Metrics:
         hub.listen(self._take)
 
     async def text(self) -> bytes:
-        """All of it, as it is now: taken in one short step, and written beside the calls rather than between them."""
-        return await anyio.to_thread.run_sync(text_of, self._shot(), self._process)
+        """Return the text: the sample is one short step, and the writing runs in a thread."""
+        return await anyio.to_thread.run_sync(metrics_text, self._sample(), self._process)
 
-    # What is counted.
+    # Counters.
 
     def _take(self, record: HubRecord) -> None:
         match record:
@@ -92,11 +92,11 @@ class Metrics:
             if server not in self._hub.config.servers:
                 del self._servers[server]
 
-    # What is seen.
+    # Gauges.
 
-    def _shot(self) -> Shot:
+    def _sample(self) -> HubSample:
         self._forget_removed()
-        return Shot(
+        return HubSample(
             counted={name: counts.copy() for name, counts in self._servers.items()},
             seen=self._seen(),
             configs=dict(self._configs),
@@ -104,7 +104,7 @@ class Metrics:
             catalog_version=self._hub.catalog.version,
         )
 
-    def _seen(self) -> dict[str, Seen]:
+    def _seen(self) -> dict[str, ServerSample]:
         hub = self._hub
         tools = Counter(entry.server for entry in hub.catalog.tools)
         pending = Counter(change.server for change in hub.approvals.pending())
@@ -116,7 +116,7 @@ class Metrics:
             in_flight[slot.id] += slot.machine.life.calls
             waiting[slot.id] += slot.bulkhead.waiting
         return {
-            name: Seen(
+            name: ServerSample(
                 state=health.state,
                 refuses=health.breaker is not BreakerState.CLOSED,
                 in_flight=in_flight[name] + hub.slot(name).machine.life.calls,
@@ -130,13 +130,13 @@ class Metrics:
 
 
 def metrics_route(metrics: Metrics, *, read_by: ReadBy | None = None) -> Route:
-    """``/metrics``, for everybody who can reach it or for those alone whose bearer token ``read_by`` knows."""
+    """Return the route ``/metrics``; with ``read_by`` it needs a bearer token that the function accepts."""
 
     async def show(request: Request) -> Response:
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if read_by is not None and not (kind.lower() == "bearer" and await read_by(token.strip())):
             challenge = {"www-authenticate": "Bearer"}
-            return PlainTextResponse("a valid bearer token is needed\n", status_code=401, headers=challenge)
+            return PlainTextResponse("a valid bearer token is required\n", status_code=401, headers=challenge)
         return Response(await metrics.text(), headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 
     return Route("/metrics", show, methods=["GET"])

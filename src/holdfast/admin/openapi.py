@@ -1,4 +1,4 @@
-"""The OpenAPI document of the control API, made from the table of operations and the shapes: neither can drift."""
+"""The OpenAPI document of the control API, generated from the table of operations and the models."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from holdfast.control.models import ApiError, LogLine, Shape
 __all__ = ["document"]
 
 _REASONS = {
-    401: "No valid token was shown",
-    403: "The Origin, or the token, may not do this",
-    404: "There is nothing of that name",
-    409: "Its state does not allow it",
+    401: "The token is missing or not valid",
+    403: "The Origin or the token has no access",
+    404: "There is nothing with that name",
+    409: "The state of the server does not allow it",
     421: "The Host is not served here",
-    422: "The body or the query is not what it must be",
-    502: "The server failed; the error says why",
+    422: "The body or the query is not valid",
+    502: "The server failed; the error gives the reason",
 }
 
 _REF = "#/components/schemas/{model}"
@@ -29,7 +29,7 @@ _REF = "#/components/schemas/{model}"
 
 @cache
 def document() -> dict[str, Any]:
-    """The whole document."""
+    """Return the whole document."""
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation)
@@ -45,7 +45,8 @@ def document() -> dict[str, Any]:
 
 
 _ABOUT = (
-    "See and steer a running hub. Times are seconds since the epoch (`at`, `since`) or seconds from now (`retry_in`). "
+    "Watch and control a running hub. "
+    "Times are seconds since the epoch (`at`, `since`) or seconds from now (`retry_in`). "
     "Keys may be added; none changes its meaning."
 )
 
@@ -97,7 +98,7 @@ def _in_query(operation: Operation) -> list[dict[str, Any]]:
 
 
 def _schemas() -> dict[str, Any]:
-    """An answer is described as it is written, with every key; a body as it may be sent."""
+    """Describe an answer with every key that is written, and a body with the keys that may be sent."""
     shapes: dict[type[Shape], JsonSchemaMode] = {ApiError: "serialization", LogLine: "serialization"}
     for operation in OPERATIONS:
         if operation.answer is not None:

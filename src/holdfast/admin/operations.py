@@ -1,4 +1,4 @@
-"""The operations of the control API in one table: requests are routed by it, its OpenAPI document is made of it."""
+"""The operations of the control API in one table: it routes requests and generates the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ from holdfast.control.models import (
 __all__ = ["MOST_LINES", "OPERATIONS", "Lookup", "Needs", "Operation", "look_up"]
 
 Needs: TypeAlias = Literal["nothing", "session", "control"]
-"""What a caller must show: a browser's token is as good as the control token, but neither makes further codes
-nor is told addresses with whatever is secret in them.
+"""The token that an operation needs. A browser's token (``session``) can do all that the control token can, except
+make sign-in codes and read unmasked addresses.
 """
 
 MOST_LINES = 1_000
-"""How many lines of a log can be asked for."""
+"""How many log lines one request can ask for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One thing that can be asked."""
+    """One operation."""
 
     name: str
     method: Literal["GET", "POST"]
     path: str
-    """Its parameters in braces; a parameter is one segment, percent-encoded."""
+    """Parameters are in braces; each is one percent-encoded segment."""
     summary: str
     answer: type[Shape] | None = None
-    """None for a stream of events, and for the document itself."""
+    """None for an event stream and for the document itself."""
     media_type: str = "application/json"
     body: type[Shape] | None = None
     query: tuple[str, ...] = ()
-    """Whole numbers from 1 on, each optional."""
+    """Optional whole numbers, from 1 on."""
     needs: Needs = "session"
     errors: tuple[int, ...] = ()
-    """The statuses of its own refusals, beside those of every operation."""
+    """Its own error statuses, beside those of every operation."""
 
 
 _SERVER = "/api/servers/{server}"
@@ -63,21 +63,31 @@ OPERATIONS = (
         name="reconnect",
         method="POST",
         path=f"{_SERVER}/reconnect",
-        summary="Make a new connection now; answers when that is over",
+        summary="Reconnect now; answers when the attempt is over",
         answer=Server,
         errors=(404, 409, 502),
     ),
     Operation(
-        name="enable", method="POST", path=f"{_SERVER}/enable", summary="Switch it on", answer=Server, errors=(404,)
+        name="enable",
+        method="POST",
+        path=f"{_SERVER}/enable",
+        summary="Enable the server",
+        answer=Server,
+        errors=(404,),
     ),
     Operation(
-        name="disable", method="POST", path=f"{_SERVER}/disable", summary="Switch it off", answer=Server, errors=(404,)
+        name="disable",
+        method="POST",
+        path=f"{_SERVER}/disable",
+        summary="Disable the server",
+        answer=Server,
+        errors=(404,),
     ),
     Operation(
         name="approve",
         method="POST",
         path=f"{_SERVER}/approve",
-        summary="Take for good what its changed tools say now",
+        summary="Approve the changes of its tools",
         body=Approve,
         answer=Server,
         errors=(404, 409),
@@ -86,17 +96,17 @@ OPERATIONS = (
         name="list_approvals",
         method="GET",
         path="/api/approvals",
-        summary="Every tool that is not what it was when it was first seen",
+        summary="Every tool that changed since it was first seen",
         answer=Approvals,
     ),
     Operation(
-        name="get_catalog", method="GET", path="/api/catalog", summary="What clients are shown", answer=CatalogView
+        name="get_catalog", method="GET", path="/api/catalog", summary="The published catalog", answer=CatalogView
     ),
     Operation(
         name="get_logs",
         method="GET",
         path=f"{_SERVER}/logs",
-        summary="The last lines about it: its stderr, and what the hub noted",
+        summary="Its last log lines: its stderr and the hub's own lines about it",
         answer=Logs,
         query=("lines",),
         errors=(404,),
@@ -105,7 +115,7 @@ OPERATIONS = (
         name="follow_logs",
         method="GET",
         path=f"{_SERVER}/logs/stream",
-        summary="Its last lines, if asked for, and those from now on: an event `line`, a LogLine, for each",
+        summary="Its last log lines, if asked for, then new ones: one event `line`, a LogLine, each",
         media_type="text/event-stream",
         query=("lines",),
         errors=(404,),
@@ -121,7 +131,7 @@ OPERATIONS = (
         name="get_targets",
         method="GET",
         path="/api/targets",
-        summary="The servers as a gateway's targets, with their addresses as they are",
+        summary="The servers as targets of a gateway, with unmasked addresses",
         answer=TargetsView,
         needs="control",
     ),
@@ -130,7 +140,7 @@ OPERATIONS = (
         name="new_code",
         method="POST",
         path="/api/codes",
-        summary="A code that signs one browser in, once",
+        summary="Make a code that signs in one browser, once",
         answer=Code,
         needs="control",
     ),
@@ -138,7 +148,7 @@ OPERATIONS = (
         name="sign_in",
         method="POST",
         path="/api/session",
-        summary="A code becomes a token for the status page",
+        summary="Exchange a code for a token of the status page",
         body=SignIn,
         answer=Session,
         needs="nothing",
@@ -149,17 +159,17 @@ OPERATIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Lookup:
-    """What a request's path leads to."""
+    """The result of a lookup."""
 
     operation: Operation | None = None
-    """None if there is nothing at that path, or not by that method."""
+    """None if nothing has that path, or not with that method."""
     parameters: dict[str, str]
     allowed: tuple[str, ...] = ()
-    """The methods that the path does have."""
+    """The methods that the path has."""
 
 
 def look_up(method: str, raw_path: str, operations: Iterable[Operation] = OPERATIONS) -> Lookup:
-    """The operation that a method and a path, as it was sent, stand for. An id may hold anything, a slash too."""
+    """Find the operation of a method and a raw path. An id may contain anything, also a slash."""
     segments = raw_path.split("/")
     fitting = [(one, found) for one in operations if (found := _parameters(one, segments)) is not None]
     for operation, parameters in fitting:

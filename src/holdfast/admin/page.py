@@ -1,7 +1,7 @@
-"""The status page's files, served as they are: a shell without data, which asks the control API for everything.
+"""The files of the status page, served unchanged. They contain no data: the page reads the control API.
 
-They hold nothing that is anyone's, so they need no token. What they may do in a browser is said in their
-headers: scripts and styles of this hub alone, requests to this hub alone, no frame around them.
+So they need no token. Their headers limit what they may do in a browser: only scripts, styles and requests of this
+hub, and no frame around them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HEADERS: Mapping[str, str] = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-        # No script can turn a text into markup: whatever a server calls itself stays a text.
+        # No script can turn text into markup, so the name of a server stays text.
         "require-trusted-types-for 'script'; trusted-types 'none'"
     ),
     "cross-origin-opener-policy": "same-origin",
@@ -29,23 +29,23 @@ HEADERS: Mapping[str, str] = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    # Asked for again each time, and answered with 304 while it is the same: a new hub never meets an old page.
+    # A browser asks each time and gets 304 if nothing changed: a new hub never meets an old page.
     "cache-control": "no-cache",
 }
 
-# What a machine's own registry says about these differs; with nosniff a wrong answer is an empty page.
+# The registry of a machine may give other types; with nosniff a wrong type leaves the page empty.
 _KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
 
 
 @dataclass(frozen=True)
-class _File:
+class _StaticFile:
     body: bytes
     kind: str
     tag: str
 
 
 def page_routes() -> list[Route]:
-    """``/`` and ``/static/…``, to be put among the routes of the hub's application."""
+    """Return the routes ``/`` and ``/static/…``."""
     kept = _files()
     shell = kept["index.html"]
 
@@ -61,17 +61,17 @@ def page_routes() -> list[Route]:
     return [Route("/", page), Route("/static/{name}", static)]
 
 
-def _files() -> dict[str, _File]:
-    folder = files("holdfast.admin") / "static"
+def _files() -> dict[str, _StaticFile]:
+    folder = files(__package__) / "static"
     return {file.name: _file(file.name, file.read_bytes()) for file in folder.iterdir() if file.is_file()}
 
 
-def _file(name: str, body: bytes) -> _File:
+def _file(name: str, body: bytes) -> _StaticFile:
     kind = _KINDS[name[name.rfind(".") :]]
-    return _File(body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+    return _StaticFile(body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
 
 
-def _answer(request: Request, file: _File) -> Response:
+def _answer(request: Request, file: _StaticFile) -> Response:
     headers = {**HEADERS, "etag": file.tag}
     if request.headers.get("if-none-match") == file.tag:
         return Response(status_code=304, headers=headers)

@@ -1,7 +1,7 @@
-"""Who may use the control API: the holder of the control token, and browsers that it signed in.
+"""Access to the control API: the control token, and the tokens of signed-in browsers.
 
-A browser is signed in by a code that works once and for a short time; it gets a token of its own in return.
-Codes and the browsers' tokens are known to this process alone: they end with the hub.
+A browser signs in with a code that works once and for a short time, and gets a token of its own. Codes and browser
+tokens exist only in this process: they end with the hub.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from typing import Literal, TypeAlias
 
 import anyio
 
-__all__ = ["Access", "Sessions", "TooManyGuesses"]
+__all__ = ["Access", "BrowserSessions", "TooManyGuesses"]
 
 Access: TypeAlias = Literal["control", "session"]
 
 CODE_SECONDS = 600.0
-"""A code is printed where a person sees it, who may want to read on for a while first."""
+"""Long enough for a person who reads the terminal before opening the page."""
 
 MOST_CODES = 16
 MOST_SESSIONS = 64
-"""Over either, the oldest ends."""
+"""Over either limit, the oldest one ends."""
 
 GUESSES, GUESS_SECONDS = 20, 60.0
-"""So many wrong codes within so many seconds, and no more are looked at: whoever types one by hand needs fewer."""
+"""After this many wrong codes in this time, no code is checked: a person who types one needs fewer."""
 
 
 class TooManyGuesses(Exception):
-    """Too many wrong codes came just now; it never leaves this room."""
+    """Too many wrong codes came within the last minute."""
 
 
-class Sessions:
-    """The tokens and codes of one run of the hub."""
+class BrowserSessions:
+    """The codes and browser tokens of one run of the hub."""
 
     def __init__(self, control_token: str, *, clock: Callable[[], float] = anyio.current_time) -> None:
         self._control_token = control_token
@@ -44,13 +44,13 @@ class Sessions:
         self._wrong: deque[float] = deque(maxlen=GUESSES)
 
     def access(self, token: str) -> Access | None:
-        """What a bearer token is good for; None if it is nobody's."""
+        """Return the access that a bearer token gives; None if it is unknown."""
         if _same(token, self._control_token):
             return "control"
-        return "session" if any([_same(token, known) for known in self._tokens]) else None  # noqa: C419 - all, always
+        return "session" if any([_same(token, known) for known in self._tokens]) else None  # noqa: C419 - compare with all tokens, for constant time
 
     def new_code(self) -> str:
-        """A code that signs one browser in."""
+        """Make a code that signs in one browser."""
         self._forget_old()
         while len(self._codes) >= MOST_CODES:
             del self._codes[next(iter(self._codes))]
@@ -59,7 +59,7 @@ class Sessions:
         return code
 
     def sign_in(self, code: str) -> str | None:
-        """A token for a code, which is used up by that; None if there is no such code."""
+        """Exchange a code for a token; None if the code is not valid. A code works once."""
         now = self._clock()
         if len(self._wrong) == GUESSES and now - self._wrong[0] < GUESS_SECONDS:
             raise TooManyGuesses
@@ -78,7 +78,7 @@ class Sessions:
         self._codes = {code: until for code, until in self._codes.items() if until > now}
 
     def __repr__(self) -> str:
-        return f"<Sessions of {len(self._tokens)} browsers>"
+        return f"<BrowserSessions of {len(self._tokens)} browsers>"
 
 
 def _same(given: str, known: str) -> bool:

@@ -1,4 +1,4 @@
-"""Calls counted in steps of time: how many, how many went wrong, how long they took. For one server; costs little."""
+"""Recent calls of one server in steps of time: how many, how many failed, how long they took."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["Tally"]
 
 STEP_SECONDS = 5.0
 STEPS = 60
-"""Five minutes in all: what a person means by lately."""
+"""Five minutes in all."""
 
 SAMPLES = 64
-"""Times kept for each step; more would not move its median by anything that a picture shows."""
+"""Durations kept for each step; more would not visibly change its median."""
 
 
 class _Step:
-    """One step."""
+    """One step of time."""
 
     __slots__ = ("_middle", "_taken_at", "calls", "errors", "number", "times")
 
@@ -30,7 +30,7 @@ class _Step:
         self._taken_at = 0
 
     def milliseconds(self) -> float | None:
-        """The median; taken once for as long as no call is added, as is so for every step but the last."""
+        """Return the median; it is computed again only after a new call."""
         if self._taken_at != self.calls:
             self._taken_at = self.calls
             self._middle = round(median(self.times) * 1000, 2) if self.times else None
@@ -38,13 +38,13 @@ class _Step:
 
 
 class Tally:
-    """The last steps in which there were calls."""
+    """The last steps with calls."""
 
     def __init__(self) -> None:
         self._steps: deque[_Step] = deque(maxlen=STEPS)
 
     def count(self, at: float, *, seconds: float | None, error: bool) -> None:
-        """One call ended at this time; ``seconds`` is how long it took, if it completed."""
+        """Count a call that ended at this time; ``seconds`` is its duration, if it completed."""
         number = int(at // STEP_SECONDS)
         if not self._steps or self._steps[-1].number < number:
             self._steps.append(_Step(number))
@@ -55,7 +55,7 @@ class Tally:
             step.times.append(seconds)
 
     def activity(self, now: float) -> Activity | None:
-        """The picture of it; None if there were no calls lately."""
+        """Return the recent activity; None if there were no calls."""
         last = int(now // STEP_SECONDS)
         steps = {step.number: step for step in self._steps if step.number > last - STEPS}
         if not steps:

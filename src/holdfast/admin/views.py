@@ -1,4 +1,4 @@
-"""The hub and its servers as the control API shows them: every value from a record, a slot or the catalog, masked."""
+"""The hub and its servers as the control API shows them, masked: from records, slots and the catalog."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import anyio.lowlevel
 
 from holdfast._version import __version__
 from holdfast.admin.history import History
-from holdfast.admin.words import STATUS, Facts, Words, pasteable, words_for
+from holdfast.admin.words import Facts, ServerText, pasteable, text_for
 from holdfast.config.spec import BadServer, ServerSpec
 from holdfast.config.targets import targets_of
 from holdfast.control.models import (
@@ -41,20 +41,21 @@ from holdfast.core.redact import mask_url, plain
 from holdfast.errors import UnknownServer
 from holdfast.hub.hub import Hub
 from holdfast.hub.slot import Slot
+from holdfast.hub.warnings import STATUS, failure_status
 
 __all__ = ["AT_ONCE", "About", "Views"]
 
 AT_ONCE = 25
-"""Servers that are drawn in one go: a few milliseconds, in which nobody else gets a turn."""
+"""How many servers are viewed without a pause: it takes a few milliseconds of the event loop."""
 
 LONGEST_TARGET = 300
 LONGEST_DESCRIPTION = 1_000
-"""Characters; whoever wants all of a tool's description lists it as a client."""
+"""Characters; a client's list has the whole description."""
 
 
 @dataclass(kw_only=True)
 class About:
-    """What only the one who serves the hub knows of it."""
+    """What only the serving process knows about the hub."""
 
     endpoint: str
     config: str = ""
@@ -67,7 +68,7 @@ class About:
 
 
 class Views:
-    """Makes the shapes, each when it is asked for."""
+    """Builds the models of the API on request."""
 
     def __init__(self, hub: Hub, history: History, about: About, *, wall: Callable[[], float] = time.time) -> None:
         self._hub = hub
@@ -77,7 +78,7 @@ class Views:
         self._started = wall()
 
     def hub(self) -> HubView:
-        """The hub itself."""
+        """Return the hub itself."""
         hub, about = self._hub, self._about
         draining = about.draining
         return HubView(
@@ -97,34 +98,34 @@ class Views:
         )
 
     async def servers(self) -> Servers:
-        """All of them, in the order of the configuration; whoever calls tools gets a turn in between."""
+        """Return all servers in the order of the configuration; calls of tools get a turn in between."""
         shown: list[Server] = []
         for number, name in enumerate([*self._hub.config.servers], start=1):
             if number % AT_ONCE == 0:
                 await anyio.lowlevel.checkpoint()
-            with suppress(UnknownServer):  # it went away meanwhile
+            with suppress(UnknownServer):  # it was removed meanwhile
                 shown.append(self.server(name))
         return Servers(now=self._wall(), servers=tuple(shown))
 
     def server(self, name: str) -> Server:
-        """One of them; ``UnknownServer`` if there is none of that name."""
-        slot, past, now = self._hub.slot(name), self._history.of(name), self._wall()
+        """Return one server; raise ``UnknownServer`` if there is none of that name."""
+        slot, history, now = self._hub.slot(name), self._history.of(name), self._wall()
         health, spec = slot.health(), slot.spec
         source = self._hub.catalog.servers.get(name, Source())
         listed = _counted(() if source.withdrawn else source.entries)
         held = tuple(change.tool for change in self._hub.approvals.pending(name) if change.held)
-        words = self._words(slot, health, tools=listed[Kind.TOOL], held=len(held))
+        text = self._text(slot, health, tools=listed[Kind.TOOL], held=len(held))
         return Server(
             id=name,
             transport=spec.transport if isinstance(spec, ServerSpec) else "",
             target=_target(slot),
             state=health.state.value,
             status=STATUS[health.state],
-            summary=words.summary,
-            action=words.action,
-            command=pasteable(words.command, program=self._about.program, config=self._about.config),
+            summary=text.summary,
+            action=text.action,
+            command=pasteable(text.command, program=self._about.program, config=self._about.config),
             reason=health.reason,
-            since=past.since,
+            since=history.since,
             generation=health.generation,
             failures=health.failures,
             attempts=health.attempts,
@@ -138,16 +139,16 @@ class Views:
             templates=listed[Kind.TEMPLATE],
             verified=source.listing is not None and source.listing.generation > 0,
             held=held,
-            calls_total=past.calls,
-            errors_total=past.errors,
-            reconnects_total=past.reconnects,
-            last_error=past.last_error or _trouble(health, past.since),
-            timeline=tuple(past.timeline),
-            activity=past.tally.activity(now),
+            calls_total=history.calls,
+            errors_total=history.errors,
+            reconnects_total=history.reconnects,
+            last_error=history.last_error or _current_error(health, history.since),
+            timeline=tuple(history.timeline),
+            activity=history.tally.activity(now),
         )
 
     def catalog(self) -> CatalogView:
-        """What clients are shown now."""
+        """Return the published catalog."""
         catalog, held = self._hub.catalog, self._hub.approvals.is_held
 
         def items(kind: Kind) -> tuple[CatalogItem, ...]:
@@ -169,7 +170,7 @@ class Views:
         )
 
     def approvals(self) -> Approvals:
-        """Every tool that says something else than when it was first seen."""
+        """Return every tool that changed since it was first seen."""
         return Approvals(
             approvals=tuple(
                 Approval(
@@ -184,11 +185,11 @@ class Views:
         )
 
     def activity(self, name: str) -> Activity | None:
-        """The picture of a server's calls; None if it had none lately."""
+        """Return the recent calls of a server; None if there were none."""
         return self._history.of(name).tally.activity(self._wall())
 
     def targets(self) -> TargetsView:
-        """The servers that a gateway can route to, with their addresses as they are, and why the others are not."""
+        """Return the servers that a gateway can route to, with unmasked addresses, and why the others are left out."""
         targets = targets_of(self._hub.config)
         off = [one.id for one in targets.found if self._hub.slot(one.id).switched_off]
         return TargetsView(
@@ -197,10 +198,10 @@ class Views:
                 for one in targets.found
                 if one.id not in off
             ),
-            left_out={**targets.left_out, **dict.fromkeys(off, "it is switched off")},
+            left_out={**targets.left_out, **dict.fromkeys(off, "it is disabled")},
         )
 
-    def _words(self, slot: Slot, health: Health, *, tools: int, held: int) -> Words:
+    def _text(self, slot: Slot, health: Health, *, tools: int, held: int) -> ServerText:
         seen = next(iter(slot.failed_dials.values())).evidence if slot.failed_dials else None
         verdict = classify(seen, connected_before=slot.machine.life.ever_connected) if seen is not None else None
         facts = Facts(
@@ -210,7 +211,7 @@ class Views:
             login=_login_command(seen),
             attempts_allowed=len(self._hub.config.settings.reconnect.backoff),
         )
-        return words_for(health, facts)
+        return text_for(health, facts)
 
 
 def _counted(entries: Iterable[Entry]) -> dict[Kind, int]:
@@ -229,14 +230,14 @@ def _target(slot: Slot) -> str:
     return shown if len(shown) <= LONGEST_TARGET else f"{shown[: LONGEST_TARGET - 1]}…"
 
 
-def _trouble(health: Health, since: float) -> LastError | None:
-    """What is wrong since before anything was told of it: a first try that failed, and goes on."""
-    in_trouble = health.reason and STATUS[health.state] in ("transient", "permanent", "denied")
-    return LastError(at=since, text=health.reason) if in_trouble else None
+def _current_error(health: Health, since: float) -> LastError | None:
+    """Return the reason as the last error if no record reported it yet: a first try that failed and goes on."""
+    is_failing = health.reason and failure_status(health.state) is not None
+    return LastError(at=since, text=health.reason) if is_failing else None
 
 
 def _login_command(seen: Evidence | None) -> str:
-    """What logs in, where ``core.classify`` says that a login is wanted; empty where one would not help."""
+    """Return the login command if the server asks for a login; empty if a login would not help."""
     if not isinstance(seen, HttpStatus) or seen.login is None:
         return ""
     challenge = read_challenge(seen.headers.get("www-authenticate", ""))

@@ -1,1 +1,1 @@
-"""How a running hub is asked and steered: the shapes of its control API, where a local hub is, and a client of it."""
+"""The control API of a running hub: its models, a client, and how to find a hub on this machine."""

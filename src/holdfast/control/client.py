@@ -1,7 +1,7 @@
-"""A running hub, asked through its control API: what `holdfast status` and `doctor` go by.
+"""A client of the control API: `holdfast status` and `doctor` use it.
 
-Answers are the shapes of ``models.py``. Whatever goes wrong is ``NoHub`` (it could not be asked) or
-``HubRefused`` (it said no, and why).
+Answers are the models of ``models.py``. Errors are ``NoHub`` (the hub cannot be reached) or ``HubRefused`` (it
+refused, with its reason).
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from holdfast.wire.fetch import Answer
 __all__ = ["Control", "HubEvent"]
 
 ANSWER_SECONDS = 10.0
-"""A hub on this machine answers in milliseconds; one that takes longer is stuck."""
+"""A hub on this machine answers in milliseconds; after this time it is stuck."""
 
 RECONNECT_SECONDS = 120.0
 """A reconnect answers when its dial is over, and a dial may take long."""
 
 SILENCE_SECONDS = 45.0
-"""A stream brings a sign of life every 15 s."""
+"""A stream sends a comment every 15 s; this is three of them."""
 
-_Shape = TypeVar("_Shape", bound=Shape)
+_Model = TypeVar("_Model", bound=Shape)
 
 
 class HubEvent(NamedTuple):
@@ -58,7 +58,7 @@ class HubEvent(NamedTuple):
 
 
 class Control:
-    """Use it as ``async with Control(find_hub()) as hub``."""
+    """Use it as ``async with`` on the result of ``find_hub()``."""
 
     def __init__(self, found: Found) -> None:
         self._found = found
@@ -75,41 +75,41 @@ class Control:
 
     @property
     def url(self) -> str:
-        """The hub's address, fit to be shown."""
+        """The hub's address, masked."""
         return mask_url(self._found.url)
 
-    # What can be seen.
+    # Read.
 
     async def hub(self) -> HubView:
-        """The hub itself."""
+        """Return the hub itself."""
         return await self._ask(HubView, "GET", "/api/hub")
 
     async def servers(self) -> Servers:
-        """The whole fleet."""
+        """Return all servers."""
         return await self._ask(Servers, "GET", "/api/servers")
 
     async def server(self, server: str) -> Server:
-        """One server."""
+        """Return one server."""
         return await self._ask(Server, "GET", _of(server))
 
     async def catalog(self) -> CatalogView:
-        """What is published now."""
+        """Return the published catalog."""
         return await self._ask(CatalogView, "GET", "/api/catalog")
 
     async def approvals(self) -> Approvals:
-        """Every tool that says something else than when it was first seen."""
+        """Return every tool that changed since it was first seen."""
         return await self._ask(Approvals, "GET", "/api/approvals")
 
     async def targets(self) -> TargetsView:
-        """The hub's servers, as a gateway's targets."""
+        """Return the hub's servers as targets of a gateway."""
         return await self._ask(TargetsView, "GET", "/api/targets")
 
     async def logs(self, server: str, *, lines: int = 200) -> Logs:
-        """The last lines about a server."""
+        """Return the last log lines of a server."""
         return await self._ask(Logs, "GET", f"{_of(server)}/logs?lines={lines}")
 
     async def follow(self, server: str, *, lines: int = 0) -> AsyncGenerator[LogLine, None]:
-        """The last lines about a server and all from now on, until the hub ends or no longer has it."""
+        """Yield the last log lines of a server and new ones, until the hub ends or the server is removed."""
         first = f"?lines={lines}" if lines else ""
         async with aclosing(self._events(f"{_of(server)}/logs/stream{first}")) as events:
             async for event in events:
@@ -117,43 +117,43 @@ class Control:
                     yield self._read(LogLine, event.data)
 
     def events(self) -> AsyncGenerator[HubEvent, None]:
-        """Everything that happens from now on, until the hub ends; the first one is ``hello``, with a ``HubView``.
+        """Yield every event until the hub ends; the first one is ``hello``, with a ``HubView``.
 
         Close it if you leave it sooner: ``async with aclosing(hub.events()) as events``.
         """
         return self._events("/api/events")
 
-    # What can be done.
+    # Change.
 
     async def reconnect(self, server: str) -> Server:
-        """Make a new connection now."""
+        """Reconnect a server now."""
         return await self._ask(Server, "POST", f"{_of(server)}/reconnect", within=RECONNECT_SECONDS)
 
     async def enable(self, server: str) -> Server:
-        """Switch a server on."""
+        """Enable a server."""
         return await self._ask(Server, "POST", f"{_of(server)}/enable")
 
     async def disable(self, server: str) -> Server:
-        """Switch a server off."""
+        """Disable a server."""
         return await self._ask(Server, "POST", f"{_of(server)}/disable", within=RECONNECT_SECONDS)
 
     async def approve(self, server: str, *, tool: str | None = None, mark: str | None = None) -> Server:
-        """Take for good what a tool says now, or all of a server's tools."""
+        """Approve the change of one tool, or of all tools of a server."""
         return await self._ask(Server, "POST", f"{_of(server)}/approve", body=Approve(tool=tool, mark=mark))
 
     async def code(self) -> Code:
-        """A code that signs one browser in."""
+        """Make a code that signs in one browser."""
         return await self._ask(Code, "POST", "/api/codes")
 
     async def _ask(
-        self, shape: type[_Shape], method: str, path: str, *, body: Shape | None = None, within: float = ANSWER_SECONDS
-    ) -> _Shape:
+        self, model: type[_Model], method: str, path: str, *, body: Shape | None = None, within: float = ANSWER_SECONDS
+    ) -> _Model:
         content = body.model_dump_json().encode() if body is not None else None
         with self._explained():
             answer = await self._api.ask(method, path, body=content, within=within)
         if answer.status != 200:
             raise self._refusal(answer)
-        return self._read(shape, answer.body)
+        return self._read(model, answer.body)
 
     async def _events(self, path: str) -> AsyncGenerator[HubEvent, None]:
         with self._explained():
@@ -163,19 +163,19 @@ class Control:
                         raise self._refusal(event)
                     yield HubEvent(event.name, event.data)
 
-    def _read(self, shape: type[_Shape], data: bytes | str) -> _Shape:
+    def _read(self, model: type[_Model], data: bytes | str) -> _Model:
         try:
-            return shape.model_validate_json(data)
+            return model.model_validate_json(data)
         except ValidationError as exc:
-            hint = "is that the address of a hub, of about the same version as this command?"
-            raise NoHub(f"what answers at {self.url} does not speak as a hub does", hint=hint) from exc
+            hint = "check that this is the address of a hub, and that its version fits this command"
+            raise NoHub(f"the answer from {self.url} is not that of a hub", hint=hint) from exc
 
     def _refusal(self, answer: Answer) -> HubRefused | NoHub:
         try:
             said = ApiError.model_validate_json(answer.body)
         except ValidationError:
-            hint = "is that the address of a hub?"
-            return NoHub(f"what answers at {self.url} is no hub (HTTP {answer.status})", hint=hint)
+            hint = "check that this is the address of a hub"
+            return NoHub(f"the answer from {self.url} is not that of a hub (HTTP {answer.status})", hint=hint)
         return HubRefused(said.error, status=answer.status, hint=said.hint)
 
     @contextmanager
@@ -190,11 +190,11 @@ class Control:
             case NetworkFailure(fault=NetworkFault.REFUSED):
                 return NoHub(f"no hub answers at {self.url}", hint="start it with `holdfast serve`")
             case PlainHttpRefused():
-                hint = "use https, or a tunnel to a port of this machine"
+                hint = "use https, or a tunnel to a port on this machine"
                 return NoHub(f"the control token would travel unencrypted to {self.url}", hint=hint)
         verdict = classify(seen)
-        hint = verdict.hint or f"is it still running? {TOKEN_VARIABLE} and --url say which hub is meant"
-        return NoHub(f"the hub at {self.url} could not be asked: {verdict.reason}", hint=hint)
+        hint = verdict.hint or f"check that it is still running; --url and {TOKEN_VARIABLE} choose the hub"
+        return NoHub(f"the hub at {self.url} cannot be reached: {verdict.reason}", hint=hint)
 
 
 def _of(server: str) -> str:

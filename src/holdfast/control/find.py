@@ -1,7 +1,7 @@
-"""Where a hub of this user runs: each leaves word of its address and its control token, readable by nobody else.
+"""Finds the hubs that this user runs: each hub writes its address and control token into a private file.
 
-One file for each hub, ``hubs/<pid>.json`` in the user's state folder. A hub takes its own away when it ends;
-what a killed one left behind is passed over and removed by whoever looks next.
+There is one file for each hub, ``hubs/<pid>.json`` in the user's state folder. A hub removes its file when it ends;
+the file of a killed hub is ignored and removed by the next lookup.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["TOKEN_VARIABLE", "URL_VARIABLE", "Found", "find_hub", "noted", "runn
 URL_VARIABLE = "HOLDFAST_URL"
 TOKEN_VARIABLE = "HOLDFAST_CONTROL_TOKEN"  # noqa: S105 - the name of a variable
 
-_START = "start one with `holdfast serve`, or name one that runs elsewhere with --url"
+_START = "start one with `holdfast serve`, or give the address of another one with --url"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """A hub, and what it takes to ask it."""
+    """A running hub: its address and control token."""
 
     url: str
     """Its address without a path: ``http://127.0.0.1:4653``."""
@@ -37,7 +37,7 @@ class Found:
     started: float = 0.0
     """Seconds since the epoch."""
     config: str = ""
-    """The file that it serves; empty for the demo fleet, and for a hub that left no word."""
+    """The file that it serves; empty for the demo fleet, and for a hub that is known only by its address."""
     version: str = ""
 
 
@@ -48,9 +48,9 @@ def find_hub(
     config: Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Found:
-    """The hub that is meant: the one at ``url`` or ``$HOLDFAST_URL``, else the one that runs on this machine.
+    """Return the hub at ``url`` or ``$HOLDFAST_URL``, else the one that runs on this machine.
 
-    Where several run, the one that serves ``config``; if none does, the error names them all.
+    If several run, return the one that serves ``config``; if none does, the error lists them all.
     """
     env = os.environ if environ is None else environ
     wanted = url or env.get(URL_VARIABLE)
@@ -63,13 +63,13 @@ def find_hub(
         raise NoHub("no hub is running here", hint=_START)
     if len(hubs) > 1:
         listed = "".join(f"\n  --url {hub.url}   {hub.config or 'the demo fleet'}" for hub in hubs)
-        raise NoHub("several hubs are running here", hint=f"say which one:{listed}")
+        raise NoHub("several hubs are running here", hint=f"choose one:{listed}")
     found = hubs[0]
     return replace(found, token=token) if token else found
 
 
 def running_hubs(environ: Mapping[str, str] | None = None) -> list[Found]:
-    """Every hub that this user runs here, the oldest first."""
+    """Return every hub that this user runs on this machine, oldest first."""
     folder = _folder(os.environ if environ is None else environ)
     try:
         files = sorted(folder.glob("*.json"))
@@ -80,7 +80,7 @@ def running_hubs(environ: Mapping[str, str] | None = None) -> list[Found]:
 
 @contextmanager
 def noted(hub: Found, *, environ: Mapping[str, str] | None = None) -> Iterator[Path]:
-    """Leave word of a hub of this process, for as long as the block runs."""
+    """Register a hub of this process for the length of the block."""
     folder = _folder(os.environ if environ is None else environ)
     private_folder(folder).chmod(PRIVATE_FOLDER)
     file = folder / f"{hub.pid}.json"
@@ -88,7 +88,7 @@ def noted(hub: Found, *, environ: Mapping[str, str] | None = None) -> Iterator[P
     try:
         yield file
     finally:
-        if (left := _read(file)) is None or left.started == hub.started:
+        if (found := _read(file)) is None or found.started == hub.started:
             file.unlink(missing_ok=True)
 
 
@@ -107,7 +107,7 @@ def _alive(file: Path) -> Found | None:
 
 
 def _read(file: Path) -> Found | None:
-    """What a file says; None if it is not ours, or is no such file: nobody else may send our token anywhere."""
+    """Read a file; None if it is not valid or belongs to another user, who could send our token to another address."""
     try:
         if file.stat().st_uid != os.getuid():
             return None
@@ -127,7 +127,7 @@ def _read(file: Path) -> Found | None:
 def _runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except (OSError, OverflowError):  # gone, or another user's by now: none of ours
+    except (OSError, OverflowError):  # the process ended, or the id belongs to another user now
         return False
     return pid > 0
 
@@ -140,6 +140,6 @@ def _named(url: str, token: str | None, hubs: list[Found]) -> Found:
     if known is None:
         raise NoHub(
             f"there is no control token for the hub at {mask_url(base)}",
-            hint=f"set {TOKEN_VARIABLE} to the value that it was started with",
+            hint=f"set {TOKEN_VARIABLE} to the value that the hub was started with",
         )
     return known

@@ -1,7 +1,7 @@
-"""The shapes of the control API: what the hub answers, and what its page, `holdfast status` and `doctor` read.
+"""The models of the control API: the hub writes them; the page, `holdfast status` and `doctor` read them.
 
-One source for both sides; the OpenAPI document is made from it. Times are seconds since the epoch (``at``,
-``since``) or seconds from now (``retry_in``). Nothing in here is a secret: whoever fills it masks first.
+The OpenAPI document is generated from them. Times are seconds since the epoch (``at``, ``since``) or seconds from
+now (``retry_in``). They contain no secret: the hub masks every text first.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from holdfast.core.messages import ServerStatus
 
 __all__ = [
     "Activity",
@@ -36,12 +38,11 @@ __all__ = [
     "TargetsView",
 ]
 
-Status: TypeAlias = Literal["available", "transient", "permanent", "denied", "idle", "disabled"]
-"""A server in one word: as loads are classified, or at rest on purpose."""
+Status: TypeAlias = ServerStatus
 
 
 class Shape(BaseModel):
-    """Every shape: fixed once made; unknown keys pass, so that an older reader understands a newer hub."""
+    """The base of all models: immutable; unknown keys are ignored, so that an older reader understands a newer hub."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -61,7 +62,7 @@ class Breaker(Shape):
 
 
 class Change(Shape):
-    """One transition: a step of the server's timeline."""
+    """One transition in the timeline of a server."""
 
     at: float
     old: str
@@ -72,58 +73,60 @@ class Change(Shape):
 
 
 class LastError(Shape):
-    """The last thing that went wrong."""
+    """The last error of a server."""
 
     at: float
     text: str
 
 
 class Activity(Shape):
-    """Calls of the last minutes, in steps of ``step`` seconds; the last number is the step that runs now."""
+    """Calls of the last minutes, in steps of ``step`` seconds; the last number is the current step."""
 
     step: float
     until: float = Field(description="When the last step ends")
     calls: tuple[int, ...] = ()
     errors: tuple[int, ...] = Field(default=(), description="Calls that failed in transport, timed out or were refused")
-    milliseconds: tuple[float | None, ...] = Field(default=(), description="The median of the completed calls")
+    milliseconds: tuple[float | None, ...] = Field(default=(), description="Median duration of the completed calls")
 
 
 class Server(Shape):
-    """One server, at one moment."""
+    """One server at one moment."""
 
     id: str
-    transport: str = Field(description="stdio, http or sse; empty for a definition that could not be read")
+    transport: str = Field(description="stdio, http or sse; empty if the definition is not valid")
     target: str = Field(default="", description="Its command or URL, masked")
     state: str
     status: Status
-    summary: str = Field(description="What a person needs to know, in a sentence or two")
-    action: str = Field(default="", description="What a person can do about it; empty if nothing is needed")
-    command: str = Field(default="", description="A command to paste that does it, if there is one")
+    summary: str = Field(description="The state in one or two sentences")
+    action: str = Field(default="", description="What a person can do; empty if nothing is needed")
+    command: str = Field(default="", description="A command that does it, if there is one")
     reason: str = ""
-    since: float = Field(description="When it came into its state")
-    generation: int | None = Field(default=None, description="The connection that stands, if one does")
+    since: float = Field(description="When its state began")
+    generation: int | None = Field(
+        default=None, description="The generation of the current connection, if there is one"
+    )
     failures: int = 0
     attempts: int = 0
     attempts_allowed: int = 0
     breaker: Breaker
-    retry_in: float | None = Field(default=None, description="Seconds until the hub itself tries or looks again")
+    retry_in: float | None = Field(default=None, description="Seconds until the hub itself tries again")
     in_flight: int = 0
     tools: int = 0
     prompts: int = 0
     resources: int = 0
     templates: int = 0
-    verified: bool = Field(default=False, description="Whether what is listed was listed in this run of the hub")
+    verified: bool = Field(default=False, description="Whether its listing is from this run of the hub")
     held: tuple[str, ...] = Field(default=(), description="Tools that are held until their change is approved")
     calls_total: int = 0
     errors_total: int = 0
     reconnects_total: int = 0
     last_error: LastError | None = None
     timeline: tuple[Change, ...] = Field(default=(), description="Recent transitions, oldest first")
-    activity: Activity | None = Field(default=None, description="None where no call was made lately")
+    activity: Activity | None = Field(default=None, description="None if there were no recent calls")
 
 
 class Servers(Shape):
-    """The whole fleet."""
+    """All servers."""
 
     now: float
     servers: tuple[Server, ...]
@@ -138,14 +141,16 @@ class HubView(Shape):
     now: float
     started: float
     endpoint: str = Field(description="The MCP endpoint for clients")
-    config: str = Field(default="", description="The file that is served; empty if there is none")
-    config_problem: str = Field(default="", description="Why the last edit of that file was not taken; empty if it was")
+    config: str = Field(default="", description="The configuration file; empty if there is none")
+    config_problem: str = Field(
+        default="", description="Why the last edit of that file was not applied; empty if it was"
+    )
     demo: bool = False
-    program: str = Field(default="holdfast", description="How a person starts Holdfast on the hub's machine")
+    program: str = Field(default="holdfast", description="How a person starts Holdfast on the machine of the hub")
     draining: bool = False
     ready: bool = False
     catalog_version: int = 0
-    identity: str = Field(default="", description="Whose credentials the hub uses towards its servers")
+    identity: str = Field(default="", description="Whose credentials the hub uses for its servers")
 
 
 class CatalogItem(Shape):
@@ -160,7 +165,7 @@ class CatalogItem(Shape):
 
 
 class Clash(Shape):
-    """A name that two servers wanted, and what became of it."""
+    """A name that two servers use, and the name that the hub shows instead."""
 
     name: str
     server: str
@@ -169,7 +174,7 @@ class Clash(Shape):
 
 
 class CatalogView(Shape):
-    """What is published now."""
+    """The published catalog."""
 
     version: int
     tools: tuple[CatalogItem, ...] = ()
@@ -180,13 +185,13 @@ class CatalogView(Shape):
 
 
 class Approval(Shape):
-    """A tool that says something else than when it was first seen."""
+    """A tool that changed since it was first seen."""
 
     server: str
     tool: str
     held: bool
-    changes: tuple[str, ...] = Field(default=(), description="What changed, line by line, as a diff")
-    mark: str = Field(default="", description="Stands for what the tool says now; see `Approve`")
+    changes: tuple[str, ...] = Field(default=(), description="The change as the lines of a diff")
+    mark: str = Field(default="", description="Identifies the current version of the tool; see `Approve`")
 
 
 class Approvals(Shape):
@@ -198,12 +203,14 @@ class Approvals(Shape):
 class Approve(Shape):
     """Which change is approved."""
 
-    tool: str | None = Field(default=None, description="One tool; all of the server's if left out")
-    mark: str | None = Field(default=None, description="That of the change that was looked at: nothing newer is taken")
+    tool: str | None = Field(default=None, description="One tool; all tools of the server if left out")
+    mark: str | None = Field(
+        default=None, description="The mark of the reviewed change: a newer change is not approved"
+    )
 
 
 class LogLine(Shape):
-    """One line about a server: what its process wrote, or what the hub noted of it."""
+    """One log line of a server: the stderr of its process, or the hub's own line about it."""
 
     at: float
     source: Literal["stderr", "hub"]
@@ -212,33 +219,33 @@ class LogLine(Shape):
 
 
 class Logs(Shape):
-    """The last lines about a server, oldest first."""
+    """The last log lines of a server, oldest first."""
 
     server: str
     lines: tuple[LogLine, ...]
 
 
 class Code(Shape):
-    """A code that signs one browser in, once."""
+    """A code that signs in one browser, once."""
 
     code: str
     expires_in: float
 
 
 class SignIn(Shape):
-    """What a browser shows to sign in."""
+    """The body of a sign-in."""
 
     code: str
 
 
 class Session(Shape):
-    """A token for the page; it ends with the hub."""
+    """A token of the page; it ends with the hub."""
 
     token: str
 
 
 class TargetView(Shape):
-    """One server as a gateway's target."""
+    """One server as a target of a gateway."""
 
     id: str
     url: str
@@ -246,7 +253,7 @@ class TargetView(Shape):
 
 
 class TargetsView(Shape):
-    """The hub's registry, for `holdfast gateway bridge`."""
+    """The hub's servers for `holdfast gateway bridge`."""
 
     targets: tuple[TargetView, ...]
     left_out: dict[str, str] = Field(default_factory=dict)

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
-__all__ = ["Failure", "FailureStatus", "for_model", "for_user"]
+__all__ = ["Failure", "FailureStatus", "ServerStatus", "for_model", "for_user"]
 
 FailureStatus: TypeAlias = Literal["transient", "permanent", "denied"]
+ServerStatus: TypeAlias = Literal["available", "transient", "permanent", "denied", "idle", "disabled"]
+"""A server in one word: as loads are classified, or idle or disabled on purpose."""
 
 
 class Failure(NamedTuple):

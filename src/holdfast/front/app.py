@@ -1,7 +1,7 @@
-"""The hub as a web application: ``/mcp`` is all servers, ``/servers/{id}/mcp`` is one.
+"""The hub as a web application: ``/mcp`` serves all servers, ``/servers/{id}/mcp`` serves one.
 
-Each face has sessions of its own, begun when it is first asked for, and ended when its server is removed.
-``/healthz`` says that the hub is alive, ``/readyz`` that every server has an outcome.
+Each endpoint has its own sessions. It opens at its first request and closes when its server is removed.
+``/healthz`` reports that the hub is alive, ``/readyz`` that every server has an outcome.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from holdfast.front.desk import Desk
-from holdfast.front.face import Face
+from holdfast.front.face import McpServer
 from holdfast.front.guard import LOOPBACK_HOSTS, Guard, TokenPolicy
-from holdfast.front.identity import named_by
-from holdfast.front.replay import Bounds
-from holdfast.front.sessions import Sessions
+from holdfast.front.identity import client_key_in
+from holdfast.front.replay import ReplayBudget
+from holdfast.front.sessions import HttpSessions
 from holdfast.front.tracing import TraceContext
 from holdfast.front.view import View
 from holdfast.hub.hub import Hub
@@ -33,7 +33,7 @@ from holdfast.hub.hub import Hub
 __all__ = ["Front", "create_app"]
 
 ENDING_SECONDS = 5.0
-"""How long the answers to those who still wait for a server that was removed may take, before sessions are ended."""
+"""How long the sessions of a removed server stay open, so that calls in flight get their answers."""
 
 
 def create_app(
@@ -43,9 +43,11 @@ def create_app(
     allowed_hosts: Collection[str] = LOOPBACK_HOSTS,
     beside: Sequence[BaseRoute] = (),
 ) -> Starlette:
-    """The application. Make it before the hub is entered, so that servers know that clients can be asked;
-    run it while the hub is open. Its ``state.front`` can be drained before a shutdown.
-    Routes that stand ``beside`` its own are served to whoever they let in: no caller's token is asked for there.
+    """Return the application.
+
+    Create it before the hub is entered: servers then learn that clients can answer requests. Run it while the hub
+    is open. Its ``state.front`` can be drained before a shutdown. The routes in ``beside`` check access themselves:
+    a caller's token is not required there.
     """
     front = Front(hub)
 
@@ -82,13 +84,13 @@ def create_app(
 
 
 class Front:
-    """All faces of a hub over HTTP."""
+    """All MCP endpoints of a hub over HTTP."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._desk = Desk(hub)
-        self._sent = Bounds()
-        self._faces: dict[str | None, Sessions] = {}
+        self._broker = Desk(hub)
+        self._sent = ReplayBudget()
+        self._endpoints: dict[str | None, HttpSessions] = {}
         self._ends: dict[str | None, anyio.Event] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
         self._opening = anyio.Lock()
@@ -97,7 +99,7 @@ class Front:
         """Serve until cancelled."""
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
-            await tasks.start(self._desk.run)
+            await tasks.start(self._broker.run)
             changes = self._hub.events()
             task_status.started()
             async for _ in changes:
@@ -105,81 +107,81 @@ class Front:
             await anyio.sleep_forever()
 
     async def drain(self, within: float) -> bool:
-        """Take no new calls and wait for those under way; False if some are left after so many seconds."""
-        return await self._desk.drain(within)
+        """Refuse new calls and wait for those in flight; False if some are left after ``within`` seconds."""
+        return await self._broker.drain(within)
 
     @property
     def draining(self) -> bool:
-        """Whether it takes no new calls any more."""
-        return self._desk.draining
+        """Whether new calls are refused."""
+        return self._broker.draining
 
     def forget(self, client: Hashable) -> None:
-        """A client is gone, and with it the connections that were its own."""
+        """Close the connections that belong to a client that left."""
         self._hub.private.release(client)
 
-    async def face(self, server: str | None) -> Sessions | None:
-        """The sessions of one face; None if there is no such server."""
+    async def sessions_of(self, server: str | None) -> HttpSessions | None:
+        """Return the sessions of one endpoint; None if there is no such server."""
         if server is not None and server not in self._hub.servers:
             return None
         async with self._opening:
-            if server not in self._faces and self._tasks is not None:
-                await self._tasks.start(self._hold, server)
-        return self._faces.get(server)
+            if server not in self._endpoints and self._tasks is not None:
+                await self._tasks.start(self._serve_endpoint, server)
+        return self._endpoints.get(server)
 
     def _end_removed(self) -> None:
-        """Close the faces of servers that are no longer configured; nobody finds them any more from now on."""
+        """Close the endpoints of servers that are no longer configured; new requests get 404 at once."""
         known = self._hub.servers
-        for server in [name for name in self._faces if name is not None and name not in known]:
-            del self._faces[server]
+        for server in [name for name in self._endpoints if name is not None and name not in known]:
+            del self._endpoints[server]
             self._ends.pop(server).set()
 
-    async def _hold(self, server: str | None, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Keep one face open, in one task: whoever enters it must leave it."""
-        face = Face(self._desk, View(self._hub, server))
-        sessions = Sessions(
-            face,
-            streams=face.streams,
+    async def _serve_endpoint(self, server: str | None, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """Keep one endpoint open. One task does it all: a session manager must be left by the task that entered it."""
+        mcp_server = McpServer(self._broker, View(self._hub, server))
+        sessions = HttpSessions(
+            mcp_server,
+            streams=mcp_server.streams,
             bounds=self._sent,
             max_request_body_size=self._hub.config.settings.limits.message_bytes,
         )
         async with sessions.run():
-            self._faces[server] = sessions
+            self._endpoints[server] = sessions
             end = self._ends[server] = anyio.Event()
-            self._desk.put_up(face.board)
+            self._broker.add_subscriptions(mcp_server.subscriptions)
             task_status.started()
             try:
                 await end.wait()
-                face.close()
-                await sessions.quiet(within=ENDING_SECONDS)
+                mcp_server.close()
+                await sessions.wait_until_idle(within=ENDING_SECONDS)
             finally:
-                face.close()
-                self._desk.take_down(face.board)
+                mcp_server.close()
+                self._broker.remove_subscriptions(mcp_server.subscriptions)
 
 
 class _Endpoint:
-    """An ASGI application, and as such served for every HTTP method."""
+    """An ASGI application: Starlette passes every HTTP method to it, not only GET."""
 
     def __init__(self, front: Front) -> None:
         self._front = front
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] == "DELETE" and self._said_goodbye(scope):
+        if scope["method"] == "DELETE" and self._releases_client(scope):
             await Response(status_code=204)(scope, receive, send)
             return
         server = scope.get("path_params", {}).get("server")
-        face = await self._front.face(server)
-        if face is None:
+        sessions = await self._front.sessions_of(server)
+        if sessions is None:
             missing = JSONResponse({"error": f"no server named {server!r} is configured"}, status_code=404)
             await missing(scope, receive, send)
             return
-        await face.handle_request(scope, receive, send)
+        await sessions.handle_request(scope, receive, send)
 
-    def _said_goodbye(self, scope: Scope) -> bool:
-        """A client without a session, but with a key of its own, can say that it is gone."""
+    def _releases_client(self, scope: Scope) -> bool:
+        """A client without a session that sent a key of its own can end its connections by DELETE."""
         try:
-            named = named_by(scope) if "mcp-session-id" not in Headers(scope=scope) else None
+            key = client_key_in(scope) if "mcp-session-id" not in Headers(scope=scope) else None
         except MCPError:
-            return False  # the session manager refuses the request, as it does any other
-        if named is not None:
-            self._front.forget(named)
-        return named is not None
+            return False  # the session manager refuses the request
+        if key is not None:
+            self._front.forget(key)
+        return key is not None

@@ -1,4 +1,4 @@
-"""Where a face's listeners (``subscriptions/listen``) read what changed."""
+"""The subscribers of one endpoint (``subscriptions/listen``) and the events that they receive."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from mcp.shared.subscriptions import ServerEvent
 
 from holdfast.front.view import View
 
-__all__ = ["Board"]
+__all__ = ["Subscriptions"]
 
 
-_READER: ContextVar[Hashable] = ContextVar("holdfast_reader", default=None)
+_LISTENER: ContextVar[Hashable] = ContextVar("holdfast_listener", default=None)
 
 
-class Board:
-    """The SDK's subscription bus, written to without waiting; some of it is for one client's eyes."""
+class Subscriptions:
+    """The SDK's subscription bus. Publishing never waits, and an event can be limited to one client."""
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self._readers: dict[object, tuple[Hashable, Callable[[ServerEvent], None]]] = {}
+        self._listeners: dict[object, tuple[Hashable, Callable[[ServerEvent], None]]] = {}
 
     def post(self, event: ServerEvent, *, only: Hashable = None) -> None:
-        """Tell every listener, or those of one client; each keeps what it was told, or ends its stream if too slow."""
-        for owner, read in list(self._readers.values()):
+        """Send an event to every listener, or to those of one client; the SDK ends the stream of a slow listener."""
+        for owner, listener in list(self._listeners.values()):
             if only is None or owner == only:
-                read(event)
+                listener(event)
 
     @contextmanager
-    def read_by(self, owner: Hashable) -> Iterator[None]:
-        """Whoever listens within the block is this client."""
-        token = _READER.set(owner)
+    def listening_as(self, owner: Hashable) -> Iterator[None]:
+        """Listeners that subscribe within the block belong to this client."""
+        token = _LISTENER.set(owner)
         try:
             yield
         finally:
-            _READER.reset(token)
+            _LISTENER.reset(token)
 
     async def publish(self, event: ServerEvent) -> None:
-        """The same, as the SDK calls it."""
+        """Do the same for the SDK, which awaits it."""
         self.post(event)
 
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
         """Add a listener; the returned function removes it."""
         key = object()
-        self._readers[key] = _READER.get(), listener
+        self._listeners[key] = _LISTENER.get(), listener
 
         def leave() -> None:
-            self._readers.pop(key, None)
+            self._listeners.pop(key, None)
 
         return leave

@@ -1,8 +1,8 @@
-"""One request of a client, under way to a server: who is asked, who is told, and in which order.
+"""One request of a client that is in flight to a server.
 
-Progress and log messages go out in the order in which they came, all of them before the result.
-A legacy client is asked at once, on the stream of its own request. A modern client is asked by an answer
-that says what is needed (``input_required``), while the call to the server stays open: see ``rounds.py``.
+Progress and log messages go out in the order in which they came, all of them before the result. A legacy client
+gets a server's request at once, on the stream of its own request. A modern client gets an ``input_required``
+result, while the call to the server stays open.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import anyio
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR
 
-from holdfast.front.clients import Channel, Client, refuse_unasked
+from holdfast.front.clients import Channel, Client, require_capability
 
 __all__ = ["Call"]
 
 OUTBOX = 4_096
-"""How many log messages may wait for a client that reads slowly; then the oldest give way."""
+"""How many log messages may wait for a client that reads slowly; then the oldest are dropped."""
 
 
 class Call:
-    """A request under way; the ``Caller`` of the wire."""
+    """A request in flight; it is the ``Caller`` of the wire."""
 
     def __init__(
         self, client: Client, server: str, *, channel: Channel | None, token: str | int | None, wake: Callable[[], None]
@@ -39,28 +39,28 @@ class Call:
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
-        """What the client can be asked."""
+        """What the client declares."""
         return self.client.capabilities
 
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Ask the client, on the stream of its own request."""
-        refuse_unasked(self.client, method, params)
+        """Send a server's request to the client, on the stream of the client's own request."""
+        require_capability(self.client, method, params)
         if self.client.modern or self._channel is None:
             raise MCPError(INTERNAL_ERROR, f"{method} cannot reach this client: its protocol knows no such request")
         await self.flush()
         return await self._channel.ask(method, params)
 
     def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Put a notice in line."""
+        """Queue a notification."""
         if method == "notifications/message" and not self.client.wants_log((params or {}).get("level")):
             return
         if method == "notifications/elicitation/complete" and self.client.modern:
-            return  # the modern era has no such notice: whoever repeats the request learns it
+            return  # the modern era has no such notification: the client learns it when it repeats the request
         self._outbox.append((method, params))
         self._wake()
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Tell of progress, if the client asked for it."""
+        """Send progress, if the client asked for it."""
         if self._token is None:
             return
         params: dict[str, Any] = {"progressToken": self._token, "progress": progress}
@@ -72,7 +72,7 @@ class Call:
         await self.flush()
 
     async def flush(self) -> None:
-        """Send what waits, in order; whoever comes meanwhile waits until it is out."""
+        """Send the queued notifications in order; a second caller waits until they are sent."""
         async with self._sending:
             while self._outbox and self._channel is not None:
                 await self._channel.tell(*self._outbox.popleft())

@@ -1,9 +1,8 @@
-"""The clients of the hub, and what each of them is told on its own account.
+"""The clients of the hub, the channels to them, and the notifications that wait for them.
 
-In the legacy era a client is a session. In the modern era there are no sessions: over HTTP each request is
-a client of its own unless it says whose it is (see ``identity.py``), over a pipe the pipe is. What a client
-is told coalesces: a notice that says "this changed" says no more when it is said twice, so a slow client costs
-a bounded memory and nobody's time.
+In the legacy era a client is a session. The modern era has no sessions: over HTTP each request is a client of its
+own, unless it carries a client key; over stdio the pipe is the client. Equal "changed" notifications coalesce,
+so a slow client costs bounded memory and delays no other client.
 """
 
 from __future__ import annotations
@@ -24,27 +23,27 @@ from holdfast.front.view import View
 from holdfast.wire.requests import RawNotice, RawRequest, RawResult
 from holdfast.wire.wishes import LOG_LEVELS
 
-__all__ = ["ASK_SECONDS", "Channel", "Client", "refuse_unasked"]
+__all__ = ["ASK_SECONDS", "Channel", "Client", "require_capability"]
 
 ASK_SECONDS = 600.0
-"""How long a person, or a model, may take to answer what a server asks."""
+"""How long a person or a model may take to answer a server's request."""
 
 _CAPABILITY = {"sampling/createMessage": "sampling", "elicitation/create": "elicitation", "roots/list": "roots"}
 
 
 @dataclass(frozen=True)
 class Channel:
-    """A way to a client: the stream of one request, or the one that it keeps open for everything else."""
+    """A channel to a client: the stream of one request, or the stream that it keeps open for notifications."""
 
     session: ServerSession
     request_id: RequestId | None = None
     reachable: Callable[[], Awaitable[bool]] | None = None
-    """Where the way is a stream that the client may have open or not: whether it is, now or in a moment."""
+    """Waits a moment for the client's notification stream and says whether it is open; None where none is needed."""
 
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The client's answer; raises ``MCPError`` where it gives none."""
+        """Return the client's answer; raise ``MCPError`` if there is none."""
         if self.reachable is not None and not await self.reachable():
-            raise MCPError(INVALID_REQUEST, f"{method} cannot reach the client: it keeps no stream open to be asked on")
+            raise MCPError(INVALID_REQUEST, f"{method} cannot reach the client: it has no notification stream open")
         request = cast("types.ServerRequest", RawRequest(method=method, params=dict(params or {})))
         related = ServerMessageMetadata(related_request_id=self.request_id) if self.request_id is not None else None
         try:
@@ -63,38 +62,37 @@ class Channel:
 
 @dataclass(eq=False)
 class Client:
-    """One client, for as long as it is there."""
+    """One client, for as long as it is connected."""
 
     view: View
     channel: Channel
     capabilities: Mapping[str, Any]
     modern: bool
     owner: Hashable
-    """Whose the connections are that it does not share."""
-    lasting: bool = False
-    """Whether the owner outlives what is known here as the client: a pipe carries many modern requests, and a client
-    that says who it is makes many."""
+    """The owner of the connections that are not shared."""
+    persistent: bool = False
+    """Whether the owner outlives this object: a pipe, or a client with a key, sends many modern requests."""
     expires: bool = False
-    """Whether the owner can be gone without anybody being told."""
+    """Whether the owner can leave without a notice; its connections then end after a time without use."""
     log_level: str | None = None
-    watched: set[tuple[str, str]] = field(default_factory=set)
-    """The server and the URI, as the server knows it, of each resource that it watches."""
+    subscribed: set[tuple[str, str]] = field(default_factory=set)
+    """Server and original URI of each resource that it subscribed to."""
     _pending: dict[tuple[str, str], Mapping[str, Any] | None] = field(default_factory=dict)
     _sending: bool = False
 
     def wants_log(self, level: object) -> bool:
-        """Whether a log message of this level is for it."""
+        """Whether it wants a log message of this level."""
         if self.log_level is None or level not in LOG_LEVELS:
             return not self.modern
         return LOG_LEVELS.index(str(level)) >= LOG_LEVELS.index(self.log_level)
 
-    def note(self, method: str, params: Mapping[str, Any] | None = None) -> bool:
-        """Something to tell it on its own stream; whether ``flush`` must be started for it."""
+    def queue(self, method: str, params: Mapping[str, Any] | None = None) -> bool:
+        """Queue a notification for its own stream; True if ``flush`` must be started."""
         self._pending[method, str((params or {}).get("uri", ""))] = params
         return not self._sending
 
     async def flush(self) -> None:
-        """Tell it all that is to be told."""
+        """Send all queued notifications."""
         if self._sending:
             return
         self._sending = True
@@ -110,8 +108,8 @@ class Client:
         return f"<Client {'modern' if self.modern else 'legacy'} of {self.view.server or 'all servers'}>"
 
 
-def refuse_unasked(client: Client, method: str, params: Mapping[str, Any] | None) -> None:
-    """A server that asks what the client cannot answer gets an error, not silence."""
+def require_capability(client: Client, method: str, params: Mapping[str, Any] | None) -> None:
+    """Raise if the client cannot answer this request: the server gets an error, not silence."""
     capability = _CAPABILITY[method]
     declared = client.capabilities.get(capability)
     if declared is None:

@@ -1,8 +1,8 @@
-"""Where clients and servers meet: who is there, whose calls are under way, and who is told what.
+"""Connects clients and servers: who is connected, which calls are in flight, and where a message goes.
 
-A server's request or log message goes to the client whose call it came with. Where that cannot be told
-(a pipe, a stream that all share), it goes to the only client there is; if there are several, it is refused
-and said so: never guessed.
+A server's request or log message goes to the client whose call it belongs to. If the transport does not show that
+(stdio, a shared stream), it goes to the only client there is. With several clients it is refused and reported:
+the broker never guesses.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from holdfast.config.spec import ServerSpec
 from holdfast.core.lifecycle.effects import Transition
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import HoldfastError
-from holdfast.front.board import Board
+from holdfast.front.board import Subscriptions
 from holdfast.front.calls import Call
 from holdfast.front.clients import Client
 from holdfast.front.identity import HOW_TO_BE_KNOWN
-from holdfast.front.relays import OwnRelay, Standing
-from holdfast.front.rounds import Parking
+from holdfast.front.relays import ClientRelay, IdleCaller
+from holdfast.front.rounds import PendingCalls
 from holdfast.front.status import STATUS_URI
 from holdfast.front.view import View
 from holdfast.hub.hub import Hub
@@ -45,7 +45,7 @@ SHARED_CAPABILITIES: Mapping[str, Any] = {
     "elicitation": {"form": {}, "url": {}},
     "roots": {"listChanged": True},
 }
-"""What a shared server is told that its clients can do, before any of them is known."""
+"""What the hub declares to a shared server, before any client is known."""
 
 _CHANGED: Mapping[str, tuple[str, ServerEvent]] = {
     "tools": ("notifications/tools/list_changed", ToolsListChanged()),
@@ -56,49 +56,49 @@ _CHANGED: Mapping[str, tuple[str, ServerEvent]] = {
 
 
 class Desk:
-    """The front's one place for all faces; the hub's relay."""
+    """One for all endpoints of the hub; it is the hub's relay."""
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
-        self.parking = Parking()
+        self.pending_calls = PendingCalls()
         self.findings: dict[str, str] = {}
         """What an operator should change, by server."""
-        self._boards: list[Board] = []
+        self._subscriptions: list[Subscriptions] = []
         self._clients: set[Client] = set()
         self._calls: dict[Call, None] = {}
         self._roots_of: dict[str, Client | None] = {}
-        """Whose roots a server has that asked for them on its own account; None where nobody could be asked."""
+        """Whose roots a server has that asked outside a call; None where no client could be asked."""
         self._quiet = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
         self.draining = False
-        """Whether no new calls are taken any more."""
+        """Whether new calls are refused."""
         hub.attach(self)
 
-    # Its life.
+    # Lifetime.
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Pass on what happens in the hub, until cancelled."""
+        """Forward the hub's records to clients, until cancelled."""
         records = self.hub.events()
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
-            tasks.start_soon(self.parking.watch)
+            tasks.start_soon(self.pending_calls.expire)
             task_status.started()
             try:
                 async for record in records:
-                    self._happened(record)
+                    self._handle(record)
                 await anyio.sleep_forever()
             finally:
-                self.parking.close()
+                self.pending_calls.close()
                 self._tasks = None
                 tasks.cancel_scope.cancel()
 
     def start(self, work: Callable[..., Any], *args: Any) -> None:
-        """Do something in the background, for as long as the desk is open."""
+        """Run a task in the background, for as long as the broker runs."""
         if self._tasks is not None:
             self._tasks.start_soon(work, *args)
 
     async def drain(self, within: float) -> bool:
-        """Take no new calls, and wait for those under way; False if some are left after so many seconds."""
+        """Refuse new calls, and wait for those in flight; False if some are left after ``within`` seconds."""
         self.draining = True
         with anyio.move_on_after(within):
             while self._calls:
@@ -108,42 +108,42 @@ class Desk:
 
     # Clients and their calls.
 
-    def put_up(self, board: Board) -> None:
-        """Tell a face's listeners of what happens from now on."""
-        self._boards.append(board)
+    def add_subscriptions(self, subscriptions: Subscriptions) -> None:
+        """Send events to the subscribers of an endpoint from now on."""
+        self._subscriptions.append(subscriptions)
 
-    def take_down(self, board: Board) -> None:
-        """A face is closed."""
-        self._boards.remove(board)
+    def remove_subscriptions(self, subscriptions: Subscriptions) -> None:
+        """An endpoint closed."""
+        self._subscriptions.remove(subscriptions)
 
     def attach(self, client: Client) -> None:
-        """A client is there."""
+        """A client connected."""
         self._clients.add(client)
-        self._tell_of_roots()
+        self._announce_roots()
 
     def notify(self, slot: Slot, method: str, params: Mapping[str, Any] | None) -> None:
-        """Tell a server something, if it is there and of the era that has such notices."""
+        """Send a notification to a server, if it is connected and of the era that has it."""
         lease = slot.lease
         if lease is not None and lease.connection is not None and lease.connection.era == "legacy":
             self.start(lease.connection.notify, method, params)
 
     def detach(self, client: Client) -> None:
-        """A client is gone, and with it all that it wanted."""
+        """A client left: end its subscriptions and its own connections."""
         self._clients.discard(client)
-        self._tell_of_roots()
-        for server, uri in list(client.watched):
-            self._unwatch(client, server, uri)
+        self._announce_roots()
+        for server, uri in list(client.subscribed):
+            self._unsubscribe(client, server, uri)
         if not any(call.client is client for call in self._calls):
             self.release(client)
 
     def release(self, client: Client) -> None:
-        """End the connections that were the client's own."""
-        if not client.lasting:
+        """Close the client's own connections, unless its owner goes on."""
+        if not client.persistent:
             self.hub.private.release(client.owner)
 
     @contextmanager
-    def under_way(self, call: Call) -> Iterator[None]:
-        """A call is under way for the length of the block."""
+    def in_flight(self, call: Call) -> Iterator[None]:
+        """The call is in flight for the length of the block."""
         if self.draining:
             raise MCPError(INVALID_REQUEST, "Holdfast is shutting down and takes no new calls; try again in a moment")
         self._calls[call] = None
@@ -155,130 +155,130 @@ class Desk:
             self._quiet.set()
 
     def slot(self, client: Client, server: str) -> Slot:
-        """The connection that a client uses: the one that all share, or one of its own, begun now if need be."""
+        """Return the slot that a client uses: the shared one, or its own, which starts now if needed."""
         shared = self.hub.slot(server)
-        if not isinstance(shared.spec, ServerSpec) or not self.has_own(server):
+        if not isinstance(shared.spec, ServerSpec) or not self.is_per_client(server):
             return shared
-        if self.forgets(client, server):
-            self._note_stateless(server)
-        relay = OwnRelay(self, client)
+        if self.is_stateless(client, server):
+            self._report_stateless(server)
+        relay = ClientRelay(self, client)
         return self.hub.private.of(client.owner, shared.spec, lambda: relay, expires=client.expires)
 
-    def has_own(self, server: str) -> bool:
-        """Whether each client has a connection of its own to a server; none to one that is switched off."""
+    def is_per_client(self, server: str) -> bool:
+        """Whether each client has its own connection to a server; a disabled server has none."""
         slot = self.hub.slot(server)
         per_client = isinstance(slot.spec, ServerSpec) and slot.spec.sharing == "per-client" and slot.spec.enabled
         return per_client and slot.state not in (State.DISABLING, State.DISABLED)
 
-    def forgets(self, client: Client, server: str) -> bool:
-        """Whether a server keeps nothing for a client from one call to the next, since it cannot be known again."""
-        return client.modern and not client.lasting and server in self.hub.servers and self.has_own(server)
+    def is_stateless(self, client: Client, server: str) -> bool:
+        """Whether a server keeps no state for this client between calls: the client sends no key."""
+        return client.modern and not client.persistent and server in self.hub.servers and self.is_per_client(server)
 
-    def existing(self, client: Client, server: str) -> Slot | None:
-        """The same as ``slot``, but nothing is begun for it."""
-        return self.hub.private.find(client.owner, server) if self.has_own(server) else self.hub.slot(server)
+    def existing_slot(self, client: Client, server: str) -> Slot | None:
+        """The same as ``slot``, but it starts no connection."""
+        return self.hub.private.find(client.owner, server) if self.is_per_client(server) else self.hub.slot(server)
 
-    async def first_listing(self, view: View) -> None:
-        """Wait a moment, when they are begun, for servers of which nothing is known: many clients list only once."""
+    async def wait_for_first_listing(self, view: View) -> None:
+        """Wait a moment for servers that were never listed: many clients list only once."""
         within = self.hub.config.settings.call.ready_timeout
         for server in view.servers:
             source = self.hub.catalog.servers.get(server)
             if source is not None and source.listing is None:
                 await self.hub.slot(server).outcome(within)
 
-    # What clients want beside answers.
+    # Subscriptions and log levels.
 
-    async def watch(self, client: Client, server: str, uri: str) -> None:
-        """Tell a client from now on when a resource changes; raises if the server refuses."""
-        if (server, uri) in client.watched:
+    async def subscribe(self, client: Client, server: str, uri: str) -> None:
+        """Notify a client when a resource changes; raise if the server refuses."""
+        if (server, uri) in client.subscribed:
             return
         slot = self.slot(client, server)
         first = slot.wishes.watch(uri)
-        client.watched.add((server, uri))
+        client.subscribed.add((server, uri))
         if first and _era(slot) != "modern":
             try:
                 await self.hub.request(server, "resources/subscribe", {"uri": uri}, repeatable=True, slot=slot)
             except BaseException:
-                client.watched.discard((server, uri))
+                client.subscribed.discard((server, uri))
                 slot.wishes.unwatch(uri)
                 raise
         self.hub.private.use(client.owner, server)
 
-    def _unwatch(self, client: Client, server: str, uri: str) -> None:
-        client.watched.discard((server, uri))
-        slot = self.existing(client, server) if server in self.hub.servers else None
+    def _unsubscribe(self, client: Client, server: str, uri: str) -> None:
+        client.subscribed.discard((server, uri))
+        slot = self.existing_slot(client, server) if server in self.hub.servers else None
         if slot is None:
             return
         if slot.wishes.unwatch(uri) and _era(slot) == "legacy":
-            self.start(self._quietly, server, "resources/unsubscribe", {"uri": uri}, slot)
+            self.start(self._request_quietly, server, "resources/unsubscribe", {"uri": uri}, slot)
         self.hub.private.leave(client.owner, server)
 
-    def unwatch(self, client: Client, server: str, uri: str) -> None:
-        """No longer."""
-        if (server, uri) in client.watched:
-            self._unwatch(client, server, uri)
+    def unsubscribe(self, client: Client, server: str, uri: str) -> None:
+        """Stop notifying a client about a resource."""
+        if (server, uri) in client.subscribed:
+            self._unsubscribe(client, server, uri)
 
     def wants_log(self, client: Client, server: str, level: str) -> None:
-        """See that a server logs as much as one of its clients wants to be told."""
-        slot = self.existing(client, server)
+        """Ask a server to log at the lowest level that one of its clients wants."""
+        slot = self.existing_slot(client, server)
         lease = slot.lease if slot is not None else None
         if slot is None or not slot.wishes.log(level) or lease is None or lease.connection is None:
             return
         if lease.connection.era == "legacy" and "logging" in lease.connection.capabilities:
-            self.start(self._quietly, server, "logging/setLevel", {"level": level}, slot)
+            self.start(self._request_quietly, server, "logging/setLevel", {"level": level}, slot)
 
-    async def _quietly(self, server: str, method: str, params: Mapping[str, Any], slot: Slot) -> None:
+    async def _request_quietly(self, server: str, method: str, params: Mapping[str, Any], slot: Slot) -> None:
         with suppress(HoldfastError):
             await self.hub.request(server, method, params, repeatable=True, slot=slot)
 
-    # What servers ask and tell (the ``Relay`` of the wire).
+    # Requests and notifications of servers (the ``Relay`` of the wire).
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
-        """What is declared to a server that all clients share."""
+        """What the hub declares to a shared server."""
         return SHARED_CAPABILITIES
 
     async def asked(
         self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None
     ) -> dict[str, Any]:
-        """Ask the client whose call it is, or the only one there is."""
-        whose = caller or self._sole(server)
+        """Send a server's request to the client whose call it belongs to, or to the only client."""
+        whose = caller or self._only_caller(server)
         if method == "roots/list" and caller is None:
-            self._roots_of[server] = self._only_one(server)
+            self._roots_of[server] = self._only_client(server)
         if whose is None:
             raise self._unattributed(server, method)
         return await whose.ask(method, params)
 
     def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
-        """Pass a notice on to whom it concerns."""
+        """Forward a server's notification to the clients that it concerns."""
         if method == "notifications/resources/updated":
             uri = (params or {}).get("uri")
             if isinstance(uri, str):
                 self._updated(server, uri)
-        elif method in OF_A_CALL and (whose := self._sole(server)) is not None:
+        elif method in OF_A_CALL and (whose := self._only_caller(server)) is not None:
             whose.tell(method, params)
 
     def tell(self, client: Client, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Tell a client something on its own stream."""
-        if client.note(method, params):
+        """Notify a client on its own stream."""
+        if client.queue(method, params):
             self.start(client.flush)
 
-    def _sole(self, server: str) -> Caller | None:
-        """The only one whose it can be; None if there is none, or more than one."""
-        under_way, here = self._candidates(server)
-        if len({client.owner for client in (*here, *(call.client for call in under_way))}) != 1:
+    def _only_caller(self, server: str) -> Caller | None:
+        """Return the only possible caller; None if there is none, or more than one."""
+        calls, clients = self._candidates(server)
+        if len({client.owner for client in (*clients, *(call.client for call in calls))}) != 1:
             return None
-        return under_way[-1] if under_way else Standing(self, here[0])
+        return calls[-1] if calls else IdleCaller(self, clients[0])
 
-    def _only_one(self, server: str) -> Client | None:
-        """The only client that stands before a server."""
-        here = self._candidates(server)[1]
-        return here[0] if len({client.owner for client in here}) == 1 else None
+    def _only_client(self, server: str) -> Client | None:
+        """Return the only client of a server; None if there is none, or more than one."""
+        clients = self._candidates(server)[1]
+        return clients[0] if len({client.owner for client in clients}) == 1 else None
 
-    def _tell_of_roots(self) -> None:
-        """A server that asked for roots when nobody was there, or somebody else, asks again when told of a change."""
+    def _announce_roots(self) -> None:
+        """Notify a server that read the roots of no client or of another one: it then asks again."""
         for server, before in list(self._roots_of.items()):
-            client = self._only_one(server)
+            client = self._only_client(server)
             if client in (None, before) or client.modern or "roots" not in client.capabilities:
                 continue
             self._roots_of[server] = client
@@ -286,26 +286,26 @@ class Desk:
                 self.notify(self.hub.slot(server), "notifications/roots/list_changed", None)
 
     def _candidates(self, server: str) -> tuple[list[Call], list[Client]]:
-        under_way = [call for call in self._calls if call.server == server]
-        return under_way, [client for client in self._clients if client.view.covers(server)]
+        calls = [call for call in self._calls if call.server == server]
+        return calls, [client for client in self._clients if client.view.covers(server)]
 
-    def standing(self, client: Client, server: str) -> Caller:
-        """One client, by a call of its own to this server if one is under way."""
+    def caller_of(self, client: Client, server: str) -> Caller:
+        """Return a client's call to this server if one is in flight, else the client itself."""
         own = [call for call in self._calls if call.server == server and call.client.owner == client.owner]
-        return own[-1] if own else Standing(self, client)
+        return own[-1] if own else IdleCaller(self, client)
 
-    def _note_stateless(self, server: str) -> None:
-        words = (
-            "a client of protocol 2026-07-28 over HTTP that does not say who it is has a connection for each of its "
-            f"calls, and nothing is kept for it from one to the next. {HOW_TO_BE_KNOWN}"
+    def _report_stateless(self, server: str) -> None:
+        text = (
+            "a client of protocol 2026-07-28 over HTTP sends no client key: each of its calls gets a new connection, "
+            f"and the server keeps no state for it between calls. {HOW_TO_BE_KNOWN}"
         )
         if server not in self.findings:
-            log.warning("%s: %s", server, words)
-        self.findings[server] = words
+            log.warning("%s: %s", server, text)
+        self.findings[server] = text
 
     def _unattributed(self, server: str, method: str) -> MCPError:
         if not any(self._candidates(server)):
-            return MCPError(INVALID_REQUEST, f"there is no client that could answer {method}")
+            return MCPError(INVALID_REQUEST, f"no client is connected that could answer {method}")
         if server not in self.findings:
             log.warning(
                 "%s: %s cannot be attributed to one of several clients and was refused; "
@@ -314,14 +314,14 @@ class Desk:
                 method,
             )
         self.findings[server] = (
-            f"{method} from this server cannot be attributed to one of several clients, so it is refused. "
+            f"{method} from this server cannot be attributed to one of several clients, so the hub refuses it. "
             'Set "sharing": "per-client" to give each client a connection of its own.'
         )
         return MCPError(INVALID_REQUEST, f"{method} cannot be attributed to one of several clients")
 
-    # What happens in the hub.
+    # Records of the hub.
 
-    def _happened(self, record: HubRecord) -> None:
+    def _handle(self, record: HubRecord) -> None:
         match record:
             case Published(server=server, kinds=kinds):
                 self._changed(server, kinds)
@@ -329,7 +329,7 @@ class Desk:
                 self._changed(None, tuple(_CHANGED))
             case Transition():
                 self._post(None, ResourceUpdated(STATUS_URI))
-                self._tell_watchers("", STATUS_URI)
+                self._notify_subscribers("", STATUS_URI)
             case _:
                 pass
 
@@ -342,23 +342,23 @@ class Desk:
 
     def _updated(self, server: str, uri: str) -> None:
         self.post_updated(server, uri)
-        self._tell_watchers(server, uri)
+        self._notify_subscribers(server, uri)
 
     def post_updated(self, server: str, uri: str, *, only: Hashable = None) -> None:
-        """Tell those who listen that a resource changed: all of them, or one client's."""
-        for board in self._boards:
-            if board.view.covers(server):
-                board.post(ResourceUpdated(board.view.shown_uri(server, uri)), only=only)
+        """Tell all subscribers, or those of one client, that a resource changed."""
+        for each in self._subscriptions:
+            if each.view.covers(server):
+                each.post(ResourceUpdated(each.view.shown_uri(server, uri)), only=only)
 
-    def _tell_watchers(self, server: str, uri: str) -> None:
+    def _notify_subscribers(self, server: str, uri: str) -> None:
         for client in self._clients:
-            if not client.modern and (server, uri) in client.watched:
+            if not client.modern and (server, uri) in client.subscribed:
                 self.tell(client, "notifications/resources/updated", {"uri": client.view.shown_uri(server, uri)})
 
     def _post(self, server: str | None, event: ServerEvent) -> None:
-        for board in self._boards:
-            if server is None or board.view.covers(server):
-                board.post(event)
+        for each in self._subscriptions:
+            if server is None or each.view.covers(server):
+                each.post(event)
 
 
 def _era(slot: Slot) -> str | None:

@@ -1,4 +1,4 @@
-"""What a message has in one protocol era and must not have in the other."""
+"""What the hub edits in a message that passes through: what one protocol era has and the other must not have."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pydantic_core import to_json
 
 from holdfast.front.identity import CLIENT_META_KEY
 
-__all__ = ["for_client", "forwarded", "is_modern", "listed_for"]
+__all__ = ["is_modern", "params_for_server", "result_for_client", "tool_for_client"]
 
 _ENVELOPE = frozenset(
     {PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, CLIENT_META_KEY, "progressToken"}
 )
-"""What belongs to the connection that a request came on, and not to the request."""
+"""Keys of ``_meta`` that describe the client's connection, not the request."""
 
 _MODERN_ONLY = frozenset({"resultType", "ttlMs", "cacheScope"})
 
@@ -35,10 +35,10 @@ def is_modern(version: str) -> bool:
     return version in MODERN_PROTOCOL_VERSIONS
 
 
-def forwarded(params: Mapping[str, Any] | None, *, log_level: str | None) -> dict[str, Any]:
-    """A client's parameters as they go on to a server: ``_meta`` without what was the client's connection's."""
+def params_for_server(params: Mapping[str, Any] | None, *, log_level: str | None) -> dict[str, Any]:
+    """Return a client's parameters for the server, without the ``_meta`` keys of the client's connection."""
     params = dict(params or {})
-    _refuse_no_text(params)
+    _require_text(params)
     meta = params.pop("_meta", None) or {}
     if not isinstance(meta, Mapping):
         raise MCPError(INVALID_PARAMS, "`_meta` is not an object")
@@ -50,16 +50,18 @@ def forwarded(params: Mapping[str, Any] | None, *, log_level: str | None) -> dic
     return params
 
 
-def _refuse_no_text(params: Mapping[str, Any]) -> None:
-    """A lone surrogate is no text: servers drop the whole message, and its sender would wait for nothing."""
+def _require_text(params: Mapping[str, Any]) -> None:
+    """Refuse lone surrogates: servers drop the whole message, and the client would wait for ever."""
     try:
         to_json(params)
     except ValueError as exc:
-        raise MCPError(INVALID_PARAMS, "the request holds characters that are no text") from exc
+        raise MCPError(INVALID_PARAMS, "the request contains characters that are not valid Unicode text") from exc
 
 
-def for_client(method: str, result: Mapping[str, Any], *, modern: bool, stamp: Mapping[str, Any]) -> dict[str, Any]:
-    """A server's result as a client of this era expects it."""
+def result_for_client(
+    method: str, result: Mapping[str, Any], *, modern: bool, stamp: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a server's result in the form that the client's era expects."""
     if modern:
         return _modern(method, result, stamp)
     legacy = {key: value for key, value in result.items() if key not in _MODERN_ONLY}
@@ -67,7 +69,7 @@ def for_client(method: str, result: Mapping[str, Any], *, modern: bool, stamp: M
     if isinstance(meta, Mapping) and SERVER_INFO_META_KEY in meta:
         legacy["_meta"] = {key: value for key, value in meta.items() if key != SERVER_INFO_META_KEY}
     if not isinstance(legacy.get("structuredContent", {}), Mapping):
-        del legacy["structuredContent"]  # the legacy era knows objects alone; the text beside it says the same
+        del legacy["structuredContent"]  # the legacy era allows only objects; the text content says the same
     return legacy
 
 
@@ -80,8 +82,8 @@ def _modern(method: str, result: Mapping[str, Any], stamp: Mapping[str, Any]) ->
     return full
 
 
-def listed_for(item: Mapping[str, Any], *, modern: bool) -> Mapping[str, Any]:
-    """A listed tool without an output schema that a legacy client would refuse the whole list for."""
+def tool_for_client(item: Mapping[str, Any], *, modern: bool) -> Mapping[str, Any]:
+    """Drop an output schema that makes a legacy client refuse the whole list."""
     schema = item.get("outputSchema")
     if modern or schema is None or (isinstance(schema, Mapping) and schema.get("type") == "object"):
         return item

@@ -1,8 +1,8 @@
-"""Verify a caller's JWT: its signature, its issuer, its audience and its time. Nothing unsigned is ever believed.
+"""Verify a caller's JWT: its signature, issuer, audience and time. An unsigned token is never accepted.
 
-The keys are the issuer's: one public key in a file, or the set that it publishes (JWKS), which is fetched
-when an unknown key is met and then kept for a while. Whoever sends a token can name an unknown key: so fetches
-wait for each other and for nobody else, and after one that failed there is a pause.
+The keys are the issuer's: one public key in a file, or the set that it publishes (JWKS). The set is fetched when a
+token names an unknown key, and kept for a while. Any sender can name an unknown key: so only one fetch runs at a
+time, requests with known keys do not wait for it, and a failed fetch is followed by a pause.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from holdfast.front.guard import Verify
 __all__ = ["jwt_verifier"]
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Signatures by a private key alone: with a shared secret, whoever can verify could also sign."""
+"""Only asymmetric signatures: with a shared secret, a verifier could also sign."""
 
 REQUIRED = ("exp", "iss", "aud", "sub")
 LEEWAY_SECONDS = 30.0
 FETCH_SECONDS = 5.0
 KEPT_SECONDS = 300.0
 KNOWN_SECONDS = 30.0
-"""So long after a fetch, a key that was not among those is taken not to be there."""
+"""For this long after a fetch, a key that was not in the set counts as unknown without another fetch."""
 
 PAUSE_SECONDS = 5.0
-"""After a fetch that failed: strangers' tokens must not make one fetch after another."""
+"""The pause after a failed fetch: tokens of strangers must not cause one fetch after another."""
 
 _Key: TypeAlias = jwt.PyJWK | str
 
 
 def jwt_verifier(*, issuer: str, audience: str, keys: str) -> Verify:
-    """A check for ``TokenPolicy``; ``keys`` is the URL of a JWKS, or the path of a public key in PEM form."""
+    """Return a verifier for ``TokenPolicy``; ``keys`` is the URL of a JWKS, or the path of a PEM public key."""
     if not issuer or not audience:
-        raise UsageError("a JWT is believed only from a named issuer, for a named audience")
+        raise UsageError("JWT verification needs an issuer and an audience")
     find = _published(keys) if keys.startswith(("https://", "http://")) else _from_file(Path(keys))
     fetching = anyio.CapacityLimiter(1)
 
@@ -70,42 +70,44 @@ def jwt_verifier(*, issuer: str, audience: str, keys: str) -> Verify:
     return verify
 
 
-def _published(url: str) -> _Published:
+def _published(url: str) -> _PublishedKeys:
     parts = urlsplit(url)
     if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
         raise UsageError(
-            f"the issuer's keys would travel unencrypted from {parts.hostname}: somebody could put in their own",
+            f"the issuer's keys would travel unencrypted from {parts.hostname}: an attacker could replace them",
             hint="give an https:// address, or a file with the issuer's public key",
         )
-    return _Published(url)
+    return _PublishedKeys(url)
 
 
-class _Published:
-    """Keys that the issuer publishes."""
+class _PublishedKeys:
+    """The keys that the issuer publishes."""
 
     def __init__(self, url: str) -> None:
-        self._keys = _Client(url, lifespan=KEPT_SECONDS, timeout=FETCH_SECONDS, cooldown_duration=KNOWN_SECONDS)
+        self._keys = _PausingKeyClient(
+            url, lifespan=KEPT_SECONDS, timeout=FETCH_SECONDS, cooldown_duration=KNOWN_SECONDS
+        )
 
     def kept(self, token: str) -> _Key | None:
-        """The token's key, if it was fetched before."""
+        """Return the token's key, if it was fetched before."""
         wanted = jwt.get_unverified_header(token).get("kid")
         known = self._keys.jwk_set_cache.get() if self._keys.jwk_set_cache is not None else None
         usable = [key for key in known.keys if key.public_key_use in ("sig", None)] if known is not None else []
         return next((key for key in usable if key.key_id and key.key_id == wanted), None)
 
     def fetched(self, token: str) -> _Key:
-        """The token's key; it may have to be asked for, which takes a while."""
+        """Return the token's key; this may fetch the set, so it runs in a thread."""
         return self._keys.get_signing_key_from_jwt(token)
 
 
-class _Client(jwt.PyJWKClient):
-    """Does not ask again soon after it asked in vain."""
+class _PausingKeyClient(jwt.PyJWKClient):
+    """Pauses after a failed fetch."""
 
     _not_before = 0.0
 
     def fetch_data(self) -> Any:
         if time.monotonic() < self._not_before:
-            raise jwt.PyJWKClientError("the issuer's keys could not be fetched just now")
+            raise jwt.PyJWKClientError("the last fetch of the issuer's keys failed; the next one waits")
         try:
             return super().fetch_data()
         except BaseException:
@@ -113,8 +115,8 @@ class _Client(jwt.PyJWKClient):
             raise
 
 
-class _Given:
-    """One key that the operator gave."""
+class _KeyFromFile:
+    """One key from a file."""
 
     def __init__(self, pem: str) -> None:
         self._pem = pem
@@ -125,11 +127,11 @@ class _Given:
     fetched = kept
 
 
-def _from_file(file: Path) -> _Given:
+def _from_file(file: Path) -> _KeyFromFile:
     try:
         pem = file.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as exc:
         raise UsageError(f"the public key {file} cannot be read", hint="give a PEM file, or a JWKS URL") from exc
     if "PRIVATE KEY" in pem or "PUBLIC KEY" not in pem:
-        raise UsageError(f"{file} holds no public key", hint="give the issuer's public key, in PEM form")
-    return _Given(pem)
+        raise UsageError(f"{file} contains no public key", hint="give the issuer's public key, in PEM form")
+    return _KeyFromFile(pem)

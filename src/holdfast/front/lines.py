@@ -1,4 +1,4 @@
-"""A client's lines on stdin, each within a bound: one that is longer is never held whole, and its sender is told."""
+"""A client's lines on stdin, each within a bound: a longer one is never held whole, and is refused under its id."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import BinaryIO, Self, TypeAlias
 
 import anyio.to_thread
 
-__all__ = ["Lines", "Refuse"]
+__all__ = ["Refuse", "StdinLines"]
 
 Refuse: TypeAlias = Callable[[str | int | None], Awaitable[None]]
-"""Told the id of a message that was too long; None if it could not be made out."""
+"""Called with the id of a message that was too long; None if the id was not found."""
 
 CHUNK = 64 * 1024
 
 _ID = rb'"id"\s*:\s*(?P<id>"(?:[^"\\]|\\.){0,256}"|-?\d{1,18})\s*'
 _FIRST = re.compile(rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]{0,256}"\s*,\s*)*' + _ID + rb"[,}]")
 _LAST = re.compile(rb"[{,]\s*" + _ID + rb'(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*\Z')
-"""A message's own id, and nothing that stands deeper in it: before its first value that is no text, or at its end."""
+"""The id of the message itself, not of a nested object: it stands before the first nested value, or at the end."""
 
 
-class Lines:
-    """Reads one line after the other, in a worker thread."""
+class StdinLines:
+    """Reads line after line, in a worker thread."""
 
     def __init__(self, file: BinaryIO, longest: int, refuse: Refuse) -> None:
         self._file = file
@@ -34,7 +34,7 @@ class Lines:
         return self
 
     async def __anext__(self) -> str:
-        """The next line that is within the bound, whatever bytes it is of."""
+        """Return the next line within the bound; invalid UTF-8 is replaced."""
         while True:
             line = await anyio.to_thread.run_sync(self._file.readline, self._longest + 1)
             if not line:
@@ -46,7 +46,7 @@ class Lines:
             await self._refuse(_id_in(head, tail))
 
     def _skip(self, tail: bytes) -> bytes:
-        """Read on to the end of the line, and keep only its last bytes."""
+        """Read to the end of the line and keep only its last bytes."""
         while not tail.endswith(b"\n"):
             more = self._file.readline(CHUNK)
             if not more:

@@ -1,4 +1,4 @@
-"""Resources that a result mentions, under URIs by which its reader can read them where many servers stand together."""
+"""Resource URIs in results, rewritten so that a client can read them at the endpoint of many servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["relinked"]
 
 
 def relinked(result: Mapping[str, Any], shown: Callable[[str], str]) -> Mapping[str, Any]:
-    """A result of a tool, a prompt or a resource with every URI as it is shown; the same one where none differs."""
+    """Return a result with every URI as the endpoint shows it; the same object if none changes."""
     changed: dict[str, Any] = {}
     if isinstance(blocks := result.get("content"), list):
         changed["content"] = [_block(block, shown) for block in blocks]

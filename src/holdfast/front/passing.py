@@ -1,4 +1,4 @@
-"""Pass a client's request on to a server and its answer back, whatever eras the two are of."""
+"""Forwards a client's request to a server and its result back, between any two protocol eras."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ from holdfast.core.catalog import NameKey
 from holdfast.core.evidence import RpcError
 from holdfast.errors import CallFailed, HoldfastError
 from holdfast.front.calls import Call
-from holdfast.front.clients import Channel, Client, refuse_unasked
+from holdfast.front.clients import Channel, Client, require_capability
 from holdfast.front.desk import Desk
-from holdfast.front.eras import forwarded
+from holdfast.front.eras import params_for_server
 from holdfast.front.identity import principal_of
-from holdfast.front.rounds import OpenCall, identity_of
+from holdfast.front.rounds import OpenCall, request_identity
 from holdfast.front.view import View
-from holdfast.front.words import failed_tool, with_notice
+from holdfast.front.words import error_result, with_notice
 from holdfast.hub.slot import Slot
 from holdfast.wire.relay import RELAYED
 from holdfast.wire.tracing import in_meta
 
-__all__ = ["Passing"]
+__all__ = ["Forwarder"]
 
-MOST_ROUNDS = 10
-"""How often a modern server may ask for more, before a call on behalf of a legacy client is given up."""
+MAX_ROUNDS = 10
+"""How often a modern server may ask for input during one call of a legacy client."""
 
 DEFAULT_LOG_LEVEL = "info"
 
 ROUND_PAUSE_SECONDS = 0.2
-"""Before a call is repeated whose server asked for nothing but another round."""
+"""The pause before a call is repeated, if the server asked only for another round."""
 
 
-class Passing:
-    """The way from the clients of one face to servers and back."""
+class Forwarder:
+    """Forwards the requests of one endpoint."""
 
-    def __init__(self, desk: Desk, view: View) -> None:
-        self._desk = desk
+    def __init__(self, broker: Desk, view: View) -> None:
+        self._broker = broker
         self._view = view
 
     async def call_tool(
         self, ctx: ServerRequestContext[Any, Any], client: Client, key: NameKey, params: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """A tool's result; one that says why, where the call never came to a result."""
+        """Return a tool's result; if the call failed, an error result that says why."""
         try:
-            return await self.on(ctx, client, key.server, params, repeatable=self._view.is_repeatable(key))
+            return await self.forward(ctx, client, key.server, params, repeatable=self._view.is_repeatable(key))
         except CallFailed as error:
             if isinstance(error.evidence, RpcError):
                 raise
-            return failed_tool(error)
+            return error_result(error)
         except HoldfastError as error:
-            return failed_tool(error)
+            return error_result(error)
 
-    async def on(
+    async def forward(
         self,
         ctx: ServerRequestContext[Any, Any],
         client: Client,
@@ -67,13 +67,13 @@ class Passing:
         *,
         repeatable: bool,
     ) -> Mapping[str, Any]:
-        """Any request's result."""
-        result = await self._on(ctx, client, server, params, repeatable=repeatable)
-        if result.get("resultType") != "input_required" and self._desk.forgets(client, server):
+        """Return the result of any request."""
+        result = await self._forward(ctx, client, server, params, repeatable=repeatable)
+        if result.get("resultType") != "input_required" and self._broker.is_stateless(client, server):
             return with_notice(result, server, tool=ctx.method == "tools/call")
         return result
 
-    async def _on(
+    async def _forward(
         self,
         ctx: ServerRequestContext[Any, Any],
         client: Client,
@@ -82,28 +82,28 @@ class Passing:
         *,
         repeatable: bool,
     ) -> Mapping[str, Any]:
-        identity = identity_of(ctx.method, ctx.params or {}, principal_of(ctx))
-        if client.modern and self._desk.parking.is_ours(params.get("requestState")):
-            return await self._go_on(ctx, identity, params)
-        modern_server = _speaks_modern(self._desk.slot(client, server))
+        identity = request_identity(ctx.method, ctx.params or {}, principal_of(ctx))
+        if client.modern and self._broker.pending_calls.is_ours(params.get("requestState")):
+            return await self._resume(ctx, identity, params)
+        modern_server = _speaks_modern(self._broker.slot(client, server))
         if client.log_level is not None:
-            self._desk.wants_log(client, server, client.log_level)
+            self._broker.wants_log(client, server, client.log_level)
         traced = in_meta(params, getattr(ctx.request, "headers", {}))
-        wanted = forwarded(traced, log_level=_told_up_from(client) if modern_server else None)
+        wanted = params_for_server(traced, log_level=_log_level_for(client) if modern_server else None)
         if client.modern and not modern_server and ctx.method in INPUT_REQUIRED_METHODS:
-            return await self._open(ctx, client, server, wanted, identity, repeatable=repeatable)
+            return await self._start(ctx, client, server, wanted, identity, repeatable=repeatable)
         call = self._call(Call, ctx, client, server)
-        return await self._answered(call, ctx.method, wanted, repeatable=repeatable)
+        return await self._request(call, ctx.method, wanted, repeatable=repeatable)
 
     async def notice(self, client: Client, method: str, params: Mapping[str, Any] | None) -> None:
-        """Tell every legacy server behind the face; the modern era has no such notices."""
+        """Notify every legacy server of the endpoint; the modern era has no such notification."""
         for server in self._view.servers:
-            if (slot := self._desk.existing(client, server)) is not None:
-                self._desk.notify(slot, method, params)
+            if (slot := self._broker.existing_slot(client, server)) is not None:
+                self._broker.notify(slot, method, params)
 
-    # A modern client and a server that may ask.
+    # A modern client and a legacy server, which may send requests.
 
-    async def _open(
+    async def _start(
         self,
         ctx: ServerRequestContext[Any, Any],
         client: Client,
@@ -117,35 +117,35 @@ class Passing:
         call.identity = identity
 
         async def work() -> Mapping[str, Any]:
-            return await self._answered(call, ctx.method, params, repeatable=repeatable)
+            return await self._request(call, ctx.method, params, repeatable=repeatable)
 
-        self._desk.start(call.run, work)
-        return await self._advanced(ctx, call)
+        self._broker.start(call.run, work)
+        return await self._advance(ctx, call)
 
-    async def _go_on(
+    async def _resume(
         self, ctx: ServerRequestContext[Any, Any], identity: str, params: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        call = self._desk.parking.take(params["requestState"], identity)
+        call = self._broker.pending_calls.take(params["requestState"], identity)
         answers = params.get("inputResponses")
         call.answer(answers if isinstance(answers, Mapping) else {})
-        return await self._advanced(ctx, call)
+        return await self._advance(ctx, call)
 
-    async def _advanced(self, ctx: ServerRequestContext[Any, Any], call: OpenCall) -> Mapping[str, Any]:
+    async def _advance(self, ctx: ServerRequestContext[Any, Any], call: OpenCall) -> Mapping[str, Any]:
         result = await call.advance(Channel(ctx.session, ctx.request_id), progress_token_from_params(ctx.params))
-        return result if result is not None else self._desk.parking.park(call)
+        return result if result is not None else self._broker.pending_calls.add(call)
 
     # Any client, any server.
 
-    async def _answered(
+    async def _request(
         self, call: Call, method: str, params: Mapping[str, Any], *, repeatable: bool
     ) -> Mapping[str, Any]:
-        """The result; a legacy client is asked meanwhile whatever a modern server needs for it."""
+        """Return the result; the requests of a modern server go to a legacy client meanwhile."""
         client, server = call.client, call.server
-        slot = self._desk.slot(client, server)
-        with self._desk.under_way(call):
+        slot = self._broker.slot(client, server)
+        with self._broker.in_flight(call):
             try:
-                for _ in range(MOST_ROUNDS):
-                    result = await self._desk.hub.request(
+                for _ in range(MAX_ROUNDS):
+                    result = await self._broker.hub.request(
                         server,
                         method,
                         params,
@@ -160,14 +160,14 @@ class Passing:
                     params = await _next_round(call, params, result)
             finally:
                 if client.modern:
-                    self._desk.release(client)  # where there are no sessions, a call is all that there is of a client
-        raise MCPError(INTERNAL_ERROR, f"MCP server '{server}' asked for more input than {MOST_ROUNDS} times")
+                    self._broker.release(client)  # a modern client without a key ends with its call
+        raise MCPError(INTERNAL_ERROR, f"MCP server '{server}' asked for input more than {MAX_ROUNDS} times")
 
     def _call(self, kind: type[Any], ctx: ServerRequestContext[Any, Any], client: Client, server: str) -> Any:
         call: Call
 
         def wake() -> None:
-            self._desk.start(call.flush)
+            self._broker.start(call.flush)
 
         token = progress_token_from_params(ctx.params)
         call = kind(client, server, channel=Channel(ctx.session, ctx.request_id), token=token, wake=wake)
@@ -175,7 +175,7 @@ class Passing:
 
 
 async def _next_round(call: Call, params: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask the client all that the server asked, at once, and make the request that brings the answers."""
+    """Send all of the server's requests to the client at once; return the parameters with the answers."""
     questions = result.get("inputRequests") or {}
     answers: dict[str, Any] = {}
     failures: list[MCPError] = []
@@ -184,8 +184,8 @@ async def _next_round(call: Call, params: Mapping[str, Any], result: Mapping[str
         try:
             method = str(question.get("method"))
             if method not in RELAYED:
-                raise MCPError(INTERNAL_ERROR, f"the server asked for {method}, which no client can answer")
-            refuse_unasked(call.client, method, question.get("params"))
+                raise MCPError(INTERNAL_ERROR, f"the server asked for {method}, which is not a request to a client")
+            require_capability(call.client, method, question.get("params"))
             answers[key] = await call.ask(method, question.get("params"))
         except MCPError as exc:
             failures.append(exc)
@@ -206,8 +206,8 @@ async def _next_round(call: Call, params: Mapping[str, Any], result: Mapping[str
     return following
 
 
-def _told_up_from(client: Client) -> str | None:
-    """A modern server logs only what a request asks for; a legacy client that never asked expects to be told."""
+def _log_level_for(client: Client) -> str | None:
+    """A modern server logs only if the request asks for it; a legacy client expects logs without asking."""
     return client.log_level or (None if client.modern else DEFAULT_LOG_LEVEL)
 
 

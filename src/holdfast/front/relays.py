@@ -1,4 +1,4 @@
-"""Ways to one client beside the stream of a request: where a server's questions and notices go that are its alone."""
+"""Routes server-initiated requests and notifications that belong to no call."""
 
 from __future__ import annotations
 
@@ -8,64 +8,64 @@ from typing import TYPE_CHECKING, Any
 from mcp import MCPError
 from mcp_types import INVALID_REQUEST
 
-from holdfast.front.clients import Client, refuse_unasked
+from holdfast.front.clients import Client, require_capability
 from holdfast.wire.relay import OF_A_CALL, Caller, Relay
 
 if TYPE_CHECKING:
     from holdfast.front.desk import Desk
 
-__all__ = ["OwnRelay", "Standing"]
+__all__ = ["ClientRelay", "IdleCaller"]
 
 
-class Standing:
-    """A client that has no call under way, but is there: asked and told on its own stream."""
+class IdleCaller:
+    """A connected client without a call in flight; messages go to its notification stream."""
 
-    def __init__(self, desk: Desk, client: Client) -> None:
-        self._desk = desk
+    def __init__(self, broker: Desk, client: Client) -> None:
+        self._broker = broker
         self._client = client
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
-        """What it can be asked."""
+        """What the client declares."""
         return self._client.capabilities
 
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Ask it; a modern client can be asked only by the answer to a call of its own."""
-        refuse_unasked(self._client, method, params)
+        """Send a request; a modern client can receive one only in the result of its own call."""
+        require_capability(self._client, method, params)
         if self._client.modern:
-            raise MCPError(INVALID_REQUEST, f"{method} cannot reach this client now: it has no call under way")
+            raise MCPError(INVALID_REQUEST, f"{method} cannot reach this client now: it has no call in flight")
         return await self._client.channel.ask(method, params)
 
     def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Tell it what it wants to be told."""
+        """Send a notification, if the client wants it."""
         if method != "notifications/message" or self._client.wants_log((params or {}).get("level")):
-            self._desk.start(self._client.channel.tell, method, params)
+            self._broker.start(self._client.channel.tell, method, params)
 
 
-class OwnRelay(Relay):
-    """The relay of a connection that one client has for itself: everything is that client's."""
+class ClientRelay(Relay):
+    """The relay of a connection that belongs to one client: everything goes to that client."""
 
-    def __init__(self, desk: Desk, client: Client) -> None:
-        self._desk = desk
+    def __init__(self, broker: Desk, client: Client) -> None:
+        self._broker = broker
         self._client = client
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
-        """What it can be asked."""
+        """What the client declares."""
         return self._client.capabilities
 
     async def asked(
         self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None
     ) -> dict[str, Any]:
-        """Ask the client."""
-        return await (caller or self._desk.standing(self._client, server)).ask(method, params)
+        """Send a server's request to the client."""
+        return await (caller or self._broker.caller_of(self._client, server)).ask(method, params)
 
     def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
-        """Tell the client."""
+        """Send a server's notification to the client."""
         uri = (params or {}).get("uri")
         if method in OF_A_CALL:
-            self._desk.standing(self._client, server).tell(method, params)
+            self._broker.caller_of(self._client, server).tell(method, params)
         elif method == "notifications/resources/updated" and isinstance(uri, str):
-            self._desk.post_updated(server, uri, only=self._client.owner)
+            self._broker.post_updated(server, uri, only=self._client.owner)
             if not self._client.modern:
-                self._desk.tell(self._client, method, {"uri": self._client.view.shown_uri(server, uri)})
+                self._broker.tell(self._client, method, {"uri": self._client.view.shown_uri(server, uri)})

@@ -1,9 +1,9 @@
-"""What legacy clients were sent lately, so that one whose stream broke can come back and read on (``Last-Event-ID``).
+"""Recent events of legacy sessions, so that a client whose stream broke can resume it (``Last-Event-ID``).
 
-Each session has a log of its own: a stream is known by the id of its request, which every client counts from one,
-so a log that sessions share would give one client's answers to another. A log is read on from where its reader was
-until the answer is out, so nothing that comes while somebody reads is missed. All logs together stay within bounds:
-the oldest messages give way, and a client that comes back for those is not helped.
+Each session has its own log: a stream is named by the id of its request, and every client counts from one, so a
+shared log would give one client's answers to another. A resumed stream follows its log until the answer is sent,
+so no event is lost in between. All logs together stay within bounds: the oldest events are dropped, and a client
+that asks for dropped events gets none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import anyio
 from mcp.server.streamable_http import GET_STREAM_KEY, EventCallback, EventMessage, EventStore
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCResponse
 
-__all__ = ["Bounds", "EventLog"]
+__all__ = ["EventLog", "ReplayBudget"]
 
 SESSION_EVENTS = 1_000
 SESSION_BYTES = 4 * 1024 * 1024
@@ -36,17 +36,17 @@ class _Event:
         return isinstance(self.message, JSONRPCResponse | JSONRPCError) and self.stream != GET_STREAM_KEY
 
 
-class Bounds:
-    """How much all logs of a hub may hold."""
+class ReplayBudget:
+    """The bound on the events of all sessions of a hub."""
 
     def __init__(self, most: int = ALL_BYTES) -> None:
         self._most = most
         self._events: dict[_Event, None] = {}
         self.held = 0
-        """Bytes, as they go over the wire."""
+        """Bytes on the wire."""
 
     def add(self, event: _Event) -> None:
-        """One more; the oldest of all give way to it."""
+        """Add an event; drop the oldest of all sessions if the bound is exceeded."""
         self._events[event] = None
         self.held += event.size
         while self.held > self._most and len(self._events) > 1:
@@ -54,17 +54,17 @@ class Bounds:
             oldest.log.drop(oldest)
 
     def remove(self, event: _Event) -> None:
-        """One less."""
+        """Remove an event."""
         del self._events[event]
         self.held -= event.size
 
 
 class EventLog(EventStore):
-    """One session's log; ``standing`` is told when somebody begins (1) and ends (-1) to read its stream of notices."""
+    """One session's log; ``on_follow`` gets 1 when a client resumes its notification stream, and -1 when that ends."""
 
-    def __init__(self, bounds: Bounds, standing: Callable[[int], None]) -> None:
+    def __init__(self, bounds: ReplayBudget, on_follow: Callable[[int], None]) -> None:
         self._bounds = bounds
-        self._standing = standing
+        self._on_follow = on_follow
         self._events: dict[int, _Event] = {}
         self._number = 0
         self._held = 0
@@ -72,7 +72,7 @@ class EventLog(EventStore):
         self._closed = False
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
-        """Remember a message, or with None the beginning of a stream; the event's id."""
+        """Store a message (None marks the start of a stream) and return the event's id."""
         size = len(message.model_dump_json(by_alias=True, exclude_unset=True)) if message is not None else 0
         self._number += 1
         if not self._closed:
@@ -85,40 +85,40 @@ class EventLog(EventStore):
         return str(self._number)
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        """Send all that followed in the event's own stream, and go on with what comes, until the stream's answer.
+        """Send the later events of the same stream, and follow it until its answer.
 
-        Never the stream's name: the SDK would then go on by itself, and miss what came in between.
+        It returns None, not the stream's name: the SDK would then follow the stream itself and miss events between.
         """
         known = last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < LONGEST_ID
-        begun = self._events.get(int(last_event_id)) if known else None
-        if begun is None or begun.is_answer:
+        start = self._events.get(int(last_event_id)) if known else None
+        if start is None or start.is_answer:
             return None
-        watching = begun.stream == GET_STREAM_KEY
-        self._standing(watching)
+        watching = start.stream == GET_STREAM_KEY
+        self._on_follow(watching)
         try:
-            await self._follow(begun, send_callback)
+            await self._follow(start, send_callback)
         finally:
-            self._standing(-watching)
+            self._on_follow(-watching)
         return None
 
     def drop(self, event: _Event) -> None:
-        """Forget one."""
+        """Drop one event."""
         del self._events[event.number]
         self._held -= event.size
         self._bounds.remove(event)
 
     def close(self) -> None:
-        """The session is over: forget all."""
+        """End the session: drop all events."""
         self._closed = True
         for event in list(self._events.values()):
             self.drop(event)
         self._wake()
 
-    async def _follow(self, begun: _Event, send: EventCallback) -> None:
-        reached = begun.number
+    async def _follow(self, start: _Event, send: EventCallback) -> None:
+        reached = start.number
         while not self._closed:
             came = self._came
-            for event in [one for one in self._events.values() if one.number > reached and one.stream == begun.stream]:
+            for event in [one for one in self._events.values() if one.number > reached and one.stream == start.stream]:
                 reached = event.number
                 if event.message is not None:
                     await send(EventMessage(event.message, str(event.number)))

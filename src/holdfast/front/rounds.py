@@ -1,9 +1,9 @@
-"""A legacy server's questions to a modern client: the call stays open while the client fetches the answers.
+"""A legacy server's requests to a modern client: the call stays open while the client collects the answers.
 
-A modern client cannot be asked; it is answered ``input_required`` and repeats its request with the answers.
-Meanwhile the call to the server is parked here, under a handle that nobody can guess and that is good for one
-use, for the same request, by the same principal. A parked call keeps its place at the server; its time does
-not run, but a client that does not come back within ``ASK_SECONDS`` has given it up.
+A modern client cannot receive a request. It gets an ``input_required`` result and repeats its own request with the
+answers. Meanwhile the call to the server is pending here, under a random handle that is valid once, for the same
+request, by the same principal. A pending call keeps its place at the server and its timeout does not run. A call
+whose client does not return within ``ASK_SECONDS`` is cancelled.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
 from holdfast.front.calls import Call
-from holdfast.front.clients import ASK_SECONDS, Channel, refuse_unasked
+from holdfast.front.clients import ASK_SECONDS, Channel, require_capability
 
-__all__ = ["OpenCall", "Parking", "identity_of"]
+__all__ = ["OpenCall", "PendingCalls", "request_identity"]
 
-MOST_PARKED = 1_000
-"""How many calls may be parked at a time; beyond that a server's question is refused."""
+MAX_PENDING = 1_000
+"""How many calls may be pending at a time; beyond that a server's request is refused."""
 
 
-def identity_of(method: str, params: Mapping[str, Any], principal: str | None) -> str:
-    """What a repeated request must have in common with the one that it goes on with."""
+def request_identity(method: str, params: Mapping[str, Any], principal: str | None) -> str:
+    """Return what a repeated request must share with the original one."""
     same = {key: params.get(key) for key in ("name", "uri", "arguments")}
     return json.dumps([method, principal, same], sort_keys=True)
 
 
 class _Question:
-    """What a server asked, and the answer once it is there."""
+    """A server's request, and its answer."""
 
     def __init__(self, method: str, params: Mapping[str, Any] | None) -> None:
         self.method = method
@@ -44,10 +44,10 @@ class _Question:
 
 
 class OpenCall(Call):
-    """A modern client's call, which may be open over several of its requests."""
+    """A modern client's call, which may last over several requests of the client."""
 
     identity = ""
-    """Set by whoever starts it: what a request that goes on with it must be."""
+    """Set by the forwarder: what a request that resumes this call must match."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -57,26 +57,26 @@ class OpenCall(Call):
         self._result: Mapping[str, Any] | None = None
         self._failure: Exception | None = None
         self._scope = anyio.CancelScope()
-        self.parked_at: float | None = None
+        self.pending_since: float | None = None
 
     async def run(self, work: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
-        """Make the call, in a task of its own: it may outlive the request that began it."""
+        """Make the call in a task of its own: it may outlive the request that started it."""
         try:
             with self._scope:
                 self._result = await work()
-        except Exception as exc:  # noqa: BLE001 - raised again in the request that waits for it
+        except Exception as exc:  # noqa: BLE001 - raised in the request that waits for it
             self._failure = exc
         if self._result is None and self._failure is None:
-            self._failure = MCPError(INTERNAL_ERROR, "the call was given up")
-        self._note()
+            self._failure = MCPError(INTERNAL_ERROR, "the call was cancelled")
+        self._notify()
 
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Put a question to the client's next round, and wait for its answer."""
-        refuse_unasked(self.client, method, params)
+        """Add a request to the next ``input_required`` result, and wait for its answer."""
+        require_capability(self.client, method, params)
         self._asked += 1
         key, question = f"q{self._asked}", _Question(method, params)
         self._questions[key] = question
-        self._note()
+        self._notify()
         try:
             await question.answered.wait()
         finally:
@@ -85,8 +85,8 @@ class OpenCall(Call):
         return question.answer
 
     async def advance(self, channel: Channel, token: str | int | None) -> Mapping[str, Any] | None:
-        """Go on until there is a result, or a question (None); for the length of this, the client is there."""
-        self._channel, self._token, self.parked_at = channel, token, None
+        """Wait for the result, or for a request of the server (None); the client's stream is open meanwhile."""
+        self._channel, self._token, self.pending_since = channel, token, None
         try:
             while self._result is None and self._failure is None and not self._questions:
                 changed = self._changed
@@ -94,7 +94,7 @@ class OpenCall(Call):
                 await changed.wait()
             await self.flush()
         except BaseException:
-            self.give_up()
+            self.cancel()
             raise
         finally:
             self._channel = None
@@ -103,14 +103,14 @@ class OpenCall(Call):
         return self._result
 
     def questions(self) -> dict[str, Any]:
-        """What is asked now, as the protocol writes it."""
+        """Return the open requests, as the protocol writes them."""
         return {
             key: {"method": one.method} | ({"params": dict(one.params)} if one.params else {})
             for key, one in self._questions.items()
         }
 
     def answer(self, answers: Mapping[str, Any]) -> None:
-        """Take the client's answers; what it left out is asked again."""
+        """Take the client's answers; a missing one is requested again."""
         for key, answer in answers.items():
             question = self._questions.get(key)
             if question is not None and isinstance(answer, Mapping):
@@ -118,47 +118,47 @@ class OpenCall(Call):
                 question.answered.set()
                 del self._questions[key]
 
-    def give_up(self) -> None:
-        """Nobody waits for it any more: the server is told."""
+    def cancel(self) -> None:
+        """Cancel the call at the server too."""
         self._scope.cancel()
 
-    def _note(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
 
 
-class Parking:
-    """The calls whose client is away to fetch answers."""
+class PendingCalls:
+    """The calls that wait for answers of their clients."""
 
     def __init__(self) -> None:
-        self._mark = f"holdfast.{secrets.token_urlsafe(9)}."
+        self._prefix = f"holdfast.{secrets.token_urlsafe(9)}."
         self._calls: dict[str, OpenCall] = {}
 
-    def park(self, call: OpenCall) -> dict[str, Any]:
-        """The answer that sends the client away with the server's questions."""
+    def add(self, call: OpenCall) -> dict[str, Any]:
+        """Keep a call and return the ``input_required`` result for its client."""
         self._sweep()
-        if len(self._calls) >= MOST_PARKED:
-            call.give_up()
-            raise MCPError(INTERNAL_ERROR, "too many calls wait for their client's answers")
-        handle = self._mark + secrets.token_urlsafe(32)
+        if len(self._calls) >= MAX_PENDING:
+            call.cancel()
+            raise MCPError(INTERNAL_ERROR, "too many calls wait for answers of their clients")
+        handle = self._prefix + secrets.token_urlsafe(32)
         self._calls[handle] = call
-        call.parked_at = anyio.current_time()
+        call.pending_since = anyio.current_time()
         return {"resultType": "input_required", "inputRequests": call.questions(), "requestState": handle}
 
     def is_ours(self, state: object) -> bool:
-        """Whether a state was made here; any other is the server's own, and none of our business."""
-        return isinstance(state, str) and state.startswith(self._mark)
+        """Whether the hub made this state; any other one belongs to the server."""
+        return isinstance(state, str) and state.startswith(self._prefix)
 
     def take(self, state: str, identity: str) -> OpenCall:
-        """The call that a client comes back to."""
+        """Remove and return the call that a client resumes."""
         call = self._calls.get(state)
         if call is None or call.identity != identity:
             raise MCPError(INVALID_PARAMS, "Invalid or expired requestState")
         del self._calls[state]
         return call
 
-    async def watch(self) -> None:
-        """Give up, in time, the calls that nobody comes back to."""
+    async def expire(self) -> None:
+        """Cancel the calls whose clients do not return in time."""
         while True:
             await anyio.sleep(ASK_SECONDS / 20)
             self._sweep()
@@ -166,12 +166,12 @@ class Parking:
     def _sweep(self) -> None:
         now = anyio.current_time()
         for handle, call in list(self._calls.items()):
-            if call.parked_at is not None and now - call.parked_at > ASK_SECONDS:
+            if call.pending_since is not None and now - call.pending_since > ASK_SECONDS:
                 del self._calls[handle]
-                call.give_up()
+                call.cancel()
 
     def close(self) -> None:
-        """Give all of them up."""
+        """Cancel all of them."""
         for call in self._calls.values():
-            call.give_up()
+            call.cancel()
         self._calls.clear()

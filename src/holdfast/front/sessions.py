@@ -1,4 +1,4 @@
-"""The SDK's sessions over HTTP, with what it leaves open: a log to read on from, and who can be reached at present."""
+"""HTTP sessions of the SDK, with resumption (an event log each) and the knowledge of who has a stream open."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
-from holdfast.front.replay import Bounds, EventLog
+from holdfast.front.replay import EventLog, ReplayBudget
 
-__all__ = ["Sessions", "Streams"]
+__all__ = ["HttpSessions", "OpenStreams"]
 
 RETRY_MILLISECONDS = 1_000
-"""How soon a client whose stream was cut is asked to come back."""
+"""After what time a client should reconnect a broken stream."""
 
 OPENING_SECONDS = 5.0
-"""How long a client may take to open its stream of notices, before it counts as having none."""
+"""How long the hub waits for a client to open its notification stream."""
 
 
-class Streams:
-    """Which sessions have their stream of notices open: only there can a client be asked beside its own requests."""
+class OpenStreams:
+    """Which sessions have a notification stream open: only there can a client get a request outside its own calls."""
 
     def __init__(self) -> None:
         self._open: dict[str, int] = {}
         self._changed = anyio.Event()
 
     def change(self, session: str, by: int) -> None:
-        """So many more, or fewer."""
+        """Add ``by`` open streams to a session."""
         self._open[session] = self._open.get(session, 0) + by
         if self._open[session] <= 0:
             del self._open[session]
@@ -40,32 +40,34 @@ class Streams:
         self._changed = anyio.Event()
 
     async def reachable(self, session: str) -> bool:
-        """Whether a session has one open, now or in a moment."""
+        """Whether a session has one open, now or within a moment."""
         with anyio.move_on_after(OPENING_SECONDS):
             while session not in self._open:
                 await self._changed.wait()
         return session in self._open
 
 
-class Sessions(StreamableHTTPSessionManager):
-    """All sessions of one face."""
+class HttpSessions(StreamableHTTPSessionManager):
+    """All sessions of one endpoint."""
 
-    def __init__(self, app: Server[Any], *, streams: Streams, bounds: Bounds, max_request_body_size: int) -> None:
+    def __init__(
+        self, app: Server[Any], *, streams: OpenStreams, bounds: ReplayBudget, max_request_body_size: int
+    ) -> None:
         super().__init__(app, retry_interval=RETRY_MILLISECONDS, max_request_body_size=max_request_body_size)
         self._streams = streams
         self._bounds = bounds
         self._logs: dict[str, EventLog] = {}
         self._posts = 0
-        self._one_less = anyio.Event()
+        self._post_ended = anyio.Event()
 
-    async def quiet(self, *, within: float) -> None:
-        """Wait until everybody has the answer to what they asked, at most so many seconds."""
+    async def wait_until_idle(self, *, within: float) -> None:
+        """Wait until every POST is answered, at most ``within`` seconds."""
         with anyio.move_on_after(within):
             while self._posts:
-                await self._one_less.wait()
+                await self._post_ended.wait()
 
     async def handle_request(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request; it is known meanwhile that somebody waits for an answer, or has a stream of notices."""
+        """Serve one request; count open POSTs and notification streams meanwhile."""
         headers = Headers(scope=scope)
         session = headers.get(MCP_SESSION_ID_HEADER)
         if scope["method"] == "GET" and session is not None and LAST_EVENT_ID_HEADER not in headers:
@@ -76,13 +78,13 @@ class Sessions(StreamableHTTPSessionManager):
             await super().handle_request(scope, receive, send)
         finally:
             self._posts -= scope["method"] == "POST"
-            self._one_less.set()
-            self._one_less = anyio.Event()
+            self._post_ended.set()
+            self._post_ended = anyio.Event()
 
     async def _handle_notices(self, session: str, scope: Scope, receive: Receive, send: Send) -> None:
         opened = 0
 
-        async def watched(message: Message) -> None:
+        async def counted(message: Message) -> None:
             nonlocal opened
             if message["type"] == "http.response.start" and message["status"] == 200:
                 opened = 1
@@ -90,7 +92,7 @@ class Sessions(StreamableHTTPSessionManager):
             await send(message)
 
         try:
-            await super().handle_request(scope, receive, watched)
+            await super().handle_request(scope, receive, counted)
         finally:
             self._streams.change(session, -opened)
 
@@ -99,7 +101,7 @@ class Sessions(StreamableHTTPSessionManager):
         if transport is not None and transport.mcp_session_id is not None:
             session = transport.mcp_session_id
             log = self._logs[session] = EventLog(self._bounds, partial(self._streams.change, session))
-            transport._event_store = log  # noqa: SLF001 - the SDK would give the same one to all sessions
+            transport._event_store = log  # noqa: SLF001 - the SDK gives one store to all sessions
         return transport
 
     async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:

@@ -1,4 +1,4 @@
-"""The hub's own tool and resource: what is unavailable and why, for a model, at any time (HUB-11)."""
+"""The hub's own tool and resource: which servers are unavailable and why (HUB-11)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.core.catalog import Kind
+from holdfast.core.names import Kind
 from holdfast.front.words import IDENTITY
 from holdfast.hub.hub import Hub
-from holdfast.hub.warnings import STATUS
+from holdfast.hub.warnings import failure_status
 
-__all__ = ["STATUS_URI", "resource", "resource_contents", "status_tool_name", "tool", "tool_result"]
+__all__ = ["STATUS_URI", "status_contents", "status_resource", "status_result", "status_tool", "status_tool_name"]
 
 STATUS_URI = "holdfast://status"
 
@@ -19,29 +19,31 @@ _TOOL = "holdfast_status"
 
 
 def status_tool_name(hub: Hub) -> str:
-    """Its name; a server's tool that already has it keeps it."""
+    """Return the name of the tool; it gives way to a server's tool of the same name."""
     name = _TOOL
     while (Kind.TOOL, name) in hub.catalog.owners:
         name += "_"
     return name
 
 
-def tool(hub: Hub) -> dict[str, Any]:
-    """The tool, as it is listed."""
+def status_tool(hub: Hub) -> dict[str, Any]:
+    """Return the tool for the list."""
     return {
         "name": status_tool_name(hub),
         "title": "Holdfast status",
         "description": "Which MCP servers behind this endpoint are unavailable, why, and when to try again.",
         "inputSchema": {
             "type": "object",
-            "properties": {"server": {"type": "string", "description": "One server alone; all of them if left out."}},
+            "properties": {
+                "server": {"type": "string", "description": "The id of one server; all servers if left out."}
+            },
         },
         "annotations": {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False},
     }
 
 
-def resource() -> dict[str, Any]:
-    """The resource, as it is listed."""
+def status_resource() -> dict[str, Any]:
+    """Return the resource for the list."""
     return {
         "uri": STATUS_URI,
         "name": "holdfast-status",
@@ -51,8 +53,8 @@ def resource() -> dict[str, Any]:
     }
 
 
-def tool_result(hub: Hub, arguments: Mapping[str, Any], findings: Mapping[str, str]) -> dict[str, Any]:
-    """What the tool answers."""
+def status_result(hub: Hub, arguments: Mapping[str, Any], findings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the result of the tool."""
     wanted = arguments.get("server")
     servers = {name: one for name, one in _servers(hub, findings).items() if wanted in (None, name)}
     if wanted is not None and not servers:
@@ -64,8 +66,8 @@ def tool_result(hub: Hub, arguments: Mapping[str, Any], findings: Mapping[str, s
     return {"content": [{"type": "text", "text": text}], "structuredContent": {"servers": servers}, "isError": False}
 
 
-def resource_contents(hub: Hub, findings: Mapping[str, str]) -> dict[str, Any]:
-    """What reading the resource answers."""
+def status_contents(hub: Hub, findings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the contents of the resource."""
     body = {"servers": _servers(hub, findings), "identity": IDENTITY, "collisions": _collisions(hub)}
     text = json.dumps(body, ensure_ascii=False, indent=1)
     return {"contents": [{"uri": STATUS_URI, "mimeType": "application/json", "text": text}]}
@@ -79,7 +81,7 @@ def _servers(hub: Hub, findings: Mapping[str, str]) -> dict[str, dict[str, Any]]
     return {
         name: {
             "state": health.state.value,
-            "available": health.state not in STATUS and health.state.value not in ("disabled", "disabling"),
+            "available": failure_status(health.state) is None and health.state.value not in ("disabled", "disabling"),
             "reason": health.reason,
             "retryIn": health.retry_in,
             "tools": tools.get(name, 0),
@@ -94,7 +96,7 @@ def _line(name: str, one: Mapping[str, Any]) -> str:
     because = f": {one['reason']}" if one["reason"] and not one["available"] else ""
     later = f" (next try in {one['retryIn']:.0f} s)" if one["retryIn"] and not one["available"] else ""
     changed = one.get("changedTools")
-    warning = f"; not what they were when first seen: {', '.join(changed)}" if changed else ""
+    warning = f"; changed since first seen: {', '.join(changed)}" if changed else ""
     return f"{name}: {one['state']}{because}{later}; {one['tools']} tools listed{warning}"
 
 

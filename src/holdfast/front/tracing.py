@@ -1,4 +1,4 @@
-"""A client's trace goes on here: its headers are the parent of whatever its request starts, if anybody wants spans."""
+"""Continue a client's trace: the trace context in the headers becomes the parent of the hub's spans."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["TraceContext"]
 
 
 class TraceContext:
-    """ASGI middleware: the trace context of a request's headers is that of the task that serves it."""
+    """ASGI middleware that attaches the trace context of the headers while a request is served."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

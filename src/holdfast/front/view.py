@@ -1,6 +1,6 @@
-"""What one face shows: all servers under the catalog's names, or one server with its names untouched.
+"""What one endpoint shows: all servers under the catalog's names, or one server under its own names.
 
-The catalog is read anew for every question, so a face is never behind the hub; nothing here does I/O.
+Every question reads the current catalog, so an endpoint is never behind the hub. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ LIST_METHODS: Mapping[str, tuple[Kind, str]] = {
     "resources/list": (Kind.RESOURCE, "resources"),
     "resources/templates/list": (Kind.TEMPLATE, "resourceTemplates"),
 }
-"""Which kind each method lists, and the key of its list."""
+"""The kind that each method lists, and the key of the list in its result."""
 
 _NAME = {Kind.TOOL: "name", Kind.PROMPT: "name", Kind.RESOURCE: "uri", Kind.TEMPLATE: "uriTemplate"}
 
 
 class View:
-    """The servers behind one face; ``server`` is None for all of them."""
+    """The servers of one endpoint; ``server`` is None for all of them."""
 
     def __init__(self, hub: Hub, server: str | None = None) -> None:
         self.hub = hub
@@ -43,15 +43,15 @@ class View:
 
     @property
     def servers(self) -> list[str]:
-        """The servers that are behind it now."""
+        """The servers that the endpoint has now."""
         return [self.server] if self.server is not None else list(self.hub.servers)
 
     def covers(self, server: str) -> bool:
-        """Whether this server is behind it."""
+        """Whether the endpoint has this server."""
         return self.server in (None, server)
 
     def items(self, kind: Kind) -> list[dict[str, Any]]:
-        """All that is shown of one kind, as it goes over the wire."""
+        """Return all items of one kind, as they go over the wire."""
         catalog = self.hub.catalog
         known = self._listed.get(kind)
         if known is None or known[0] is not catalog:
@@ -60,7 +60,7 @@ class View:
         return known[1]
 
     def find(self, kind: Kind, name: str) -> NameKey | Unknown:
-        """Whose item that is, under which name; a server that stands alone knows its own."""
+        """Return the owner of an item and its original name; an endpoint of one server owns every name."""
         if kind is Kind.RESOURCE:
             return self._find_resource(name)
         if self.server is None:
@@ -71,25 +71,25 @@ class View:
         return NameKey(kind, self.server, name)
 
     def shown_uri(self, server: str, uri: str) -> str:
-        """A server's URI, listed or not, as a client can read it here: with its server's name where there is doubt."""
+        """Return the URI of a server's resource at this endpoint; it gets a server prefix if it is ambiguous."""
         if self.server is not None:
             return uri
         key = NameKey(Kind.RESOURCE, server, uri)
         known = self.hub.catalog.names.get(key)
         if known is not None:
             return known
-        named = self._leads()[server] + uri
+        named = self._prefixes()[server] + uri
         return next((one for one in (uri, *self._by_own_templates(key)) if self._owner_of(one) == key), named)
 
     def input_schema(self, tool: str) -> Mapping[str, Any] | None:
-        """What a tool's arguments look like, if the tool is listed."""
+        """Return the input schema of a listed tool."""
         found = self.find(Kind.TOOL, tool)
         entry = self._entry(found) if isinstance(found, NameKey) else None
         schema = entry.item.raw.get("inputSchema") if entry is not None else None
         return schema if isinstance(schema, Mapping) else None
 
     def is_repeatable(self, key: NameKey) -> bool:
-        """Whether a tool says that calling it twice is as good as once."""
+        """Whether a tool is declared read-only or idempotent."""
         return is_repeatable(self.hub.catalog, self.hub.catalog.names.get(key, ""))
 
     def _entry(self, key: NameKey) -> Entry | None:
@@ -101,7 +101,7 @@ class View:
         return {**shown(entry), _NAME[entry.key.kind]: name}
 
     def _find_resource(self, uri: str) -> NameKey | Unknown:
-        """By the list, else by a template that it fits, else by the server it names, else the only one that has any."""
+        """Find the owner by the list, a template, the server prefix, or because one server has all resources."""
         if self.server is not None:
             return NameKey(Kind.RESOURCE, self.server, uri)
         return self._owner_of(uri) or self.hub.catalog.resolve(uri, Kind.RESOURCE)
@@ -114,7 +114,7 @@ class View:
             if _fits(entry.name, uri):
                 lead = entry.name.removesuffix(entry.original)
                 return NameKey(Kind.RESOURCE, entry.server, uri.removeprefix(lead))
-        for server, lead in self._leads().items():
+        for server, lead in self._prefixes().items():
             if uri.startswith(lead):
                 return NameKey(Kind.RESOURCE, server, uri.removeprefix(lead))
         having = {entry.server for kind in (Kind.RESOURCE, Kind.TEMPLATE) for entry in self.hub.catalog.of(kind)}
@@ -125,15 +125,15 @@ class View:
             if entry.server == key.server and _fits(entry.original, key.original):
                 yield entry.name.removesuffix(entry.original) + key.original
 
-    def _leads(self) -> dict[str, str]:
-        """What stands before the URIs of each server where it must; two whose names look the same there are counted."""
-        leads: dict[str, str] = {}
+    def _prefixes(self) -> dict[str, str]:
+        """Return the URI prefix of each server; equal prefixes get a number."""
+        prefixes: dict[str, str] = {}
         taken: set[str] = set()
         for server in sorted(self.servers):
             lead = next(lead for turn in count() if (lead := uri_lead(server, turn)) not in taken)
-            leads[server] = lead
+            prefixes[server] = lead
             taken.add(lead)
-        return leads
+        return prefixes
 
 
 def _fits(template: str, uri: str) -> bool:

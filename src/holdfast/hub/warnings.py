@@ -9,23 +9,37 @@ from typing import TYPE_CHECKING, TypeAlias
 from holdfast.core.lifecycle.effects import RetryPlanned, Transition
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
-from holdfast.core.messages import Failure, FailureStatus, for_model, for_user
+from holdfast.core.messages import Failure, FailureStatus, ServerStatus, for_model, for_user
 
 if TYPE_CHECKING:
     from holdfast.hub.journal import HubRecord
 
-__all__ = ["OnWarning", "Warnings", "Watcher", "warnings_of"]
+__all__ = ["STATUS", "OnWarning", "Warnings", "Watcher", "failure_status", "warnings_of"]
 
 OnWarning: TypeAlias = "Callable[[str, FailureStatus, str], None]"
 """Told (server id, status, text for a person) once for each change of a server's classification."""
 
-STATUS: dict[State, FailureStatus] = {
+STATUS: dict[State, ServerStatus] = {
+    State.CONNECTED: "available",
     State.CONNECTING: "transient",
     State.RECONNECTING: "transient",
     State.DENIED: "denied",
     State.PERMANENTLY_FAILED: "permanent",
+    State.IDLE: "idle",
+    State.DISABLING: "disabled",
+    State.DISABLED: "disabled",
+    State.DISCONNECTED: "idle",
 }
-"""The states that are worth a warning; a server that is off or at rest on purpose is not."""
+"""The status of each state; the only such table."""
+
+
+def failure_status(state: State) -> FailureStatus | None:
+    """Return the status of a failed state; None for a server that is available, idle or disabled."""
+    match STATUS[state]:
+        case "transient" | "permanent" | "denied" as status:
+            return status
+        case _:
+            return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +79,7 @@ class Watcher:
         if isinstance(record, RetryPlanned):
             self._learn(Failure(record.server, "transient"), "transient")
         elif isinstance(record, Transition) and record.new is not State.CONNECTING and not _housekeeping(record):
-            status = STATUS.get(record.new)
+            status = failure_status(record.new)
             self._learn(Failure(record.server, status or "transient", record.reason), status)
 
     def _learn(self, failure: Failure, status: FailureStatus | None) -> None:
@@ -81,5 +95,5 @@ def _housekeeping(record: Transition) -> bool:
 
 
 def _failure(health: Health) -> Failure | None:
-    status = STATUS.get(health.state)
+    status = failure_status(health.state)
     return Failure(health.server, status, health.reason) if status is not None else None

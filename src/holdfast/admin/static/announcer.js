@@ -1,8 +1,7 @@
-// Tells those who listen to the page what they would otherwise have to see: servers that changed their group.
-// Many at once are told in one sentence.
+// Announces to screen readers the servers that changed their group. Many changes at once become one sentence.
 
 import { GROUPS } from "./fleet.js";
-import { list } from "./words.js";
+import { list } from "./format.js";
 
 const PAUSE = 1500;
 const FEW = 3;
@@ -19,7 +18,7 @@ export class Announcer {
     this.#fleet = fleet;
   }
 
-  /** From now on changes are told; what was there when the page was opened is no news. */
+  /** Announce changes from now on; the state at page load is not announced. */
   begin() {
     this.#begun = true;
   }

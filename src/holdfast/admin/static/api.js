@@ -1,9 +1,9 @@
-// The control API, as this page uses it. The token goes into a header, never into an address.
-// What is kept is a token of this page's own, which ends with the hub; never the control token.
+// The control API as this page uses it. The token goes into a header, never into a URL.
+// The browser stores the page's own token, which ends with the hub; never the control token.
 
 const KEPT = "holdfast.token";
 
-/** Why the hub refused, or that it did not answer. */
+/** The hub refused, with its reason, or did not answer. */
 export class Refused extends Error {
   constructor(status, error, hint = "") {
     super(error);
@@ -14,21 +14,21 @@ export class Refused extends Error {
 
 export class Api {
   #token = localStorage.getItem(KEPT);
-  /** Called when the hub does not know the token (any more). */
+  /** Called when the hub no longer accepts the token. */
   onSignedOut = () => {};
 
   get signedIn() {
     return this.#token !== null;
   }
 
-  /** Turn a one-time code into a session of this page. */
+  /** Exchange a one-time code for a session of this page. */
   async signIn(code) {
     const { token } = await this.#json("/api/session", { method: "POST", body: { code } }, null);
     this.#token = token;
     localStorage.setItem(KEPT, token);
   }
 
-  /** Turn the control token into a session of this page, and forget it. */
+  /** Exchange the control token for a session of this page; the control token is not stored. */
   async signInByToken(controlToken) {
     const { code } = await this.#json("/api/codes", { method: "POST" }, controlToken);
     await this.signIn(code);
@@ -42,7 +42,7 @@ export class Api {
     return this.#json(path, { method: "POST", body });
   }
 
-  /** An answer that goes on: its body is read as it comes. */
+  /** Open an event stream; the caller reads its body. */
   async open(path, signal) {
     const response = await this.#fetch(path, { signal, headers: { accept: "text/event-stream" } });
     return response.body;
@@ -66,11 +66,11 @@ export class Api {
       response = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit", redirect: "error" });
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new Refused(0, "the hub does not answer", "Is it still running? This page goes on asking.");
+      throw new Refused(0, "the hub does not answer", "Check that it is still running. This page keeps trying.");
     }
     if (response.ok) return response;
     const said = await response.json().catch(() => ({}));
-    // A second sign-in may have happened while this request was under way: then it is not this token's end.
+    // After a second sign-in during this request, only the old token is not valid.
     if (response.status === 401 && used !== null && used === this.#token) {
       this.#forget();
       this.onSignedOut();

@@ -1,8 +1,8 @@
-// The page: the hub's events in, what a person sees out, and what they do back to the hub.
+// The page: it takes the hub's events, shows the servers, and sends the user's actions to the hub.
 
 import { Api } from "./api.js";
 import { Announcer } from "./announcer.js";
-import { Board } from "./board.js";
+import { ServerList } from "./servers.js";
 import { Detail } from "./detail.js";
 import { Fleet } from "./fleet.js";
 import { Header } from "./header.js";
@@ -13,7 +13,7 @@ const api = new Api();
 const fleet = new Fleet();
 const header = new Header(fleet, { onFilter: filter, onRetry: () => stream.nudge() });
 const announcer = new Announcer(fleet);
-const board = new Board(document.getElementById("fleet"), { fleet, act, onToggle });
+const board = new ServerList(document.getElementById("fleet"), { fleet, act, onToggle });
 const signIn = new SignIn(api, begin);
 const stream = new Stream(api, "/api/events", { onEvent: take, onTouch: (touch) => header.touch(touch) });
 
@@ -24,9 +24,9 @@ let loading = null;
 let news = new Map();
 let timer = 0;
 
-api.onSignedOut = () => leave("This hub does not know you (any more): sessions end with the hub.");
+api.onSignedOut = () => leave("The session ended: sessions end with the hub. Sign in again.");
 
-// Coming and going
+// Signing in and out
 
 function begin() {
   signIn.hide();
@@ -48,7 +48,7 @@ function view(name) {
   if (name === "sign-in") document.title = "Sign in · Holdfast";
 }
 
-// What the hub tells
+// Events of the hub
 
 function take({ type, data }) {
   if (type === "hello") hello(data);
@@ -68,7 +68,7 @@ function hello(hub) {
   load();
 }
 
-/** All servers. What an event says meanwhile may be newer than the answer, so it is kept. */
+/** Load all servers. An event that comes meanwhile may be newer than the answer, so it is kept. */
 async function load() {
   const mine = (loading = Symbol("load"));
   news = new Map();
@@ -85,7 +85,7 @@ async function load() {
     flush();
     announcer.begin();
   } catch {
-    // The stream's own end tells that the hub is away; if only this failed, ask again.
+    // The end of the stream shows that the hub is gone; if only this request failed, repeat it.
     const again = () => loading === mine && api.signedIn && stream.touch.state === "live" && load();
     setTimeout(again, 1000);
   }
@@ -96,9 +96,9 @@ function changed(view) {
   if (loading === null && timer === 0) timer = setTimeout(flush, 60);
 }
 
-/** The calls of servers whose view is otherwise as it was. */
+/** New calls of servers that did not change otherwise. */
 function active(activities) {
-  // Whoever looks at one server closely sees its numbers too.
+  // The open server is loaded again, because its details show more numbers.
   if (board.opened !== null && board.opened in activities) refresh(board.opened);
   for (const [id, activity] of Object.entries(activities)) {
     const known = news.get(id) ?? fleet.get(id);
@@ -106,20 +106,20 @@ function active(activities) {
   }
 }
 
-/** One server anew: a countdown has run out and nothing was told, or its numbers moved. */
+/** Load one server again: its countdown ended without an event, or its numbers changed. */
 async function refresh(id) {
   if (asked.has(id)) return;
   asked.add(id);
   try {
     changed(await api.get(`/api/servers/${encodeURIComponent(id)}`));
   } catch {
-    // It is gone, or the hub is: both are told by the stream.
+    // The server or the hub is gone; the stream reports both.
   } finally {
     setTimeout(() => asked.delete(id), AGAIN);
   }
 }
 
-/** A view that is taken again says in how many seconds, counted from now. */
+/** Recompute the seconds that are left, for a view that is used again. */
 function stillDue(server) {
   if (server.due === undefined) return {};
   const left = (due) => (due === null ? null : Math.max(0, due - fleet.now));
@@ -149,15 +149,15 @@ function summarize() {
   header.counts(board.describe(board.summarize()));
 }
 
-// What a person does
+// Actions of the user
 
 function filter(text, only) {
   board.filter(text, only);
   summarize();
 }
 
-const DOING = { reconnect: "Connecting…", enable: "Switching on…", disable: "Switching off…", approve: "Approving…" };
-const DONE = { reconnect: "Connected again.", enable: "Switched on.", disable: "Switched off.", approve: "Approved." };
+const DOING = { reconnect: "Connecting…", enable: "Enabling…", disable: "Disabling…", approve: "Approving…" };
+const DONE = { reconnect: "Connected again.", enable: "Enabled.", disable: "Disabled.", approve: "Approved." };
 
 async function act(id, verb, body) {
   const row = board.row(id);

@@ -1,11 +1,11 @@
-// Everything about one server, under its row, while that is open.
+// The details of one server, under its open row.
 
-import { Changed } from "./changed.js";
+import { Changed } from "./approvals.js";
 import { el, setAttribute, setText, show } from "./dom.js";
 import { Logs } from "./logs.js";
-import { activityParts, activityPicture, activityWords, stripBlocks, stripPicture, stripWords } from "./pictures.js";
-import { callWords, changes, factNodes, facts, lastError, legend, offerNodes, section } from "./sheet.js";
-import { duration } from "./words.js";
+import { activityParts, activityPicture, activityWords, stripBlocks, stripPicture, stripWords } from "./charts.js";
+import { callWords, changes, factNodes, facts, lastError, legend, offerNodes, section } from "./facts.js";
+import { duration } from "./format.js";
 
 const CHART = 60;
 
@@ -37,8 +37,8 @@ export class Detail {
     const act = (verb, words) => el("button", { type: "button", on: { click: () => this.#env.act(id, verb) } }, words);
     const parts = {
       reconnect: act("reconnect", "Reconnect"),
-      enable: act("enable", "Switch on"),
-      disable: act("disable", "Switch off"),
+      enable: act("enable", "Enable"),
+      disable: act("disable", "Disable"),
       facts: el("dl", { class: "facts" }),
       error: el("div", { class: "last-error" }),
       strip: stripPicture({ class: "strip large" }),
@@ -51,14 +51,14 @@ export class Detail {
     const offers = el(
       "details",
       { class: "fold", on: { toggle: () => this.#loadOffers() } },
-      el("summary", {}, "What it offers"),
+      el("summary", {}, "Tools, prompts and resources"),
       parts.offers,
     );
     parts.fold = offers;
     this.#row.detail.replaceChildren(
       el(
         "div",
-        { class: "buttons", role: "group", "aria-label": `What can be done with ${id}` },
+        { class: "buttons", role: "group", "aria-label": `Actions for ${id}` },
         parts.reconnect,
         parts.enable,
         parts.disable,
@@ -99,7 +99,7 @@ export class Detail {
     show(this.#parts.reconnect, !off);
     show(this.#parts.enable, off);
     show(this.#parts.disable, !off);
-    // Whoever pressed a button that is gone now stands at the one that undoes it.
+    // The pressed button is hidden now: the focus moves to the one that undoes it.
     if (focused === this.#parts.enable && !off) this.#parts.disable.focus();
     else if (off && (focused === this.#parts.disable || focused === this.#parts.reconnect)) this.#parts.enable.focus();
     this.#once("facts", facts(server), () => this.#parts.facts.replaceChildren(...factNodes(server)));
@@ -121,7 +121,7 @@ export class Detail {
     render();
   }
 
-  /** The strip moves with time. */
+  /** Draw the strip again; it moves with time. */
   draw() {
     const { now } = this.#env.fleet;
     const span = this.#env.window();
@@ -136,10 +136,10 @@ export class Detail {
     show(chart, Boolean(activity));
     chart.replaceChildren(...(activity ? activityParts(activity, { height: CHART, volume: true }) : []));
     setAttribute(chart, "aria-label", activityWords(activity));
-    chartWords.replaceChildren(...(activity ? callWords(activity) : ["No calls lately."]));
+    chartWords.replaceChildren(...(activity ? callWords(activity) : ["No recent calls."]));
   }
 
-  /** What the hub published of it has changed. */
+  /** The published catalog of the server changed. */
   republished() {
     this.#loadOffers();
   }

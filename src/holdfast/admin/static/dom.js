@@ -1,4 +1,4 @@
-// Making and changing elements. Texts only ever become text nodes: nothing that a server says can become markup.
+// Creates and changes elements. Text only becomes text nodes: text of a server cannot become markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -58,7 +58,7 @@ export function words(text) {
   return text.split(/`([^`]+)`/).map((part, index) => (index % 2 ? el("code", {}, part) : part));
 }
 
-/** Show another value of the same field. */
+/** Change the value of a field. */
 export function setField(node, value, text = String(value)) {
   setAttribute(node, "data-value", String(value));
   setText(node, text);
@@ -83,7 +83,7 @@ async function copy(node) {
     await navigator.clipboard.writeText(node.textContent);
     return true;
   } catch {
-    // Beyond loopback, without TLS, a page may not write to the clipboard: the person can, if it is selected.
+    // Without TLS beyond loopback a page may not write to the clipboard: select the text, so that the user can copy it.
     getSelection().selectAllChildren(node);
     return false;
   }

@@ -1,40 +1,40 @@
-// What is known of the hub and its servers. It decides who needs a person; it draws nothing.
+// The state of the hub and its servers. It decides which group a server belongs to; it draws nothing.
 
 const order = new Intl.Collator("en", { numeric: true }).compare;
 
-/** The groups, in the order in which they are read. */
+/** The groups, in display order. */
 export const GROUPS = [
-  { key: "need", title: "Needs you", verb: ["needs you", "need you"], about: "The hub cannot mend these by itself." },
+  { key: "need", title: "Needs you", verb: ["needs you", "need you"], about: "The hub cannot repair these by itself." },
   {
     key: "coming",
     title: "Coming back",
     verb: ["is coming back", "are coming back"],
-    about: "The hub is working on these; nothing to do.",
+    about: "The hub reconnects these; no action is needed.",
   },
   { key: "up", title: "Up", verb: ["is up", "are up"], about: "" },
   {
     key: "rest",
-    title: "At rest",
-    verb: ["is at rest", "are at rest"],
-    about: "Switched off, or asleep until somebody calls.",
+    title: "Idle or disabled",
+    verb: ["is idle or disabled", "are idle or disabled"],
+    about: "Disabled by a person, or idle until the next call.",
   },
 ];
 
-// A server that comes up and dies again and again is back each time one looks: three times are no accident.
-export const UNSTEADY = { falls: 3, seconds: 300 };
+// A server that connects and is lost again and again looks connected most of the time: three losses count as flapping.
+export const FLAPPING = { losses: 3, seconds: 300 };
 const MEANT = new Set(["ReconnectRequested", "SessionExpired", "ConfigChanged"]);
 
-/** How often a connection was lost lately that nobody meant to end. */
-export function fallsOf(server, now) {
-  const fell = (step) => step.old === "connected" && kindOf(step.new) !== "rest" && !MEANT.has(step.cause);
-  return server.timeline.filter((step) => step.at > now - UNSTEADY.seconds && fell(step)).length;
+/** How often a connection was lost recently, without those that were ended on purpose. */
+export function lossesOf(server, now) {
+  const isLoss = (step) => step.old === "connected" && kindOf(step.new) !== "rest" && !MEANT.has(step.cause);
+  return server.timeline.filter((step) => step.at > now - FLAPPING.seconds && isLoss(step)).length;
 }
 
-/** Where a server stands for the person who looks at it. */
+/** The group of a server. */
 export function groupOf(server, now) {
   if (server.status === "disabled" || server.status === "idle") return server.held.length ? "need" : "rest";
   if (server.status === "permanent" || server.status === "denied" || server.held.length) return "need";
-  if (fallsOf(server, now) >= UNSTEADY.falls) return "need";
+  if (lossesOf(server, now) >= FLAPPING.losses) return "need";
   if (server.status === "transient" || server.breaker.state !== "closed") return "coming";
   return "up";
 }
@@ -65,7 +65,7 @@ export class Fleet {
   #skew = 0;
   hub = null;
 
-  /** The hub's time: its clock decides, not the browser's. */
+  /** The time by the hub's clock, not the browser's. */
   get now() {
     return Date.now() / 1000 + this.#skew;
   }
@@ -83,7 +83,7 @@ export class Fleet {
     this.#skew = hub.now - Date.now() / 1000;
   }
 
-  /** Take a server's view; what it says in seconds from now becomes a time. */
+  /** Take the view of a server; seconds from now become points in time. */
   put(view) {
     const now = this.now;
     const due = (seconds) => (seconds === null || seconds === undefined ? null : now + seconds);
@@ -91,7 +91,7 @@ export class Fleet {
       ...view,
       due: due(view.retry_in),
       breakerDue: due(view.breaker.retry_in),
-      falls: fallsOf(view, now),
+      losses: lossesOf(view, now),
       group: groupOf(view, now),
     };
     this.#servers.set(view.id, server);
@@ -102,10 +102,10 @@ export class Fleet {
     this.#servers.delete(id);
   }
 
-  /** Those that have been steady for long enough since: time alone changed where they stand. */
+  /** Servers that stopped flapping: their group changes by time alone. */
   settled() {
     const { now } = this;
-    return this.servers.filter((server) => server.falls >= UNSTEADY.falls && fallsOf(server, now) < UNSTEADY.falls);
+    return this.servers.filter((server) => server.losses >= FLAPPING.losses && lossesOf(server, now) < FLAPPING.losses);
   }
 
   /** How many servers each group has. */

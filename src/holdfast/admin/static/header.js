@@ -1,9 +1,9 @@
-// The top and the foot of the page: how the fleet is in one sentence, whether the page is in touch, what hub it is.
+// The header and the footer: the state of the fleet in one sentence, the connection to the hub, and the hub's data.
 
 import { copyable, el, field, setAttribute, setText, show } from "./dom.js";
 import { GROUPS } from "./fleet.js";
-import { sign } from "./pictures.js";
-import { clock, countdown, duration } from "./words.js";
+import { sign } from "./charts.js";
+import { clock, countdown, duration } from "./format.js";
 
 export class Header {
   #fleet;
@@ -59,7 +59,7 @@ export class Header {
     this.#onFilter(at("filter").value, this.#only);
   }
 
-  /** How many servers stand where, and how many of them are shown. */
+  /** Show the number of servers in each group, and how many are visible. */
   counts(shown) {
     const counts = this.#fleet.counts();
     for (const [key, { chip, number }] of this.#chips) {
@@ -75,13 +75,13 @@ export class Header {
     setText(
       at("nothing"),
       all === 0
-        ? "No servers are configured. Add one to the mcp.json; the hub notices by itself."
+        ? "No servers are configured. Add one to the mcp.json; the hub applies the change by itself."
         : "No server matches. Clear the search to see them all.",
     );
     document.title = counts.need ? `${counts.need} need${counts.need === 1 ? "s" : ""} you · Holdfast` : "Holdfast";
   }
 
-  /** Only if it says something else: who reads it, reads on. */
+  /** Replace the text only if it changed: a selection or a screen reader stays undisturbed. */
   #replace(id, parts) {
     const fresh = el("div", {}, ...parts);
     if (fresh.textContent !== at(id).textContent) at(id).replaceChildren(...fresh.childNodes);
@@ -114,7 +114,7 @@ export class Header {
   #touchWords(now) {
     const { state, heard } = this.#touch;
     if (state === "connecting") return "Connecting…";
-    if (state === "lost") return "Out of touch";
+    if (state === "lost") return "Disconnected";
     const age = now - heard;
     return age < 5 ? "Live" : `Live, heard ${duration(age)} ago`;
   }
@@ -146,7 +146,7 @@ export class Header {
     const seen =
       heard === null
         ? "The hub does not answer."
-        : `The hub does not answer. What you see is as it was at ${clock(heard, now)}.`;
+        : `The hub does not answer. This page shows the state of ${clock(heard, now)}.`;
     setText(this.#lostBanner.words, seen);
     setText(
       this.#lostBanner.wait,
@@ -159,7 +159,7 @@ function at(id) {
   return document.getElementById(id);
 }
 
-/** What matters most in large letters; the rest of the sentence beside it. */
+/** The headline: the groups that need attention. */
 function headline(counts, all) {
   if (!all) return ["No servers are configured"];
   const number = numbers(counts);
@@ -180,7 +180,7 @@ function headline(counts, all) {
   ]);
 }
 
-/** The others, if the headline is about trouble. */
+/** The other groups. */
 function subline(counts) {
   const calm = GROUPS.filter(
     ({ key }) => (key === "rest" || (key === "up" && (counts.need || counts.coming))) && counts[key],
@@ -203,7 +203,7 @@ function banners(hub) {
       el(
         "p",
         { class: "banner", "data-kind": "lost", role: "alert" },
-        "The hub is closing: it finishes the calls under way and takes no new ones.",
+        "The hub is closing: it finishes the calls in flight and refuses new ones.",
       ),
     );
   if (hub.config_problem) {
@@ -211,7 +211,7 @@ function banners(hub) {
       el(
         "div",
         { class: "banner", "data-kind": "need", role: "alert" },
-        el("strong", {}, "The last edit of the configuration was not taken. "),
+        el("strong", {}, "The last edit of the configuration was not applied. "),
         field("config_problem", hub.config_problem, hub.config_problem, "span", { class: "pre" }),
       ),
     );

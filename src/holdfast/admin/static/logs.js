@@ -1,8 +1,8 @@
-// What a server's process wrote and what the hub noted of it: the last lines, and from then on as they come.
+// The log of one server: the stderr of its process and the hub's own lines; the last lines, then new ones.
 
 import { el } from "./dom.js";
 import { Stream } from "./stream.js";
-import { clock } from "./words.js";
+import { clock } from "./format.js";
 
 const KEPT = 500;
 const FETCHED = 200;
@@ -43,7 +43,7 @@ export class Logs {
       const { lines } = await this.#api.get(`${this.#path()}?lines=${FETCHED}`);
       const last = lines.at(-1)?.at ?? 0;
       this.#lines.replaceChildren(
-        ...(lines.length ? lines.map(lineNode) : [el("p", { class: "fine" }, "Nothing was written yet.")]),
+        ...(lines.length ? lines.map(lineNode) : [el("p", { class: "fine" }, "The log is empty.")]),
       );
       this.#loaded = lines.length > 0;
       this.#waiting.filter((line) => line.at > last).forEach((line) => this.#append(line));

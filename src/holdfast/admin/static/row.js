@@ -1,7 +1,7 @@
-// One server in the list: made once, and from then on changed only where something is different.
+// One server in the list: built once, then only changed parts are updated.
 
 import { copyable, el, field, setAttribute, setField, setText, setWords, show, words } from "./dom.js";
-import { GROUPS, UNSTEADY, kindOf } from "./fleet.js";
+import { GROUPS, FLAPPING, kindOf } from "./fleet.js";
 import {
   activityParts,
   activityPicture,
@@ -10,8 +10,8 @@ import {
   stripBlocks,
   stripPicture,
   stripWords,
-} from "./pictures.js";
-import { countdown, duration, stateWord } from "./words.js";
+} from "./charts.js";
+import { countdown, duration, stateWord } from "./format.js";
 
 const TITLES = Object.fromEntries(GROUPS.map((group) => [group.key, group.title.toLowerCase()]));
 const SPARK = 20;
@@ -47,7 +47,7 @@ export class Row {
   }
 
   #build(id) {
-    // A server's name may hold what an element's id may not.
+    // The name of a server may contain characters that an element id may not.
     const detail = `detail-${(made += 1)}`;
     const parts = {
       sign: el("span", { class: "sign-place" }),
@@ -57,12 +57,12 @@ export class Row {
       target: field("target", "", "", "p", { class: "target" }),
       summary: field("summary", "", "", "p", { class: "summary" }),
       action: field("action", "", "", "p", { class: "action" }),
-      unsteady: el(
+      flapping: el(
         "p",
         { class: "action" },
-        "It does not stay up: lost ",
-        field("timeline.falls", 0),
-        ` times in the last ${duration(UNSTEADY.seconds)}. Its log may tell why.`,
+        "It does not stay connected: lost ",
+        field("timeline.losses", 0),
+        ` times in the last ${duration(FLAPPING.seconds)}. Its log may show the reason.`,
       ),
       command: el("div", { class: "command" }),
       strip: stripPicture({ class: "strip" }),
@@ -110,7 +110,7 @@ export class Row {
           el("p", { class: "stand" }, parts.state, " ", parts.since),
           parts.summary,
           parts.action,
-          parts.unsteady,
+          parts.flapping,
           parts.command,
           parts.note,
         ),
@@ -123,7 +123,7 @@ export class Row {
   }
 
   update(server) {
-    const { node, sign: place, group, state, target, summary, action, unsteady } = this.#parts;
+    const { node, sign: place, group, state, target, summary, action, flapping } = this.#parts;
     const moved = this.server !== server && this.server.state !== server.state;
     this.server = server;
     if (node.dataset.group !== server.group) {
@@ -138,8 +138,8 @@ export class Row {
     setWords(action, server.action);
     show(action, server.action !== "");
     show(target, server.target !== "");
-    show(unsteady, server.falls >= UNSTEADY.falls);
-    setField(unsteady.querySelector("[data-field]"), server.falls);
+    show(flapping, server.losses >= FLAPPING.losses);
+    setField(flapping.querySelector("[data-field]"), server.losses);
     this.#showCommand(server.command);
     this.#showAct();
     if (server.group === "up" && this.#parts.note.dataset.kind === "failed") this.say("", "");
@@ -171,16 +171,16 @@ export class Row {
   #showAct() {
     const { act } = this.#parts;
     const label = {
-      enable: "Switch on",
-      look: this.server.held.length ? "Review" : "Look",
-      reconnect: this.server.status === "idle" ? "Wake" : "Try now",
+      enable: "Enable",
+      look: this.server.held.length ? "Review" : "Details",
+      reconnect: this.server.status === "idle" ? "Start" : "Try now",
     }[this.#verb()];
     show(act, this.server.group !== "up" && this.server.state !== "disabling");
     setText(act, label);
     setAttribute(act, "aria-label", `${label}: ${this.server.id}`);
   }
 
-  /** While the hub acts, and what came of it. */
+  /** Show the progress and the result of an action. */
   say(kind, text) {
     const { note, node } = this.#parts;
     setAttribute(node, "aria-busy", kind === "busy" ? "true" : null);
@@ -192,7 +192,7 @@ export class Row {
     if (kind === "done") this.#fading = setTimeout(() => this.say("", ""), NOTE_TIME);
   }
 
-  /** Times that run: once a second, for rows that are seen. */
+  /** Update the running times: once a second, for visible rows. */
   tick(now) {
     const { retry, breaker, since } = this.#parts;
     const { server } = this;
@@ -201,7 +201,7 @@ export class Row {
     const tries = !waits && (server.state === "connecting" || server.state === "reconnecting");
     show(retry, waits || tries);
     if (waits) {
-      setText(retry.firstChild, server.group === "need" ? "looks again in" : "next try in");
+      setText(retry.firstChild, server.group === "need" ? "tries again in" : "next try in");
       setField(retry.lastChild, server.retry_in, countdown(server.due - now));
     } else if (tries) {
       setText(retry.firstChild, "trying now");
@@ -216,14 +216,14 @@ export class Row {
     return [this.server.due, this.server.breakerDue].some((due) => due !== null && due < now - 1);
   }
 
-  /** What the pictures show in words: for those who come by another way than by looking. */
+  /** Update the text alternatives of the charts. */
   #tellPictures() {
     const now = this.#env.now();
     setAttribute(this.#parts.strip, "aria-label", stripWords(this.server, now - this.#env.window(), now));
     setAttribute(this.#parts.spark, "aria-label", activityWords(this.server.activity));
   }
 
-  /** The pictures, if they are seen and would look different. */
+  /** Draw the charts, if they are visible and would change. */
   draw() {
     if (!this.visible) return;
     const now = this.#env.now();
@@ -251,6 +251,6 @@ export class Row {
 
 const NOTE_TIME = 8000;
 const STRIP_PIXELS = 140;
-// A mark at the edge, not a coloured ground: letters can be read at every moment of it.
+// A mark at the edge, not a coloured background: the text stays readable.
 const FLASH = [{ boxShadow: "inset 5px 0 var(--accent)" }, { boxShadow: "inset 5px 0 transparent" }];
 const CALM = matchMedia("(prefers-reduced-motion: reduce)");

@@ -1,4 +1,4 @@
-// How a person gets in: by a code in the address, which works once, or by the hub's control token.
+// Signing in: with a one-time code in the URL, or with the hub's control token.
 
 import { copyable, setText, show } from "./dom.js";
 
@@ -26,7 +26,7 @@ export class SignIn {
     this.#input.value = "";
   }
 
-  /** Use the code in the address, if there is one; it is taken out of there first, so that nobody copies it. */
+  /** Use the code in the URL, if there is one; it is removed from the URL first, so that it is not copied. */
   async useCode() {
     const code = new URLSearchParams(location.hash.slice(1)).get("code");
     if (code === null) return;
@@ -38,10 +38,10 @@ export class SignIn {
       const why =
         error.status === 0
           ? "The hub does not answer."
-          : "That code was not accepted: it works once, and not for long.";
-      // Whoever is signed in already needs no code.
+          : "That code was not accepted: a code works once, for 10 minutes.";
+      // A signed-in user needs no code.
       if (!this.#api.signedIn)
-        this.show(`${why} ${error.status === 0 ? error.hint : "Run the command again for another."}`);
+        this.show(`${why} ${error.status === 0 ? error.hint : "Run the command again for a new one."}`);
     }
   }
 

@@ -1,12 +1,12 @@
-// The hub's events, as they happen. EventSource cannot send a token in a header, so the stream is read by fetch.
+// The hub's events. EventSource cannot send a token in a header, so fetch reads the stream.
 
 import { Refused } from "./api.js";
 
 const DELAYS = [0.5, 1, 2, 4, 8, 15];
-// The hub writes something every 15 s. Whoever hears nothing for twice as long is talking to nobody.
+// The hub sends something every 15 s. After twice that time without data the connection counts as lost.
 const SILENCE = 32;
 
-/** Follows one stream for as long as it can; `touch` tells how that goes. */
+/** Follows one stream and reconnects it; `touch` is the state of the connection. */
 export class Stream {
   #api;
   #path;
@@ -35,7 +35,7 @@ export class Stream {
     this.#wake();
   }
 
-  /** Try again at once, if it waits to try. */
+  /** Retry at once, if it waits for the next try. */
   nudge() {
     this.#wake();
   }
@@ -91,7 +91,7 @@ export class Stream {
   }
 }
 
-/** Takes the stream in pieces as they come, and gives whole events. */
+/** Takes the stream in chunks and emits whole events. */
 function parser(emit) {
   let rest = "";
   let event = { type: "message", data: [] };

@@ -1,7 +1,7 @@
-"""The errand that every client runs, and the report that it brings back.
+"""The scenario that every client runs, and the report that it brings back.
 
-A client is a small program on somebody else's library: it is given the server's URL and an era, does the errand and
-prints its report as one JSON object. Whatever the library, the era and what stands between, the report is the same.
+A client is a small program on another library: it is given the server's URL and an era, runs the scenario and
+prints its report as one JSON object. The report is the same for every library and era, with and without the hub.
 """
 
 from __future__ import annotations

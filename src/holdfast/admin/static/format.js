@@ -1,4 +1,4 @@
-// Numbers and states in words. Pure: the same input, the same text.
+// Formats numbers and states. Pure functions.
 
 const clockFormat = new Intl.DateTimeFormat(undefined, {
   hour: "2-digit",
@@ -8,7 +8,7 @@ const clockFormat = new Intl.DateTimeFormat(undefined, {
 });
 const dayFormat = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
 
-/** "12 s", "3 min", "2 h 5 min", "4 d 2 h": as exact as one wants to read it. */
+/** "12 s", "3 min", "2 h 5 min", "4 d 2 h" */
 export function duration(seconds) {
   const whole = Math.max(0, Math.round(seconds));
   if (whole < 60) return `${whole} s`;
@@ -19,7 +19,7 @@ export function duration(seconds) {
   return hours % 24 ? `${Math.floor(hours / 24)} d ${hours % 24} h` : `${Math.floor(hours / 24)} d`;
 }
 
-/** Time that is left: to the second below ten minutes, so that it is seen to move. */
+/** The time left: to the second below ten minutes, so that it visibly moves. */
 export function countdown(seconds) {
   const whole = Math.max(0, Math.ceil(seconds));
   if (whole < 60) return `${whole} s`;
@@ -44,12 +44,12 @@ export function count(number, one, many = `${one}s`) {
   return `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 }
 
-/** A state as people say it. */
+/** A state as text. */
 export function stateWord(state) {
   return state.replaceAll("_", " ");
 }
 
-/** What led to a change, as people say it: "DialSucceeded" is "dial succeeded". */
+/** The cause of a change as text: "DialSucceeded" is "dial succeeded". */
 export function causeWord(cause) {
   return stateWord(cause.replace(/(?<=[a-z])(?=[A-Z])/g, " ").toLowerCase());
 }

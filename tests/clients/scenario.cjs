@@ -1,4 +1,4 @@
-// The errand, for clients of either TypeScript SDK: what differs between them is handed in.
+// The scenario, for clients of either TypeScript SDK: what differs between them is handed in.
 "use strict";
 
 const ANSWERS = { username: "ada", email: "ada@example.com" };
@@ -9,7 +9,7 @@ const text = (result) => result.content[0].text;
 const names = (list) => list.map((item) => item.name).sort();
 
 // `call(name, args, options)` calls a tool. `client` is connected and has both handlers.
-async function errand(client, call) {
+async function scenario(client, call) {
   const report = {
     tools: names((await client.listTools()).tools),
     prompts: names((await client.listPrompts()).prompts),
@@ -55,4 +55,4 @@ function finish(running) {
   );
 }
 
-module.exports = { elicited, errand, finish, sampled };
+module.exports = { elicited, scenario, finish, sampled };

@@ -1,11 +1,10 @@
-// Pictures of time: a server's states as a strip, its calls as a small chart. Each has its text beside it.
+// Charts over time: the states of a server as a strip, its calls as a small chart. Each has a text alternative.
 //
-// Trouble is loud and health is quiet: the worse a state, the taller its block, so that the strip can be read
-// without its colours.
+// The worse a state, the taller its block, so that the strip can be read without its colours.
 
 import { svg } from "./dom.js";
 import { kindOf } from "./fleet.js";
-import { count, duration, list, milliseconds, stateWord } from "./words.js";
+import { count, duration, list, milliseconds, stateWord } from "./format.js";
 
 const WIDTH = 1000;
 const HEIGHTS = { rest: 2, up: 4, coming: 11, need: 20 };
@@ -13,12 +12,12 @@ const FULL = 20;
 const LULL = 6;
 const WINDOWS = [60, 120, 180, 300, 600, 900, 1200, 1800, 2700, 3600];
 
-/** How far back the strips look: all of them alike, so that what failed together stands together. */
+/** The time span of all strips; it is equal, so that common failures line up. */
 export function windowFor(uptime) {
   return WINDOWS.find((seconds) => uptime <= seconds) ?? WINDOWS.at(-1);
 }
 
-/** A server's states since `from`, each with its beginning and end. */
+/** The states of a server since `from`, each with start and end. */
 export function segments(server, from, now) {
   const steps = server.timeline.length ? server.timeline : [{ at: server.since, new: server.state }];
   return steps
@@ -26,7 +25,7 @@ export function segments(server, from, now) {
     .filter((segment) => segment.end > segment.start);
 }
 
-/** The strip's blocks, to be put into a picture of WIDTH by FULL; `hair` is the least that can be seen. */
+/** The blocks of a strip of WIDTH by FULL; `hair` is the smallest visible width. */
 export function stripBlocks(server, from, now, hair) {
   const scale = WIDTH / (now - from);
   const blocks = segments(server, from, now).map(({ state, start, end }) => {
@@ -34,7 +33,7 @@ export function stripBlocks(server, from, now, hair) {
     const width = Math.max((end - start) * scale, hair);
     return { kind, x: Math.min((start - from) * scale, WIDTH - width), width, height: HEIGHTS[kind] };
   });
-  // The loudest last: a moment of trouble is not hidden by what came after it.
+  // The tallest last: a short failure is not hidden by later blocks.
   blocks.sort((one, other) => one.height - other.height);
   return blocks.map(({ kind, x, width, height }) =>
     svg("rect", { class: `block ${kind}`, x: x.toFixed(1), y: FULL - height, width: width.toFixed(1), height }),
@@ -45,7 +44,7 @@ export function stripPicture(attributes) {
   return svg("svg", { viewBox: `0 0 ${WIDTH} ${FULL}`, preserveAspectRatio: "none", role: "img", ...attributes });
 }
 
-/** What the strip shows, for those who do not see it. */
+/** The text alternative of the strip. */
 export function stripWords(server, from, now) {
   const spent = new Map();
   for (const { state, start, end } of segments(server, from, now))
@@ -54,7 +53,7 @@ export function stripWords(server, from, now) {
     .sort((one, other) => other[1] - one[1])
     .map(([state, time]) => `${stateWord(state)} ${duration(time)}`);
   const changes = server.timeline.filter((step) => step.at >= from).length;
-  return `In the last ${duration(now - from)}: ${list(parts) || "nothing known"}; ${count(changes, "change")}.`;
+  return `In the last ${duration(now - from)}: ${list(parts) || "no data"}; ${count(changes, "change")}.`;
 }
 
 /** Sums of the last minutes. */
@@ -70,14 +69,14 @@ export function activitySums(activity) {
 }
 
 export function activityWords(activity) {
-  if (!activity) return "No calls lately.";
+  if (!activity) return "No recent calls.";
   const { calls, errors, last, most } = activitySums(activity);
   const span = duration(activity.step * activity.calls.length);
   const speed = last === null ? "" : `; ${milliseconds(last)} at the median now, ${milliseconds(most)} at most`;
   return `In the last ${span}: ${count(calls, "call")}, ${errors} failed${speed}.`;
 }
 
-/** Latency as a line, failures as bars that stand on the ground; with `volume`, calls as pale columns too. */
+/** Latency as a line, failures as bars from the bottom; with `volume`, calls as pale columns too. */
 export function activityParts(activity, { height, volume = false }) {
   const steps = Math.max(activity.calls.length, 1);
   const step = WIDTH / steps;
@@ -103,7 +102,7 @@ function bar(kind, index, step, tall, height) {
   });
 }
 
-/** One line from median to median; it breaks where nobody called for a while. A lonely one is a dash. */
+/** One line through the medians; it breaks where there were no calls. A single value is a dash. */
 function latencyLines(values, step, height) {
   const top = Math.max(...values.map((value) => value ?? 0), 1);
   const runs = [];
@@ -139,7 +138,7 @@ const SIGNS = {
   rest: ["M8 1.5a6.5 6.5 0 1 0 0 13 6.5 6.5 0 0 0 0-13Z", "M6.4 6v4M9.6 6v4"],
 };
 
-/** A group's sign: a shape of its own for each. */
+/** The icon of a group; each has its own shape. */
 export function sign(group) {
   const [outline, mark] = SIGNS[group];
   return svg(

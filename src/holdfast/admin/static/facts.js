@@ -1,8 +1,8 @@
-// The parts of a server's details that hold values: each made from the server's view, and thrown away when it changes.
+// The parts of a server's details that show values: each is built from the view, and replaced when it changes.
 
 import { el, field, sentence } from "./dom.js";
-import { activitySums } from "./pictures.js";
-import { causeWord, clock, count, duration, milliseconds, stateWord } from "./words.js";
+import { activitySums } from "./charts.js";
+import { causeWord, clock, count, duration, milliseconds, stateWord } from "./format.js";
 
 const SHOWN_CHANGES = 8;
 
@@ -16,9 +16,9 @@ export function legend() {
     "ul",
     { class: "legend", "aria-hidden": "true" },
     entry("up", "connected"),
-    entry("coming", "on its way"),
+    entry("coming", "reconnecting"),
     entry("need", "failed or denied"),
-    entry("rest", "at rest"),
+    entry("rest", "idle or disabled"),
   );
 }
 
@@ -64,13 +64,13 @@ export function factNodes(server) {
       field(
         "verified",
         server.verified,
-        server.verified || !listed.some(([name]) => server[name]) ? "" : " (as of an earlier run)",
+        server.verified || !listed.some(([name]) => server[name]) ? "" : " (from an earlier run)",
       ),
     ),
     ...fact(
       "Connection",
       server.generation === null
-        ? field("generation", null, "none stands")
+        ? field("generation", null, "none")
         : ["number ", field("generation", server.generation)],
       ", ",
       field("transport", server.transport || "unknown", server.transport || "unknown transport"),
@@ -91,10 +91,10 @@ export function factNodes(server) {
       field("errors_total", server.errors_total),
       " failed, ",
       field("in_flight", server.in_flight),
-      " under way",
+      " in flight",
     ),
     ...fact(
-      "Came back",
+      "Reconnected",
       field("reconnects_total", server.reconnects_total),
       server.reconnects_total === 1 ? " time" : " times",
     ),
@@ -120,7 +120,7 @@ export function changes(server, now) {
     .map((change, index) => [change, index])
     .reverse()
     .slice(0, SHOWN_CHANGES);
-  if (!all.length) return [el("li", { class: "fine" }, "No change since the hub has seen it.")];
+  if (!all.length) return [el("li", { class: "fine" }, "No change in this run of the hub.")];
   return all.map(([change, index]) => {
     const of = (name, text = change[name]) => field(`timeline.${index}.${name}`, change[name], text);
     return el(

@@ -1,12 +1,12 @@
-// The list of all servers, in groups. Only what changed is touched; what has the focus keeps it.
+// The list of all servers, in groups. Only changed parts are updated, and the focus stays where it is.
 
 import { el, field, setText, show } from "./dom.js";
 import { GROUPS, byId } from "./fleet.js";
-import { windowFor } from "./pictures.js";
+import { windowFor } from "./charts.js";
 import { Row } from "./row.js";
-import { count, duration } from "./words.js";
+import { count, duration } from "./format.js";
 
-export class Board {
+export class ServerList {
   #fleet;
   #act;
   #onToggle;
@@ -17,7 +17,7 @@ export class Board {
   #text = "";
   opened = null;
 
-  /** `place` is where it goes; `act(id, verb)` does something, `onToggle(row, open)` fills the details. */
+  /** `place` is the parent element; `act(id, verb)` sends an action, `onToggle(row, open)` fills the details. */
   constructor(place, { fleet, act, onToggle }) {
     this.#fleet = fleet;
     this.#act = act;
@@ -53,7 +53,7 @@ export class Board {
     return this.#rows.get(id);
   }
 
-  /** The whole fleet at once: what is gone goes, what is there is changed in place. */
+  /** Show the whole fleet: remove missing servers, update the others in place. */
   load(servers) {
     const ids = new Set(servers.map((server) => server.id));
     for (const id of [...this.#rows.keys()]) if (!ids.has(id)) this.remove(id);
@@ -110,7 +110,7 @@ export class Board {
     insert(list, row.node, next ?? null);
   }
 
-  /** Into its new group, with the focus that was in it, and in sight if it was being used. */
+  /** Move a row into its new group; keep its focus, and keep it in view if it has the focus. */
   #move(row, focused) {
     this.#place(row, false);
     if (!focused) return;
@@ -119,7 +119,7 @@ export class Board {
     row.node.scrollIntoView({ block: "nearest" });
   }
 
-  /** Open a server's details, and close those that were open. */
+  /** Open the details of a server, and close the others. */
   toggle(id) {
     const before = this.opened;
     if (before !== null) this.#set(before, false);
@@ -135,7 +135,7 @@ export class Board {
     this.#onToggle(row, open);
   }
 
-  // What is shown
+  // Filter
 
   filter(text, only) {
     this.#text = text.trim().toLowerCase();
@@ -149,7 +149,7 @@ export class Board {
     show(row.node, wanted && (this.#text === "" || row.matches(this.#text)));
   }
 
-  /** Groups that have nothing to show are not there. Returns how many servers are. */
+  /** Hide empty groups. Returns how many servers are shown. */
   summarize() {
     const shown = Object.fromEntries(GROUPS.map(({ key }) => [key, 0]));
     for (const row of this.#rows.values()) if (!row.node.hidden) shown[row.server.group] += 1;
@@ -168,9 +168,9 @@ export class Board {
     return shown === all ? "" : `${shown} of ${count(all, "server")} shown`;
   }
 
-  // Time, sight and keys
+  // Time, visibility and keys
 
-  /** Returns the servers whose countdown has run out without news. */
+  /** Returns the servers whose countdown ended without an event. */
   tick() {
     const now = this.#fleet.now;
     const overdue = [];
@@ -195,7 +195,7 @@ export class Board {
     }
   }
 
-  /** Up and down go from server to server; Escape closes. */
+  /** Arrow keys move between servers; Escape closes the details. */
   #keys(event) {
     if (event.key === "Escape" && this.opened !== null) {
       const row = this.#rows.get(this.opened);
@@ -213,7 +213,7 @@ export class Board {
   }
 }
 
-/** Moves a node without a new life where the browser can: focus and scrolled logs stay. */
+/** Move a node; with `moveBefore` its focus and scroll position stay. */
 function insert(list, node, next) {
   if (node.isConnected && list.moveBefore) list.moveBefore(node, next);
   else list.insertBefore(node, next);

@@ -1,7 +1,7 @@
-// Tools that say something else than when they were first seen, with what changed and a button that approves it.
+// Tools that changed since they were first seen, each with its diff and a button that approves it.
 
 import { el, field, show } from "./dom.js";
-import { count } from "./words.js";
+import { count } from "./format.js";
 
 export class Changed {
   #id;
@@ -30,7 +30,7 @@ export class Changed {
       const { approvals } = await this.#env.api.get("/api/approvals");
       const own = approvals.filter((one) => one.server === this.#id);
       const text = JSON.stringify(own);
-      // What is being read, and perhaps about to be approved, is not replaced by its like.
+      // An equal list does not replace the one that the user reads.
       if (text !== this.#shown) this.#render(own);
       this.#shown = text;
     } catch (error) {
@@ -39,7 +39,7 @@ export class Changed {
         el(
           "p",
           { class: "note", "data-kind": "failed", role: "alert" },
-          `What changed was not loaded: ${error.message}.`,
+          `The changes were not loaded: ${error.message}.`,
         ),
       );
       show(this.node, true);
@@ -59,7 +59,7 @@ export class Changed {
       el(
         "p",
         { class: "fine" },
-        "A tool’s words are instructions to the model. Read what changed before you let it through.",
+        "A tool’s description is an instruction to the model. Read the change before you approve it.",
       ),
       ...approvals.map((one) => this.#tool(one)),
     );
@@ -75,7 +75,7 @@ export class Changed {
         "header",
         {},
         field("held", tool, tool, "code"),
-        el("span", { class: "tag" }, held ? "held" : "let through"),
+        el("span", { class: "tag" }, held ? "held" : "not held"),
         this.#button("Approve", `Approve ${tool}`, [approval]),
       ),
       lines.length
@@ -88,13 +88,13 @@ export class Changed {
     return el("button", { type: "button", "aria-label": label, on: { click: () => this.#approve(approvals) } }, words);
   }
 
-  /** Each with the mark of what was shown: what changed again since is not let through unseen. */
+  /** Send the mark of the shown change with each approval: a newer change is not approved unseen. */
   async #approve(approvals) {
     this.#approving = true;
     for (const { tool, mark } of approvals) await this.#env.act(this.#id, "approve", { tool, mark });
     this.#approving = false;
     await this.#load();
-    // The button is gone with what it approved: go on with the next.
+    // The button is gone with its change: move the focus to the next one.
     const next = this.node.querySelector(".change button");
     if (document.activeElement !== document.body) return;
     if (next) next.focus();

@@ -1,0 +1,1 @@
+"""Access to the hub: who sends a request, and whether it is served."""
