@@ -198,7 +198,7 @@ async def test_a_load_uses_the_login_that_is_there(
     monkeypatch.setenv("XDG_STATE_HOME", str(store.folder.parent))
     (store.folder.parent / "holdfast").symlink_to(store.folder)
     tools, failed, _ = await get_tools_with_resilience({"files": {"transport": "streamable_http", "url": peer.url}})
-    assert failed == ()
+    assert failed == []
     assert [tool.name for tool in tools] == ["read", "write"]
     assert (await tools[0].call()).text == "read done"
 

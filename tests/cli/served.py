@@ -20,8 +20,7 @@ import holdfast
 from holdfast.config.load import config_from_mapping
 from holdfast.hub.loader import Loader
 from holdfast.hub.memory import Memory
-from holdfast.hub.outcome import LoadResult
-from holdfast.wire.connection import CallResult
+from holdfast.types import CallResult, LoadResult
 
 PACKAGE = str(Path(holdfast.__file__).parents[1])
 COMMAND = (sys.executable, "-c", "from holdfast.cli.entry import main; main()")

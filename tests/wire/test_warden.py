@@ -235,4 +235,4 @@ async def test_who_dials_over_http_alone_needs_no_warden(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Warden, "_start", refuse)
     async with McpPeer() as peer:
-        assert (await load({"mcpServers": {"a": {"url": peer.url}}})).available == ("a",)
+        assert (await load({"mcpServers": {"a": {"url": peer.url}}})).available == ["a"]

@@ -14,7 +14,7 @@ from holdfast.cli.output import data_console, print_json, side_console, working
 from holdfast.config.load import load_config
 from holdfast.config.spec import Config
 from holdfast.core.redact import plain
-from holdfast.hub.outcome import LoadResult, MCPServerLoadOutcome, Tool
+from holdfast.types import LoadResult, MCPServerLoadOutcome, Tool
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 

@@ -47,7 +47,8 @@ from holdfast.hub.accounts import Account
 from holdfast.hub.bulkhead import Full
 from holdfast.hub.lease import Lease, session_expired
 from holdfast.hub.slot import Slot
-from holdfast.wire.connection import Connection, ProgressFn
+from holdfast.types import ProgressFn
+from holdfast.wire.connection import Connection
 from holdfast.wire.relay import Caller
 
 __all__ = ["Errand", "send"]

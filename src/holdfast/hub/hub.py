@@ -37,7 +37,6 @@ from holdfast.hub.loader import read
 from holdfast.hub.logins import START_SECONDS, noted_logins, notice_logins
 from holdfast.hub.lookup import holds_changed, is_repeatable, refuse_held, resolved
 from holdfast.hub.memory import Memory
-from holdfast.hub.outcome import Tool
 from holdfast.hub.private import PrivateSlots, ready_within
 from holdfast.hub.records import config_applied
 from holdfast.hub.showing import shown
@@ -45,7 +44,7 @@ from holdfast.hub.slot import Slot, Surroundings
 from holdfast.hub.store import Store, default_state_file
 from holdfast.hub.turnstile import Turnstile
 from holdfast.hub.warnings import OnWarning, Warnings, Watcher, warnings_of
-from holdfast.wire.connection import CallResult, ProgressFn
+from holdfast.types import CallResult, ProgressFn, Tool
 from holdfast.wire.dial import Dialer
 from holdfast.wire.listing import tool_info
 from holdfast.wire.relay import Caller, Relay

@@ -26,9 +26,9 @@ from holdfast.core.redact import Redactor, masked
 from holdfast.errors import CallFailed, ServerFailure, UnknownServer, UnknownTool, UsageError
 from holdfast.hub.lease import bad_definition, evidence_in, is_shown
 from holdfast.hub.memory import Memory
-from holdfast.hub.outcome import LoadResult, MCPServerLoadOutcome, Tool
 from holdfast.hub.turnstile import Turnstile
-from holdfast.wire.connection import CallResult, Connection, ProgressFn
+from holdfast.types import CallResult, LoadResult, MCPServerLoadOutcome, ProgressFn, Tool
+from holdfast.wire.connection import Connection
 from holdfast.wire.dial import Dialer
 from holdfast.wire.listing import ToolInfo
 from holdfast.wire.warden import Warden
@@ -222,7 +222,7 @@ class Loader:
         async def call(name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
             return await self._call(spec, name, args, on_progress)
 
-        tools = tuple(Tool(spec.id, info, call) for info in infos if is_shown(info.name, spec.tools))
+        tools = [Tool(spec.id, info, call) for info in infos if is_shown(info.name, spec.tools)]
         return MCPServerLoadOutcome(
             server_id=spec.id, status="available", tools=tools, attempts=attempts, elapsed_s=elapsed
         )
