@@ -9,6 +9,7 @@
     ├── UnknownServer                  no server of that name is configured
     ├── UnknownTool                    the server has no tool of that name
     ├── LoginFailed                    logging in to a server did not succeed; whatever login there was stands
+    ├── HubNotOpen                     the hub was used before `async with`
     ├── NoHub                          no hub runs that could be asked
     ├── HubRefused                     a running hub refused what was asked of it; .status
     ├── ToolHeld                       the tool says something else than when it was first seen, and is held
@@ -49,6 +50,7 @@ __all__ = [
     "ConnectionClosed",
     "HoldfastError",
     "HubClosed",
+    "HubNotOpen",
     "HubRefused",
     "LoadFailed",
     "LoginFailed",
@@ -137,6 +139,10 @@ class UnknownServer(HoldfastError):
 
 class UnknownTool(HoldfastError):
     """The server answered, and has no tool of that name."""
+
+
+class HubNotOpen(HoldfastError):
+    """The hub was used before it was entered with ``async with``."""
 
 
 class NoHub(HoldfastError):

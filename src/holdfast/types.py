@@ -224,10 +224,14 @@ class LoadResult(  # noqa: SLOT001 - the outcomes are stored beside the triple
         return f"<LoadResult {len(self.tools)} tools; {counts or 'no servers'}>"
 
 
-def _plain(value: Any) -> Any:
+def _plain(mapping: Mapping[str, Any]) -> dict[str, Any]:
     """A copy made of dicts and lists alone."""
+    return {key: _plain_value(value) for key, value in mapping.items()}
+
+
+def _plain_value(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
+        return _plain(value)
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain_value(one) for one in value]
     return value

@@ -33,7 +33,8 @@ from holdfast.config.spec import (
 from holdfast.core.catalog import Catalog
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import HoldfastError
-from holdfast.hub.hub import CLOSE_SECONDS, Hub
+from holdfast.hub.hub import Hub
+from holdfast.hub.registry import CLOSE_SECONDS
 from holdfast.testing import Fault, HttpServer, StdioServer
 from tests.peers.leaks import alive
 from tests.peers.mcp_sse import SsePeer
@@ -237,7 +238,7 @@ class Interleaving:
 
     def look(self) -> None:
         """See every configured server, and a catalog that lost nothing but for a good reason."""
-        if self.hub._closing:
+        if self.hub.registry._closing:
             return
         before, self._seen = self._seen, self.hub.catalog
         shown, configured = set(self.hub.servers), set(self.hub.config.servers)

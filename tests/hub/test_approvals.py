@@ -132,7 +132,7 @@ def test_a_file_that_cannot_be_read_is_set_aside_and_said_so(
     file = tmp_path / "state.tools.json"
     file.write_text(text)
     assert _approvals(tmp_path / "state.sqlite").pending() == ()
-    assert "every tool counts as seen for the first time" in caplog.text
+    assert "every tool counts as new" in caplog.text
     assert (tmp_path / "state.tools.json.corrupt-1").read_text() == text
     file.write_text("another")
     _approvals(tmp_path / "state.sqlite")

@@ -52,7 +52,7 @@ async def test_a_refresh_that_changed_nothing_publishes_nothing() -> None:
         await settled(hub, peer)
         before, listed = hub.catalog, peer.methods.count("tools/list")
         await clock.advance(60)
-        await until(hub, "a", lambda: hub._slots["a"].machine.life.timers.earliest() == 120)
+        await until(hub, "a", lambda: hub.registry.slots["a"].machine.life.timers.earliest() == 120)
         assert peer.methods.count("tools/list") == listed + 1
         assert hub.catalog is before
 
@@ -220,7 +220,7 @@ async def test_a_notice_that_comes_while_the_slot_is_busy_listing_is_not_lost() 
 
 
 def _refreshing(hub: Hub) -> bool:
-    lease = hub._slots["a"].machine.life.lease
+    lease = hub.registry.slots["a"].machine.life.lease
     return lease is not None and lease.refreshing
 
 

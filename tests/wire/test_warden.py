@@ -169,7 +169,7 @@ async def test_a_hub_keeps_its_warden_and_its_servers_notice_nothing() -> None:
     with StdioServer({"say": "hello"}) as server:
         async with no_leaks(), Hub.from_config({"mcpServers": {"a": server.definition}}) as hub:
             assert await hub.ready(20)
-            await replaced(hub._warden)
+            await replaced(hub.registry._warden)
             assert (await hub.call_tool("a__say")).text == "hello"
             assert len(server.pids) == 1
 

@@ -169,12 +169,12 @@ class ControlApi:
         return self._views.catalog()
 
     async def _get_logs(self, asked: Asked) -> Shape:
-        self._hub.slot(asked.server)
+        self._hub.registry.slot(asked.server)
         most = asked.number("lines", default=200, most=MOST_LINES)
         return Logs(server=asked.server, lines=self._lines.last(asked.server, most))
 
     async def _follow_logs(self, asked: Asked) -> Response:
-        self._hub.slot(asked.server)
+        self._hub.registry.slot(asked.server)
         last = asked.number("lines", default=0, most=MOST_LINES)
         return _EventStream(self._log_frames(asked.server, last))
 

@@ -19,7 +19,7 @@ from holdfast.admin.views import About, Views
 from holdfast.core.lifecycle.effects import Transition
 from holdfast.hub.hub import Hub
 from holdfast.hub.journal import HubRecord
-from holdfast.hub.reload import Kept, Reloaded
+from holdfast.hub.records import ConfigApplied, ConfigRefused
 
 __all__ = ["Admin", "MayRead"]
 
@@ -47,7 +47,7 @@ class Admin:
         self._metrics = Metrics(hub)
         self._metrics_for = metrics_for
         hub.listen(self._happened)
-        hub.journal.add_reader(self._lines.heard)
+        hub.registry.journal.add_stderr_reader(self._lines.heard)
 
     def routes(self) -> Sequence[BaseRoute]:
         """What is served beside the MCP endpoints; each route checks for itself who asks."""
@@ -66,14 +66,6 @@ class Admin:
         self._about.draining = True
         self._feed.hub_changed()
 
-    def reloaded(self, result: Reloaded | Kept) -> None:
-        """The configuration file was read again."""
-        if self._about.config_problem != result.trouble:
-            self._about.config_problem = result.trouble
-            self._feed.hub_changed()
-        for server in (*result.added, *result.changed) if isinstance(result, Reloaded) else ():
-            self._feed.touched(server)
-
     def close(self) -> None:
         """End every stream: whoever follows knows that the hub ends, and nothing waits for them."""
         self._feed.close()
@@ -87,3 +79,13 @@ class Admin:
             self._history.forget(record.server)
             self._lines.forget(record.server)
             self._feed.gone(record.server)
+        elif isinstance(record, ConfigApplied | ConfigRefused):
+            self._config_changed(record)
+
+    def _config_changed(self, record: ConfigApplied | ConfigRefused) -> None:
+        problem = str(record) if isinstance(record, ConfigRefused) else ""
+        if self._about.config_problem != problem:
+            self._about.config_problem = problem
+            self._feed.hub_changed()
+        for server in (*record.added, *record.changed) if isinstance(record, ConfigApplied) else ():
+            self._feed.touched(server)

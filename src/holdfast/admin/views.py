@@ -91,7 +91,7 @@ class Views:
             demo=about.demo,
             program=about.program,
             draining=draining,
-            ready=not draining and all(hub.slot(name).has_outcome.is_set() for name in hub.config.servers),
+            ready=not draining and all(hub.registry.slot(name).has_outcome.is_set() for name in hub.config.servers),
             catalog_version=hub.catalog.version,
             identity=about.identity,
         )
@@ -108,7 +108,7 @@ class Views:
 
     def server(self, name: str) -> Server:
         """One of them; ``UnknownServer`` if there is none of that name."""
-        slot, past, now = self._hub.slot(name), self._history.of(name), self._wall()
+        slot, past, now = self._hub.registry.slot(name), self._history.of(name), self._wall()
         health, spec = slot.health(), slot.spec
         source = self._hub.catalog.servers.get(name, Source())
         listed = _counted(() if source.withdrawn else source.entries)
@@ -190,7 +190,7 @@ class Views:
     def targets(self) -> TargetsView:
         """The servers that a gateway can route to, with their addresses as they are, and why the others are not."""
         targets = targets_of(self._hub.config)
-        off = [one.id for one in targets.found if self._hub.slot(one.id).switched_off]
+        off = [one.id for one in targets.found if self._hub.registry.slot(one.id).switched_off]
         return TargetsView(
             targets=tuple(
                 TargetView(id=one.id, url=one.url, transport=one.transport)

@@ -114,7 +114,7 @@ def _show_outcome(console: Console, outcome: MCPServerLoadOutcome) -> None:
         _show_tools(console, outcome.tools)
 
 
-def _show_tools(console: Console, tools: tuple[Tool, ...]) -> None:
+def _show_tools(console: Console, tools: list[Tool]) -> None:
     """A line a tool, cut at the width of the terminal; whole where there is none."""
     names = [plain(tool.name) for tool in tools]
     width = max(map(len, names))

@@ -115,7 +115,7 @@ class Front:
 
     def forget(self, client: Hashable) -> None:
         """A client is gone, and with it the connections that were its own."""
-        self._hub.private.release(client)
+        self._hub.registry.clients.release(client)
 
     async def face(self, server: str | None) -> Sessions | None:
         """The sessions of one face; None if there is no such server."""

@@ -72,7 +72,7 @@ class Desk:
         self._tasks: anyio.abc.TaskGroup | None = None
         self.draining = False
         """Whether no new calls are taken any more."""
-        hub.attach(self)
+        hub.registry.attach(self)
 
     # Its life.
 
@@ -139,7 +139,7 @@ class Desk:
     def release(self, client: Client) -> None:
         """End the connections that were the client's own."""
         if not client.lasting:
-            self.hub.private.release(client.owner)
+            self.hub.registry.clients.release(client.owner)
 
     @contextmanager
     def under_way(self, call: Call) -> Iterator[None]:
@@ -148,7 +148,7 @@ class Desk:
             raise MCPError(INVALID_REQUEST, "Holdfast is shutting down and takes no new calls; try again in a moment")
         self._calls[call] = None
         try:
-            with self.hub.private.using(call.client.owner, call.server):
+            with self.hub.registry.clients.using(call.client.owner, call.server):
                 yield
         finally:
             self._calls.pop(call, None)
@@ -156,17 +156,17 @@ class Desk:
 
     def slot(self, client: Client, server: str) -> Slot:
         """The connection that a client uses: the one that all share, or one of its own, begun now if need be."""
-        shared = self.hub.slot(server)
+        shared = self.hub.registry.slot(server)
         if not isinstance(shared.spec, ServerSpec) or not self.has_own(server):
             return shared
         if self.forgets(client, server):
             self._note_stateless(server)
         relay = OwnRelay(self, client)
-        return self.hub.private.of(client.owner, shared.spec, lambda: relay, expires=client.expires)
+        return self.hub.registry.clients.of(client.owner, shared.spec, lambda: relay, expires=client.expires)
 
     def has_own(self, server: str) -> bool:
         """Whether each client has a connection of its own to a server; none to one that is switched off."""
-        slot = self.hub.slot(server)
+        slot = self.hub.registry.slot(server)
         per_client = isinstance(slot.spec, ServerSpec) and slot.spec.sharing == "per-client" and slot.spec.enabled
         return per_client and slot.state not in (State.DISABLING, State.DISABLED)
 
@@ -176,7 +176,11 @@ class Desk:
 
     def existing(self, client: Client, server: str) -> Slot | None:
         """The same as ``slot``, but nothing is begun for it."""
-        return self.hub.private.find(client.owner, server) if self.has_own(server) else self.hub.slot(server)
+        return (
+            self.hub.registry.clients.find(client.owner, server)
+            if self.has_own(server)
+            else self.hub.registry.slot(server)
+        )
 
     async def first_listing(self, view: View) -> None:
         """Wait a moment, when they are begun, for servers of which nothing is known: many clients list only once."""
@@ -184,7 +188,7 @@ class Desk:
         for server in view.servers:
             source = self.hub.catalog.servers.get(server)
             if source is not None and source.listing is None:
-                await self.hub.slot(server).outcome(within)
+                await self.hub.registry.slot(server).outcome(within)
 
     # What clients want beside answers.
 
@@ -197,12 +201,12 @@ class Desk:
         client.watched.add((server, uri))
         if first and _era(slot) != "modern":
             try:
-                await self.hub.request(server, "resources/subscribe", {"uri": uri}, repeatable=True, slot=slot)
+                await self.hub.registry.request(server, "resources/subscribe", {"uri": uri}, repeatable=True, slot=slot)
             except BaseException:
                 client.watched.discard((server, uri))
                 slot.wishes.unwatch(uri)
                 raise
-        self.hub.private.use(client.owner, server)
+        self.hub.registry.clients.use(client.owner, server)
 
     def _unwatch(self, client: Client, server: str, uri: str) -> None:
         client.watched.discard((server, uri))
@@ -211,7 +215,7 @@ class Desk:
             return
         if slot.wishes.unwatch(uri) and _era(slot) == "legacy":
             self.start(self._quietly, server, "resources/unsubscribe", {"uri": uri}, slot)
-        self.hub.private.leave(client.owner, server)
+        self.hub.registry.clients.leave(client.owner, server)
 
     def unwatch(self, client: Client, server: str, uri: str) -> None:
         """No longer."""
@@ -229,7 +233,7 @@ class Desk:
 
     async def _quietly(self, server: str, method: str, params: Mapping[str, Any], slot: Slot) -> None:
         with suppress(HoldfastError):
-            await self.hub.request(server, method, params, repeatable=True, slot=slot)
+            await self.hub.registry.request(server, method, params, repeatable=True, slot=slot)
 
     # What servers ask and tell (the ``Relay`` of the wire).
 
@@ -283,7 +287,7 @@ class Desk:
                 continue
             self._roots_of[server] = client
             if server in self.hub.servers:
-                self.notify(self.hub.slot(server), "notifications/roots/list_changed", None)
+                self.notify(self.hub.registry.slot(server), "notifications/roots/list_changed", None)
 
     def _candidates(self, server: str) -> tuple[list[Call], list[Client]]:
         under_way = [call for call in self._calls if call.server == server]

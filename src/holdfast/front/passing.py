@@ -145,7 +145,7 @@ class Passing:
         with self._desk.under_way(call):
             try:
                 for _ in range(MOST_ROUNDS):
-                    result = await self._desk.hub.request(
+                    result = await self._desk.hub.registry.request(
                         server,
                         method,
                         params,
