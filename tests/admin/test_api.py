@@ -137,7 +137,7 @@ async def test_lines_are_told_as_they_come_to_whoever_follows() -> None:
             with pytest.raises(CallFailed):
                 await hub.hub.call_tool("one__a")
             with anyio.fail_after(20):
-                while b"told to die" not in heard or b"-> reconnecting" not in heard:
+                while b"exits on command" not in heard or b"-> reconnecting" not in heard:
                     heard += await anext(chunks)
     assert b"event: line\n" in heard
 

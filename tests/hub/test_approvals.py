@@ -1,4 +1,4 @@
-"""What a tool first said of itself is kept; what it says later waits, readable, until somebody approves it."""
+"""The first version of a tool is pinned; a later version waits, readable, until it is approved."""
 
 from __future__ import annotations
 

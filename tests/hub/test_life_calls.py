@@ -1,4 +1,4 @@
-"""The way of a call: it finds the live connection, is sent once, and is told the truth whatever becomes of it."""
+"""The path of a call: it finds the live connection, is sent once, and its failure is reported truthfully."""
 
 from __future__ import annotations
 

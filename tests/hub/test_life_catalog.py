@@ -93,7 +93,7 @@ async def test_a_fault_of_a_library_while_it_lists_is_that_servers_failure_and_n
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def stumble(connection: Connection, *, within: float) -> None:
-        raise RuntimeError("a fault that nobody foresaw")
+        raise RuntimeError("an unexpected fault")
 
     clock = FakeClock()
     async with McpPeer() as peer, running({"a": peer}, clock=clock) as hub:
@@ -244,7 +244,7 @@ async def test_a_stream_that_ends_is_opened_again_and_what_was_missed_is_listed(
         await hub.ready()
         with anyio.fail_after(5):
             await peer.streaming()
-        peer.mind.names.append("missed")  # and nobody is told
+        peer.mind.names.append("missed")  # and no notification is sent
         peer.end_streams()
         with anyio.fail_after(5):
             await peer.streaming(2)

@@ -353,7 +353,7 @@ async def test_a_caller_cancelled_in_mid_reconnect_cancels_only_itself() -> None
             await reaches(hub, "a", State.RECONNECTING)
             await anyio.wait_all_tasks_blocked()
             tasks.cancel_scope.cancel()
-        assert hub.registry.slots["a"].machine.dialing == 2  # the dial belongs to nobody who waits for it
+        assert hub.registry.slots["a"].machine.dialing == 2  # the dial does not belong to the caller that waits for it
         peer.script = peer.healthy
         await until(hub, "a", lambda: hub.registry.slots["a"].machine.dialing is None)
         await clock.advance(1)

@@ -229,7 +229,7 @@ async def test_a_server_disabled_while_it_is_dialed_ends_disabled_and_leaves_not
 
 @pytest.mark.requirement("LIFE-7", "LIFE-8")
 async def test_a_server_disabled_while_a_failed_dial_is_cleaned_up_ends_disabled_at_once(stdio_peer: MakePeer) -> None:
-    """The dial has failed, and its child takes a moment to end: nobody reports that end but the dial itself."""
+    """The dial failed, and its child takes a moment to end: only the dial itself reports that end."""
     peer = stdio_peer("--handshake-fault", "error", "--ignore-stdin-close", "--ignore-term")
     clock = FakeClock()  # so that no deadline for the close can help
     async with running({"a": peer}, clock=clock) as hub:

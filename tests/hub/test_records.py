@@ -1,4 +1,4 @@
-"""One record for each thing that happens: every call, whatever becomes of it, and every connection, whosever it is."""
+"""One record for each event: every call, however it ends, and every connection, of the hub or of one client."""
 
 from __future__ import annotations
 

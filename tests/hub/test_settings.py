@@ -25,7 +25,7 @@ MakePeer = Callable[..., StdioPeer]
 
 @asynccontextmanager
 async def one(clock: FakeClock) -> AsyncIterator[tuple[McpPeer, Hub]]:
-    """A hub of one server, as shipped; whatever happens in the block, its first connection has to stand."""
+    """A hub of one server, as shipped; its first connection must stand for the whole block."""
     async with McpPeer() as peer, running({"a": peer}, clock=clock) as hub:
         await settled(hub, peer)
         yield peer, hub

@@ -197,14 +197,14 @@ class Desk:
         if (server, uri) in client.watched:
             return
         slot = self.slot(client, server)
-        first = slot.wishes.watch(uri)
+        first = slot.desired_state.watch(uri)
         client.watched.add((server, uri))
         if first and _era(slot) != "modern":
             try:
                 await self.hub.registry.request(server, "resources/subscribe", {"uri": uri}, repeatable=True, slot=slot)
             except BaseException:
                 client.watched.discard((server, uri))
-                slot.wishes.unwatch(uri)
+                slot.desired_state.unwatch(uri)
                 raise
         self.hub.registry.clients.use(client.owner, server)
 
@@ -213,7 +213,7 @@ class Desk:
         slot = self.existing(client, server) if server in self.hub.servers else None
         if slot is None:
             return
-        if slot.wishes.unwatch(uri) and _era(slot) == "legacy":
+        if slot.desired_state.unwatch(uri) and _era(slot) == "legacy":
             self.start(self._quietly, server, "resources/unsubscribe", {"uri": uri}, slot)
         self.hub.registry.clients.leave(client.owner, server)
 
@@ -226,7 +226,7 @@ class Desk:
         """See that a server logs as much as one of its clients wants to be told."""
         slot = self.existing(client, server)
         lease = slot.lease if slot is not None else None
-        if slot is None or not slot.wishes.log(level) or lease is None or lease.connection is None:
+        if slot is None or not slot.desired_state.log(level) or lease is None or lease.connection is None:
             return
         if lease.connection.era == "legacy" and "logging" in lease.connection.capabilities:
             self.start(self._quietly, server, "logging/setLevel", {"level": level}, slot)

@@ -52,10 +52,10 @@ def _no_relay() -> None:
 class Lease:
     """One connection, from dial to close."""
 
-    def __init__(self, generation: int, *, relay: FindRelay = _no_relay, wishes: Wishes | None = None) -> None:
+    def __init__(self, generation: int, *, relay: FindRelay = _no_relay, desired: Wishes | None = None) -> None:
         self.generation = generation
         self.relay = relay
-        self.wishes = wishes or Wishes()
+        self.desired_state = desired or Wishes()
         self.scope = anyio.CancelScope()
         """Cancelled to end the lease, during the dial or later."""
         self.connection: Connection | None = None
@@ -185,7 +185,7 @@ class Connector:
                 lease.connection = connection
                 stands(lease.listing)
                 try:
-                    gone(_end(lease, await _stay(connection, changed, lease.wishes)))
+                    gone(_end(lease, await _stay(connection, changed, lease.desired_state)))
                 finally:
                     if lease.drains:
                         await connection.drain()
@@ -195,10 +195,10 @@ class Connector:
         return _listing(spec, lease.generation, offers)
 
 
-async def _stay(connection: Connection, changed: Callable[[], object], wishes: Wishes) -> Evidence:
+async def _stay(connection: Connection, changed: Callable[[], object], desired: Wishes) -> Evidence:
     """Wait until a connection is lost; meanwhile, bring the server to the state that clients want."""
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(grant, connection, wishes)
+        tasks.start_soon(grant, connection, desired)
         seen = await stay(connection, changed)
         tasks.cancel_scope.cancel()
     return seen

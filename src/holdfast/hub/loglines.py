@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 from holdfast.core.breaker import Tripped
+from holdfast.core.lifecycle.table import State
 from holdfast.hub.records import (
     BreakerChanged,
     CallEnded,
@@ -22,7 +23,7 @@ from holdfast.hub.records import (
     Transition,
 )
 
-__all__ = ["write_to_log"]
+__all__ = ["transition_text", "write_to_log"]
 
 log = logging.getLogger("holdfast.hub")
 reload_log = logging.getLogger("holdfast.reload")
@@ -46,16 +47,22 @@ def write_to_log(record: HubRecord) -> None:
 def _write_state(record: HubRecord) -> None:
     match record:
         case Transition():
-            words = "%s: %s -> %s (%s)" + (": %s" if record.reason else "%s")
-            step = (record.server, record.old.value, record.new.value, record.cause, record.reason)
-            _write(logging.INFO, record, words, *step)
+            _write(logging.INFO, record, "%s: %s", record.server, transition_text(record))
         case RetryPlanned():
-            _write(logging.INFO, record, "%s: attempt %d in %.1f s", record.server, record.attempt, record.delay)
+            _write(
+                logging.INFO, record, "%s: reconnect attempt %d in %.1f s", record.server, record.attempt, record.delay
+            )
         case BreakerChanged(server=server, change=Tripped() as trip):
             words = "%s: breaker open for %.0f s after %d failures (%d calls refused since)"
             _write(logging.WARNING, record, words, server, trip.retry_in, trip.failures, trip.refused)
         case BreakerChanged(server=server, change=change):
-            _write(logging.INFO, record, "%s: breaker closed (%d calls refused meanwhile)", server, change.refused)
+            _write(
+                logging.INFO,
+                record,
+                "%s: breaker closed (%d calls were refused while it was open)",
+                server,
+                change.refused,
+            )
         case CloseFailed():
             words = "%s: an old connection did not close cleanly: %s"
             _write(logging.WARNING, record, words, record.server, record.error)
@@ -67,9 +74,43 @@ def _write_state(record: HubRecord) -> None:
             words = "%s: the tool %s changed since it was first seen%s"
             _write(logging.WARNING, record, words, record.server, record.tool, held)
         case ToolApproved():
-            _write(logging.INFO, record, "%s: the change of the tool %s is approved", record.server, record.tool)
+            _write(logging.INFO, record, "%s: the change of the tool %s was approved", record.server, record.tool)
         case Missed():
-            _write(logging.WARNING, record, "a listener was too slow for %d records", record.count)
+            _write(logging.WARNING, record, "a listener was too slow and missed %d records", record.count)
+
+
+def transition_text(record: Transition) -> str:
+    """What happened, in words: ``lost: its process exited with code 3; reconnecting``."""
+    because = f": {record.reason}" if record.reason else ""
+    match record.new:
+        case State.CONNECTED:
+            return "connected"
+        case State.CONNECTING:
+            return f"{_START.get(record.cause, 'connecting')}{because}"
+        case State.RECONNECTING:
+            return f"{_LOSS.get(record.cause, 'connect failed')}{because}; reconnecting"
+        case State.PERMANENTLY_FAILED:
+            return f"parked{because}"
+        case State.IDLE:
+            return "idle: it starts at its next use"
+        case State.DISCONNECTED:
+            return _END.get(record.cause, "disconnected")
+    return f"{record.new.value}{because}"
+
+
+_START = {
+    "ConfigChanged": "its configuration changed; connecting",
+    "EnableRequested": "enabled; connecting",
+    "LoginSucceeded": "logged in; connecting",
+    "ReconnectRequested": "reconnect requested; connecting",
+}
+_LOSS = {
+    "Faltered": "lost after repeated failures",
+    "ReconnectRequested": "reconnect requested",
+    "SessionExpired": "its session expired",
+    "TransportLost": "lost",
+}
+_END = {"RemoveRequested": "removed from the configuration", "ShutdownRequested": "the hub stops"}
 
 
 def _write_config(record: ConfigApplied | ConfigRefused) -> None:

@@ -85,7 +85,7 @@ class Slot:
             lifecycle=lifecycle_policy(spec, context.settings),
             listed=listed,
         )
-        self.wishes = Wishes()
+        self.desired_state = Wishes()
         call = context.settings.call
         self.bulkhead = Bulkhead(call.concurrency, call.queue, patience=call.timeout)
         self._leases: dict[int, Lease] = {}
@@ -212,7 +212,7 @@ class Slot:
         context, start = self._context, self._context.tasks.start_soon
         match effect:
             case do.Dial(generation=generation):
-                lease = Lease(generation, relay=context.relay, wishes=self.wishes)
+                lease = Lease(generation, relay=context.relay, desired=self.desired_state)
                 self._leases[generation] = lease
                 start(self._live, lease, name=f"{self.id} connection {generation}")
             case do.Close(generation=generation):

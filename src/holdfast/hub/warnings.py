@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from holdfast.core.lifecycle.effects import RetryPlanned, Transition
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.core.messages import Failure, FailureStatus, for_model, for_user
-
-if TYPE_CHECKING:
-    from holdfast.hub.journal import HubRecord
+from holdfast.hub.records import HubRecord, RetryPlanned, Transition
 
 __all__ = ["OnWarning", "WarningSink", "Warnings", "warnings_of"]
 
