@@ -60,11 +60,11 @@ async def test_it_lists_and_calls_as_a_client_does(hub: Served, demo: Demo) -> N
 
 async def test_it_breaks_and_heals(hub: Served, demo: Demo) -> None:
     assert "notes is down now" in (await demo("break", "notes")).stdout
-    await hub.said("; reconnecting")
+    await hub.said("notes: lost")
     assert "MCP server 'notes'" in (await demo("call", "notes__list_notes", code=1)).stderr
     assert "notes__list_notes" in (await demo("tools")).stdout
     await demo("heal", "notes")
-    await hub.said("notes: connected")
+    await hub.said("notes: connected", times=2)
     await demo("heal", "calendar")
     await hub.said("calendar: connected")
     assert "tide" in (await demo("call", "calendar__today")).stdout
