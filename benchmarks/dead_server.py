@@ -87,7 +87,7 @@ async def bothered(case: str) -> Bothered:
     async with CASES[case]() as (definition, count, kill):
         config = config_from_mapping({"mcpServers": {SERVER: definition}})
         async with Hub(config, clock=clock, chance=lambda: 0.0) as hub:  # no jitter: the same count in every run
-            slot = hub._slots[SERVER]  # noqa: SLF001 - only the slot knows whether something is in progress
+            slot = hub.registry.slots[SERVER]
             await hub.ready(10)
             before = await kill()
             moments: list[float] = []

@@ -173,7 +173,7 @@ class _Drilling:
             return Moment.now()
 
     async def _note_dials(self, name: str) -> None:
-        slot, dialing = self._hub.slot(name), None
+        slot, dialing = self._hub.registry.slot(name), None
         while True:
             if slot.machine.dialing not in (None, dialing):
                 self._dialed[name] = Moment.now()

@@ -101,7 +101,7 @@ def _through(hub: Hub, name: str) -> Call:
 
 
 def _admission(hub: Hub) -> Call:
-    slot = hub._slots["http"]  # noqa: SLF001 - measures this step without a call
+    slot = hub.registry.slots["http"]
 
     async def admit() -> None:
         permit = slot.admit()

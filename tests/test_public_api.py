@@ -7,11 +7,14 @@ import inspect
 import json
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 import holdfast
+from holdfast import Hub
+from holdfast.errors import HubNotOpen
 
 HEAVY = {"mcp", "mcp_types", "httpx2", "pydantic", "typer", "rich", "anyio", "asyncio"}
 NETWORK = {"mcp", "mcp_types", "httpx2"}
@@ -76,3 +79,54 @@ def test_a_broken_configuration_is_told_without_importing_a_client(name: str, tm
 @pytest.mark.requirement("LOAD-1")
 def test_a_text_can_be_classified_without_importing_a_client() -> None:
     assert not imported_by("import holdfast; holdfast.classify_load_error('x')") & {*NETWORK, "anyio", "asyncio"}
+
+
+def test_a_hub_shows_what_programs_use_and_nothing_of_its_inside() -> None:
+    shown = {name for name in dir(Hub) if not name.startswith("_")}
+    assert shown == {
+        *("from_config", "close", "config", "ready", "events", "listen"),
+        *("catalog", "tools", "servers", "server_health", "warnings", "approvals"),
+        *("call_tool", "get_prompt", "read_resource", "complete"),
+        *("reconnect", "toggle", "logged_in", "apply", "approve"),
+    }
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda hub: hub.catalog,
+        lambda hub: hub.servers,
+        lambda hub: hub.tools(),
+        lambda hub: hub.warnings(),
+        lambda hub: hub.server_health("a"),
+        lambda hub: hub.logged_in("a"),
+        lambda hub: hub.approve("a"),
+    ],
+)
+def test_a_hub_that_is_used_before_async_with_says_so(use: Callable[[Hub], object]) -> None:
+    hub = Hub.from_config({"mcpServers": {"a": {"command": "x"}}})
+    with pytest.raises(HubNotOpen, match="not open yet") as error:
+        use(hub)
+    assert "async with" in error.value.hint
+    assert repr(hub) == "<Hub of 1 servers, catalog 0, not open>"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda hub: hub.call_tool("a__b"),
+        lambda hub: hub.get_prompt("a__b"),
+        lambda hub: hub.read_resource("x://y"),
+        lambda hub: hub.read_resource("x://y", server="a"),
+        lambda hub: hub.complete({"name": "a__b"}, {"name": "x", "value": "y"}),
+        lambda hub: hub.ready(),
+        lambda hub: hub.reconnect("a"),
+        lambda hub: hub.toggle("a", True),
+        lambda hub: hub.apply(hub.config),
+    ],
+)
+async def test_a_call_before_async_with_says_so(use: Callable[[Hub], Awaitable[object]]) -> None:
+    hub = Hub.from_config({"mcpServers": {"a": {"command": "x"}}})
+    with pytest.raises(HubNotOpen, match="not open yet"):
+        await use(hub)

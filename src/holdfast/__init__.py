@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     )
     from holdfast.hub.hub import Hub
     from holdfast.hub.loader import call_tool, get_tools_with_resilience, load
-    from holdfast.hub.outcome import LoadResult, MCPServerLoadOutcome, Tool
-    from holdfast.wire.connection import CallResult
+    from holdfast.types import CallResult, LoadResult, MCPServerLoadOutcome, Tool
 
 __all__ = [
     "CallFailed",
@@ -62,18 +61,18 @@ __all__ = [
 
 _HOMES = {
     "CallFailed": "holdfast.errors",
-    "CallResult": "holdfast.wire.connection",
+    "CallResult": "holdfast.types",
     "Config": "holdfast.config.spec",
     "ConfigError": "holdfast.errors",
     "ConfigNotFound": "holdfast.errors",
     "ConnectionClosed": "holdfast.errors",
     "HoldfastError": "holdfast.errors",
     "Hub": "holdfast.hub.hub",
-    "LoadResult": "holdfast.hub.outcome",
-    "MCPServerLoadOutcome": "holdfast.hub.outcome",
+    "LoadResult": "holdfast.types",
+    "MCPServerLoadOutcome": "holdfast.types",
     "ServerFailure": "holdfast.errors",
     "ServerUnavailable": "holdfast.errors",
-    "Tool": "holdfast.hub.outcome",
+    "Tool": "holdfast.types",
     "UnknownServer": "holdfast.errors",
     "call_tool": "holdfast.hub.loader",
     "classify_load_error": "holdfast.core.classify_text",

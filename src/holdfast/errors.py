@@ -9,6 +9,7 @@
     ├── UnknownServer                  no server of that name is configured
     ├── UnknownTool                    the server has no tool of that name
     ├── LoginFailed                    logging in to a server failed; an earlier login stays valid
+    ├── HubNotOpen                     the hub was used before `async with`
     ├── NoHub                          no running hub was found
     ├── HubRefused                     a running hub refused the request; .status
     ├── ToolHeld                       the tool changed since it was first seen, and is held
@@ -49,6 +50,7 @@ __all__ = [
     "ConnectionClosed",
     "HoldfastError",
     "HubClosed",
+    "HubNotOpen",
     "HubRefused",
     "LoadFailed",
     "LoginFailed",
@@ -137,6 +139,10 @@ class UnknownServer(HoldfastError):
 
 class UnknownTool(HoldfastError):
     """The server answered, and has no tool of that name."""
+
+
+class HubNotOpen(HoldfastError):
+    """The hub was used before it was entered with ``async with``."""
 
 
 class NoHub(HoldfastError):

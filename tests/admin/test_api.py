@@ -137,7 +137,7 @@ async def test_a_follower_gets_lines_as_they_come() -> None:
             with pytest.raises(CallFailed):
                 await hub.hub.call_tool("one__a")
             with anyio.fail_after(20):
-                while b"told to die" not in heard or b"; reconnecting" not in heard:
+                while b"exits on command" not in heard or b"; reconnecting" not in heard:
                     heard += await anext(chunks)
     assert b"event: line\n" in heard
 
@@ -160,7 +160,7 @@ async def test_a_changed_tool_is_shown_with_its_change_and_approved() -> None:
         held = {**server.definition, "tools": {"holdChanged": True}}
         async with steered({"one": held}, refresh="off") as hub:
             changed = Item("a", {"name": "a", "description": "It now says more.", "inputSchema": {"type": "object"}})
-            hub.hub.publish(Listing(server="one", generation=1, tools=(changed,)))
+            hub.hub.registry.publish(Listing(server="one", generation=1, tools=(changed,)))
             (waiting,) = (await hub.control.approvals()).approvals
             assert (waiting.server, waiting.tool, waiting.held) == ("one", "a", True)
             assert "+It now says more." in waiting.changes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import anyio
@@ -93,9 +93,10 @@ async def test_that_the_hub_drains_is_told_and_then_the_stream_ends() -> None:
 # Without a socket, by hand: what one reader gets.
 
 
-def _events() -> EventStream:
-    hub = Hub(config_from_mapping({"mcpServers": {}}))
-    return EventStream(Views(hub, History(), About(endpoint="")), wall=lambda: 1.0)
+@pytest.fixture
+async def feed() -> AsyncIterator[EventStream]:
+    async with Hub(config_from_mapping({"mcpServers": {}})) as hub:
+        yield EventStream(Views(hub, History(), About(endpoint="")), wall=lambda: 1.0)
 
 
 def _retry(server: str = "x", attempt: int = 1) -> HubRecord:
@@ -110,8 +111,7 @@ def _names(frames: bytes) -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.requirement("OBS-1")
-async def test_a_reader_that_is_too_slow_is_told_how_much_it_missed() -> None:
-    feed = _events()
+async def test_a_reader_that_is_too_slow_is_told_how_much_it_missed(feed: EventStream) -> None:
     frames = feed.follow()
     await anext(frames)
     for attempt in range(feeds.BACKLOG + 5):
@@ -125,10 +125,9 @@ async def test_a_reader_that_is_too_slow_is_told_how_much_it_missed() -> None:
 
 @pytest.mark.requirement("OBS-1")
 async def test_while_nothing_happens_a_stream_brings_a_sign_of_life_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch,
+    feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeds, "KEEP_ALIVE_SECONDS", 0.01)
-    feed = _events()
     frames = feed.follow()
     await anext(frames)
     with anyio.fail_after(20):
@@ -137,8 +136,7 @@ async def test_while_nothing_happens_a_stream_brings_a_sign_of_life_and_nothing_
 
 
 @pytest.mark.requirement("OBS-1")
-async def test_numbers_of_events_only_grow() -> None:
-    feed = _events()
+async def test_numbers_of_events_only_grow(feed: EventStream) -> None:
     frames = feed.follow()
     received = await anext(frames)
     for _ in range(3):

@@ -113,7 +113,7 @@ async def test_a_histogram_adds_up() -> None:
     async with counted({"a": {"command": "nowhere", "enabled": False}}, clock=FakeClock()) as (hub, metrics):
         for seconds in (0.004, 0.005, 0.2, 40.0, 900.0):
             ended = CallEnded(server="a", method="tools/call", outcome="completed", waited=0.0, seconds=seconds, at=0.0)
-            hub.tell(ended)
+            hub.registry.record(ended)
         now = await scraped(metrics)
         buckets = {le: now.value("holdfast_call_seconds_bucket", server="a", le=le) for le in ("0.005", "0.25", "60.0")}
         assert buckets == {"0.005": 2, "0.25": 3, "60.0": 4}
@@ -167,10 +167,10 @@ async def test_labels_are_bounded_and_a_removed_server_takes_its_series_with_it(
     async with counted({"a": entry, "b": entry}, clock=FakeClock()) as (hub, metrics):
         for number in range(50):
             with suppress(HoldfastError):
-                await hub.request("a", f"made/up/{number}", {"name": f"tool {number}"})
+                await hub.registry.request("a", f"made/up/{number}", {"name": f"tool {number}"})
         for _ in range(2):
             with suppress(HoldfastError):
-                await hub.request("b", "tools/call", {"name": "x"})
+                await hub.registry.request("b", "tools/call", {"name": "x"})
         now = await scraped(metrics)
         assert now.labels("method") == {"other", "tools/call"} <= {*METHODS, "other"}
         assert now.value("holdfast_calls_total", server="a", method="other", outcome="refused") == 50
@@ -180,15 +180,15 @@ async def test_labels_are_bounded_and_a_removed_server_takes_its_series_with_it(
         await hub.apply(config({"b": entry}))
         assert metrics._servers.keys() == {"b"}
         late = CallEnded(server="a", method="tools/call", outcome="cancelled", waited=0.0, seconds=1.0, at=0.0)
-        hub.tell(late)
+        hub.registry.record(late)
         assert (await scraped(metrics)).labels("server") == {"b"}
 
 
 @pytest.mark.requirement("HUB-5", "OBS-1")
 async def test_lost_records_and_configurations_are_counted() -> None:
     async with counted({}, clock=FakeClock()) as (hub, metrics):
-        hub.tell(Missed(count=7))
-        hub.tell(ConfigRefused(at=0.0))
+        hub.registry.record(Missed(count=7))
+        hub.registry.record(ConfigRefused(at=0.0))
         await hub.apply(config({}))
         now = await scraped(metrics)
         assert now.value("holdfast_events_missed_total") == 7
@@ -202,7 +202,7 @@ async def test_connections_of_one_clients_own_are_counted_apart(stdio_peer: Make
         await reaches(hub, "a")
         spec = hub.config.servers["a"]
         assert isinstance(spec, ServerSpec)
-        own = hub.private.of("somebody", spec, lambda: None)
+        own = hub.registry.clients.of("somebody", spec, lambda: None)
         with anyio.fail_after(15):
             while own.state is not State.CONNECTED:
                 await own.changed()
@@ -270,5 +270,5 @@ async def test_what_is_kept_of_a_server_does_not_grow_with_its_calls() -> None:
     async with counted({"a": {"command": "nowhere", "enabled": False}}, clock=FakeClock()) as (hub, metrics):
         for number in range(2_000):
             ended = CallEnded(server="a", method=f"m{number}", outcome="failed", waited=0.0, seconds=number, at=0.0)
-            hub.tell(ended)
+            hub.registry.record(ended)
         assert len(metrics._servers["a"].calls) == 1

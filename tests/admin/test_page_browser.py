@@ -70,7 +70,7 @@ async def test_a_flapping_server_needs_attention_though_it_is_up_again(tmp_path:
         await page.in_group("need", "notes")
         await page.says("notes", "It does not stay up: lost 3 times", "connected")
         await page.press("notes", "Look")
-        await page.says("notes", "notes lost its footing")  # what its process wrote at its end
+        await page.says("notes", "notes exits: it is set to be down")  # what its process wrote at its end
 
 
 async def test_every_value_on_the_page_is_one_of_the_api(tmp_path: Path) -> None:

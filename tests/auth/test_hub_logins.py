@@ -16,10 +16,9 @@ from holdfast.core.breaker import BreakerState
 from holdfast.core.lifecycle.effects import Transition
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import CallDenied, CallFailed, ServerDenied
-from holdfast.hub import logins as hub_logins
+from holdfast.hub import registry as registries
 from holdfast.hub.hub import Hub
 from holdfast.hub.loader import Loader, get_tools_with_resilience
-from holdfast.hub.logins import noted_logins
 from holdfast.hub.records import HubRecord
 from holdfast.hub.slot import Slot
 from tests.auth.logging_in import PATIENCE, aged, logged_in
@@ -59,7 +58,7 @@ async def test_a_server_that_nobody_logged_in_to_is_denied_and_says_what_to_run(
         assert "run `holdfast login files`" in told.for_model
         assert "starting up" not in told.for_model
         with pytest.raises(ServerDenied, match="run `holdfast login files`"):
-            await hub.request("files", "tools/call", {"name": "read"})
+            await hub.registry.request("files", "tools/call", {"name": "read"})
 
 
 @pytest.mark.requirement("AUTH-3", "BRK-9", "LIFE-19")
@@ -77,7 +76,7 @@ async def test_a_login_by_another_process_brings_a_denied_server_back_without_re
 @pytest.mark.requirement("AUTH-3", "HUB-10")
 async def test_a_login_brings_back_a_client_s_own_connection_too(peer: Guarded, store: TokenStore) -> None:
     async with hub_of(peer, store, sharing="per-client") as hub:
-        own = hub.private.of("somebody", peer.spec(sharing="per-client"), lambda: None)
+        own = hub.registry.clients.of("somebody", peer.spec(sharing="per-client"), lambda: None)
         await comes_to(own, State.DENIED)
         await logged_in(peer.spec(), store)
         await comes_to(own, State.CONNECTED)
@@ -107,7 +106,7 @@ async def test_a_server_of_the_older_transport_has_its_login_renewed_too(peer: G
         await reaches(hub, "files")
         assert (await hub.call_tool("files__read")).text == "read done"
         await peer.behave(end_tokens=True)
-        hub.logins.renewer.now = lambda: 2e9  # time goes by, and the token ends
+        hub.registry.logins.renewer.now = lambda: 2e9  # time goes by, and the token ends
         assert (await hub.call_tool("files__read")).text == "read done"
         assert await peer.renewals() == 2
 
@@ -159,7 +158,7 @@ async def test_an_authorization_server_that_is_away_costs_calls_and_nothing_else
     kept, _ = await logged_in(peer.spec(), store)
     async with hub_of(peer, store) as hub:
         await peer.behave(end_tokens=True, token_status=503)
-        hub.logins.renewer.now = lambda: 1e9  # time stands still, however long the calls take
+        hub.registry.logins.renewer.now = lambda: 1e9  # time stands still, however long the calls take
         for _ in range(5):
             with pytest.raises(CallFailed, match="could not be renewed just now"):
                 await hub.call_tool("files__read")
@@ -168,7 +167,7 @@ async def test_an_authorization_server_that_is_away_costs_calls_and_nothing_else
         assert await peer.renewals() == 1, "it is left alone after the first"
         assert store.get(kept.key) == kept
         await peer.behave(token_status=0)
-        hub.logins.renewer._pauses.clear()
+        hub.registry.logins.renewer._pauses.clear()
         assert (await hub.call_tool("files__read")).text == "read done"
 
 
@@ -198,7 +197,7 @@ async def test_a_load_uses_the_login_that_is_there(
     monkeypatch.setenv("XDG_STATE_HOME", str(store.folder.parent))
     (store.folder.parent / "holdfast").symlink_to(store.folder)
     tools, failed, _ = await get_tools_with_resilience({"files": {"transport": "streamable_http", "url": peer.url}})
-    assert failed == ()
+    assert failed == []
     assert [tool.name for tool in tools] == ["read", "write"]
     assert (await tools[0].call()).text == "read done"
 
@@ -244,13 +243,14 @@ async def test_a_login_that_is_noted_as_refused_is_no_new_login_and_not_tried_ag
     peer: Guarded, store: TokenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send, looks = anyio.create_memory_object_stream[None](100)
+    original = registries._current_logins
 
-    async def looked(hub: Hub, *, within: float | None = None) -> Mapping[str, str]:
-        found = await noted_logins(hub, within=within)
+    async def looked(hub: registries.SlotRegistry, *, within: float | None = None) -> Mapping[str, str]:
+        found = await original(hub, within=within)
         send.send_nowait(None)
         return found
 
-    monkeypatch.setattr(hub_logins, "noted_logins", looked)
+    monkeypatch.setattr(registries, "_current_logins", looked)
     await logged_in(peer.spec(), store)
     await peer.behave(revoke=True)
     told: list[HubRecord] = []
@@ -259,7 +259,9 @@ async def test_a_login_that_is_noted_as_refused_is_no_new_login_and_not_tried_ag
     with send, looks, anyio.fail_after(PATIENCE):
         async with hub:
             await reaches(hub, "files", State.DENIED)
-            while looks.statistics().current_buffer_used or not any(one.refused for one in hub.logins.store.known):
+            while looks.statistics().current_buffer_used or not any(
+                one.refused for one in hub.registry.logins.store.known
+            ):
                 await looks.receive()
             for _ in range(2):  # a look begins when all that the last one found was acted on
                 await looks.receive()
@@ -290,7 +292,7 @@ class Waiting:
 async def test_a_keyring_that_waits_for_somebody_holds_up_no_hub_and_costs_no_login(
     peer: Guarded, store: TokenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.hub.hub.START_SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.hub.registry.START_SECONDS", 0.05)
     kept, _ = await logged_in(peer.spec(), store)
     ring = Waiting()
     ring.unlocked.set()

@@ -20,8 +20,7 @@ import holdfast
 from holdfast.config.load import config_from_mapping
 from holdfast.hub.loader import Loader
 from holdfast.hub.memory import Memory
-from holdfast.hub.outcome import LoadResult
-from holdfast.wire.connection import CallResult
+from holdfast.types import CallResult, LoadResult
 
 PACKAGE = str(Path(holdfast.__file__).parents[1])
 COMMAND = (sys.executable, "-c", "from holdfast.cli.entry import main; main()")
@@ -79,10 +78,10 @@ class Served:
         message = {"jsonrpc": "2.0", "id": method, "method": method, "params": params}
         await self.process.stdin.send(json.dumps(message).encode() + b"\n")
 
-    async def said(self, text: str) -> None:
-        """Wait until it has said this, on either stream."""
+    async def said(self, text: str, *, times: int = 1) -> None:
+        """Wait until it has said this so many times, on either stream."""
         with anyio.fail_after(30):
-            while text not in self.out + self.err:
+            while (self.out + self.err).count(text) < times:
                 await self._news.wait()
 
     async def ended(self) -> int:

@@ -261,8 +261,8 @@ async def test_with_a_token_only_its_holder_is_served(tmp_path: Path, home: Path
     empty = config(tmp_path / "mcp.json")
     async with served(home, "--config", str(empty), *given, **environ) as hub:
         assert await status(hub.url) == 401
-        assert (await hub.tools(Authorization="Bearer wrong")).denied == ("hub",)
-        assert (await hub.tools(Authorization=f"Bearer {TOKEN}")).available == ("hub",)
+        assert (await hub.tools(Authorization="Bearer wrong")).denied == ["hub"]
+        assert (await hub.tools(Authorization=f"Bearer {TOKEN}")).available == ["hub"]
         assert TOKEN not in hub.out + hub.err
 
 
@@ -278,8 +278,8 @@ async def test_with_an_issuer_only_callers_with_its_signed_token_are_served(tmp_
     async with served(home, "--config", str(config(tmp_path / "mcp.json")), *options) as hub:
         own, forged = (jwt.encode(claims, by, algorithm="ES256") for by in (key, other_key))
         assert await status(hub.url) == 401
-        assert (await hub.tools(Authorization=f"Bearer {forged}")).denied == ("hub",)
-        assert (await hub.tools(Authorization=f"Bearer {own}")).available == ("hub",)
+        assert (await hub.tools(Authorization=f"Bearer {forged}")).denied == ["hub"]
+        assert (await hub.tools(Authorization=f"Bearer {own}")).available == ["hub"]
 
 
 @pytest.mark.requirement("SEC-2")

@@ -99,7 +99,7 @@ async def test_one_trace_shows_the_admission_the_wait_and_the_upstream_call(
     async with McpPeer(era=era) as peer, Collector() as collector:
         file = config(tmp_path / "mcp.json", one={"type": "http", "url": peer.url})
         async with served(home, "--config", str(file), **collector.environ) as hub:
-            await hub.said("-> connected")
+            await hub.said(": connected")
             headers = trace if way == "headers" else {}
             async with httpx2.AsyncClient(headers=headers, trust_env=False) as http:
                 mode = "legacy" if era == "legacy" else "auto"
@@ -134,9 +134,9 @@ async def test_a_call_that_is_refused_shows_so_and_has_no_upstream(tmp_path: Pat
         file = config(tmp_path / "mcp.json", one=definition)
         environ = {**collector.environ, "OTEL_SERVICE_NAME": "mine"}
         async with served(home, "--config", str(file), **environ) as hub:
-            await hub.said("-> connected")
+            await hub.said(": connected")
             config(file, one={**definition, "enabled": False})
-            await hub.said("-> disabled")
+            await hub.said(": disabled")
             async with (
                 httpx2.AsyncClient(headers={"traceparent": PARENT}, trust_env=False) as http,
                 Client(streamable_http_client(hub.url, http_client=http), cache=None) as client,
@@ -176,7 +176,7 @@ async def test_a_collector_that_is_gone_holds_up_neither_calls_nor_the_end(tmp_p
         with closed_port() as port:
             environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}", **BRISK}
             async with served(home, "--config", str(file), **environ) as hub:
-                await hub.said("-> connected")
+                await hub.said(": connected")
                 assert (await hub.call("one__echo", {"text": "hi"})).text == "hi"
                 hub.send(signal.SIGTERM)
                 assert await hub.ended() == 0
@@ -189,7 +189,7 @@ async def test_nothing_is_sent_to_anybody_unless_it_is_asked_for(tmp_path: Path,
         file = config(tmp_path / "mcp.json", one={"type": "http", "url": peer.url})
         off = {**collector.environ, "OTEL_SDK_DISABLED": "true"}
         async with served(home, "--config", str(file), **off) as hub:
-            await hub.said("-> connected")
+            await hub.said(": connected")
             await hub.call("one__echo", {"text": "hi"})
             hub.send(signal.SIGTERM)
             assert await hub.ended() == 0

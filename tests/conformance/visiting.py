@@ -56,13 +56,13 @@ class Visitor:
         self._hub = hub
         self._logins = 0
         self._answering = Answering()
-        hub.attach(self._answering)
+        hub.registry.attach(self._answering)
 
     async def use(self, calls: list[Mapping[str, Any]]) -> None:
         """Connect, and use everything once; or make just these calls."""
         await self._hub.ready()
         while self._hub.server_health(SERVER).state is State.DENIED and self._logins < MOST_LOGINS:
-            await self._log_in(self._hub._slots[SERVER].failed_dials)
+            await self._log_in(self._hub.registry.slots[SERVER].failed_dials)
         listing = self._hub.catalog.servers[SERVER].listing
         if listing is None:
             raise NotServed(self._hub.server_health(SERVER).reason)
@@ -78,7 +78,7 @@ class Visitor:
     async def _ask(self, method: str, params: Mapping[str, Any]) -> None:
         while True:
             try:
-                result = await self._hub.request(SERVER, method, params, caller=self._answering)
+                result = await self._hub.registry.request(SERVER, method, params, caller=self._answering)
             except CallDenied as denied:
                 if self._logins >= MOST_LOGINS:
                     return
@@ -110,11 +110,11 @@ class Visitor:
             await self._at_the_browser(more)
         for passing in (State.DENIED, State.CONNECTING):  # the hub notices the login by itself
             while self._hub.server_health(SERVER).state is passing:
-                await self._hub._slots[SERVER].changed()
+                await self._hub.registry.slots[SERVER].changed()
 
     async def _at_the_browser(self, scope: tuple[str, ...]) -> None:
         async with Browser() as browser:
-            await log_in(self._spec, store=self._hub.logins.store, person=browser, scope=scope, within=60)
+            await log_in(self._spec, store=self._hub.registry.logins.store, person=browser, scope=scope, within=60)
 
 
 def _arguments(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -99,7 +99,7 @@ async def test_the_rendered_container_serves_its_targets_and_answers_its_own_pro
             service = by_kind(workload.found, "Service", "-hub")
             name = f"{service['metadata']['name']}.agents.svc.cluster.local:{workload.port}"
             assert service["spec"]["ports"][0]["port"] == workload.port
-            await hub.said("-> connected")
+            await hub.said(": connected")
             other_host = await hub.loader(Host=name).load()
             known = await hub.loader(Host=name, Authorization=f"Bearer {TOKEN}").load()
             assert await workload.probe("startupProbe") == 200

@@ -11,7 +11,7 @@ from holdfast.config.load import spec_from_connection
 from holdfast.config.spec import Config, Limits, LoadPolicy, Settings
 from holdfast.hub.loader import Loader
 from holdfast.hub.memory import Memory
-from holdfast.hub.outcome import LoadResult, MCPServerLoadOutcome
+from holdfast.types import LoadResult, MCPServerLoadOutcome
 from tests.peers.leaks import no_leaks
 
 __all__ = ["observe", "words_fit"]

@@ -141,7 +141,7 @@ async def test_a_failing_http_server_gets_its_true_status_attempts_words_and_req
     assert row.says in (outcome.error or "")
     assert row.hint in outcome.hint
     assert len(server.requests) == row.requests
-    assert outcome.tools == ()
+    assert outcome.tools == []
 
 
 @pytest.mark.requirement("LOAD-4", "LOAD-5", "LOAD-10")

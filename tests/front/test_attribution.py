@@ -127,9 +127,9 @@ async def test_a_client_that_leaves_takes_its_own_connection_with_it(ada: Person
         with anyio.fail_after(30):
             async with ada.client(served.all, "legacy") as client:
                 await client.call_tool("o__echo", {"text": "hi"})
-                (slot,) = served.hub.private.all()
+                (slot,) = served.hub.registry.clients.all()
             await slot.closed.wait()
-        assert served.hub.private.all() == []
+        assert served.hub.registry.clients.all() == []
 
 
 @pytest.mark.requirement("HUB-10")
@@ -140,7 +140,7 @@ async def test_a_modern_call_to_a_per_client_server_has_a_connection_for_itself(
     ):
         with anyio.fail_after(30):
             result = await client.call_tool("o__ask", {"kind": "elicit"})
-        assert served.hub.private.all() == []
+        assert served.hub.registry.clients.all() == []
     assert text_of(result).startswith("ada's blue\nHoldfast: these MCP servers have one connection per client")
 
 

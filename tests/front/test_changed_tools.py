@@ -23,7 +23,7 @@ async def _described(origin: Origin, hub: Hub, words: str) -> None:
     await origin.bus.publish(ToolsListChanged())
     with anyio.fail_after(10):
         while not hub.approvals.changed.get("o"):
-            await hub.slot("o").changed()
+            await hub.registry.slot("o").changed()
 
 
 @pytest.mark.requirement("SEC-5")

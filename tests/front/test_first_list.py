@@ -66,7 +66,7 @@ async def test_the_first_list_waits_for_a_server_of_which_nothing_is_known_yet(c
             await slow.asked.wait()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(list_once)
-                await served.hub.slot("quick").has_outcome.wait()
+                await served.hub.registry.slot("quick").has_outcome.wait()
                 slow.may.set()
     assert {"quick__echo", "slow__echo"} <= set(names)
 
@@ -99,10 +99,10 @@ async def test_a_server_that_hangs_keeps_a_list_waiting_only_in_its_first_moment
         async with hub, serving(app) as base, ada.client(f"{base}/mcp", "modern") as client:
             with anyio.fail_after(20):
                 await slow.asked.wait()
-                await hub.slot("quick").has_outcome.wait()
+                await hub.registry.slot("quick").has_outcome.wait()
                 await clock.advance(6)
                 names = [tool.name for tool in (await client.list_tools()).tools]
-                assert not hub.slot("slow").has_outcome.is_set()
+                assert not hub.registry.slot("slow").has_outcome.is_set()
     assert "quick__echo" in names
     assert "slow__echo" not in names
 

@@ -119,7 +119,7 @@ async def test_a_watched_resource_stays_watched_across_a_restart_of_its_server(s
 async def _until(served: Any, state: str) -> None:
     with anyio.fail_after(20):
         while served.hub.server_health("o").state.value != state:
-            await served.hub.slot("o").changed()
+            await served.hub.registry.slot("o").changed()
 
 
 def _free_port() -> int:

@@ -81,7 +81,7 @@ async def test_a_modern_client_that_says_who_it_is_keeps_its_connection_and_anot
             assert await _bumps(one, 2) == ["1", "2"]
             assert await _bumps(other) == ["1"]
             assert await _bumps(one) == ["3"]
-        assert len(served.hub.private.all()) == 2
+        assert len(served.hub.registry.clients.all()) == 2
 
 
 async def test_a_client_may_say_who_it_is_in_meta_and_the_server_never_sees_it(ada: Person) -> None:
@@ -135,7 +135,7 @@ async def test_two_clients_behind_one_token_that_do_not_say_who_they_are_share_n
             first, second = [await client.call_tool("o__bump", {}) for client in (one, other)]
             again = await one.call_tool("o__bump", {})
             status: Any = (await one.call_tool("holdfast_status", {})).structured_content
-        assert served.hub.private.all() == []
+        assert served.hub.registry.clients.all() == []
         told = one.session.instructions or ""
     for result in (first, second, again):
         number, notice = (block.text for block in result.content if block.type == "text")
@@ -216,9 +216,9 @@ async def test_a_connection_whose_client_was_not_heard_of_for_long_is_ended(ada:
             await clock.advance(50)
             assert await _bumps(client) == ["2"]
             await clock.advance(50)
-            (slot,) = served.hub.private.all()
+            (slot,) = served.hub.registry.clients.all()
             await clock.advance(15)
-            assert served.hub.private.all() == []
+            assert served.hub.registry.clients.all() == []
             await slot.closed.wait()
             assert await _bumps(client) == ["1"]
 
@@ -253,7 +253,7 @@ async def test_connections_of_single_clients_end_when_their_server_is_removed_or
     async with _stateful() as served, _known(ada, served.all, _key()) as client:
         with anyio.fail_after(30):
             await _bumps(client)
-            (slot,) = served.hub.private.all()
+            (slot,) = served.hub.registry.clients.all()
             if how == "removed":
                 await served.hub.apply(Hub.from_config({"mcpServers": {}}).config)
             else:
@@ -261,7 +261,7 @@ async def test_connections_of_single_clients_end_when_their_server_is_removed_or
                 result = await client.call_tool("o__bump", {})
                 assert "disabled" in text_of(result)
             await slot.closed.wait()
-        assert served.hub.private.all() == []
+        assert served.hub.registry.clients.all() == []
 
 
 async def test_a_changed_resource_of_a_clients_own_connection_is_told_to_that_client_alone(
@@ -294,4 +294,4 @@ async def test_what_a_client_only_says_in_passing_begins_no_connection(ada: Pers
                 types.SetLevelRequest(params=types.SetLevelRequestParams(level="debug")), types.EmptyResult
             )
             await client.list_tools()
-        assert served.hub.private.all() == []
+        assert served.hub.registry.clients.all() == []

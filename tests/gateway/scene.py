@@ -21,7 +21,7 @@ from holdfast.config.spec import Config, LoadPolicy, ServerSpec, Settings
 from holdfast.gateway.defaults import EXT_AUTH_TIMEOUT, OUTAGE_STATUS
 from holdfast.hub.loader import Loader
 from holdfast.hub.memory import Memory
-from holdfast.hub.outcome import LoadResult
+from holdfast.types import LoadResult
 from tests.peers.authz import AuthzService, Decision, GrpcAuthzService
 from tests.peers.envoy import EnvoyGateway, envoy_gateway
 from tests.peers.http_fault import Exchange

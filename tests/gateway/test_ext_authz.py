@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.gateway.defaults import OUTAGE_STATUS
-from holdfast.hub.outcome import LoadResult
+from holdfast.types import LoadResult
 from tests.gateway.scene import ALICE, DENIAL, MALLORY, PROTOCOLS, ROUTES, Protocol, Scene, load, scene
 from tests.peers.authz import AuthzService, GrpcAuthzService
 from tests.peers.envoy import envoy_gateway

@@ -12,7 +12,7 @@ from holdfast.wire import process
 
 @pytest.fixture(autouse=True)
 def no_illegal_transition() -> Iterator[None]:
-    """Fail a test in which the lifecycle's table forbade an event: the hub goes on, but nobody foresaw it."""
+    """Fail a test in which the lifecycle's table forbade an event: the hub goes on, but the table has a gap."""
     told: list[str] = []
 
     class Listener(logging.Handler):

@@ -33,7 +33,8 @@ from holdfast.config.spec import (
 from holdfast.core.catalog import Catalog
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import HoldfastError
-from holdfast.hub.hub import CLOSE_SECONDS, Hub
+from holdfast.hub.hub import Hub
+from holdfast.hub.registry import CLOSE_SECONDS
 from holdfast.testing import Fault, HttpServer, StdioServer
 from tests.peers.leaks import alive
 from tests.peers.mcp_sse import SsePeer
@@ -57,7 +58,7 @@ SLACK = 10.0
 """For a loaded machine: a call that hangs hangs for ever, so that this makes no test blind."""
 
 HEALTHY = ("child", "modern_child", "lazy", "stream", "modern", "quiet", "quiet_modern", "sse", "family")
-"""Those that are well again as soon as nobody torments them."""
+"""Those that are healthy as soon as the torment ends."""
 
 Names: TypeAlias = frozenset[str]
 
@@ -158,7 +159,7 @@ async def fleet(folder: Path) -> AsyncIterator[Fleet]:
 
 
 class Interleaving:
-    """One seeded run on one hub; whatever a reader or a caller should not have seen is in ``wrong``."""
+    """One seeded run on one hub; everything that a reader or a caller must not see is in ``wrong``."""
 
     def __init__(self, hub: Hub, servers: Fleet, seed: int) -> None:
         self.hub = hub
@@ -216,7 +217,7 @@ class Interleaving:
             self.look()
 
     async def _calm(self) -> None:
-        """Let everybody be well again, and wait until each healthy server answers."""
+        """Heal all servers, and wait until each healthy server answers."""
         for name in self.servers.scripted:
             await self.servers.heal(name)
         if not self.servers.sse.is_listening:
@@ -237,7 +238,7 @@ class Interleaving:
 
     def look(self) -> None:
         """See every configured server, and a catalog that lost nothing but for a good reason."""
-        if self.hub._closing:
+        if self.hub.registry._closing:
             return
         before, self._seen = self._seen, self.hub.catalog
         shown, configured = set(self.hub.servers), set(self.hub.config.servers)
@@ -315,7 +316,7 @@ class Interleaving:
         spec = self._full.servers[name]
         assert isinstance(spec, ServerSpec)
         changed = {"env": {"ROUND": str(self._chance.random())}} if spec.command else {"headers": {"x-round": "1"}}
-        self._did(f"{name} is defined anew")
+        self._did(f"{name} gets a new definition")
         servers = {**self.hub.config.servers, name: replace(spec, **changed)}  # type: ignore[arg-type]  # one of two
         await self.hub.apply(replace(self._full, servers=servers))
 
@@ -381,7 +382,7 @@ class Interleaving:
             self._complain(f"{what} raised {exc!r}")
         except asyncio.CancelledError:
             if not (task := asyncio.current_task()) or not task.cancelling():
-                self._complain(f"{what} was cancelled by nobody")
+                self._complain(f"{what} was cancelled without a cause")
             raise
 
     async def _answers(self, name: str) -> None:

@@ -67,7 +67,7 @@ async def settled(hub: Hub, *peers: McpPeer) -> None:
 
 async def until(hub: Hub, name: str, condition: Callable[[], object]) -> None:
     """Wait until something is true that comes true with a change of a server."""
-    slot = hub._slots[name]
+    slot = hub.registry.slots[name]
     with anyio.fail_after(PATIENCE):
         while not condition():
             await slot.changed()

@@ -1,4 +1,4 @@
-"""What a tool first said of itself is kept; what it says later waits, readable, until somebody approves it."""
+"""The first version of a tool is pinned; a later version waits, readable, until it is approved."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_file_that_cannot_be_read_is_set_aside_and_said_so(
     file = tmp_path / "state.tools.json"
     file.write_text(text)
     assert _approvals(tmp_path / "state.sqlite").pending() == ()
-    assert "every tool counts as seen for the first time" in caplog.text
+    assert "every tool counts as new" in caplog.text
     assert (tmp_path / "state.tools.json.corrupt-1").read_text() == text
     file.write_text("another")
     _approvals(tmp_path / "state.sqlite")

@@ -84,7 +84,7 @@ async def test_tool_errors_and_json_rpc_errors_never_count_and_reset_the_count()
         for _ in range(10):
             with pytest.raises(CallFailed, match="Unknown tool"):
                 await hub.call_tool("a__add")
-        assert hub._slots["a"].machine.breaker.failures == 0
+        assert hub.registry.slots["a"].machine.breaker.failures == 0
         for _ in range(4):
             peer.script = calls_meet(reset_before_answer, peer)
             for _ in range(2):
@@ -109,7 +109,7 @@ async def test_after_the_cooldown_exactly_one_of_many_callers_is_the_probe_and_i
             try:
                 outcomes.append((await hub.call_tool("a__slow", {"text": "probed"})).text)
             except BreakerOpen as exc:
-                outcomes.append("refused" if "tried by another call" in str(exc) else str(exc))
+                outcomes.append("refused" if "probed by another call" in str(exc) else str(exc))
 
         with anyio.fail_after(10):
             async with anyio.create_task_group() as tasks:
@@ -267,5 +267,5 @@ async def test_a_bad_definition_and_a_denial_say_nothing_to_the_breaker() -> Non
                 with pytest.raises(LoadFailed):
                     await hub.reconnect(name)
         for name in ("a", "b"):
-            assert hub._slots[name].machine.breaker.failures == 0
+            assert hub.registry.slots[name].machine.breaker.failures == 0
             assert hub.server_health(name).breaker is BreakerState.CLOSED

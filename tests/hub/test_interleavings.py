@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 OPERATIONS = 1000
 ROUNDS = int(os.environ.get("HOLDFAST_ROUNDS", "2"))
-"""More rounds, each with a seed of its own, for whoever has the time."""
+"""More rounds, each with a seed of its own, for longer runs."""
 
 UNTIL_CLOSED = 100
 """Few, so that most servers are still on their way up or down."""
@@ -28,7 +28,7 @@ GROWTH = 5000
 
 
 def seeds() -> list[int]:
-    """The same in every run, so that a failure is found again; others are for whoever asks for more rounds."""
+    """The same in every run, so that a failure is found again; more rounds use other seeds."""
     given = os.environ.get("HOLDFAST_SEED")
     return [int(given)] if given else [1_000_003 * (number + 1) for number in range(ROUNDS)]
 

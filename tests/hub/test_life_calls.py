@@ -1,4 +1,4 @@
-"""The way of a call: it finds the live connection, is sent once, and is told the truth whatever becomes of it."""
+"""The path of a call: it finds the live connection, is sent once, and its failure is reported truthfully."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ async def test_three_slow_calls_do_not_tear_down_a_server_that_still_answers() -
                 tasks.start_soon(failing, hub, "a__slow", failures)
         with anyio.fail_after(5):
             await peer.until(lambda: "ping" in peer.methods)
-        await until(hub, "a", lambda: not hub._slots["a"].machine.life.lease.checking)  # type: ignore[union-attr]
+        await until(hub, "a", lambda: not hub.registry.slots["a"].machine.life.lease.checking)  # type: ignore[union-attr]
         health = hub.server_health("a")
         assert (health.state, health.generation, health.failures) == (State.CONNECTED, 1, 0)
-        assert hub._slots["a"].machine.breaker.failures == 0
+        assert hub.registry.slots["a"].machine.breaker.failures == 0
         assert len(failures) == 3
         assert all("holdfast.call.timeout" in failure.hint for failure in failures)
         assert all("uncertain" in str(failure) for failure in failures)
@@ -106,7 +106,7 @@ async def test_twenty_calls_on_a_child_that_dies_are_told_at_once_and_are_one_fa
         assert all(isinstance(failure, ConnectionClosed) and failure.uncertain for failure in failures)
         assert all("uncertain" in str(failure) for failure in failures)
         await reaches(hub, "a")
-        assert hub._slots["a"].machine.breaker.failures == 1
+        assert hub.registry.slots["a"].machine.breaker.failures == 1
         assert peer.methods.count("tools/call") == 20  # none was sent again
 
 
@@ -124,7 +124,7 @@ async def test_twenty_calls_on_an_http_server_that_dies_are_told_at_once_and_are
                 await peer.stop()
         assert [type(failure) for failure in failures] == [ConnectionClosed] * 20
         assert peer.methods.count("tools/call") == 20
-        counted = hub._slots["a"].machine.breaker.failures
+        counted = hub.registry.slots["a"].machine.breaker.failures
         assert counted <= 3 if stream else counted == 1  # with a stream, the loss and a refused dial are seen as well
 
 
@@ -185,7 +185,7 @@ async def test_calls_of_both_kinds_on_an_event_stream_that_dies_are_one_failure(
         assert [type(failure) for failure in failures] == [ConnectionClosed] * 2
         assert hub.server_health("a").state is State.RECONNECTING
         # One for the connection, and one for the reconnect that is refused, where that is over by now.
-        assert hub._slots["a"].machine.breaker.failures <= 2
+        assert hub.registry.slots["a"].machine.breaker.failures <= 2
 
 
 @pytest.mark.requirement("LIFE-11", "LIFE-16")
@@ -307,7 +307,7 @@ async def test_an_expired_session_is_renewed_once_and_the_refused_request_repeat
         assert (await hub.call_tool("a__echo", {"text": "again"})).text == "again"
         health = hub.server_health("a")
         assert (health.state, health.generation, health.failures, health.attempts) == (State.CONNECTED, 2, 0, 0)
-        assert hub._slots["a"].machine.breaker.failures == 0
+        assert hub.registry.slots["a"].machine.breaker.failures == 0
         assert peer.methods.count("initialize") == 2
         assert peer.methods.count("tools/call") == 2
 
@@ -329,7 +329,7 @@ async def test_many_calls_that_meet_an_expired_session_renew_it_once_and_are_all
         assert sorted(answers) == sorted(map(str, range(16)))
         assert peer.methods.count("initialize") == 2
         assert peer.methods.count("tools/call") <= 32
-        assert hub._slots["a"].machine.breaker.failures == 0
+        assert hub.registry.slots["a"].machine.breaker.failures == 0
 
 
 @pytest.mark.requirement("LIFE-17", "LIFE-16")
@@ -374,10 +374,10 @@ async def test_sessions_that_expire_as_soon_as_they_are_made_are_a_loss_and_no_e
         peer.script = _calls_meet(respond(404), peer)
         with pytest.raises(CallFailed):
             await hub.call_tool("a__echo")
-        await until(hub, "a", lambda: hub._slots["a"].machine.dialing is None)
+        await until(hub, "a", lambda: hub.registry.slots["a"].machine.dialing is None)
         assert peer.methods.count("tools/call") == 2
         assert peer.methods.count("initialize") <= 3
-        assert hub._slots["a"].machine.breaker.failures == 1
+        assert hub.registry.slots["a"].machine.breaker.failures == 1
 
 
 @pytest.mark.requirement("LIFE-23", "BRK-4")
@@ -392,7 +392,7 @@ async def test_a_denied_call_is_that_calls_denial_and_no_more(status: int) -> No
                 await hub.call_tool("a__echo")
         health = hub.server_health("a")
         assert (health.state, health.failures) == (State.CONNECTED, 0)
-        assert hub._slots["a"].machine.breaker.failures == 0
+        assert hub.registry.slots["a"].machine.breaker.failures == 0
         assert states(told) == []
         assert peer.methods.count("tools/call") == 5
         peer.script = peer.healthy

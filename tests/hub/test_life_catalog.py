@@ -52,7 +52,7 @@ async def test_a_refresh_that_changed_nothing_publishes_nothing() -> None:
         await settled(hub, peer)
         before, listed = hub.catalog, peer.methods.count("tools/list")
         await clock.advance(60)
-        await until(hub, "a", lambda: hub._slots["a"].machine.life.timers.earliest() == 120)
+        await until(hub, "a", lambda: hub.registry.slots["a"].machine.life.timers.earliest() == 120)
         assert peer.methods.count("tools/list") == listed + 1
         assert hub.catalog is before
 
@@ -93,7 +93,7 @@ async def test_a_fault_of_a_library_while_it_lists_is_that_servers_failure_and_n
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def stumble(connection: Connection, *, within: float) -> None:
-        raise RuntimeError("a fault that nobody foresaw")
+        raise RuntimeError("an unexpected fault")
 
     clock = FakeClock()
     async with McpPeer() as peer, running({"a": peer}, clock=clock) as hub:
@@ -220,7 +220,7 @@ async def test_a_notice_that_comes_while_the_slot_is_busy_listing_is_not_lost() 
 
 
 def _refreshing(hub: Hub) -> bool:
-    lease = hub._slots["a"].machine.life.lease
+    lease = hub.registry.slots["a"].machine.life.lease
     return lease is not None and lease.refreshing
 
 
@@ -244,7 +244,7 @@ async def test_a_stream_that_ends_is_opened_again_and_what_was_missed_is_listed(
         await hub.ready()
         with anyio.fail_after(5):
             await peer.streaming()
-        peer.mind.names.append("missed")  # and nobody is told
+        peer.mind.names.append("missed")  # and no notification is sent
         peer.end_streams()
         with anyio.fail_after(5):
             await peer.streaming(2)

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import HoldfastError, HubClosed
-from holdfast.hub import hub as hubs
+from holdfast.hub import registry as hubs
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
 from tests.hub.running import config, reaches, running, settled, until

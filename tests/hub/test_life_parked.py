@@ -70,7 +70,7 @@ async def test_a_parked_server_is_tried_by_the_hub_itself_every_300_seconds() ->
             await clock.advance(1)
             with anyio.fail_after(5):
                 await peer.until(lambda n=seen: peer.methods.count("initialize") == n + 1)  # type: ignore[misc]
-            await until(hub, "a", lambda: hub._slots["a"].machine.dialing is None)
+            await until(hub, "a", lambda: hub.registry.slots["a"].machine.dialing is None)
             assert hub.server_health("a").state is State.PERMANENTLY_FAILED
         peer.script = peer.healthy
         await clock.advance(300)

@@ -17,7 +17,7 @@ from holdfast.core.lifecycle.table import State
 from holdfast.errors import CallFailed, ConnectionClosed, ServerNotReady, ServerPermanentlyFailed
 from holdfast.hub import slot as slots
 from holdfast.hub.hub import Hub
-from holdfast.hub.watch import look
+from holdfast.hub.watch import is_listening
 from holdfast.testing import FakeClock
 from holdfast.wire.process import Child
 from tests.hub.running import reaches, records, retries, running, settled, states, until
@@ -89,7 +89,7 @@ async def test_the_death_of_a_child_is_noticed_and_mended_at_once(stdio_peer: Ma
         await until(hub, "a", lambda: hub.server_health("a").generation == 2)
         assert states(told) == [State.RECONNECTING, State.CONNECTED]
         assert peer.starts == 2
-        assert hub._slots["a"].machine.breaker.failures == 1
+        assert hub.registry.slots["a"].machine.breaker.failures == 1
 
 
 @pytest.mark.requirement("LIFE-6", "LIFE-12")
@@ -134,15 +134,15 @@ async def test_a_server_refused_at_cold_start_is_looked_at_ever_less_often_and_n
 
     async def counted(host: str, port: int) -> bool:
         looked_at.append(clock.now())
-        return await look(host, port)
+        return await is_listening(host, port)
 
-    monkeypatch.setattr(slots, "look", counted)
+    monkeypatch.setattr(slots, "is_listening", counted)
     with closed_port() as port:
         server = {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}
         async with running({"a": server}, clock=clock, reconnect={"selfProbe": "off"}) as hub:
             await reaches(hub, "a", State.PERMANENTLY_FAILED)
             assert "refused" in hub.server_health("a").reason
-            life = hub._slots["a"].machine.life
+            life = hub.registry.slots["a"].machine.life
             for _ in range(300):
                 await clock.advance(1)
                 await until(hub, "a", lambda: life.address_watch.pending is None)
@@ -176,7 +176,7 @@ async def test_a_server_that_restarts_is_back_within_a_second_however_long_its_b
         with anyio.fail_after(5):
             await peer.streaming()
         await peer.stop()
-        life = hub._slots["a"].machine.life
+        life = hub.registry.slots["a"].machine.life
         for _ in range(20):
             await until(hub, "a", lambda: life.address_watch.pending is None and life.dial is None and life.lease is None)
             await clock.advance(1)
@@ -247,7 +247,7 @@ async def test_a_parked_server_that_listens_again_but_answers_503_is_back_within
 
 async def _all_answered(hub: Hub) -> None:
     """Wait until neither a look nor a dial is under way."""
-    life = hub._slots["a"].machine.life
+    life = hub.registry.slots["a"].machine.life
     await until(hub, "a", lambda: life.address_watch.pending is None and life.dial is None)
 
 
@@ -259,12 +259,12 @@ async def test_a_flapping_server_is_hurried_once_then_backed_off_then_parked_and
     async with running({"a": peer}, clock=clock) as hub:
         told = records(hub)
         await until(hub, "a", lambda: retries(told))
-        assert hub._slots["a"].machine.life.generation == 2
+        assert hub.registry.slots["a"].machine.life.generation == 2
         tripped = False
         while hub.server_health("a").state is not State.PERMANENTLY_FAILED:
             seen = len(told)
             await clock.advance(1)
-            if hub._slots["a"].machine.dialing is not None:
+            if hub.registry.slots["a"].machine.dialing is not None:
                 await until(hub, "a", lambda seen=seen: _settled(hub, told[seen:]))  # type: ignore[misc]
             tripped = tripped or hub.server_health("a").breaker is BreakerState.OPEN
         assert tripped
@@ -353,9 +353,9 @@ async def test_a_caller_cancelled_in_mid_reconnect_cancels_only_itself() -> None
             await reaches(hub, "a", State.RECONNECTING)
             await anyio.wait_all_tasks_blocked()
             tasks.cancel_scope.cancel()
-        assert hub._slots["a"].machine.dialing == 2  # the dial belongs to nobody who waits for it
+        assert hub.registry.slots["a"].machine.dialing == 2  # the dial does not belong to the caller that waits for it
         peer.script = peer.healthy
-        await until(hub, "a", lambda: hub._slots["a"].machine.dialing is None)
+        await until(hub, "a", lambda: hub.registry.slots["a"].machine.dialing is None)
         await clock.advance(1)
         await reaches(hub, "a")
         assert (await hub.call_tool("a__echo", {"text": "back"})).text == "back"
@@ -375,7 +375,7 @@ async def test_a_call_waits_for_a_server_that_is_coming_back_and_no_longer_than_
             await anyio.wait_all_tasks_blocked()
             for _ in range(5):
                 await clock.advance(1)
-                await until(hub, "a", lambda: hub._slots["a"].machine.dialing is None)
+                await until(hub, "a", lambda: hub.registry.slots["a"].machine.dialing is None)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_echoes, hub)
             await anyio.wait_all_tasks_blocked()

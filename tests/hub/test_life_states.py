@@ -92,7 +92,7 @@ async def test_an_event_that_the_table_forbids_changes_nothing_and_is_an_error(
         await hub.ready()
         before = hub.server_health("a")
         guards, hub_log.handlers = hub_log.handlers, []  # this once, the error is what is wanted
-        hub._slots["a"].tell(on.StartRequested())
+        hub.registry.slots["a"].handle(on.StartRequested())
         hub_log.handlers = guards
         assert "StartRequested is not allowed while connected" in caplog.text
         assert hub.server_health("a") == before
@@ -119,7 +119,7 @@ async def test_a_late_failure_of_an_old_connection_is_no_failure_of_the_new_one(
         health = hub.server_health("a")
         assert len(ended) == 5
         assert (health.state, health.failures, health.generation) == (State.CONNECTED, 0, 2)
-        assert hub._slots["a"].machine.breaker.failures == 0
+        assert hub.registry.slots["a"].machine.breaker.failures == 0
         assert (await hub.call_tool("a__echo", {"text": "well"})).text == "well"
 
 
@@ -127,7 +127,7 @@ async def test_a_late_failure_of_an_old_connection_is_no_failure_of_the_new_one(
 async def test_late_news_of_an_old_generation_touch_neither_health_nor_breaker_nor_catalog() -> None:
     async with McpPeer() as peer, running({"a": peer}) as hub:
         await hub.ready()
-        slot = hub._slots["a"]
+        slot = hub.registry.slots["a"]
         late = slot.admit()
         assert isinstance(late, Permit)
         await hub.reconnect("a")
@@ -143,7 +143,7 @@ async def test_late_news_of_an_old_generation_touch_neither_health_nor_breaker_n
             on.LivenessFailed(1, "late"),
             on.ListChanged(1),
         ):
-            slot.tell(event)
+            slot.handle(event)
         slot.settle(late, Outcome.CONNECTION_LOST, "late")
         assert hub.server_health("a") == before
         assert hub.catalog is catalog
@@ -224,12 +224,12 @@ async def test_a_server_disabled_while_it_is_dialed_ends_disabled_and_leaves_not
         with anyio.fail_after(5):
             assert (await hub.toggle("a", False)).state is State.DISABLED
         assert peer.living == []
-        assert hub._slots["a"].machine.life.closing == set()
+        assert hub.registry.slots["a"].machine.life.closing == set()
 
 
 @pytest.mark.requirement("LIFE-7", "LIFE-8")
 async def test_a_server_disabled_while_a_failed_dial_is_cleaned_up_ends_disabled_at_once(stdio_peer: MakePeer) -> None:
-    """The dial has failed, and its child takes a moment to end: nobody reports that end but the dial itself."""
+    """The dial failed, and its child takes a moment to end: only the dial itself reports that end."""
     peer = stdio_peer("--handshake-fault", "error", "--ignore-stdin-close", "--ignore-term")
     clock = FakeClock()  # so that no deadline for the close can help
     async with running({"a": peer}, clock=clock) as hub:

@@ -72,8 +72,8 @@ async def test_every_server_gets_its_own_outcome_and_the_triple_holds_them_all(
     assert {tool.server_id for tool in tools} == {"http", "pipe"}
     assert all(isinstance(tool, Tool) for tool in tools)
     assert set(failed) == set(errors) == {"denied", "busy", "down", "bad"}
-    assert (result.available, result.transient, result.denied) == (("http", "pipe"), ("busy",), ("denied",))
-    assert result.permanent == ("down", "bad")
+    assert (result.available, result.transient, result.denied) == (["http", "pipe"], ["busy"], ["denied"])
+    assert result.permanent == ["down", "bad"]
     assert {outcome.server_id: outcome.attempts for outcome in result.outcomes} == {
         "http": 1, "pipe": 1, "denied": 1, "busy": 3, "down": 1, "bad": 1,
     }  # fmt: skip
@@ -87,7 +87,7 @@ async def test_a_policy_that_makes_no_sense_is_refused(attempts: int, backoff: f
 
 
 async def test_no_servers_are_no_tools() -> None:
-    assert tuple(await get_tools_with_resilience({})) == ((), (), {})
+    assert tuple(await get_tools_with_resilience({})) == ([], [], {})
 
 
 # What a load costs
@@ -113,7 +113,7 @@ async def test_a_modern_server_costs_a_probe_and_a_listing(era: Any) -> None:
     async with McpPeer(era=era) as peer:
         for _ in range(2):
             peer.requests.clear()
-            assert (await loader({"a": http(peer.url)}, memory=memory).load()).available == ("a",)
+            assert (await loader({"a": http(peer.url)}, memory=memory).load()).available == ["a"]
             assert peer.methods == MODERN
 
 
@@ -133,9 +133,9 @@ async def test_a_server_that_turned_permanent_is_probed_anew() -> None:
         connection = {"a": http(old.url)}
         await loader(connection, memory=memory).load()
     async with FaultServer(respond(400, "who are you"), port=old.port):
-        assert (await loader(connection, memory=memory).load()).permanent == ("a",)
+        assert (await loader(connection, memory=memory).load()).permanent == ["a"]
     async with McpPeer(era="modern", port=old.port) as new:
-        assert (await loader(connection, memory=memory).load()).available == ("a",)
+        assert (await loader(connection, memory=memory).load()).available == ["a"]
     assert new.methods == MODERN
 
 
@@ -188,8 +188,8 @@ async def test_a_black_hole_cannot_hold_a_load_past_its_deadlines(hole: Behaviou
             connections = {"a": http(peer.origin)}
             each = await loader(connections, attempt_timeout=0.05).load()
             whole = await loader(connections, attempts=10**6, backoff=0, attempt_timeout=0.05, total_timeout=0.3).load()
-    assert (each.transient, each.outcomes[0].attempts) == (("a",), 3)
-    assert whole.transient == ("a",)
+    assert (each.transient, each.outcomes[0].attempts) == (["a"], 3)
+    assert whole.transient == ["a"]
     assert whole.outcomes[0].attempts < 20
 
 
@@ -202,7 +202,7 @@ async def test_a_server_whose_turn_comes_after_the_deadline_is_not_dialed_any_mo
         async with FaultServer(never_answer) as hole, McpPeer() as late:
             connections = {"hole": http(hole.origin), "late": http(late.url)}
             result = await loader(connections, concurrency=1, attempt_timeout=0.2, total_timeout=0.2).load()
-    assert result.transient == ("hole", "late")
+    assert result.transient == ["hole", "late"]
     assert "waiting for its turn" in result[2]["late"]
     assert late.requests == []
 
@@ -212,9 +212,9 @@ async def test_servers_that_all_were_starting_up_are_found_by_a_later_load() -> 
     async with McpPeer(faults=[BUSY] * 3) as one, McpPeer(faults=[reset_before_answer] * 3) as two:
         connections = {"one": http(one.url), "two": http(two.url)}
         cold = await loader(connections).load()
-        assert cold.transient == ("one", "two")
+        assert cold.transient == ["one", "two"]
         assert cold.model_message.endswith(":** one, two")
-        assert (await loader(connections).load()).available == ("one", "two")
+        assert (await loader(connections).load()).available == ["one", "two"]
 
 
 @pytest.mark.requirement("LOAD-10")
@@ -234,7 +234,7 @@ async def test_a_server_that_was_up_in_this_run_and_refuses_now_is_starting_up()
         await loader({"a": http(peer.url)}, memory=memory).load()
     (down,) = (await loader({"a": http(peer.url)}, memory=memory, naps=naps).load()).outcomes
     assert (down.status, down.attempts, len(naps.taken)) == ("transient", 3, 2)
-    assert (await loader({"a": http(peer.url)}).load()).permanent == ("a",)
+    assert (await loader({"a": http(peer.url)}).load()).permanent == ["a"]
 
 
 # Side by side
@@ -298,7 +298,7 @@ async def test_a_fault_of_ours_with_one_server_is_that_servers_alone(monkeypatch
     monkeypatch.setattr(Loader, "_list", trip)
     async with McpPeer() as peer:
         result = await loader({name: http(peer.url) for name in ("odd", "hidden", "fine")}).load()
-    assert result.available == ("fine",)
+    assert result.available == ["fine"]
     assert "(KeyError)" in result[2]["odd"]
     assert "(Seen)" in result[2]["hidden"]
 
@@ -320,8 +320,8 @@ async def test_outcomes_are_told_as_they_come_and_a_callback_that_raises_ends_th
 async def test_only_the_servers_that_are_named_are_loaded_and_disabled_ones_only_then() -> None:
     async with McpPeer() as peer:
         mapping = {"mcpServers": {name: {"url": peer.url, "enabled": name != "off"} for name in ("a", "b", "off")}}
-        assert (await load(mapping)).available == ("a", "b")
-        assert (await load(mapping, servers=["off", "a", "off"])).available == ("off", "a")
+        assert (await load(mapping)).available == ["a", "b"]
+        assert (await load(mapping, servers=["off", "a", "off"])).available == ["off", "a"]
         with pytest.raises(UnknownServer) as unknown:
             await load(mapping, servers=["a", "nope"])
         assert unknown.value.hint == "configured: a, b, off"

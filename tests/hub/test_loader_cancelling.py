@@ -1,4 +1,4 @@
-"""A load that is cancelled, at whatever point: the caller gets its cancellation, and nothing is left."""
+"""A load that is cancelled at any point: the caller gets its cancellation, and nothing is left."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ async def test_a_callable_is_asked_for_fresh_headers_before_each_request(*, asyn
     async with McpPeer() as peer:
         result = await get_tools_with_resilience({"a": http(peer.url, headers=fresh_later if asynchronous else fresh)})
         await peer.all_closed()
-    assert result.available == ("a",)
+    assert result.available == ["a"]
     assert [request.headers["authorization"] for request in peer.requests] == given
     assert len(given) == 5
 

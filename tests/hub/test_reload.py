@@ -1,4 +1,4 @@
-"""A change of the file reaches the running hub; a broken one does not, and is told."""
+"""A change of the file reaches the running hub; a broken change does not, and is reported."""
 
 # ruff: noqa: ASYNC240 - the files are tiny, and nothing else waits for the loop
 
@@ -15,7 +15,8 @@ import pytest
 
 from holdfast.config.load import load_config
 from holdfast.hub.hub import Hub
-from holdfast.hub.reload import Kept, Reloaded, Reloader
+from holdfast.hub.records import ConfigApplied, ConfigRefused
+from holdfast.hub.reload import ConfigRecord, Reloader
 from holdfast.testing import StdioServer
 
 pytestmark = pytest.mark.anyio
@@ -25,9 +26,23 @@ def text(**servers: object) -> str:
     return json.dumps({"mcpServers": servers})
 
 
-async def settled(reloader: Reloader) -> Reloaded | Kept | None:
-    """What a change comes to: the first look sees it, the second takes it."""
+async def settled(reloader: Reloader) -> tuple[ConfigRecord, ...]:
+    """What a change comes to: the first look sees it, the second uses it."""
     return await reloader.look() or await reloader.look()
+
+
+async def applied(reloader: Reloader) -> ConfigApplied:
+    """A change that is used as a whole."""
+    (record,) = await settled(reloader)
+    assert isinstance(record, ConfigApplied)
+    return record
+
+
+async def refused(reloader: Reloader) -> ConfigRefused:
+    """A change that cannot be used at all."""
+    (record,) = await settled(reloader)
+    assert isinstance(record, ConfigRefused)
+    return record
 
 
 @asynccontextmanager
@@ -49,8 +64,7 @@ async def test_only_servers_whose_definition_changed_are_touched(file: Path) -> 
         file.write_text(text(one=one.definition, two=two.definition))
         async with running(file) as (hub, reloader):
             file.write_text(text(one=one.definition, two={**two.definition, "env": {"X": "1"}}, three=three.definition))
-            result = await settled(reloader)
-            assert isinstance(result, Reloaded)
+            result = await applied(reloader)
             assert (result.added, result.removed, result.changed) == (("three",), (), ("two",))
             with anyio.fail_after(20):
                 await hub.ready()
@@ -58,8 +72,7 @@ async def test_only_servers_whose_definition_changed_are_touched(file: Path) -> 
                 assert (await hub.call_tool("two__b")).text == "2"
             assert (len(one.pids), len(two.pids)) == (1, 2)
             file.write_text(text(one=one.definition))
-            result = await settled(reloader)
-            assert isinstance(result, Reloaded)
+            result = await applied(reloader)
             assert result.removed == ("two", "three")
             assert list(hub.servers) == ["one"]
 
@@ -75,11 +88,10 @@ async def test_a_swap_of_symbolic_links_is_seen(tmp_path: Path) -> None:
         file = tmp_path / "mcp.json"
         file.symlink_to("..data/mcp.json")
         async with running(file) as (hub, reloader):
-            assert await settled(reloader) is None
+            assert await settled(reloader) == ()
             (tmp_path / "..data_tmp").symlink_to("..1")
             (tmp_path / "..data_tmp").replace(tmp_path / "..data")
-            result = await settled(reloader)
-            assert isinstance(result, Reloaded)
+            result = await applied(reloader)
             assert result.added == ("two",)
             with anyio.fail_after(20):
                 await hub.ready()
@@ -96,11 +108,10 @@ async def test_a_broken_edit_keeps_the_running_configuration_and_says_why(
         async with running(file) as (hub, reloader):
             file.write_text(broken)
             with caplog.at_level(logging.ERROR):
-                result = await settled(reloader)
-            assert isinstance(result, Kept)
-            assert result.problems[0].file == file
+                result = await refused(reloader)
+            assert str(file) in result.problems[0]
             assert str(file) in caplog.text
-            assert await settled(reloader) is None, "it is told once"
+            assert await settled(reloader) == (), "it is reported once"
             assert (await hub.call_tool("one__a")).text == "1"
             assert len(one.pids) == 1
 
@@ -110,10 +121,9 @@ async def test_a_file_that_is_gone_keeps_the_running_configuration_and_its_retur
         file.write_text(text(one=one.definition))
         async with running(file) as (hub, reloader):
             file.unlink()
-            assert isinstance(await settled(reloader), Kept)
+            await refused(reloader)
             file.write_text(text(one=one.definition, late={"command": "no-such-command-here"}))
-            result = await settled(reloader)
-            assert isinstance(result, Reloaded)
+            result = await applied(reloader)
             assert result.added == ("late",)
             assert len(one.pids) == 1
             assert list(hub.servers) == ["one", "late"]
@@ -127,11 +137,12 @@ async def test_a_server_with_a_broken_new_definition_keeps_the_one_that_it_had(
         async with running(file) as (hub, reloader):
             file.write_text(text(one={"comand": "x"}, two=two.definition))
             with caplog.at_level(logging.ERROR):
-                result = await settled(reloader)
-            assert isinstance(result, Reloaded)
-            assert list(result.kept) == ["one"]
+                result, kept = await settled(reloader)
+            assert isinstance(result, ConfigApplied)
             assert result.added == ("two",)
-            assert "one: the new definition cannot be used" in caplog.text
+            assert isinstance(kept, ConfigRefused)
+            assert kept.servers == ("one",)
+            assert "the new definition of one cannot be used" in caplog.text
             assert (await hub.call_tool("one__a")).text == "1"
             assert len(one.pids) == 1
 
@@ -141,10 +152,10 @@ async def test_a_half_written_file_is_not_read(file: Path) -> None:
         file.write_text(text(one=one.definition))
         async with running(file) as (_, reloader):
             file.write_text(text(one=one.definition)[:20])
-            assert await reloader.look() is None
+            assert await reloader.look() == ()
             file.write_text(text(one={**one.definition, "prefix": "uno"}))
-            assert await reloader.look() is None
-            assert isinstance(await reloader.look(), Reloaded)
+            assert await reloader.look() == ()
+            assert await reloader.look() != ()
 
 
 async def test_a_change_of_an_env_file_is_a_change_of_its_server(file: Path) -> None:
@@ -154,8 +165,7 @@ async def test_a_change_of_an_env_file_is_a_change_of_its_server(file: Path) -> 
         file.write_text(text(one={**one.definition, "envFile": "vars.env"}))
         async with running(file) as (_, reloader):
             variables.write_text("X=22\n")
-            result = await settled(reloader)
-            assert isinstance(result, Reloaded)
+            result = await applied(reloader)
             assert result.changed == ("one",)
 
 
@@ -166,13 +176,12 @@ async def test_settings_that_changed_are_named_and_what_of_them_waits_for_the_ne
         async with running(file) as (hub, reloader):
             changed = {"call": {"timeout": "5s"}, "breaker": {"threshold": 9}, "limits": {"messageBytes": 5000}}
             file.write_text(json.dumps({"mcpServers": {"one": one.definition}, "holdfast": changed}))
-            result = await settled(reloader)
-            assert isinstance(result, Reloaded)
+            result = await applied(reloader)
             assert result.settings == ("holdfast.call", "holdfast.limits", "holdfast.breaker")
             assert result.at_restart == ("holdfast.limits.messageBytes, for what clients send",)
             assert "settings: holdfast.call" in str(result)
             assert hub.config.settings.call.timeout == 5
-            assert hub.slot("one").machine.breaker.policy.threshold == 9
+            assert hub.registry.slot("one").machine.breaker.policy.threshold == 9
             assert len(one.pids) == 1
 
 
@@ -181,7 +190,7 @@ async def test_a_saved_file_that_says_the_same_changes_nothing(file: Path) -> No
         file.write_text(text(one=one.definition))
         async with running(file) as (_, reloader):
             file.write_text(file.read_text() + "\n// a note\n")
-            assert await settled(reloader) is None
+            assert await settled(reloader) == ()
             assert len(one.pids) == 1
 
 
@@ -189,8 +198,8 @@ async def test_it_watches_by_itself(file: Path) -> None:
     file.write_text("{}")
     told = anyio.Event()
     async with Hub(load_config(file)) as hub, anyio.create_task_group() as tasks:
-        reloader = Reloader(hub, file, on_reload=lambda _: told.set())
-        tasks.start_soon(reloader.run)
+        hub.listen(lambda record: told.set() if isinstance(record, ConfigApplied) else None)
+        tasks.start_soon(Reloader(hub, file).run)
         file.write_text(text(late={"command": "no-such-command-here"}))
         with anyio.fail_after(20):
             await told.wait()
@@ -203,7 +212,8 @@ async def test_an_edit_between_reading_and_watching_is_not_missed(file: Path) ->
     config, told = load_config(file), anyio.Event()
     file.write_text(text(late={"command": "no-such-command-here"}))
     async with Hub(config) as hub, anyio.create_task_group() as tasks:
-        tasks.start_soon(Reloader(hub, file, on_reload=lambda _: told.set()).run)
+        hub.listen(lambda record: told.set() if isinstance(record, ConfigApplied) else None)
+        tasks.start_soon(Reloader(hub, file).run)
         with anyio.fail_after(20):
             await told.wait()
         assert list(hub.servers) == ["late"]
@@ -214,6 +224,6 @@ async def test_it_can_be_told_to_read_at_once(file: Path) -> None:
     file.write_text("{}")
     async with running(file) as (hub, reloader):
         file.write_text(text(late={"command": "no-such-command-here"}))
-        assert isinstance(await reloader.reload(), Reloaded)
+        assert await reloader.reload() != ()
         assert list(hub.servers) == ["late"]
-        assert await reloader.reload() is None
+        assert await reloader.reload() == ()

@@ -25,7 +25,7 @@ MakePeer = Callable[..., StdioPeer]
 
 @asynccontextmanager
 async def one(clock: FakeClock) -> AsyncIterator[tuple[McpPeer, Hub]]:
-    """A hub of one server, as shipped; whatever happens in the block, its first connection has to stand."""
+    """A hub of one server, as shipped; its first connection must stand for the whole block."""
     async with McpPeer() as peer, running({"a": peer}, clock=clock) as hub:
         await settled(hub, peer)
         yield peer, hub
@@ -120,4 +120,4 @@ async def test_a_server_that_comes_later_goes_by_the_new_settings_too() -> None:
         await settled(hub, peer)
         await hub.apply(config({"a": peer, "b": late}, breaker={"threshold": 1}))
         await until(hub, "b", lambda: hub.server_health("b").generation == 1)
-        assert hub.slot("b").machine.breaker.policy.threshold == 1
+        assert hub.registry.slot("b").machine.breaker.policy.threshold == 1

@@ -33,7 +33,7 @@ async def test_a_person_is_told_once_for_each_change_and_not_for_each_attempt() 
         assert told[1][2].startswith("MCP server 'a' is unavailable: ")
         assert "mending" in told[1][2]
         await clock.advance(300)
-        await until(hub, "a", lambda: hub._slots["a"].machine.dialing is None)
+        await until(hub, "a", lambda: hub.registry.slots["a"].machine.dialing is None)
         assert len(told) == 2  # a self-probe that failed changes nothing
         peer.script = peer.healthy
         await hub.reconnect("a")

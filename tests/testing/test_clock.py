@@ -1,4 +1,4 @@
-"""The fake clock: time goes by when it is told to, and wakes everybody at their own moment."""
+"""The fake clock: a test moves the time, and each task wakes at its own time."""
 
 from __future__ import annotations
 

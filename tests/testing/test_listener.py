@@ -1,4 +1,4 @@
-"""A server that is stopped leaves nobody connected, in whichever turn of the event loop somebody came."""
+"""A server that is stopped leaves no connection open, in any turn of the event loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TURNS = range(6)
 @pytest.mark.parametrize("make", [lambda: HttpServer({"tool": "done"}), lambda: FaultServer(never_answer)])
 async def test_whoever_connects_while_the_server_stops_is_cut_off(make: Callable[[], HttpServer | FaultServer]) -> None:
     gc.collect()
-    gc.disable()  # it would close what nobody owns, and so hide it
+    gc.disable()  # it would close sockets without an owner, and so hide them
     try:
         async with no_leaks(kinds=("descriptors",)):
             for turns in TURNS:

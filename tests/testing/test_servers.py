@@ -98,9 +98,9 @@ async def test_a_server_that_hangs_over_http_answers_once_it_is_healed() -> None
 async def test_a_server_that_refuses_is_found_again_on_its_port() -> None:
     async with HttpServer({"one": "1"}) as server:
         await server.fail(Fault.REFUSE)
-        assert (await load({"mcpServers": {"it": server.definition}})).permanent == ("it",)
+        assert (await load({"mcpServers": {"it": server.definition}})).permanent == ["it"]
         await server.heal()
-        assert (await load({"mcpServers": {"it": server.definition}})).available == ("it",)
+        assert (await load({"mcpServers": {"it": server.definition}})).available == ["it"]
 
 
 @pytest.mark.parametrize("kind", ["http", "stdio"])

@@ -169,7 +169,7 @@ async def test_a_hub_keeps_its_warden_and_its_servers_notice_nothing() -> None:
     with StdioServer({"say": "hello"}) as server:
         async with no_leaks(), Hub.from_config({"mcpServers": {"a": server.definition}}) as hub:
             assert await hub.ready(20)
-            await replaced(hub._warden)
+            await replaced(hub.registry._warden)
             assert (await hub.call_tool("a__say")).text == "hello"
             assert len(server.pids) == 1
 
@@ -235,4 +235,4 @@ async def test_who_dials_over_http_alone_needs_no_warden(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Warden, "_start", refuse)
     async with McpPeer() as peer:
-        assert (await load({"mcpServers": {"a": {"url": peer.url}}})).available == ("a",)
+        assert (await load({"mcpServers": {"a": {"url": peer.url}}})).available == ["a"]

@@ -173,12 +173,12 @@ class ControlApi:
         return self._views.catalog()
 
     async def _get_logs(self, request: ApiRequest) -> Shape:
-        self._hub.slot(request.server)
+        self._hub.registry.slot(request.server)
         most = request.number("lines", default=200, most=MOST_LINES)
         return Logs(server=request.server, lines=self._logs.last(request.server, most))
 
     async def _follow_logs(self, request: ApiRequest) -> Response:
-        self._hub.slot(request.server)
+        self._hub.registry.slot(request.server)
         last = request.number("lines", default=0, most=MOST_LINES)
         return _StreamResponse(self._log_frames(request.server, last))
 

@@ -19,7 +19,7 @@ from holdfast.admin.views import About, Views
 from holdfast.core.lifecycle.effects import Transition
 from holdfast.hub.hub import Hub
 from holdfast.hub.journal import HubRecord
-from holdfast.hub.reload import Kept, Reloaded
+from holdfast.hub.records import ConfigApplied, ConfigRefused
 
 __all__ = ["Admin", "MayRead"]
 
@@ -47,7 +47,7 @@ class Admin:
         self._metrics = Metrics(hub)
         self._metrics_for = metrics_for
         hub.listen(self._happened)
-        hub.journal.add_reader(self._logs.add_stderr)
+        hub.registry.journal.add_stderr_reader(self._logs.add_stderr)
 
     def routes(self) -> Sequence[BaseRoute]:
         """Return the routes beside the MCP endpoints; each one checks access itself."""
@@ -66,14 +66,6 @@ class Admin:
         self._about.draining = True
         self._events.hub_changed()
 
-    def reloaded(self, result: Reloaded | Kept) -> None:
-        """The configuration file was read again."""
-        if self._about.config_problem != result.trouble:
-            self._about.config_problem = result.trouble
-            self._events.hub_changed()
-        for server in (*result.added, *result.changed) if isinstance(result, Reloaded) else ():
-            self._events.touched(server)
-
     def close(self) -> None:
         """End every stream, so that a shutdown does not wait for readers."""
         self._events.close()
@@ -87,3 +79,13 @@ class Admin:
             self._history.forget(record.server)
             self._logs.forget(record.server)
             self._events.gone(record.server)
+        elif isinstance(record, ConfigApplied | ConfigRefused):
+            self._config_changed(record)
+
+    def _config_changed(self, record: ConfigApplied | ConfigRefused) -> None:
+        problem = str(record) if isinstance(record, ConfigRefused) else ""
+        if self._about.config_problem != problem:
+            self._about.config_problem = problem
+            self._events.hub_changed()
+        for server in (*record.added, *record.changed) if isinstance(record, ConfigApplied) else ():
+            self._events.touched(server)

@@ -111,7 +111,7 @@ class Metrics:
         own: Counter[str] = Counter()
         in_flight: Counter[str] = Counter()
         waiting: Counter[str] = Counter()
-        for slot in hub.private.all():
+        for slot in hub.registry.clients.all():
             own[slot.id] += 1
             in_flight[slot.id] += slot.machine.life.calls
             waiting[slot.id] += slot.bulkhead.waiting
@@ -119,8 +119,8 @@ class Metrics:
             name: ServerSample(
                 state=health.state,
                 refuses=health.breaker is not BreakerState.CLOSED,
-                in_flight=in_flight[name] + hub.slot(name).machine.life.calls,
-                waiting=waiting[name] + hub.slot(name).bulkhead.waiting,
+                in_flight=in_flight[name] + hub.registry.slot(name).machine.life.calls,
+                waiting=waiting[name] + hub.registry.slot(name).bulkhead.waiting,
                 own=own[name],
                 tools=tools[name],
                 pending=pending[name],

@@ -92,7 +92,7 @@ class Views:
             demo=about.demo,
             program=about.program,
             draining=draining,
-            ready=not draining and all(hub.slot(name).has_outcome.is_set() for name in hub.config.servers),
+            ready=not draining and all(hub.registry.slot(name).has_outcome.is_set() for name in hub.config.servers),
             catalog_version=hub.catalog.version,
             identity=about.identity,
         )
@@ -109,7 +109,7 @@ class Views:
 
     def server(self, name: str) -> Server:
         """Return one server; raise ``UnknownServer`` if there is none of that name."""
-        slot, history, now = self._hub.slot(name), self._history.of(name), self._wall()
+        slot, history, now = self._hub.registry.slot(name), self._history.of(name), self._wall()
         health, spec = slot.health(), slot.spec
         source = self._hub.catalog.servers.get(name, Source())
         listed = _counted(() if source.withdrawn else source.entries)
@@ -191,7 +191,7 @@ class Views:
     def targets(self) -> TargetsView:
         """Return the servers that a gateway can route to, with unmasked addresses, and why the others are left out."""
         targets = targets_of(self._hub.config)
-        off = [one.id for one in targets.found if self._hub.slot(one.id).switched_off]
+        off = [one.id for one in targets.found if self._hub.registry.slot(one.id).switched_off]
         return TargetsView(
             targets=tuple(
                 TargetView(id=one.id, url=one.url, transport=one.transport)

@@ -18,7 +18,7 @@ from holdfast.config.spec import Config
 from holdfast.core.redact import plain
 
 if TYPE_CHECKING:
-    from holdfast.wire.connection import CallResult
+    from holdfast.types import CallResult
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 

@@ -20,7 +20,7 @@ from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.hub.loader import Loader
-    from holdfast.wire.connection import CallResult
+    from holdfast.types import CallResult
 
 __all__ = ["app"]
 

@@ -22,7 +22,7 @@ from holdfast.errors import UsageError
 if TYPE_CHECKING:
     from holdfast.auth.grant import Grant
     from holdfast.auth.login import How
-    from holdfast.hub.outcome import MCPServerLoadOutcome
+    from holdfast.types import MCPServerLoadOutcome
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 

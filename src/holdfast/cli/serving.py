@@ -39,7 +39,7 @@ from holdfast.front.guard import LOOPBACK_HOSTS, TokenPolicy
 from holdfast.front.jwt import jwt_verifier
 from holdfast.front.stdio import serve_stdio
 from holdfast.hub.hub import Hub
-from holdfast.hub.reload import Kept, OnReload, Reloaded, Reloader, write_to_log
+from holdfast.hub.reload import Reloader
 from holdfast.hub.store import default_state_file
 
 __all__ = ["ServeOptions", "run"]
@@ -112,7 +112,7 @@ async def _run_http(serving: ServeOptions) -> None:
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
         note = announced(endpoint(serving.host, port, ""), hub.config.source, token=serving.control_token)
         async with hub, anyio.create_task_group() as tasks:
-            _watch(tasks, serving, hub, on_reload=admin.reloaded)
+            _watch(tasks, serving, hub)
             tasks.start_soon(_end_on_signal, drain, serving.drain, end)
             with note:
                 await server.serve([serving.listener])
@@ -207,17 +207,11 @@ async def _fleet(serving: ServeOptions, url: str) -> AsyncIterator[tuple[Config,
         yield load_config(control.config_file), control.folder / "state.sqlite"
 
 
-def _watch(tasks: anyio.abc.TaskGroup, serving: ServeOptions, hub: Hub, *, on_reload: OnReload | None = None) -> None:
+def _watch(tasks: anyio.abc.TaskGroup, serving: ServeOptions, hub: Hub) -> None:
     tasks.start_soon(keep_log, hub)
     if hub.config.source is None:
         return
-
-    def on_result(result: Reloaded | Kept) -> None:
-        write_to_log(result)
-        if on_reload is not None:
-            on_reload(result)
-
-    reloader = Reloader(hub, hub.config.source, on_reload=on_result)
+    reloader = Reloader(hub, hub.config.source)
     if not _on_terminal():
         tasks.start_soon(_reload_on_signal, reloader)
     if serving.watch:

@@ -14,7 +14,7 @@ from holdfast.cli.output import data_console, print_json, side_console, working
 from holdfast.config.load import load_config
 from holdfast.config.spec import Config
 from holdfast.core.redact import plain
-from holdfast.hub.outcome import LoadResult, MCPServerLoadOutcome, Tool
+from holdfast.types import LoadResult, MCPServerLoadOutcome, Tool
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -114,7 +114,7 @@ def _show_outcome(console: Console, outcome: MCPServerLoadOutcome) -> None:
         _show_tools(console, outcome.tools)
 
 
-def _show_tools(console: Console, tools: tuple[Tool, ...]) -> None:
+def _show_tools(console: Console, tools: list[Tool]) -> None:
     """One line for each tool, cut at the width of a terminal; uncut in a pipe."""
     names = [plain(tool.name) for tool in tools]
     width = max(map(len, names))

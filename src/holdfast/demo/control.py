@@ -1,8 +1,7 @@
-"""The demo's controls: what each server is like now, in one small file that the servers themselves follow.
+"""The control of the demo: one small file holds the condition of each server, and the servers follow it.
 
-Whoever has the folder can break and heal: `holdfast demo` does so from a second terminal. Two of the
-servers are broken by their definitions, not by themselves; those are mended in the fleet's `mcp.json`,
-which the hub reads anew.
+`holdfast demo` changes the file from a second terminal. One of the servers is broken by its definition; its
+definition is repaired in the fleet's `mcp.json`, which the hub reloads.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ HEALTHY = "healthy"
 WAYS: Mapping[str, Mapping[str, str]] = {
     "notes": {"down": "its process exits", "hanging": "it answers nothing"},
     "weather": {
-        "starting": "it answers 503 for a while, as a server does that warms up",
+        "starting": "it answers 503 for a while, as a server that warms up",
         "down": "nothing listens",
         "hanging": "it answers nothing",
     },
     "ticker": {
-        "flapping": "it comes up, and dies again and again",
+        "flapping": "it starts and dies again and again",
         "down": "its process exits",
         "hanging": "it answers nothing",
     },
     "vault": {"denied": "the caller has no key", "down": "nothing listens", "hanging": "it answers nothing"},
-    "calendar": {"mistyped": "its command is misspelt in the mcp.json", "down": "its process exits"},
+    "calendar": {"mistyped": "its command is misspelled in the mcp.json", "down": "its process exits"},
 }
-"""For each server the ways in which it can be broken, the first being its own; and what each means."""
+"""For each server the faults that it can have, and what each means; the first is its own."""
 
 _AT_FIRST = {name: HEALTHY if name == "notes" else next(iter(ways)) for name, ways in WAYS.items()}
 _OVER_HTTP = ("weather", "vault")
@@ -59,25 +58,25 @@ class Control:
 
     @property
     def conditions(self) -> dict[str, str]:
-        """What each server is like now."""
+        """The condition of each server now."""
         fleet = self._read()
         warm_up = program.WARM_UP / fleet["pace"]
         return {name: _is_now(condition, warm_up) for name, condition in fleet["conditions"].items()}
 
     def create(self, *, pace: float = 1.0) -> None:
-        """Set every server to what it is like at first; at twice the pace, what takes time takes half of it."""
+        """Set every server to its first condition. ``pace`` divides all times of the demo."""
         now = time.time()
         conditions = {name: {"is": way, "since": now} for name, way in _AT_FIRST.items()}
         _write(self._fleet, {"conditions": conditions, "ports": {}, "pace": pace})
 
     def put_on_ports(self, ports: Mapping[str, int]) -> None:
-        """Say where the HTTP servers listen; from now on there is an ``mcp.json``."""
+        """Store the ports of the HTTP servers, and write the ``mcp.json``."""
         fleet = self._read()
         fleet["ports"] = dict(ports)
         self._save(fleet)
 
     def break_server(self, name: str, way: str | None = None) -> str:
-        """Break a server; returns the way in which it is broken now."""
+        """Break a server; returns its fault."""
         ways = WAYS[_known(name)]
         if way is not None and way not in ways:
             raise UsageError(f"`{name}` cannot be {way}", hint=f"it can be: {', '.join(ways)}")
@@ -86,11 +85,11 @@ class Control:
         return way
 
     def heal(self, name: str) -> None:
-        """Mend a server."""
+        """Heal a server."""
         self._set(_known(name), HEALTHY)
 
     def command(self, how: str, name: str) -> list[str]:
-        """How a server is started."""
+        """The command that starts a server."""
         return [sys.executable, "-I", "-S", program.__file__, how, name, str(self._fleet)]
 
     def _set(self, name: str, way: str) -> None:
@@ -107,7 +106,7 @@ class Control:
     def _config(self, fleet: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "mcpServers": {name: self._definition(name, fleet) for name in WAYS},
-            # A visitor has no minute to wait for: everything that is patient by default is brisk here.
+            # A visitor does not wait for a minute: the times that are long by default are short here.
             "holdfast": {"breaker": {"cooldown": "10s"}, "reconnect": {"selfProbe": "15s"}, "refresh": "15s"},
         }
 
@@ -129,21 +128,21 @@ class Control:
 
 
 def note_running(control: Control, url: str) -> None:
-    """Leave word for a second terminal."""
+    """Write a file by which a second terminal finds the demo."""
     record = _record()
     private_folder(record.parent)
     _write(record, {"pid": os.getpid(), "url": url, "folder": str(control.folder)})
 
 
 def forget_running() -> None:
-    """Take that word back, unless another demo has left its own since."""
+    """Remove that file, unless another demo wrote it since."""
     record = _record()
     if record.exists() and json.loads(record.read_text()).get("pid") == os.getpid():
         record.unlink()
 
 
 def running_demo() -> tuple[Control, str]:
-    """The demo that runs, and its hub's address; raises if there is none."""
+    """The running demo and the address of its hub; raises if there is none."""
     try:
         found = json.loads(_record().read_text())
         os.kill(found["pid"], 0)
@@ -158,7 +157,7 @@ def _record() -> Path:
 
 
 def _is_now(condition: Mapping[str, Any], warm_up: float) -> str:
-    """A server that was starting may have started by now."""
+    """A server that was starting may be healthy now."""
     over = condition["is"] == "starting" and time.time() > condition["since"] + warm_up
     return HEALTHY if over else str(condition["is"])
 

@@ -1,4 +1,4 @@
-"""Starts the demo's HTTP servers and writes the fleet's ``mcp.json``; the others are for the hub to start."""
+"""Starts the demo's HTTP servers and writes the fleet's ``mcp.json``; the hub starts the other servers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from holdfast.errors import HoldfastError
 __all__ = ["demo_fleet"]
 
 START_SECONDS = 20.0
-"""A server of the demo is there in a tenth of a second; a machine under load may take longer."""
+"""A server of the demo starts in a tenth of a second; a machine under load may take longer."""
 
 END_SECONDS = 3.0
-"""It ends when its stdin does; one that was stopped (Ctrl-Z) does not, and is killed."""
+"""A server ends when its stdin ends. A stopped process (Ctrl-Z) does not, and is killed after this time."""
 
 
 @asynccontextmanager
 async def demo_fleet(*, pace: float = 1.0) -> AsyncIterator[Control]:
-    """The fleet, for as long as the body runs; ``control.config_file`` is its configuration."""
+    """The fleet, during the block; ``control.config_file`` is its configuration."""
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-demo-"))
         control = Control(Path(folder))
@@ -37,7 +37,7 @@ async def demo_fleet(*, pace: float = 1.0) -> AsyncIterator[Control]:
 
 @asynccontextmanager
 async def _web(control: Control, name: str) -> AsyncIterator[int]:
-    """One HTTP server in a process of its own, and the port that it listens on."""
+    """One HTTP server in a process of its own; gives its port."""
     async with await _start(control.command("http", name)) as process:
         try:
             yield await _port(name, process)
@@ -47,14 +47,14 @@ async def _web(control: Control, name: str) -> AsyncIterator[int]:
 
 
 async def _start(command: list[str]) -> anyio.abc.Process:
-    # A group of its own: Ctrl-C in the terminal is the hub's to handle, and it ends its servers in order.
+    # A process group of its own: Ctrl-C in the terminal goes to the hub, which ends its servers in order.
     return await anyio.open_process(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None, start_new_session=True
     )
 
 
 async def _port(name: str, process: anyio.abc.Process) -> int:
-    assert process.stdout is not None  # noqa: S101 - it was asked for
+    assert process.stdout is not None  # noqa: S101 - it was requested
     with anyio.move_on_after(START_SECONDS):
         said = b""
         async for part in process.stdout:
@@ -65,7 +65,7 @@ async def _port(name: str, process: anyio.abc.Process) -> int:
 
 
 async def _end(process: anyio.abc.Process) -> None:
-    assert process.stdin is not None  # noqa: S101 - it was asked for
+    assert process.stdin is not None  # noqa: S101 - it was requested
     await process.stdin.aclose()
     with anyio.move_on_after(END_SECONDS):
         await process.wait()

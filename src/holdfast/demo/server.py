@@ -1,8 +1,8 @@
 """The program of the demo's servers: ``server.py stdio|http NAME FLEET_FILE``.
 
-Standard library alone, and no import of Holdfast: it is started by its path, and is there in a moment.
-The fleet's file says how the server is to behave, and is looked at again and again, so that a second
-terminal can break and heal it. Over HTTP it prints its port, and ends when its stdin does.
+It uses the standard library alone and does not import Holdfast: it is started by its path, and starts fast. It polls
+the fleet's file, which sets its behaviour, so that a second terminal can break and heal it. Over HTTP it prints its
+port, and ends when its stdin ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 
-TYPE_CHECKING = False  # typing's own would import typing: a good part of the starting time
+TYPE_CHECKING = False  # importing typing takes a large part of the start time
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any, TypeAlias
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
 KEY_HEADER, KEY = "x-demo-key", "open-sesame"
 WARM_UP = 6.0
-"""Seconds that `weather` answers 503 after it was started: long enough to be seen, short enough to wait for."""
+"""Seconds for which `weather` answers 503 after its start: long enough to see, short enough to wait for."""
 LIFE = 10.0
-"""Seconds after which a flapping server is gone again."""
+"""Seconds after which a flapping server exits."""
 GLANCE = 0.1
 
 _notes: list[str] = ["Buy rope", "Ask the harbour master about berth 7"]
@@ -78,7 +78,7 @@ TOOLS: dict[str, dict[str, Message]] = {
 
 
 class Behaviour:
-    """How the fleet's file wants the server to be, at this moment."""
+    """The behaviour that the fleet's file sets at this moment."""
 
     def __init__(self, name: str, file: str) -> None:
         self._name = name
@@ -86,7 +86,7 @@ class Behaviour:
         self._started = time.time()
 
     def now(self) -> str:
-        """`healthy`, or what is wrong."""
+        """`healthy`, or the fault."""
         with open(self._file, encoding="utf-8") as opened:  # noqa: PTH123 - pathlib doubles the starting time
             fleet = json.load(opened)
         condition, is_now = fleet["conditions"][self._name], str(fleet["conditions"][self._name]["is"])
@@ -99,7 +99,7 @@ class Behaviour:
 
 
 def answer(name: str, message: Message) -> Message | None:
-    """What the server says to a message; None for what needs no answer."""
+    """The server's answer to a message; None for a notification."""
     if "id" not in message:
         return None
     try:
@@ -141,9 +141,9 @@ def _reply(message: Message, **outcome: Message) -> Message:
 
 
 def run_stdio(name: str, behaviour: Behaviour) -> None:
-    """Answer on stdin and stdout, until the process is to die."""
+    """Serve on stdin and stdout until the process must exit."""
     if behaviour.now() == "down":
-        sys.exit(f"{name} was told to be down")
+        sys.exit(f"{name} is set to be down")
     threading.Thread(target=_watch, args=(name, behaviour), daemon=True).start()
     for line in sys.stdin:
         said = answer(name, json.loads(line))
@@ -157,7 +157,7 @@ def run_stdio(name: str, behaviour: Behaviour) -> None:
 def _watch(name: str, behaviour: Behaviour) -> None:
     while behaviour.now() != "down":
         time.sleep(GLANCE)
-    sys.stderr.write(f"{name} lost its footing\n")
+    sys.stderr.write(f"{name} exits: it is set to be down\n")
     sys.stderr.flush()
     os._exit(3)
 
@@ -166,7 +166,7 @@ def _watch(name: str, behaviour: Behaviour) -> None:
 
 
 class Web:
-    """A listener that closes while the server is down, and cuts off whoever is connected."""
+    """An HTTP server that closes its listener and all connections while it is down."""
 
     def __init__(self, name: str, behaviour: Behaviour) -> None:
         self._name = name
@@ -213,7 +213,7 @@ class Web:
             writer.close()
 
     async def _answer(self, method: str, headers: Mapping[str, str], body: bytes) -> bytes:
-        while self._behaviour.now() == "hanging":  # noqa: ASYNC110 - what is waited for is in a file
+        while self._behaviour.now() == "hanging":  # noqa: ASYNC110 - the condition is in a file
             await asyncio.sleep(GLANCE)
         if self._behaviour.now() == "starting":
             return _response("503 Service Unavailable", b"warming up", extra="retry-after: 1\r\n")
@@ -233,7 +233,7 @@ def _response(status: str, body: bytes = b"", *, kind: str = "text/plain", extra
 
 
 def main(how: str, name: str, file: str) -> None:
-    """Run until told otherwise."""
+    """Run until it is ended."""
     behaviour = Behaviour(name, file)
     if how == "http":
         asyncio.run(Web(name, behaviour).run())

@@ -117,7 +117,7 @@ class Front:
 
     def forget(self, client: Hashable) -> None:
         """Close the connections that belong to a client that left."""
-        self._hub.private.release(client)
+        self._hub.registry.clients.release(client)
 
     async def sessions_of(self, server: str | None) -> HttpSessions | None:
         """Return the sessions of one endpoint; None if there is no such server."""

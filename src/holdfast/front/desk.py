@@ -72,7 +72,7 @@ class Desk:
         self._tasks: anyio.abc.TaskGroup | None = None
         self.draining = False
         """Whether new calls are refused."""
-        hub.attach(self)
+        hub.registry.attach(self)
 
     # Lifetime.
 
@@ -139,7 +139,7 @@ class Desk:
     def release(self, client: Client) -> None:
         """Close the client's own connections, unless its owner goes on."""
         if not client.persistent:
-            self.hub.private.release(client.owner)
+            self.hub.registry.clients.release(client.owner)
 
     @contextmanager
     def in_flight(self, call: Call) -> Iterator[None]:
@@ -148,7 +148,7 @@ class Desk:
             raise MCPError(INVALID_REQUEST, "Holdfast is shutting down and takes no new calls; try again in a moment")
         self._calls[call] = None
         try:
-            with self.hub.private.using(call.client.owner, call.server):
+            with self.hub.registry.clients.using(call.client.owner, call.server):
                 yield
         finally:
             self._calls.pop(call, None)
@@ -156,17 +156,17 @@ class Desk:
 
     def slot(self, client: Client, server: str) -> Slot:
         """Return the slot that a client uses: the shared one, or its own, which starts now if needed."""
-        shared = self.hub.slot(server)
+        shared = self.hub.registry.slot(server)
         if not isinstance(shared.spec, ServerSpec) or not self.is_per_client(server):
             return shared
         if self.is_stateless(client, server):
             self._report_stateless(server)
         relay = ClientRelay(self, client)
-        return self.hub.private.of(client.owner, shared.spec, lambda: relay, expires=client.expires)
+        return self.hub.registry.clients.of(client.owner, shared.spec, lambda: relay, expires=client.expires)
 
     def is_per_client(self, server: str) -> bool:
         """Whether each client has its own connection to a server; a disabled server has none."""
-        slot = self.hub.slot(server)
+        slot = self.hub.registry.slot(server)
         per_client = isinstance(slot.spec, ServerSpec) and slot.spec.sharing == "per-client" and slot.spec.enabled
         return per_client and slot.state not in (State.DISABLING, State.DISABLED)
 
@@ -176,7 +176,7 @@ class Desk:
 
     def existing_slot(self, client: Client, server: str) -> Slot | None:
         """The same as ``slot``, but it starts no connection."""
-        return self.hub.private.find(client.owner, server) if self.is_per_client(server) else self.hub.slot(server)
+        return self.hub.registry.clients.find(client.owner, server) if self.is_per_client(server) else self.hub.registry.slot(server)
 
     async def wait_for_first_listing(self, view: View) -> None:
         """Wait a moment for servers that were never listed: many clients list only once."""
@@ -184,7 +184,7 @@ class Desk:
         for server in view.servers:
             source = self.hub.catalog.servers.get(server)
             if source is not None and source.listing is None:
-                await self.hub.slot(server).outcome(within)
+                await self.hub.registry.slot(server).outcome(within)
 
     # Subscriptions and log levels.
 
@@ -193,25 +193,25 @@ class Desk:
         if (server, uri) in client.subscribed:
             return
         slot = self.slot(client, server)
-        first = slot.wishes.watch(uri)
+        first = slot.desired_state.watch(uri)
         client.subscribed.add((server, uri))
         if first and _era(slot) != "modern":
             try:
-                await self.hub.request(server, "resources/subscribe", {"uri": uri}, repeatable=True, slot=slot)
+                await self.hub.registry.request(server, "resources/subscribe", {"uri": uri}, repeatable=True, slot=slot)
             except BaseException:
                 client.subscribed.discard((server, uri))
-                slot.wishes.unwatch(uri)
+                slot.desired_state.unwatch(uri)
                 raise
-        self.hub.private.use(client.owner, server)
+        self.hub.registry.clients.use(client.owner, server)
 
     def _unsubscribe(self, client: Client, server: str, uri: str) -> None:
         client.subscribed.discard((server, uri))
         slot = self.existing_slot(client, server) if server in self.hub.servers else None
         if slot is None:
             return
-        if slot.wishes.unwatch(uri) and _era(slot) == "legacy":
+        if slot.desired_state.unwatch(uri) and _era(slot) == "legacy":
             self.start(self._request_quietly, server, "resources/unsubscribe", {"uri": uri}, slot)
-        self.hub.private.leave(client.owner, server)
+        self.hub.registry.clients.leave(client.owner, server)
 
     def unsubscribe(self, client: Client, server: str, uri: str) -> None:
         """Stop notifying a client about a resource."""
@@ -222,14 +222,14 @@ class Desk:
         """Ask a server to log at the lowest level that one of its clients wants."""
         slot = self.existing_slot(client, server)
         lease = slot.lease if slot is not None else None
-        if slot is None or not slot.wishes.log(level) or lease is None or lease.connection is None:
+        if slot is None or not slot.desired_state.log(level) or lease is None or lease.connection is None:
             return
         if lease.connection.era == "legacy" and "logging" in lease.connection.capabilities:
             self.start(self._request_quietly, server, "logging/setLevel", {"level": level}, slot)
 
     async def _request_quietly(self, server: str, method: str, params: Mapping[str, Any], slot: Slot) -> None:
         with suppress(HoldfastError):
-            await self.hub.request(server, method, params, repeatable=True, slot=slot)
+            await self.hub.registry.request(server, method, params, repeatable=True, slot=slot)
 
     # Requests and notifications of servers (the ``Relay`` of the wire).
 
@@ -283,7 +283,7 @@ class Desk:
                 continue
             self._roots_of[server] = client
             if server in self.hub.servers:
-                self.notify(self.hub.slot(server), "notifications/roots/list_changed", None)
+                self.notify(self.hub.registry.slot(server), "notifications/roots/list_changed", None)
 
     def _candidates(self, server: str) -> tuple[list[Call], list[Client]]:
         calls = [call for call in self._calls if call.server == server]

@@ -130,7 +130,7 @@ class McpServer(Server[Any]):
         return types.ServerCapabilities.model_validate(full)
 
     def _own_capabilities(self) -> Mapping[str, Any] | None:
-        lease = self.view.hub.slot(self.view.server).lease if self.view.server is not None else None
+        lease = self.view.hub.registry.slot(self.view.server).lease if self.view.server is not None else None
         return lease.connection.capabilities if lease is not None and lease.connection is not None else None
 
     # Every message.

@@ -145,7 +145,7 @@ class Forwarder:
         with self._broker.in_flight(call):
             try:
                 for _ in range(MAX_ROUNDS):
-                    result = await self._broker.hub.request(
+                    result = await self._broker.hub.registry.request(
                         server,
                         method,
                         params,

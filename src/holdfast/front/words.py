@@ -120,6 +120,6 @@ def instructions(view: View, status_tool: str) -> str:
 
 
 def _instructions_of(hub: Hub, server: str) -> str:
-    lease = hub.slot(server).lease
+    lease = hub.registry.slot(server).lease
     connection = lease.connection if lease is not None else None
     return connection.instructions if connection is not None else ""

@@ -1,7 +1,7 @@
-"""What became of one call, and how long it took: the one record that the journal gets for it.
+"""Measures one call and writes its record: the outcome and the times.
 
-Real time, whatever clock the hub plans by: an event loop's own clock may tell no less than a millisecond,
-and many a call takes less.
+It uses real time, whichever clock the hub has: an event loop's clock may have a resolution of a millisecond, and
+many calls take less.
 """
 
 from __future__ import annotations
@@ -17,21 +17,32 @@ from holdfast.hub import tracing
 from holdfast.hub.clock import Clock
 from holdfast.hub.records import CallEnded, CallOutcome, HubRecord
 
-__all__ = ["Account"]
+__all__ = ["CallTimer"]
 
 
-class Account:
-    """Around one call, from when it was asked for to its end, however it ends."""
+class CallTimer:
+    """Wraps one call from its request to its end."""
 
-    __slots__ = ("_began", "_clock", "_method", "_outcome", "_server", "_since", "_stage", "_tell", "_trace", "_waited")
+    __slots__ = (
+        "_began",
+        "_clock",
+        "_method",
+        "_outcome",
+        "_server",
+        "_since",
+        "_stage",
+        "_trace",
+        "_waited",
+        "_write",
+    )
 
     def __init__(
-        self, server: str, method: str, params: Mapping[str, Any], clock: Clock, tell: Callable[[HubRecord], None]
+        self, server: str, method: str, params: Mapping[str, Any], clock: Clock, write: Callable[[HubRecord], None]
     ) -> None:
         self._server = server
         self._method = method
         self._clock = clock
-        self._tell = tell
+        self._write = write
         self._trace = tracing.begin(server, method, params)
         self._outcome: CallOutcome = "completed"
         self._waited = 0.0
@@ -42,25 +53,25 @@ class Account:
         return self
 
     def enter(self, stage: tracing.Stage) -> None:
-        """The call is at this stage from now on."""
+        """The call reaches this stage."""
         self._add_wait()
         self._stage = stage
         if self._trace is not None:
             self._trace.enter(stage)
 
     def carried(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The call's parameters as they go to the server: in its trace, if it has one."""
+        """The parameters for the server, with the trace context if there is a trace."""
         return params if self._trace is None else self._trace.carried(params)
 
     def _add_wait(self) -> None:
-        """Whatever time was not the server's was a wait."""
+        """Time that was not spent with the server counts as waiting."""
         now = perf_counter()
         if self._stage != "upstream":
             self._waited += now - self._since
         self._since = now
 
     def answered(self, result: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The server gave a result, which is returned."""
+        """Note the server's result, and return it."""
         if result.get("isError") is True:
             self._outcome = "tool_error"
         return result
@@ -81,11 +92,11 @@ class Account:
         )
         if self._trace is not None:
             self._trace.end(ended)
-        self._tell(ended)
+        self._write(ended)
 
 
 def _outcome(exc: BaseException) -> CallOutcome:
-    """How a call ended that has no result. Whatever is not an ordinary exception is a cancellation of its caller."""
+    """The outcome of a call without a result. An exception that is no ``Exception`` is a cancellation."""
     match exc:
         case ServerUnavailable() | ToolHeld():
             return "refused"

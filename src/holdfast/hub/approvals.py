@@ -1,10 +1,10 @@
-"""Tools as they were first seen: one that says something else later is reported, and can be held (SEC-5).
+"""Approvals: a tool that changes after it was first seen is reported, and can be held (SEC-5).
 
-A server can change what a tool says of itself after people, or their models, came to trust it. What was first
-seen is kept beside the hub's state, in a file of its own (``pins.py``): asking the servers cannot rebuild it.
-What waits for approval is kept too, so that it can be looked at, and decided, while its server is down.
-A held tool stays in the list as it was first seen, and is not called, until somebody approves the change.
-So is a tool held of which it is not known what it first said: nothing is believed for want of a memory.
+A server can change the description of a tool after people, or their models, came to trust it. The version that was
+first seen is pinned in a file beside the hub's state, because the servers cannot be asked for it again. Changes
+that wait for approval are stored too, so that they can be reviewed while their server is down. A held tool stays in
+the list as it was first seen, and cannot be called until the change is approved. A tool without a recorded baseline
+is held too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.core.catalog import Item, Listing
 from holdfast.core.changed import WATCHED, ChangedTool, said
 from holdfast.errors import ToolHeld, UnknownTool
 from holdfast.hub.journal import Journal
-from holdfast.hub.pins import Known, News, PinFile, Tools
+from holdfast.hub.pins import PinChanges, PinFile, PinnedTools, ToolTexts
 from holdfast.hub.records import ToolApproved, ToolChanged
 
 __all__ = ["HELD", "Approvals"]
@@ -27,49 +27,49 @@ __all__ = ["HELD", "Approvals"]
 log = logging.getLogger("holdfast.hub")
 
 HELD = "holdfast/held"
-"""The key in ``_meta`` that is true for a tool that is shown as it was, and not called."""
+"""The key in ``_meta`` of a held tool."""
 
 REMEMBERED = 1_000
-"""How many tools that a server no longer lists are remembered, so that they are known if they come back.
+"""How many tools that a server no longer lists stay pinned, in case they come back.
 
-Where changed tools are held, none of them is forgotten for another: a server could list so many others, once, that
-what it first said of a tool is lost. Its new tools are held instead.
+Where changed tools are held, no pin is dropped for another: a server could list so many tools once that the first
+version of a tool is lost. Its new tools are held instead.
 """
 
 UNKNOWN = {"inputSchema": {"type": "object"}}
-"""How a tool is shown of which it is not known what it first said: a client needs that much."""
+"""How a tool without a recorded baseline is shown: a client needs that much."""
 
 
 class Approvals:
-    """What each server's tools said when they were first seen, or last approved; without a state file, for this run.
+    """The pinned version of every tool, and the changes that wait. Without a state file they last for this run.
 
-    ``holds`` says whether a server's changed tools are held.
+    ``holds`` tells whether a server's changed tools are held.
     """
 
     def __init__(self, state_file: Path | None, *, holds: Callable[[str], bool], journal: Journal) -> None:
         self._path = state_file.with_suffix(".tools.json") if state_file is not None else None
         self._file = PinFile(self._path) if self._path is not None else None
         self._unread = False
-        """Whether there may be a file that could not be read: what it holds is not known."""
+        """Whether a file may exist that could not be read."""
         self._holds = holds
         self._journal = journal
-        self._seen: dict[str, Tools] = {}
-        self._now: dict[str, Tools] = {}
-        """What those say now that say something else."""
+        self._seen: dict[str, ToolTexts] = {}
+        self._now: dict[str, ToolTexts] = {}
+        """The current version of the tools that changed."""
         self._latest: dict[str, Listing] = {}
         self._approved: set[tuple[str, str]] = set()
         self._dropped: set[tuple[str, str]] = set()
         self._gone: set[str] = set()
         self.unsaved = False
-        """Whether the file is not what it must be."""
+        """Whether changes wait to be written."""
 
     @property
     def changed(self) -> Mapping[str, frozenset[str]]:
-        """By server, the tools that say something else than when they were first seen."""
+        """By server, the tools that changed since they were first seen."""
         return {server: frozenset(tools) for server, tools in self._now.items() if tools}
 
     def pending(self, server: str | None = None) -> tuple[ChangedTool, ...]:
-        """Every change that nobody has approved, of one server or of all, in order of their names."""
+        """Every change that waits for approval, of one server or of all, sorted by name."""
         servers = sorted(self._now) if server is None else [server]
         return tuple(
             ChangedTool(server=one, tool=tool, held=self._holds(one), was=self._was(one, tool), now=now)
@@ -78,21 +78,21 @@ class Approvals:
         )
 
     def is_held(self, server: str, tool: str) -> bool:
-        """Whether a tool may not be called until its change is approved."""
+        """Whether a tool cannot be called until its change is approved."""
         return tool in self._now.get(server, {}) and self._holds(server)
 
     def review(self, listing: Listing) -> Listing:
-        """A server's new listing, as it may be shown."""
+        """Compare a new listing with the pins; returns it as it may be published."""
         server, self._latest[listing.server] = listing.server, listing
         if self._unread:
             self.load()
-        self._take_first_seen(listing)
+        self._pin_new(listing)
         seen, before = self._seen[server], self._now.get(server, {})
-        now: Tools = {item.name: what for item in listing.tools if (what := said(item.raw)) != seen.get(item.name)}
+        now: ToolTexts = {item.name: what for item in listing.tools if (what := said(item.raw)) != seen.get(item.name)}
         for name in sorted(now):
             if before.get(name) != now[name]:
                 at = self._journal.clock.now()
-                self._journal.tell(ToolChanged(server=server, tool=name, held=self._holds(server), at=at))
+                self._journal.write(ToolChanged(server=server, tool=name, held=self._holds(server), at=at))
         self.unsaved |= now != before
         self._now[server] = now
         if not now or not self._holds(server):
@@ -102,9 +102,9 @@ class Approvals:
         )
 
     def approve(self, server: str, tool: str | None = None, *, mark: str | None = None) -> tuple[str, ...]:
-        """Take what is pending of a server's tools for good, one of them or all; the tools that this changed.
+        """Approve the pending changes of a server's tools, one or all; returns the tools that were approved.
 
-        With the ``mark`` of the change that was looked at, nothing newer is approved.
+        With the ``mark`` of the change that was reviewed, a newer change is not approved.
         """
         pending = {change.tool: change for change in self.pending(server)}
         if tool is not None and tool not in pending and tool not in self._seen.get(server, {}):
@@ -112,22 +112,22 @@ class Approvals:
         wanted = [change for name, change in pending.items() if tool in (None, name)]
         if mark is not None and any(change.mark != mark for change in wanted):
             raise ToolHeld(
-                f"the tool `{tool}` of `{server}` changed again since it was looked at",
-                hint="look at the change as it is now, and approve that",
+                f"the tool `{tool}` of `{server}` changed again since it was reviewed",
+                hint="review the current change, and approve it",
             )
         for change in wanted:
             self._seen[server][change.tool] = self._now[server].pop(change.tool)
             self._approved.add((server, change.tool))
             self.unsaved = True
-            self._journal.tell(ToolApproved(server=server, tool=change.tool, at=self._journal.clock.now()))
+            self._journal.write(ToolApproved(server=server, tool=change.tool, at=self._journal.clock.now()))
         return tuple(change.tool for change in wanted)
 
     def latest(self, server: str) -> Listing | None:
-        """What a server listed last, in this run."""
+        """The latest listing of a server in this run."""
         return self._latest.get(server)
 
     def forget(self, server: str) -> None:
-        """The server is gone."""
+        """Drop everything about a removed server."""
         self.unsaved |= self._seen.pop(server, None) is not None
         self._now.pop(server, None)
         self._latest.pop(server, None)
@@ -137,48 +137,48 @@ class Approvals:
     # The file.
 
     def load(self) -> None:
-        """Read what was kept; while that is not possible, nothing counts as known."""
+        """Read the file; while it cannot be read, no tool has a baseline."""
         if self._file is None:
             return
         try:
             known = self._file.read()
         except OSError as exc:
             self._unread = True
-            until = "until it can be, tools of servers with holdChanged are held unless they are approved"
+            until = "until then, tools of servers with holdChanged are held unless they are approved"
             log.warning("%s cannot be read (%s): %s", self._path, exc, until)
             return
         self._unread = False
         self._take(known)
 
-    def to_save(self) -> News:
-        """What the file must be told; from now on it is taken to know it."""
+    def to_save(self) -> PinChanges:
+        """Take the changes that must be written; from now on they count as written."""
         touched = {*self._latest, *(server for server, _ in self._approved)}
-        known = Known(
+        known = PinnedTools(
             {server: dict(tools) for server, tools in self._seen.items()},
             {server: dict(tools) for server, tools in self._now.items() if server in touched},
         )
-        news = News(
+        changes = PinChanges(
             known=known,
             approved=frozenset(self._approved),
             dropped=frozenset(self._dropped),
             gone=frozenset(self._gone),
         )
         self._approved, self._dropped, self._gone, self.unsaved = set(), set(), set(), False
-        return news
+        return changes
 
-    def save(self, news: News) -> bool:
-        """Tell the file; False if that failed. For a worker thread, one at a time."""
-        return self._file is None or self._file.add(news)
+    def save(self, changes: PinChanges) -> bool:
+        """Write the changes; False if that failed. For a worker thread, one at a time."""
+        return self._file is None or self._file.add(changes)
 
-    def not_saved(self, news: News) -> None:
-        """The file was not told: it must be, the next time."""
-        self._approved |= news.approved
-        self._dropped |= news.dropped
-        self._gone |= news.gone
+    def not_saved(self, changes: PinChanges) -> None:
+        """The changes were not written: write them the next time."""
+        self._approved |= changes.approved
+        self._dropped |= changes.dropped
+        self._gone |= changes.gone
         self.unsaved = True
 
-    def _take(self, known: Known) -> None:
-        """What was kept, except for what was approved since."""
+    def _take(self, known: PinnedTools) -> None:
+        """Use the content of the file, except for tools that were approved since."""
         for server, tools in known.seen.items():
             if server in self._gone:
                 continue
@@ -191,7 +191,7 @@ class Approvals:
     def _was(self, server: str, tool: str) -> Mapping[str, Any]:
         return self._seen.get(server, {}).get(tool, {})
 
-    def _take_first_seen(self, listing: Listing) -> None:
+    def _pin_new(self, listing: Listing) -> None:
         server, seen = listing.server, self._seen.setdefault(listing.server, {})
         listed = {item.name for item in listing.tools}
         unlisted = [name for name in seen if name not in listed]

@@ -1,4 +1,4 @@
-"""At most so many calls to one server at a time, and at most so many that wait for their turn (HUB-12)."""
+"""Limits the calls in flight to one server, and the calls that wait (HUB-12)."""
 
 from __future__ import annotations
 
@@ -7,50 +7,50 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from holdfast.hub.places import Places
+from holdfast.hub.places import Semaphore
 
-__all__ = ["Bulkhead", "Full"]
+__all__ = ["Bulkhead", "BulkheadFull"]
 
 
-class Full(Exception):
-    """As many calls as are allowed are under way, and as many as are allowed wait."""
+class BulkheadFull(Exception):
+    """The limits of calls in flight and of waiting calls are both reached."""
 
 
 class Bulkhead:
     """The places of one server."""
 
     def __init__(self, places: int, queue: int, *, patience: float) -> None:
-        self._places = Places(places)
+        self._places = Semaphore(places)
         self._queue = queue
         self._patience = patience
         self.waiting = 0
 
     def resize(self, places: int, queue: int, *, patience: float) -> None:
-        """Other numbers from now on; whoever has a place, or waits for one, goes on by the old ones."""
+        """Use other numbers from now on; calls in flight or waiting keep the old ones."""
         self._places.resize(places)
         self._queue = queue
         self._patience = patience
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """A place for the length of the block; raises ``Full`` if even the queue is, or its turn never comes."""
+        """Hold a place during the block; raises ``BulkheadFull`` if the queue is full or the wait takes too long."""
         try:
-            self._places.take_nowait()
+            self._places.acquire_nowait()
         except anyio.WouldBlock:
             await self._wait()
         try:
             yield
         finally:
-            self._places.give_back()
+            self._places.release()
 
     async def _wait(self) -> None:
         if self.waiting >= self._queue:
-            raise Full
+            raise BulkheadFull
         self.waiting += 1
         try:
             with anyio.fail_after(self._patience):
-                await self._places.take()
+                await self._places.acquire()
         except TimeoutError:
-            raise Full from None
+            raise BulkheadFull from None
         finally:
             self.waiting -= 1

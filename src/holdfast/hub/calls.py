@@ -1,8 +1,8 @@
-"""The way of a call through a slot: admitted, sent once, settled; told truly whatever becomes of it.
+"""The path of a call through a slot: it is admitted, sent once and settled, and its failure is reported.
 
-A call is sent a second time only if the server refused it before acting (its session had expired, or
-nothing listened), or if its tool is declared read-only or idempotent and the connection died. Every
-other failure on the way says that the outcome is uncertain.
+A call is sent a second time only if the server refused it before acting (its session had expired, or nothing
+listened), or if its tool is declared read-only or idempotent and the connection died. The error of every other
+failure says that the outcome is uncertain.
 """
 
 from __future__ import annotations
@@ -43,29 +43,30 @@ from holdfast.errors import (
     ServerPermanentlyFailed,
     ServerUnavailable,
 )
-from holdfast.hub.accounts import Account
-from holdfast.hub.bulkhead import Full
+from holdfast.hub.accounts import CallTimer
+from holdfast.hub.bulkhead import BulkheadFull
 from holdfast.hub.lease import Lease, session_expired
 from holdfast.hub.slot import Slot
-from holdfast.wire.connection import Connection, ProgressFn
+from holdfast.types import ProgressFn
+from holdfast.wire.connection import Connection
 from holdfast.wire.relay import Caller
 
-__all__ = ["Errand", "send"]
+__all__ = ["CallRequest", "send"]
 
 _T = TypeVar("_T")
 
 
-class Errand:
-    """One request, as it is asked of whichever connection stands when its turn comes."""
+class CallRequest:
+    """One request, for the connection that stands when it is sent."""
 
-    __slots__ = ("_account", "_caller", "_method", "_on_progress", "_params", "_policy", "_refuse")
+    __slots__ = ("_caller", "_method", "_on_progress", "_params", "_policy", "_refuse", "_timer")
 
     def __init__(
         self,
         method: str,
         params: Mapping[str, Any],
         policy: CallPolicy,
-        account: Account,
+        timer: CallTimer,
         refuse: Callable[[], None],
         *,
         on_progress: ProgressFn | None,
@@ -74,17 +75,17 @@ class Errand:
         self._method = method
         self._params = params
         self._policy = policy
-        self._account = account
+        self._timer = timer
         self._refuse = refuse
         self._on_progress = on_progress
         self._caller = caller
 
     async def __call__(self, connection: Connection) -> Mapping[str, Any]:
-        """Ask once, unless it must not be: what a server's tools say is known only once it is there."""
+        """Send it once. A tool may be held only since its server is up, so that is checked here again."""
         self._refuse()
         return await connection.request(
             self._method,
-            self._account.carried(self._params),
+            self._timer.carried(self._params),
             idle=self._policy.timeout,
             within=self._policy.hard_timeout,
             on_progress=self._on_progress,
@@ -93,48 +94,48 @@ class Errand:
 
 
 async def send(
-    slot: Slot, ask: Callable[[Connection], Awaitable[_T]], account: Account, *, repeatable: bool, ready_at: float
+    slot: Slot, ask: Callable[[Connection], Awaitable[_T]], timer: CallTimer, *, repeatable: bool, ready_at: float
 ) -> _T:
-    """Make one call; ``ready_at`` is how long it waits for a server that is coming up."""
-    attempt = _Attempt(slot, account)
+    """Make one call; it waits until ``ready_at`` for a server that is coming up."""
+    attempt = _Attempt(slot, timer)
     try:
         return await attempt.make(ask, ready_at)
     except ServerFailure as failure:
         if not attempt.may_be_repeated(failure.evidence, repeatable=repeatable):
-            raise attempt.told(failure, repeatable=repeatable) from None
-    again = _Attempt(slot, account)
+            raise attempt.error(failure, repeatable=repeatable) from None
+    again = _Attempt(slot, timer)
     try:
         return await again.make(ask, ready_at)
     except ServerFailure as failure:
-        raise again.told(failure, repeatable=repeatable) from None
+        raise again.error(failure, repeatable=repeatable) from None
 
 
 class _Attempt:
-    """One time that a call is sent, on one connection."""
+    """One attempt to send a call, on one connection."""
 
-    def __init__(self, slot: Slot, account: Account) -> None:
+    def __init__(self, slot: Slot, timer: CallTimer) -> None:
         self._slot = slot
-        self._account = account
+        self._timer = timer
         self._lease: Lease | None = None
         self._faults = 0
 
     async def make(self, ask: Callable[[Connection], Awaitable[_T]], ready_at: float) -> _T:
-        slot, account = self._slot, self._account
-        account.enter("admission")
+        slot, timer = self._slot, self._timer
+        timer.enter("admission")
         permit = _admitted(slot)
         outcome, reason = Outcome.NEUTRAL, ""
         try:
             async with slot.bulkhead.place():
-                account.enter("wait")
+                timer.enter("wait")
                 lease = self._lease = await _ready(slot, ready_at)
                 permit.connection, self._faults = lease.generation, lease.faults
                 assert lease.connection is not None  # noqa: S101 - a lease that stands has one
-                account.enter("upstream")
+                timer.enter("upstream")
                 result = await ask(lease.connection)
                 outcome = Outcome.COMPLETED
                 return result
-        except Full:
-            raise _unavailable(slot, ServerBusy, "has as many calls under way as it may", retry_in=1.0) from None
+        except BulkheadFull:
+            raise _unavailable(slot, ServerBusy, "has reached its limit of calls in flight", retry_in=1.0) from None
         except ServerFailure as failure:
             outcome = self._outcome(failure.evidence)
             reason = classify(self._masked(failure.evidence), connected_before=True).reason
@@ -146,15 +147,15 @@ class _Attempt:
 
     def may_be_repeated(self, seen: Evidence, *, repeatable: bool) -> bool:
         if isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED:
-            # Where the connection still stands, nobody has noticed yet: it would only be refused again.
+            # While the lost connection is still the current one, a second attempt would be refused too.
             stands = self._lease is not None and self._lease is self._slot.lease
             return not stands
         return session_expired(seen) or (repeatable and isinstance(seen, NetworkFailure | ProcessExit))
 
-    def told(self, failure: ServerFailure, *, repeatable: bool) -> CallFailed:
-        """The failure as the caller gets it: what happened, to whom, and whether it may have acted.
+    def error(self, failure: ServerFailure, *, repeatable: bool) -> CallFailed:
+        """The caller's error: what happened, on which server, and whether the server may have acted.
 
-        Never chained to what it was made of: that may quote what the server said, secrets and all.
+        It is never chained to the original exception, which may quote secrets.
         """
         seen = self._masked(failure.evidence)
         verdict = classify(seen, connected_before=True)
@@ -168,34 +169,34 @@ class _Attempt:
         return kind(seen, words, hint=verdict.hint)
 
     def _outcome(self, seen: Evidence) -> Outcome:
-        """What a failure says of the connection."""
+        """What a failure means for the connection."""
         match seen:
             case RpcError() | NotMcp(fault=NotMcpFault.BAD_RESULT):
                 return Outcome.COMPLETED
             case TimedOut():
                 return Outcome.TIMED_OUT
             case TokenNotRenewed():
-                return Outcome.NEUTRAL  # the authorization server is away: that says nothing of this one
+                return Outcome.NEUTRAL  # the authorization server is down: that says nothing about this one
             case HttpStatus() if session_expired(seen) or classify(seen).status == "denied":
                 return Outcome.NEUTRAL
             case NetworkFailure() | ProcessExit() | OverBound() | NotMcp() if self._is_over():
                 return Outcome.CONNECTION_LOST
             case NetworkFailure(fault=NetworkFault.REFUSED):
-                return Outcome.CONNECTION_LOST  # nobody listens: there is no connection that still stands
+                return Outcome.CONNECTION_LOST  # nothing listens: no connection can still stand
             case NetworkFailure() if self._lease is not None:
                 return self._counted(self._lease)
             case _:
                 return Outcome.TRANSPORT_FAILURE
 
     def _counted(self, lease: Lease) -> Outcome:
-        """Over HTTP a server that dies fails each call by itself: those under way together are one failure."""
+        """Over HTTP each call fails by itself when a server dies: calls in flight together are one failure."""
         if lease.faults != self._faults:
             return Outcome.NEUTRAL
         lease.faults += 1
         return Outcome.TRANSPORT_FAILURE
 
     def _is_over(self) -> bool:
-        """Whether the connection itself is gone, and not this one request on it: a pipe is, whatever broke it."""
+        """Whether the whole connection is lost, not only this request. A broken pipe is always lost."""
         connection = self._lease.connection if self._lease is not None else None
         piped = getattr(self._slot.spec, "transport", "") == "stdio"
         return piped or (connection is not None and connection.wire.ended)
@@ -212,13 +213,13 @@ def _admitted(slot: Slot) -> Permit:
 
 
 def refused(slot: Slot, refusal: Refusal) -> ServerUnavailable:
-    """A refusal in words; no network was touched."""
+    """The error for a refusal; the network was not touched."""
     kind, words = _REFUSALS[refusal.reason]
     return _unavailable(slot, kind, words, retry_in=refusal.retry_in)
 
 
 async def _ready(slot: Slot, ready_at: float) -> Lease:
-    """The live connection; waits for one that is coming up, but not for one that is not."""
+    """The live connection; waits for a dial that is under way, and for nothing else."""
     while True:
         lease = slot.lease
         if lease is not None:
@@ -231,7 +232,7 @@ async def _ready(slot: Slot, ready_at: float) -> Lease:
 
 
 def _may_have_acted(seen: Evidence) -> bool:
-    """Whether the request may have reached whoever acts on it; a refusal, or an answer, says that it has not."""
+    """Whether the server may have acted on the request. After a refusal or an error response it has not."""
     match seen:
         case HttpStatus():
             return seen.status >= 500 or seen.status == 408
@@ -257,8 +258,8 @@ def _unavailable(
 
 
 _REFUSALS: dict[RefusalReason, tuple[type[ServerUnavailable], str]] = {
-    RefusalReason.OPEN: (BreakerOpen, "failed too often just now and is left alone for a moment"),
-    RefusalReason.PROBING: (BreakerOpen, "is being tried by another call"),
+    RefusalReason.OPEN: (BreakerOpen, "failed too often and is not called for a moment"),
+    RefusalReason.PROBING: (BreakerOpen, "is being probed by another call"),
     RefusalReason.PERMANENTLY_FAILED: (ServerPermanentlyFailed, "is unavailable"),
     RefusalReason.DENIED: (ServerDenied, "denied access"),
     RefusalReason.DISABLED: (ServerDisabled, "is disabled"),

@@ -1,4 +1,4 @@
-"""Time for the hub: one small thing, so that tests can have a time of their own."""
+"""Time for the hub: a small protocol, so that tests can supply a clock of their own."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ class Clock(Protocol):
     """Tells the time, and waits for it."""
 
     def now(self) -> float:
-        """Seconds, from wherever this clock counts."""
+        """Seconds since a start that this clock chooses."""
 
     async def wait(self, event: anyio.Event, until: float | None) -> bool:
-        """Wait for the event, or for the time, whichever is first; whether it was the event."""
+        """Wait for the event or for the time, the first of them; True if it was the event."""
 
 
 class RealClock:
-    """The event loop's own time, of the one that it is first asked in."""
+    """The time of the event loop in which it is first used."""
 
     def __init__(self) -> None:
         self._time: Callable[[], float] | None = None
 
     def now(self) -> float:
-        """Seconds, from wherever the event loop counts."""
+        """Seconds, as the event loop counts them."""
         if self._time is None:
             self._time = _loop_time()
         return self._time()
 
     async def wait(self, event: anyio.Event, until: float | None) -> bool:
-        """Wait for the event, or for the time, whichever is first; whether it was the event."""
+        """Wait for the event or for the time, the first of them; True if it was the event."""
         with anyio.CancelScope(deadline=until if until is not None else float("inf")):
             await event.wait()
             return True
@@ -42,7 +42,7 @@ class RealClock:
 
 
 def _loop_time() -> Callable[[], float]:
-    """Every call asks for the time again and again: finding out anew which loop runs costs ten times the answer."""
+    """The loop's own function: every call needs the time, and finding the running loop costs ten times as much."""
     try:
         return asyncio.get_running_loop().time
     except RuntimeError:  # another kind of loop, or none yet

@@ -1,4 +1,4 @@
-"""Everything worth telling is one record, told once to everyone who listens: the log first of all."""
+"""The journal passes every record to all its listeners: the log, the sinks, and the readers of a stream."""
 
 from __future__ import annotations
 
@@ -19,45 +19,42 @@ __all__ = ["CallEnded", "HubRecord", "Journal", "Missed", "OfOneClient", "Publis
 log = logging.getLogger("holdfast.hub")
 
 BACKLOG = 1024
-"""How many records wait for a slow listener; then the oldest give way, and it is told how many."""
+"""How many records wait for a slow listener; then the oldest are dropped, and a ``Missed`` says how many."""
 
 
 class Journal:
-    """Takes records from the slots and hands them on; nobody who listens can hold it up."""
+    """Passes records on. No listener can delay it."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._listeners: set[_Listener] = set()
         self._sinks: list[Sink] = [write_to_log]
-        self._readers: list[OnStderr] = []
+        self._stderr_readers: list[OnStderr] = []
         self._closed = False
 
     def add_sink(self, sink: Sink) -> Callable[[], None]:
-        """Have every record told to a function, at once; it must not wait. What is returned ends it."""
+        """Call a function with every record at once; it must not wait. The result ends it."""
         self._sinks.append(sink)
         return lambda: self._sinks.remove(sink)
 
-    def add_reader(self, reader: OnStderr) -> None:
-        """Have what servers' processes write to stderr told to a function, line by line; it must not wait."""
-        self._readers.append(reader)
+    def add_stderr_reader(self, reader: OnStderr) -> None:
+        """Call a function with every line that a server's process writes to stderr; it must not wait."""
+        self._stderr_readers.append(reader)
 
-    def heard(self, server: str, line: bytes, redactor: Redactor) -> None:
-        """A server's process wrote a line to its stderr: no record, since there may be any number of them."""
-        for reader in self._readers:
+    def stderr_line(self, server: str, line: bytes, redactor: Redactor) -> None:
+        """Pass on a line of a process's stderr. It is not a record, because there may be any number of them."""
+        for reader in self._stderr_readers:
             reader(server, line, redactor)
 
-    def tell(self, record: HubRecord) -> None:
-        """Tell everyone; of calls the sinks alone: they are so many that they would push all else out of a backlog."""
-        self._tell_sinks(record)
+    def write(self, record: HubRecord) -> None:
+        """Pass a record to all listeners. Calls go to the sinks alone: they would push the rest out of a backlog."""
+        self._call_sinks(record)
         if not isinstance(record, CallEnded):
             for listener in self._listeners:
                 listener.put(record)
 
     def records(self) -> AsyncIterator[HubRecord]:
-        """Every record but those of calls, from now on (not: from the first time that one is asked for).
-
-        They end when the hub is closed.
-        """
+        """Every record except those of calls, from now on (not from the first read), until the hub is closed."""
         listener = _Listener()
         self._listeners.add(listener)
         return self._records(listener)
@@ -67,19 +64,19 @@ class Journal:
             while not self._closed or listener.waiting:
                 for record in listener.take():
                     if isinstance(record, Missed):
-                        self._tell_sinks(record)
+                        self._call_sinks(record)
                     yield record
                 if not self._closed:
                     await listener.came.wait()
         finally:
             self._listeners.discard(listener)
 
-    def _tell_sinks(self, record: HubRecord) -> None:
+    def _call_sinks(self, record: HubRecord) -> None:
         for sink in tuple(self._sinks):
             try:
                 sink(record)
-            except Exception as exc:  # noqa: BLE001 - a sink of the user's must not stop the hub
-                log.warning("a listener raised %s", type(exc).__name__)
+            except Exception as exc:  # noqa: BLE001 - a fault in a user's sink must not stop the hub
+                log.warning("a listener of the hub's records failed: %s", type(exc).__name__)
 
     def close(self) -> None:
         """No more records will come."""
@@ -89,7 +86,7 @@ class Journal:
 
 
 class _Listener:
-    """What waits for one listener."""
+    """The records that wait for one listener."""
 
     def __init__(self) -> None:
         self.waiting: deque[HubRecord] = deque(maxlen=BACKLOG)

@@ -1,7 +1,7 @@
-"""A lease is one live connection, bound to a generation; the workshop makes, keeps and checks them.
+"""A lease is one live connection, bound to a generation; the connector makes, keeps and checks leases.
 
-Nothing is decided here: what was seen is judged by ``core.classify``, and what follows from that is
-the machine's matter. Each function ends with an event that says what happened.
+Nothing is decided here: ``core.classify`` classifies the evidence, and the machine decides what follows. Each
+function ends with an event that says what happened.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from holdfast.wire.relay import Relay
 from holdfast.wire.wishes import Wishes, grant
 
 __all__ = [
+    "Connector",
     "FailedDial",
     "FindRelay",
     "Lease",
-    "Workshop",
     "bad_definition",
     "is_shown",
     "session_expired",
@@ -40,7 +40,7 @@ __all__ = [
 
 
 FindRelay: TypeAlias = Callable[[], Relay | None]
-"""Where what a server asks of clients goes, as far as there are clients when it is dialed."""
+"""Finds the relay for server-initiated requests; None if there are no clients at the time of the dial."""
 
 
 def _no_relay() -> None:
@@ -50,51 +50,51 @@ def _no_relay() -> None:
 class Lease:
     """One connection, from dial to close."""
 
-    def __init__(self, generation: int, *, relay: FindRelay = _no_relay, wishes: Wishes | None = None) -> None:
+    def __init__(self, generation: int, *, relay: FindRelay = _no_relay, desired: Wishes | None = None) -> None:
         self.generation = generation
         self.relay = relay
-        self.wishes = wishes or Wishes()
+        self.desired_state = desired or Wishes()
         self.scope = anyio.CancelScope()
-        """Cancelled to end it, whether it is still being dialed or stands."""
+        """Cancelled to end the lease, during the dial or later."""
         self.connection: Connection | None = None
-        """There once the connection stands."""
+        """None until the connection stands."""
         self.listing: Listing | None = None
         self.redactor = Redactor()
         self.close_error = ""
         self.faults = 0
-        """How often the way to the server failed under it; calls under way together count as one."""
+        """How often the network failed on this lease; calls in flight together count as one."""
         self.drains = False
-        """Its session expired: requests under way are waited for before it is closed, a moment at the most."""
+        """Whether its session expired: requests in flight may end, for a moment, before it is closed."""
 
     def __repr__(self) -> str:
         return f"<Lease {self.generation} {'stands' if self.connection is not None else 'dialing'}>"
 
 
 class FailedDial(NamedTuple):
-    """A dial that did not come to stand: the event, and the evidence behind it."""
+    """A failed dial: the event, and the evidence behind it."""
 
     event: on.DialFailed
     evidence: Evidence
 
     @property
     def reason(self) -> str:
-        """Why, fit to be shown."""
+        """The reason, without secrets."""
         return self.event.reason
 
 
-class Workshop:
-    """Makes connections and looks after them, for all slots of a hub."""
+class Connector:
+    """Makes, refreshes and checks connections for all slots of a hub."""
 
-    def __init__(self, dialer: Dialer, turnstile: Turnstile, memory: Memory, policy: LoadPolicy) -> None:
+    def __init__(self, dialer: Dialer, dial_limit: Turnstile, memory: Memory, policy: LoadPolicy) -> None:
         self._dialer = dialer
-        self._turnstile = turnstile
+        self._dial_limit = dial_limit
         self._memory = memory
         self._policy = policy
 
     def adopt(self, settings: Settings) -> None:
-        """Go by other settings from the next attempt on."""
+        """Use other settings from the next attempt on."""
         self._policy = settings.load
-        self._turnstile.resize(settings.load.concurrency)
+        self._dial_limit.resize(settings.load.concurrency)
         self._dialer.adopt(settings.limits)
 
     async def live(
@@ -107,13 +107,13 @@ class Workshop:
         changed: Callable[[], object],
         gone: Callable[[on.Event], object],
     ) -> FailedDial | None:
-        """Dial, list, say that it stands, stay until it is gone, close. The failure, if it never stood."""
+        """Dial, list, report that it stands, wait until it is lost, close. Returns the failure of the dial, if any."""
         if isinstance(spec, BadServer):
             return _failed(lease, bad_definition(spec), ever_connected=False)
         lease.redactor = Redactor(spec.secrets)
         try:
             await self._live(spec, lease, stands, changed, gone)
-        except Exception as exc:  # noqa: BLE001 - a fault of ours, or a library's, is that server's and no other's
+        except Exception as exc:  # noqa: BLE001 - any fault is charged to this server and to no other
             seen = masked(evidence_in(exc), lease.redactor)
         else:
             return None
@@ -123,15 +123,15 @@ class Workshop:
         return None
 
     async def refresh(self, spec: ServerSpec | BadServer, lease: Lease) -> on.Event:
-        """List again."""
+        """List everything again."""
         connection, generation = lease.connection, lease.generation
         if connection is None or isinstance(spec, BadServer):
             return on.RefreshFailed(generation)
         try:
             listing = await self._list(spec, lease, connection)
-        except Exception as exc:  # noqa: BLE001 - whatever it was, it is that server's and no other's
+        except Exception as exc:  # noqa: BLE001 - any fault is charged to this server and to no other
             seen = evidence_in(exc)
-            if session_expired(seen) or _nobody_listens(seen):
+            if session_expired(seen) or _is_refused(seen):
                 return _end(lease, seen)
             verdict = classify(masked(seen, lease.redactor), connected_before=True)
             return on.RefreshFailed(generation, verdict.status, verdict.reason)
@@ -141,13 +141,13 @@ class Workshop:
         return on.RefreshSucceeded(generation, listing)
 
     async def check(self, lease: Lease, *, within: float) -> on.Event:
-        """See whether a connection still answers."""
+        """Check whether a connection still answers."""
         try:
             if lease.connection is not None:
                 await lease.connection.ping(within=within)
-        except Exception as exc:  # noqa: BLE001 - whatever it was, it is that server's and no other's
+        except Exception as exc:  # noqa: BLE001 - any fault is charged to this server and to no other
             seen = evidence_in(exc)
-            if session_expired(seen) or _nobody_listens(seen):
+            if session_expired(seen) or _is_refused(seen):
                 return _end(lease, seen)
             reason = classify(masked(seen, lease.redactor), connected_before=True).reason
             return on.LivenessFailed(lease.generation, reason)
@@ -182,14 +182,14 @@ class Workshop:
             era=known.era,
         )
         async with attempt.connected(
-            self._dialer, self._turnstile, on_connected=stood, on_notice=noticed, relay=lease.relay()
+            self._dialer, self._dial_limit, on_connected=stood, on_notice=noticed, relay=lease.relay()
         ) as connection:
             assert attempt.listing is not None  # noqa: S101 - a connection is handed over with its listing
             lease.listing = attempt.listing
             lease.connection = connection
             stands(lease.listing)
             try:
-                gone(_end(lease, await _stay(connection, changed, lease.wishes)))
+                gone(_end(lease, await _stay(connection, changed, lease.desired_state)))
             finally:
                 if lease.drains:
                     await connection.drain()
@@ -199,10 +199,10 @@ class Workshop:
         return _listing(spec, lease.generation, offers)
 
 
-async def _stay(connection: Connection, changed: Callable[[], object], wishes: Wishes) -> Evidence:
-    """Stay with a connection until it is gone, and grant meanwhile what clients want of the server."""
+async def _stay(connection: Connection, changed: Callable[[], object], desired: Wishes) -> Evidence:
+    """Wait until a connection is lost; meanwhile, bring the server to the state that clients want."""
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(grant, connection, wishes)
+        tasks.start_soon(grant, connection, desired)
         seen = await stay(connection, changed)
         tasks.cancel_scope.cancel()
     return seen
@@ -215,18 +215,18 @@ def _end(lease: Lease, seen: Evidence) -> on.Event:
     return on.TransportLost(lease.generation, reason)
 
 
-def _nobody_listens(seen: Evidence) -> bool:
-    """Whether there is no connection that could still stand."""
+def _is_refused(seen: Evidence) -> bool:
+    """Whether the connection was refused, so that none can still stand."""
     return isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED
 
 
 def session_expired(seen: Evidence) -> bool:
-    """Whether the server forgot our session: a 404 where one stood."""
+    """Whether the server no longer knows the session: a 404 on a connection that stood."""
     return isinstance(seen, HttpStatus) and seen.status == 404
 
 
 def bad_definition(server: BadServer) -> Evidence:
-    """A definition that cannot be used, as evidence."""
+    """The evidence of a definition that cannot be used."""
     hints = dict.fromkeys(problem.hint for problem in server.problems if problem.hint)
     return BadConfig(problems=tuple(str(problem) for problem in server.problems), hint="; ".join(hints))
 
@@ -249,7 +249,7 @@ def _failed(lease: Lease, seen: Evidence, *, ever_connected: bool) -> FailedDial
         lease.generation,
         verdict.status,
         reason=verdict.reason,
-        refused=_nobody_listens(seen),
+        refused=_is_refused(seen),
         neutral=isinstance(seen, BadConfig),
         retry_after=verdict.retry_after,
     )

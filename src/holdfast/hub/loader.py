@@ -1,7 +1,7 @@
-"""Load the tools of many servers: each healthy one's tools, and for every other the true reason.
+"""Loads the tools of many servers: the tools of each healthy server, and the reason for every other one.
 
-One attempt is a dial, a listing and a close. What can heal is tried again within bounds; what cannot
-fails at once. A server's failure, slowness or crash is its own.
+One attempt is a dial, a listing and a close. Transient failures are retried within bounds, others fail at once. The
+failure, slowness or crash of one server does not touch another.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from holdfast.core.redact import Redactor, masked
 from holdfast.errors import CallFailed, UnknownServer, UnknownTool, UsageError
 from holdfast.hub.lease import bad_definition, is_shown
 from holdfast.hub.memory import Memory
-from holdfast.hub.outcome import LoadResult, MCPServerLoadOutcome, Tool
 from holdfast.hub.turnstile import Turnstile
+from holdfast.types import CallResult, LoadResult, MCPServerLoadOutcome, ProgressFn, Tool
 from holdfast.wire.attempt import Attempt, evidence_in
-from holdfast.wire.connection import CallResult, Connection, ProgressFn
+from holdfast.wire.connection import Connection
 from holdfast.wire.dial import Dialer
 from holdfast.wire.listing import ToolInfo
 from holdfast.wire.warden import Warden
@@ -49,7 +49,7 @@ async def get_tools_with_resilience(
     """Load every server of ``connections``: ``(all_tools, failed_servers, failed_errors)``, and more.
 
     ``connections`` is ``{id: {"transport": "stdio" | "sse" | "streamable_http", …}}``; ``headers`` may
-    be a callable that gives fresh ones for each request.
+    be a callable that returns fresh ones for each request.
     """
     if max_attempts < 1 or base_backoff_s < 0:
         raise ValueError("max_attempts must be at least 1, base_backoff_s at least 0")
@@ -66,7 +66,7 @@ async def load(
 ) -> LoadResult:
     """Load the servers of a configuration: a file, a mapping of the same form, or one found in the usual places.
 
-    ``servers`` chooses some of them. ``on_outcome`` is told of each as soon as it is known.
+    ``servers`` selects some of them. ``on_outcome`` is called with each outcome as soon as it is known.
     """
     return await Loader(read(config)).load(servers, on_outcome=on_outcome)
 
@@ -79,12 +79,12 @@ async def call_tool(
     *,
     on_progress: ProgressFn | None = None,
 ) -> CallResult:
-    """Dial one server and call one of its tools. Raises ``CallFailed`` unless the server gave a result."""
+    """Dial one server and call one of its tools. Raises ``CallFailed`` unless the server returned a result."""
     return await Loader(read(config)).call(server, tool, args, on_progress=on_progress)
 
 
 def read(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
-    """Whatever names a configuration, as one."""
+    """Read a configuration from any of its forms."""
     if isinstance(config, Config):
         return config
     if isinstance(config, Mapping):
@@ -93,7 +93,7 @@ def read(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
 
 
 class Loader:
-    """Loads from one configuration. Chance and sleep can be given, for tests."""
+    """Loads from one configuration. Tests can supply chance and sleep."""
 
     def __init__(
         self,
@@ -111,9 +111,9 @@ class Loader:
         self._logins = logins or Logins()
 
     async def load(self, servers: Sequence[str] = (), *, on_outcome: OnOutcome | None = None) -> LoadResult:
-        """Load all servers that are enabled, or those named; every one of them gets an outcome.
+        """Load all enabled servers, or the named ones; each of them gets an outcome.
 
-        If ``on_outcome`` raises, the load ends and its exception reaches the caller as it is.
+        If ``on_outcome`` raises, the load ends and the caller gets that exception.
         """
         chosen = self._chosen(servers)
         outcomes: dict[str, MCPServerLoadOutcome] = {}
@@ -122,10 +122,10 @@ class Loader:
 
         async with Warden() as warden, anyio.create_task_group() as tasks:
             dialer = Dialer(warden=warden, limits=settings.limits, authorize=self._logins.authorize)
-            turnstile = Turnstile(settings.load.concurrency, tasks)
+            dial_limit = Turnstile(settings.load.concurrency, tasks)
 
             async def load_one(server: ServerSpec | BadServer) -> None:
-                outcome = outcomes[server.id] = await self._outcome(server, dialer, turnstile)
+                outcome = outcomes[server.id] = await self._outcome(server, dialer, dial_limit)
                 try:
                     if on_outcome is not None:
                         on_outcome(outcome)
@@ -158,7 +158,7 @@ class Loader:
         return [server for server in known.values() if server.enabled]
 
     async def _outcome(
-        self, server: ServerSpec | BadServer, dialer: Dialer, turnstile: Turnstile
+        self, server: ServerSpec | BadServer, dialer: Dialer, dial_limit: Turnstile
     ) -> MCPServerLoadOutcome:
         began = anyio.current_time()
         if isinstance(server, BadServer):
@@ -166,7 +166,7 @@ class Loader:
         redactor = Redactor(server.secrets)
         deadline = began + self._config.settings.load.total_timeout
         for attempt in itertools.count(1):
-            found = await self._attempt(server, dialer, turnstile, redactor, deadline)
+            found = await self._attempt(server, dialer, dial_limit, redactor, deadline)
             elapsed = anyio.current_time() - began
             if not isinstance(found, Verdict):
                 return self._available(server, found, attempts=attempt, elapsed=elapsed)
@@ -177,14 +177,14 @@ class Loader:
         raise AssertionError("the loop ends by returning")
 
     def _pause(self, attempt: int, verdict: Verdict) -> float | None:
-        """How long to wait before trying again; None where that cannot help, or enough was tried."""
+        """Seconds until the next attempt; None if it cannot help or the attempts are used up."""
         policy = self._config.settings.load
         if verdict.status != "transient" or attempt >= policy.attempts:
             return None
         return delay(attempt, base=policy.backoff, chance=self._chance(), retry_after=verdict.retry_after)
 
     async def _attempt(
-        self, spec: ServerSpec, dialer: Dialer, turnstile: Turnstile, redactor: Redactor, deadline: float
+        self, spec: ServerSpec, dialer: Dialer, dial_limit: Turnstile, redactor: Redactor, deadline: float
     ) -> tuple[ToolInfo, ...] | Verdict:
         """Dial, list, close: the tools, or the verdict on what was seen."""
         known, policy = self._memory.of(spec), self._config.settings.load
@@ -196,14 +196,14 @@ class Loader:
             within=policy.attempt_timeout,
             era=known.era,
         )
-        await found.run(dialer, turnstile)
+        await found.run(dialer, dial_limit)
         if found.version:
             known.era, known.connected = found.era, True
         if found.evidence is None:
             return found.listing or ()
         verdict = classify(found.evidence, connected_before=known.connected)
         if verdict.status == "permanent":
-            known.era = None  # it may have come to speak another: the next load asks again
+            known.era = None  # the server may speak another era now: the next load probes again
         return verdict
 
     @asynccontextmanager
@@ -221,7 +221,7 @@ class Loader:
         async def call(name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
             return await self._call(spec, name, args, on_progress)
 
-        tools = tuple(Tool(spec.id, info, call) for info in infos if is_shown(info.name, spec.tools))
+        tools = [Tool(spec.id, info, call) for info in infos if is_shown(info.name, spec.tools)]
         return MCPServerLoadOutcome(
             server_id=spec.id, status="available", tools=tools, attempts=attempts, elapsed_s=elapsed
         )
@@ -245,10 +245,10 @@ class Loader:
                     )
         except (UnknownTool, UsageError):
             raise
-        except Exception as exc:  # noqa: BLE001 - whatever it was, the caller is told of a failed call
+        except Exception as exc:  # noqa: BLE001 - every fault becomes a failed call
             seen = masked(evidence_in(exc), redactor)
             verdict = classify(seen, connected_before=self._memory.of(spec).connected)
-        # Raised outside the handler, and so without a chain: what a library raised may quote secrets of ours.
+        # Raised outside the handler, and so without a chain: the exception of a library may quote secrets.
         raise _call_failed(spec.id, verdict, seen)
 
     async def _input_schema(self, spec: ServerSpec, connection: Connection, tool: str) -> Mapping[str, Any]:

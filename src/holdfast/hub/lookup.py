@@ -1,4 +1,4 @@
-"""Find in the catalog what a caller names, and say what is wrong where it cannot be called."""
+"""Finds what a caller names in the catalog, and refuses what cannot be called."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from holdfast.core.names import Kind
 from holdfast.errors import ToolHeld, UnknownTool
 from holdfast.hub.approvals import Approvals
 
-__all__ = ["holds_changed", "is_repeatable", "refuse_held", "resolved"]
+__all__ = ["holds_changed", "is_repeatable", "refuse_held", "resolve"]
 
 
-def resolved(catalog: Catalog, name: str, kind: Kind) -> NameKey:
-    """Whose item that is, listed at the moment or not."""
+def resolve(catalog: Catalog, name: str, kind: Kind) -> NameKey:
+    """The server and the original name of an item, whether it is listed now or not."""
     found = catalog.resolve(name, kind)
     if isinstance(found, Unknown):
         noun = kind.value.removesuffix("s")
@@ -25,10 +25,12 @@ def resolved(catalog: Catalog, name: str, kind: Kind) -> NameKey:
 
 
 def is_repeatable(catalog: Catalog, name: str) -> bool:
-    """Whether a tool says that calling it twice is as good as once."""
+    """Whether a tool declares itself read-only or idempotent."""
     entry = catalog.entry(name)
-    said = entry.item.raw.get("annotations") if entry is not None else None
-    return isinstance(said, Mapping) and (said.get("readOnlyHint") is True or said.get("idempotentHint") is True)
+    annotations = entry.item.raw.get("annotations") if entry is not None else None
+    if not isinstance(annotations, Mapping):
+        return False
+    return annotations.get("readOnlyHint") is True or annotations.get("idempotentHint") is True
 
 
 def holds_changed(config: Config, server: str) -> bool:
@@ -38,10 +40,10 @@ def holds_changed(config: Config, server: str) -> bool:
 
 
 def refuse_held(approvals: Approvals, server: str, method: str, params: Mapping[str, Any]) -> None:
-    """A tool that waits for somebody's approval is not called."""
+    """Raise ``ToolHeld`` for a call to a tool that waits for approval."""
     tool = str(params.get("name"))
     if method == "tools/call" and approvals.is_held(server, tool):
         raise ToolHeld(
-            f"the tool `{tool}` of `{server}` is held: it is not known to be what it was when it was first seen",
-            hint="Somebody must look at the change and approve it before the tool can be called.",
+            f"the tool `{tool}` of `{server}` is held: it is not known to be unchanged since it was first seen",
+            hint="A person must review the change and approve it before the tool can be called.",
         )

@@ -1,4 +1,4 @@
-"""Places that are taken and given back, and whose number may change while some are taken."""
+"""A semaphore whose size may change while places of it are taken."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from contextlib import suppress
 
 import anyio
 
-__all__ = ["Places"]
+__all__ = ["Semaphore"]
 
 
-class Places:
-    """At most so many are taken at a time; fewer from now on means that some are not given out again."""
+class Semaphore:
+    """At most ``number`` places are taken at a time. A smaller number takes effect as places are released."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -19,13 +19,13 @@ class Places:
 
     @property
     def free(self) -> int:
-        """How many nobody has."""
+        """How many places are free."""
         return self._free.value
 
     def resize(self, number: int) -> None:
-        """So many from now on. Nobody who has a place loses it."""
+        """Change the number of places. No holder loses its place."""
         for _ in range(number - self._number):
-            self.give_back()
+            self.release()
         self._surplus += max(0, self._number - number)
         self._number = number
         with suppress(anyio.WouldBlock):
@@ -33,16 +33,16 @@ class Places:
                 self._free.acquire_nowait()
                 self._surplus -= 1
 
-    def take_nowait(self) -> None:
-        """Take one; raises ``anyio.WouldBlock`` if none is free."""
+    def acquire_nowait(self) -> None:
+        """Take a place; raises ``anyio.WouldBlock`` if none is free."""
         self._free.acquire_nowait()
 
-    async def take(self) -> None:
-        """Take one, as soon as one is free."""
+    async def acquire(self) -> None:
+        """Take a place as soon as one is free."""
         await self._free.acquire()
 
-    def give_back(self) -> None:
-        """Let somebody else have it."""
+    def release(self) -> None:
+        """Give a place back."""
         if self._surplus:
             self._surplus -= 1
         else:

@@ -1,4 +1,4 @@
-"""Settings, as people write them, become the policies that the machine goes by."""
+"""Turns settings into the policies of the machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["breaker_policy", "lifecycle_policy", "watch_address"]
 
 
 def breaker_policy(settings: Settings) -> BreakerPolicy:
-    """When a breaker trips, and for how long."""
+    """The policy of a server's breaker."""
     written = settings.breaker
     return BreakerPolicy(
         threshold=written.threshold,
@@ -25,7 +25,7 @@ def breaker_policy(settings: Settings) -> BreakerPolicy:
 
 
 def lifecycle_policy(server: ServerSpec | BadServer, settings: Settings) -> LifecyclePolicy:
-    """How a server is kept."""
+    """The policy of a server's lifecycle."""
     written = settings.reconnect
     return LifecyclePolicy(
         failures=written.failures,
@@ -41,7 +41,7 @@ def lifecycle_policy(server: ServerSpec | BadServer, settings: Settings) -> Life
 
 
 def watch_address(server: ServerSpec | BadServer) -> tuple[str, int] | None:
-    """Where a bare TCP connect shows whether the server listens; None behind a proxy, and for a child."""
+    """The address for a bare TCP connect; None behind a proxy, and for a child process."""
     if not isinstance(server, ServerSpec) or server.transport == "stdio":
         return None
     url = urlsplit(server.url)

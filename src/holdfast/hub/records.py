@@ -1,17 +1,17 @@
-"""What can happen in a hub, each as one frozen record; and a record as plain fields, for whoever writes or sends it.
+"""The events of a hub, each as one frozen record, and the plain fields of a record for logs and streams.
 
-The lifecycle's own records are beside its effects (``core/lifecycle/effects.py``): it decides on them.
+The records of the lifecycle are defined beside its effects (``core/lifecycle/effects.py``).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, Literal, TypeAlias, get_args
 
-from holdfast.config.spec import Config
+from holdfast.config.spec import Config, Settings
 from holdfast.core.breaker import Tripped
 from holdfast.core.lifecycle.effects import BreakerChanged, CloseFailed, Record, RetryPlanned, Transition
 
@@ -40,7 +40,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """The catalog is another one now."""
+    """A new version of the catalog was published."""
 
     server: str
     version: int
@@ -51,7 +51,7 @@ class Published:
 
 @dataclass(frozen=True, kw_only=True)
 class Missed:
-    """A listener was too slow: so many records were not told to it."""
+    """A listener was too slow and did not get this many records."""
 
     count: int
 
@@ -59,41 +59,41 @@ class Missed:
 CallOutcome: TypeAlias = Literal[
     "completed", "tool_error", "rpc_error", "failed", "timed_out", "denied", "cancelled", "refused"
 ]
-"""What became of a call: three kinds of answer, three kinds of failure, given up by its caller, or never sent."""
+"""How a call ended: three kinds of answer, three kinds of failure, cancelled by its caller, or never sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallEnded:
-    """A call came to its end, one record for each, whether a server ever saw it or not."""
+    """A call ended: one record for each call, also for a call that was never sent."""
 
     server: str
     method: str
     outcome: CallOutcome
     waited: float
-    """Seconds until it was sent: its admission, its place, and the connection that it needed."""
+    """Seconds until it was sent: the wait for admission, for a place and for the connection."""
     seconds: float
-    """Seconds in all, the wait among them."""
+    """Seconds in all, including the wait."""
     at: float
     error: str = ""
-    """The kind of error that its caller got, by its name in ``holdfast.errors``; empty if there was an answer."""
+    """The class of the caller's error, by its name in ``holdfast.errors``; empty if there was an answer."""
     reason: str = ""
-    """What its caller was told, masked."""
+    """The message of the caller's error, masked."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolChanged:
-    """A tool says something else than when it was first seen."""
+    """A tool changed since it was first seen."""
 
     server: str
     tool: str
     held: bool
-    """Whether it is not called until somebody approves that."""
+    """Whether it cannot be called until the change is approved."""
     at: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolApproved:
-    """Somebody approved what a tool says now."""
+    """The change of a tool was approved."""
 
     server: str
     tool: str
@@ -102,27 +102,50 @@ class ToolApproved:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigApplied:
-    """The hub goes by another configuration now."""
+    """A new configuration is in force."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    """Holdfast's own settings that changed."""
+    at_restart: tuple[str, ...] = ()
+    """Those that take effect at the next start only."""
     at: float
+
+    def __str__(self) -> str:
+        parts = [(f"{word}: {', '.join(names)}") for word, names in self._changes() if names]
+        return "; ".join(parts) or "no server's definition changed"
+
+    def _changes(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        yield "added", self.added
+        yield "removed", self.removed
+        yield "changed", self.changed
+        yield "settings", self.settings
+        yield "in force at the next start", self.at_restart
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigRefused:
-    """A configuration was changed and cannot be used: what was in force stays in force."""
+    """A changed configuration cannot be used: the running one stays in force."""
 
     servers: tuple[str, ...] = ()
-    """Those whose new definition cannot be used; none where the whole file cannot."""
+    """The servers whose new definition cannot be used; empty if the whole file cannot be used."""
     problems: tuple[str, ...] = ()
     at: float
+
+    def __str__(self) -> str:
+        problems = "; ".join(self.problems)
+        return (
+            f"the running definition of {', '.join(self.servers)} stays in force: {problems}"
+            if self.servers
+            else problems
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfOneClient:
-    """A record of a connection that one client has for itself; it says nothing of the server's state for others."""
+    """A record of a connection that belongs to one client; it says nothing about the server's state for others."""
 
     server: str
     record: Record
@@ -133,27 +156,41 @@ HubRecord: TypeAlias = (
 )
 RECORDS: tuple[type[HubRecord], ...] = get_args(HubRecord)
 Sink: TypeAlias = Callable[[HubRecord], None]
-"""Told every record at once; it must not wait."""
+"""Called with every record at once; it must not wait."""
 
 
 def config_applied(before: Config, after: Config, *, at: float) -> ConfigApplied:
-    """What of a configuration is another one now."""
+    """The differences between two configurations."""
     both = [name for name in after.servers if name in before.servers]
     return ConfigApplied(
         added=tuple(name for name in after.servers if name not in before.servers),
         removed=tuple(name for name in before.servers if name not in after.servers),
         changed=tuple(name for name in both if after.servers[name] != before.servers[name]),
+        settings=tuple(_settings(before.settings, after.settings)),
+        at_restart=tuple(_at_restart(before.settings, after.settings)),
         at=at,
     )
 
 
+def _settings(before: Settings, after: Settings) -> Iterator[str]:
+    for one in fields(Settings):
+        if getattr(before, one.name) != getattr(after, one.name):
+            yield f"holdfast.{one.name}"
+
+
+def _at_restart(before: Settings, after: Settings) -> Iterator[str]:
+    """The settings that the endpoint reads once, when it is opened."""
+    if before.limits.message_bytes != after.limits.message_bytes:
+        yield "holdfast.limits.messageBytes, for what clients send"
+
+
 def event_name(kind: type[HubRecord]) -> str:
-    """What a kind of record is called outside: ``CallEnded`` is ``call_ended``."""
+    """The name of a kind of record in logs and streams: ``CallEnded`` is ``call_ended``."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
 def as_fields(record: HubRecord) -> dict[str, Any]:
-    """A record as what JSON can hold; ``event`` is its name. The hub's own clock (``at``) means nothing outside."""
+    """A record as JSON fields; ``event`` is its name. ``at`` is left out: the hub's clock has no meaning outside."""
     match record:
         case OfOneClient():
             return {**as_fields(record.record), "one_client": True}

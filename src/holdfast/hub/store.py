@@ -1,8 +1,8 @@
-"""What survives a restart: the last good listings, the names that were given out, and who is disabled.
+"""The state that survives a restart: the last good listings, the assigned names, and the disabled servers.
 
-One SQLite file, written whole in one transaction. A file that cannot be read is set aside, never
-deleted, and the hub starts without it. No secret is in it: servers are told apart by a hash of
-their definition, so that a changed definition never shows another server's tools.
+One SQLite file, written in one transaction. A file that cannot be read is set aside, never deleted, and the hub
+starts without it. It holds no secret: a server is identified by a hash of its definition, so that a changed
+definition never shows the tools of another server.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from holdfast.core.catalog import Item, Listing, NameKey
 from holdfast.core.names import Kind
 from holdfast.files import private_folder, set_aside
 
-__all__ = ["Kept", "Store", "default_state_file", "fingerprint"]
+__all__ = ["Store", "StoredServer", "default_state_file", "fingerprint"]
 
 log = logging.getLogger("holdfast.hub")
 
 SCHEMA_VERSION = 1
 BUSY_SECONDS = 5.0
-"""How long another process that writes the same file is waited for."""
+"""How long to wait for another process that writes the same file."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS servers (
@@ -43,8 +43,8 @@ CREATE TABLE IF NOT EXISTS names (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
-    """What is kept of one server."""
+class StoredServer:
+    """The stored state of one server."""
 
     fingerprint: str
     disabled: bool = False
@@ -53,20 +53,20 @@ class Kept:
 
 
 class Store:
-    """One file. Every method opens and closes it, so that a worker thread may call any of them."""
+    """One state file. Each method opens and closes it, so that any worker thread may call it."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._hands_off = False
+        self._read_only = False
 
-    def load(self) -> dict[str, Kept]:
-        """All that is kept; nothing, if it cannot be read. A corrupt file is set aside."""
+    def load(self) -> dict[str, StoredServer]:
+        """Everything that is stored; nothing if the file cannot be read. A corrupt file is set aside."""
         try:
             if not self._file.exists():
                 return {}
             with closing(self._open()) as database:
                 return _read(database)
-        except (OSError, _Newer) as exc:
+        except (OSError, _NewerSchema) as exc:
             log.warning("the state file %s cannot be read: %s", self._file, exc)
         except (sqlite3.Error, ValueError, KeyError, TypeError, AttributeError) as exc:
             if _out_of_reach(exc):
@@ -75,15 +75,15 @@ class Store:
                 self._set_aside(exc)
         return {}
 
-    def save(self, servers: Mapping[str, Kept]) -> None:
+    def save(self, servers: Mapping[str, StoredServer]) -> None:
         """Write everything, or nothing."""
-        if self._hands_off:
+        if self._read_only:
             return
         try:
             private_folder(self._file.parent)
             with closing(self._open()) as database, database:
                 _write(database, servers)
-        except (sqlite3.Error, OSError, ValueError, _Newer) as exc:
+        except (sqlite3.Error, OSError, ValueError, _NewerSchema) as exc:
             log.warning("the state file %s could not be written: %s", self._file, exc)
 
     def _open(self) -> sqlite3.Connection:
@@ -91,8 +91,8 @@ class Store:
         try:
             (version,) = database.execute("PRAGMA user_version").fetchone()
             if version > SCHEMA_VERSION:
-                self._hands_off = True
-                raise _Newer(f"it was written by a newer Holdfast (schema {version}), and is left alone")
+                self._read_only = True
+                raise _NewerSchema(f"a newer Holdfast wrote it (schema {version}); it is not changed")
             if version < SCHEMA_VERSION:
                 database.executescript(_SCHEMA)
                 database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -105,18 +105,18 @@ class Store:
         try:
             aside = set_aside(self._file)
         except OSError as refusal:
-            self._hands_off = True
-            log.warning("the state file %s cannot be read (%s), nor set aside: %s", self._file, exc, refusal)
+            self._read_only = True
+            log.warning("the state file %s cannot be read (%s) and cannot be set aside: %s", self._file, exc, refusal)
         else:
             log.warning("the state file %s cannot be read (%s): set aside as %s", self._file, exc, aside.name)
 
 
-class _Newer(Exception):
-    """The file is a newer version's: that one still wants it."""
+class _NewerSchema(Exception):
+    """A newer version of Holdfast wrote the file, and still needs it."""
 
 
 def _out_of_reach(exc: Exception) -> bool:
-    """Whether nothing is wrong with the file: another process holds it, or the disk does not give it."""
+    """Whether the file itself may be good: another process locks it, or the disk fails."""
     return getattr(exc, "sqlite_errorcode", 0) & 0xFF in _OUT_OF_REACH
 
 
@@ -134,24 +134,24 @@ _OUT_OF_REACH = frozenset(
 
 
 def default_state_file(config: Path) -> Path:
-    """Where the state of a configuration file is kept: in the user's state folder, a file for each."""
+    """The state file of a configuration file, in the user's state folder."""
     which = hashlib.blake2s(str(config.absolute()).encode(), digest_size=8).hexdigest()
     return state_folder(os.environ) / f"{which}.sqlite"
 
 
 def fingerprint(spec: ServerSpec) -> str:
-    """Tells definitions apart without keeping any of them."""
+    """Identifies a definition without storing it."""
     identity = (spec.transport, spec.url, spec.command, spec.args, str(spec.cwd), spec.prefix, spec.tools)
     return hashlib.blake2s(repr(identity).encode(), digest_size=16).hexdigest()
 
 
-def _read(database: sqlite3.Connection) -> dict[str, Kept]:
+def _read(database: sqlite3.Connection) -> dict[str, StoredServer]:
     names: dict[str, dict[NameKey, str]] = {}
     for kind, server, original, name in database.execute("SELECT kind, server, original, name FROM names"):
         names.setdefault(server, {})[NameKey(Kind(kind), server, original)] = name
     rows = database.execute("SELECT id, fingerprint, disabled, listing FROM servers")
     return {
-        server: Kept(
+        server: StoredServer(
             fingerprint=mark,
             disabled=bool(disabled),
             listing=_listing_from(server, json.loads(listing)) if listing else None,
@@ -161,7 +161,7 @@ def _read(database: sqlite3.Connection) -> dict[str, Kept]:
     }
 
 
-def _write(database: sqlite3.Connection, servers: Mapping[str, Kept]) -> None:
+def _write(database: sqlite3.Connection, servers: Mapping[str, StoredServer]) -> None:
     database.execute("DELETE FROM servers")
     database.execute("DELETE FROM names")
     database.executemany(
@@ -174,7 +174,7 @@ def _write(database: sqlite3.Connection, servers: Mapping[str, Kept]) -> None:
     database.executemany("INSERT INTO names VALUES (?, ?, ?, ?)", _name_rows(servers.values()))
 
 
-def _name_rows(kept: Iterable[Kept]) -> Iterable[tuple[str, str, str, str]]:
+def _name_rows(kept: Iterable[StoredServer]) -> Iterable[tuple[str, str, str, str]]:
     for one in kept:
         for key, name in one.names.items():
             yield key.kind.value, key.server, key.original, name

@@ -1,7 +1,7 @@
-"""One call as a trace: its admission, its wait for a connection, and what the server took for it (OBS-2).
+"""The trace of one call: its admission, its wait for a connection, and the time of the server (OBS-2).
 
-Spans are made with OpenTelemetry's API, which does nothing until somebody sets up its SDK. While nobody has,
-the trace context in a request's ``_meta`` passes on as it came.
+Spans are made with OpenTelemetry's API, which does nothing until a program sets up its SDK. Without an SDK the
+trace context in a request's ``_meta`` passes through unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.hub.records import CallEnded
 __all__ = ["Stage", "Trace", "begin", "is_on"]
 
 Stage: TypeAlias = Literal["admission", "wait", "upstream"]
-"""Asking the breaker and for a place; waiting for a connection that is coming up; with the server."""
+"""Asking the breaker and waiting for a place; waiting for a connection; waiting for the server."""
 
 ANSWERED = ("completed", "tool_error", "rpc_error")
 
@@ -39,19 +39,19 @@ class Trace:
         self._stage: Span | None = None
 
     def enter(self, stage: Stage) -> None:
-        """The call is at this stage now, and no longer at the one before."""
+        """End the span of the stage before, and start the span of this one."""
         self._leave()
         kind = SpanKind.CLIENT if stage == "upstream" else SpanKind.INTERNAL
         self._stage = _tracer.start_span(f"holdfast.{stage}", context=self._context, kind=kind)
 
     def carried(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The parameters of a request, with the stage that it is at as the server's parent."""
+        """The parameters with the trace context: the current stage is the parent of the server's span."""
         meta = dict(_meta(params))
         inject(meta, context=trace.set_span_in_context(self._stage or self._call, self._context))
         return {**params, "_meta": meta}
 
     def end(self, ended: CallEnded) -> None:
-        """The call is over."""
+        """End the spans of the call."""
         self._leave(failed=ended.outcome not in ANSWERED)
         self._call.set_attribute("holdfast.outcome", ended.outcome)
         if ended.outcome not in ("completed", "cancelled"):
@@ -68,12 +68,12 @@ class Trace:
 
 
 def is_on() -> bool:
-    """Whether anybody wants spans."""
+    """Whether a tracer is configured."""
     return not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
 
 
 def begin(server: str, method: str, params: Mapping[str, Any]) -> Trace | None:
-    """The trace of a call that begins now, as part of whatever it is made in; None if nobody wants it."""
+    """Start the trace of a call, inside the current span if there is one; None if no tracer is configured."""
     if not is_on():
         return None
     attributes = {"holdfast.server": server, "mcp.method.name": method}
@@ -83,7 +83,7 @@ def begin(server: str, method: str, params: Mapping[str, Any]) -> Trace | None:
 
 
 def _parent(params: Mapping[str, Any]) -> Context | None:
-    """What is under way here already; where nothing is, what the request itself says."""
+    """None for the current span; if there is none, the context in the request."""
     if trace.get_current_span().get_span_context().is_valid:
         return None
     with suppress(ValueError):

@@ -1,23 +1,20 @@
-"""What is unavailable, in the words of MSG-1 … MSG-3; told once for each change, not for each attempt."""
+"""The unavailable servers, in the words of MSG-1 … MSG-3; one warning for each change, not for each attempt."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from holdfast.core.lifecycle.effects import RetryPlanned, Transition
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.core.messages import Failure, FailureStatus, ServerStatus, for_model, for_user
+from holdfast.hub.records import HubRecord, RetryPlanned, Transition
 
-if TYPE_CHECKING:
-    from holdfast.hub.journal import HubRecord
-
-__all__ = ["STATUS", "OnWarning", "Warnings", "Watcher", "failure_status", "warnings_of"]
+__all__ = ["STATUS", "OnWarning", "WarningSink", "Warnings", "failure_status", "warnings_of"]
 
 OnWarning: TypeAlias = "Callable[[str, FailureStatus, str], None]"
-"""Told (server id, status, text for a person) once for each change of a server's classification."""
+"""Called with (server id, status, text for a person) once for each change of a server's classification."""
 
 STATUS: dict[State, ServerStatus] = {
     State.CONNECTED: "available",
@@ -44,7 +41,7 @@ def failure_status(state: State) -> FailureStatus | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Warnings:
-    """All that is unavailable at one moment."""
+    """All unavailable servers at one moment."""
 
     failures: tuple[Failure, ...]
 
@@ -63,34 +60,34 @@ class Warnings:
 
 
 def warnings_of(servers: Iterable[Health]) -> Warnings:
-    """The warnings that these servers give rise to."""
+    """The warnings about these servers."""
     return Warnings(failures=tuple(sorted(failure for health in servers if (failure := _failure(health)))))
 
 
-class Watcher:
-    """A sink of the journal that tells of each change of a classification, once."""
+class WarningSink:
+    """A sink of the journal that reports each change of a classification once."""
 
     def __init__(self, on_warning: OnWarning | None) -> None:
         self._on_warning = on_warning
-        self._told: dict[str, FailureStatus | None] = {}
+        self._reported: dict[str, FailureStatus | None] = {}
 
     def __call__(self, record: HubRecord) -> None:
         """Take a record."""
         if isinstance(record, RetryPlanned):
-            self._learn(Failure(record.server, "transient"), "transient")
-        elif isinstance(record, Transition) and record.new is not State.CONNECTING and not _housekeeping(record):
+            self._update(Failure(record.server, "transient"), "transient")
+        elif isinstance(record, Transition) and record.new is not State.CONNECTING and not _is_routine(record):
             status = failure_status(record.new)
-            self._learn(Failure(record.server, status or "transient", record.reason), status)
+            self._update(Failure(record.server, status or "transient", record.reason), status)
 
-    def _learn(self, failure: Failure, status: FailureStatus | None) -> None:
+    def _update(self, failure: Failure, status: FailureStatus | None) -> None:
         server = failure.server_id
-        changed, self._told[server] = status != self._told.get(server), status
+        changed, self._reported[server] = status != self._reported.get(server), status
         if changed and status is not None and self._on_warning is not None:
             self._on_warning(server, status, for_user(failure))
 
 
-def _housekeeping(record: Transition) -> bool:
-    """A new connection in place of one that nothing was wrong with; if it fails, that is told."""
+def _is_routine(record: Transition) -> bool:
+    """Whether a healthy connection is replaced; if the new one fails, that is reported."""
     return record.new is State.RECONNECTING and record.cause in ("SessionExpired", "ReconnectRequested")
 
 

@@ -1,4 +1,4 @@
-"""For tests of programs that use Holdfast: a clock that a test moves, and servers that fail when they are told to.
+"""For tests of programs that use Holdfast: a clock that a test moves, and servers that fail on command.
 
 Nothing here needs a test framework. The how-to is in ``docs/how-to/test-with-holdfast.md``.
 """

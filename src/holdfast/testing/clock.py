@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it. It knows nothing of the hub, and never looks at the real time."""
+"""A clock that stands still until a test moves it. It does not import the hub, and never reads the real time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import anyio.lowlevel
 __all__ = ["FakeClock"]
 
 TURNS = 25
-"""How often everybody else gets a turn after a wake: more than the longest chain of tasks that wake each other."""
+"""How often the other tasks run after a wake: more than the longest chain of tasks that wake each other."""
 
 
 class FakeClock:
-    """Give it to ``Hub(config, clock=…)``: every timer of the hub's then waits for :meth:`advance`.
+    """Pass it to ``Hub(config, clock=…)``: every timer of the hub then waits for :meth:`advance`.
 
-    It governs what the hub plans: retries, cooldowns, refreshes, looks, self-probes. What bounds a single
-    exchange with a server (the deadline of a dial or a call) stays in real time, as the exchange does.
+    It drives what the hub plans: retries, cooldowns, refreshes, TCP checks, self-probes. The deadline of one exchange
+    with a server (a dial or a call) stays in real time, as the exchange itself does.
     """
 
     def __init__(self, start: float = 0.0) -> None:
@@ -28,11 +28,11 @@ class FakeClock:
 
     @property
     def next_due(self) -> float | None:
-        """The earliest time that somebody waits for; None if nobody waits for a time."""
+        """The earliest time that a task waits for; None if no task waits for a time."""
         return min(self._waiting.values(), default=None)
 
     async def wait(self, event: anyio.Event, until: float | None) -> bool:
-        """Wait for the event, or for the time, whichever is first; whether it was the event."""
+        """Wait for the event or for the time, the first of them; True if it was the event."""
         if until is None:
             await event.wait()
             return True
@@ -48,17 +48,17 @@ class FakeClock:
         return event.is_set()
 
     async def advance(self, seconds: float) -> None:
-        """Let so much time go by. Whoever waits for a time on the way wakes at that time, in order."""
+        """Move the time forward. Tasks that wait for a time in between wake at that time, in order."""
         target = self._now + seconds
         while (due := self.next_due) is not None and due <= target:
             await self._move_to(due)
         await self._move_to(target)
 
     async def advance_to_next(self) -> float:
-        """Move to the earliest time that somebody waits for, and return it; raises LookupError if nobody does."""
+        """Move to the earliest time that a task waits for, and return it; raises LookupError if no task waits."""
         due = self.next_due
         if due is None:
-            raise LookupError("nobody waits for a time")
+            raise LookupError("no task waits for a time")
         await self._move_to(due)
         return due
 

@@ -1,4 +1,4 @@
-"""A scripted server over streamable HTTP, in the test's own event loop, whose faults can be switched under way."""
+"""A scripted server over streamable HTTP, in the test's own event loop; its faults can be switched while it runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "HttpServer"]
 
 Answer: TypeAlias = "str | Callable[[Mapping[str, Any]], str | Awaitable[str]]"
-"""What a tool gives back: a text, or a function of its arguments, which may be async and take its time."""
+"""The result of a tool: a text, or a function of its arguments, which may be async."""
 
 _SESSION = "mcp-session-id"
 _JSON, _EVENTS = "application/json", "text/event-stream"
@@ -37,16 +37,16 @@ class _Request(NamedTuple):
 class HttpServer:
     """``async with HttpServer({"forecast": "sunny"}) as server``, on a free loopback port.
 
-    ``stream=False`` makes one that offers no stream of notices, so that its death is seen by the next
-    request alone. A server that was stopped has forgotten its sessions when it starts again.
+    With ``stream=False`` it offers no stream of notifications, so that only the next request notices its death. A
+    server that was stopped has no sessions when it starts again.
     """
 
     def __init__(self, tools: Mapping[str, Answer], *, era: Era = "legacy", stream: bool = True) -> None:
         self.port = 0
         self.connections = 0
-        """How many connections were accepted."""
+        """The number of accepted connections."""
         self.asked: list[str] = []
-        """The methods of all requests that came, in order: JSON-RPC's, or HTTP's where there is none."""
+        """The methods of all received requests, in order: of JSON-RPC, or of HTTP where the body has none."""
         self._tools = dict(tools)
         self._era = era
         self._with_stream = stream
@@ -68,7 +68,7 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """Where a client connects; the same for as long as the server exists."""
+        """The URL for clients; it never changes."""
         return f"http://127.0.0.1:{self.port}/mcp"
 
     @property
@@ -77,13 +77,13 @@ class HttpServer:
         return {"type": "http", "url": self.url}
 
     async def start(self) -> None:
-        """Listen; again on the same port if it did before."""
+        """Listen; after a stop, on the same port."""
         if self._listener is None:
             self._listener = await asyncio.start_server(self._accepted, "127.0.0.1", self.port)
             self.port = self._listener.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Listen no more, and cut off whoever is connected."""
+        """Stop listening, and cut all connections."""
         if self._listener is None:
             return
         listener, self._listener = self._listener, None
@@ -95,20 +95,20 @@ class HttpServer:
         await asyncio.gather(*serving, return_exceptions=True)
 
     async def fail(self, fault: Fault) -> None:
-        """Be broken in this way from now on."""
+        """Fail in this way from now on."""
         if fault is Fault.REFUSE:
             await self.stop()
         self._fault = fault
         self._healed.clear()
 
     async def heal(self) -> None:
-        """Be well again; requests that hung are answered now."""
+        """End the fault; requests that hang are answered now."""
         self._fault = None
         self._healed.set()
         await self.start()
 
     async def set_tools(self, tools: Mapping[str, Answer]) -> None:
-        """Offer other tools from now on, and say so on every open stream."""
+        """Replace the tools, and send ``list_changed`` on every open stream."""
         self._tools = dict(tools)
         for stream in tuple(self._streams):
             with suppress(ConnectionError):
@@ -118,13 +118,13 @@ class HttpServer:
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._listener is None:
-            return writer.transport.abort()  # accepted in the moment in which the server was stopped
+            return writer.transport.abort()  # accepted while the server was being stopped
         self.connections += 1
         task = asyncio.ensure_future(self._serve(reader, writer))
         self._serving.add(task)
 
         def let_go(ended: asyncio.Task[None]) -> None:
-            # Not in the task itself: one that is cancelled before its first step does not come to any `finally`.
+            # Not in the task itself: a task that is cancelled before its first step runs no `finally`.
             self._serving.discard(ended)
             self._streams.discard(writer)
             writer.transport.abort()
@@ -193,14 +193,14 @@ class HttpServer:
         try:
             text = answer(message["params"].get("arguments") or {}) if callable(answer) else answer
             text = await text if inspect.isawaitable(text) else text
-        except Exception as exc:  # noqa: BLE001 - a tool that fails says so, as any server's does
+        except Exception as exc:  # noqa: BLE001 - a failing tool gives an error result, as on any server
             return script.called(message, f"{type(exc).__name__}: {exc}", era=self._era, is_error=True)
         return script.called(message, text, era=self._era)
 
     async def _stream(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, acknowledge: Message | None = None
     ) -> None:
-        """Hold a stream of notices open until the client leaves."""
+        """Hold a stream of notifications open until the client leaves."""
         await _send(writer, _head(200, {"content-type": _EVENTS, "transfer-encoding": "chunked"}))
         if acknowledge is not None:
             wanted = acknowledge["params"].get("notifications", {})
@@ -248,7 +248,7 @@ def _head(status: int, headers: Mapping[str, str]) -> bytes:
 
 
 async def _first_of(*waits: Awaitable[object]) -> None:
-    """Wait for whichever comes first, and let go of the others."""
+    """Wait for the first of them, and cancel the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Ends a listener so that no connection is left without an owner. It serves nothing itself."""
+"""Closes a listener so that no connection is left without an owner."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ __all__ = ["stop_listening"]
 
 
 async def stop_listening(listener: asyncio.Server) -> None:
-    """Accept nothing more, let those who were just accepted reach their handler, then close.
+    """Accept nothing more, let accepted connections reach their handler, then close.
 
-    A server that is closed between the moment when the event loop accepts a connection and the moment when it
-    makes a transport for it (a turn later) leaves that socket open, and to nobody, until it is collected as garbage.
+    The event loop accepts a connection in one turn and makes its transport in the next. A server that is closed in
+    between leaves that socket open without an owner, until it is garbage-collected.
     """
     loop = asyncio.get_running_loop()
     for accepting in listener.sockets:
         loop.remove_reader(accepting)
     try:
-        await asyncio.sleep(0)  # one turn: whatever was accepted before it has its transport after it
+        await asyncio.sleep(0)  # one turn: after it, every accepted connection has its transport
     finally:
         listener.close()

@@ -1,8 +1,8 @@
-"""What a scripted server says, in either protocol era; as a program it says so over stdio.
+"""The messages of a scripted server, in either protocol era; as a program it serves them over stdio.
 
-Standard library alone, and no import of Holdfast: the program is started by its path, without site
-packages, so that a test's child is there in a moment. What it is to do stands in a file that it reads
-again at each message, so that whoever wrote the test can change it under way.
+It uses the standard library alone and does not import Holdfast: the program is started by its path, without site
+packages, so that a test's child starts fast. It reads its script from a file at each message, so that a test can
+change the script while it runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import sys
 from enum import Enum
 
-TYPE_CHECKING = False  # typing's own would import typing: a good part of the child's starting time
+TYPE_CHECKING = False  # importing typing takes a large part of the child's start time
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any, Literal, TypeAlias
@@ -32,20 +32,20 @@ _CAN = {"tools": {"listChanged": True}}
 
 
 class Fault(Enum):
-    """What is wrong with a scripted server."""
+    """How a scripted server fails."""
 
     REFUSE = "refuse"
-    """Nothing listens; a process exits as soon as it is started. What was connected is cut off."""
+    """Nothing listens; a process exits as soon as it is started. Open connections are cut."""
     HANG = "hang"
-    """Requests are taken and not answered, until the server is healed."""
+    """Requests are read and not answered, until the server is healed."""
     DIE = "die"
-    """The connection ends, or the process exits, in place of an answer."""
+    """The connection ends, or the process exits, instead of an answer."""
     DENY = "deny"
-    """Every request is refused with 403. Over HTTP alone: a process has no such answer."""
+    """Every request is refused with 403; for HTTP only."""
 
 
 def said(message: Message, *, era: Era, tools: Iterable[str]) -> Message | None:
-    """The answer to a request other than ``tools/call``; None for what needs none."""
+    """The answer to a request other than ``tools/call``; None for a notification."""
     method = message.get("method")
     if "id" not in message:
         return None
@@ -93,12 +93,12 @@ def encoded(message: Message) -> bytes:
 
 
 def notice(method: str) -> Message:
-    """A message that wants no answer."""
+    """A notification."""
     return {"jsonrpc": "2.0", "method": method, "params": {}}
 
 
 def _of(era: Era, *, cached: bool = False) -> Message:
-    """What the modern era wants in each result."""
+    """The fields that the modern era requires in each result."""
     if era == "legacy":
         return {}
     return {"resultType": "complete", **({"ttlMs": 0, "cacheScope": "private"} if cached else {})}
@@ -115,7 +115,7 @@ class _Child:
         signal.signal(signal.SIGUSR1, lambda *_: _write(notice(LIST_CHANGED)))
         self._note(f"start {os.getpid()}")
         if self._read()["fault"] == Fault.REFUSE.value:
-            sys.exit("this server was told to refuse")
+            sys.exit("this scripted server refuses to start")
         for line in sys.stdin.buffer:
             self._take(json.loads(line))
 
@@ -123,7 +123,7 @@ class _Child:
         script = self._read()
         self._note(f"asked {message.get('method')}")
         if script["fault"] == Fault.DIE.value:
-            sys.exit("this server was told to die")
+            sys.exit("this scripted server exits on command")
         if script["fault"] != Fault.HANG.value:
             answer = self._answer(message, script)
             if answer is not None:
@@ -150,7 +150,7 @@ class _Child:
 
 
 def _write(message: Message) -> None:
-    """Past Python's buffers, which a signal's handler must not enter twice."""
+    """Without Python's buffers, which are not reentrant for a signal handler."""
     left = encoded(message) + b"\n"
     while left:
         left = left[os.write(1, left) :]

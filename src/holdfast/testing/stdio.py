@@ -1,4 +1,4 @@
-"""A scripted server as a real child process: what it answers, and what is wrong with it, can be changed under way."""
+"""A scripted server as a real child process; its tools and its faults can be changed while it runs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["StdioServer"]
 
 
 class StdioServer:
-    """``with StdioServer({"forecast": "sunny"}) as server``: each tool gives back its text.
+    """``with StdioServer({"forecast": "sunny"}) as server``: each tool returns its text.
 
-    Nothing runs until somebody starts what ``definition`` says. The server counts for itself what it saw.
+    Nothing runs until a client starts the command in ``definition``. The server logs what it receives.
     """
 
     def __init__(self, tools: Mapping[str, str], *, era: Era = "legacy") -> None:
@@ -54,40 +54,40 @@ class StdioServer:
 
     @property
     def pids(self) -> list[int]:
-        """The process of each start, in order; most of them have ended."""
+        """The process id of each start, in order; older processes have ended."""
         return [int(rest) for rest in self._noted("start")]
 
     @property
     def asked(self) -> list[str]:
-        """The methods of all messages that reached it, in order, over all starts."""
+        """The methods of all received messages, in order, over all starts."""
         return self._noted("asked")
 
     def fail(self, fault: Fault) -> None:
-        """Be broken in this way from now on."""
+        """Fail in this way from now on."""
         if fault is Fault.DENY:
-            raise ValueError("a process cannot deny: use HttpServer for that")
+            raise ValueError("a process cannot deny a request: use HttpServer")
         self._fault = fault
         self._write()
         if fault is Fault.REFUSE:
             self.kill()
 
     def heal(self) -> None:
-        """Be well again; what was asked meanwhile stays unanswered."""
+        """End the fault; requests from before stay unanswered."""
         self._fault = None
         self._write()
 
     def set_tools(self, tools: Mapping[str, str]) -> None:
-        """Offer other tools from now on, and say so to whoever is connected."""
+        """Replace the tools, and send ``list_changed`` to the connected client."""
         self._tools = dict(tools)
         self._write()
         self._signal(signal.SIGUSR1)
 
     def kill(self) -> None:
-        """Kill it at once, as ``kill -9`` does."""
+        """Kill the process at once, as ``kill -9`` does."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
-        """Signal those that live: a number that the system gave to somebody else since is left alone."""
+        """Signal the live processes of this server; a process id that the system reused is skipped."""
         for pid in self.pids:
             if self._is_ours(pid):
                 with suppress(ProcessLookupError):
@@ -101,7 +101,7 @@ class StdioServer:
             return False
 
     def _write(self) -> None:
-        """In one step: the child never reads half of it."""
+        """Write the script in one step: the child never reads half of it."""
         fresh = self._script.with_suffix(".new")
         fault = self._fault.value if self._fault is not None else None
         fresh.write_text(json.dumps({"tools": self._tools, "era": self._era, "fault": fault}))

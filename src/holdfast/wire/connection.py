@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import anyio
 import mcp_types as types
@@ -21,6 +20,7 @@ from pydantic import ValidationError
 from holdfast.config.spec import Limits
 from holdfast.core.evidence import Evidence, NotMcp, NotMcpFault, RpcError, TimedOut
 from holdfast.errors import ServerFailure
+from holdfast.types import CallResult, ProgressFn
 from holdfast.wire.handshake import Era
 from holdfast.wire.http import HttpDispatcher
 from holdfast.wire.listing import Offer, OfferKind, ToolInfo, list_everything, list_tools
@@ -29,7 +29,7 @@ from holdfast.wire.requests import RawRequest, RawResult, first_error
 from holdfast.wire.sse import SseDispatcher
 from holdfast.wire.stdio import StdioDispatcher
 
-__all__ = ["CallResult", "Connection", "ProgressFn", "Wire"]
+__all__ = ["Connection", "Wire"]
 
 CLOSE_SECONDS = 10.0
 """Each step of a close has a bound of its own; this one covers a mistake in them."""
@@ -39,39 +39,6 @@ DRAIN_SECONDS = 2.0
 
 _T = TypeVar("_T")
 Wire: TypeAlias = HttpDispatcher | SseDispatcher | StdioDispatcher
-
-
-class ProgressFn(Protocol):
-    """Told of a call's progress, in order, all of it before the result."""
-
-    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
-        """One step."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CallResult:
-    """What a tool gave back."""
-
-    content: tuple[Mapping[str, Any], ...] = ()
-    """The blocks as the server sent them: ``{"type": "text", "text": …}`` and so on."""
-    structured: Mapping[str, Any] | None = None
-    is_error: bool = False
-    meta: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def text(self) -> str:
-        """All text blocks, joined by line ends."""
-        return "\n".join(str(block["text"]) for block in self.content if block.get("type") == "text")
-
-    @classmethod
-    def from_raw(cls, raw: Mapping[str, Any]) -> CallResult:
-        """A result as it came over the wire."""
-        return cls(
-            content=tuple(raw.get("content") or ()),
-            structured=raw.get("structuredContent"),
-            is_error=bool(raw.get("isError")),
-            meta=raw.get("_meta") or {},
-        )
 
 
 class Connection:

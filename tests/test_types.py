@@ -1,16 +1,19 @@
-"""What a load gives back: an outcome for each server, and a triple that also tells more."""
+"""The types that users hold: the result of a load, an outcome for each server, a handle on a tool."""
 
 from __future__ import annotations
 
 import copy
+import json
+import subprocess
+import sys
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, get_args
 
 import pytest
 
 from holdfast import LoadResult, MCPServerLoadOutcome, Tool
-from holdfast.hub.outcome import LoadStatus
-from holdfast.wire.connection import CallResult, ProgressFn
+from holdfast.types import CallResult, LoadStatus, ProgressFn
 from holdfast.wire.listing import ToolInfo
 
 pytestmark = pytest.mark.anyio
@@ -30,10 +33,10 @@ def tool(server_id: str, name: str = "echo") -> Tool:
 def outcomes() -> list[MCPServerLoadOutcome]:
     return [
         MCPServerLoadOutcome(server_id="z", status="permanent", error="nothing listens"),
-        MCPServerLoadOutcome(server_id="a", status="available", tools=(tool("a"), tool("a", "add"))),
+        MCPServerLoadOutcome(server_id="a", status="available", tools=[tool("a"), tool("a", "add")]),
         MCPServerLoadOutcome(server_id="t", status="transient", error="HTTP 503", attempts=3),
         MCPServerLoadOutcome(server_id="d", status="denied", error="HTTP 401"),
-        MCPServerLoadOutcome(server_id="b", status="available", tools=(tool("b"),)),
+        MCPServerLoadOutcome(server_id="b", status="available", tools=[tool("b")]),
     ]
 
 
@@ -44,19 +47,19 @@ def test_a_result_is_a_triple_of_tools_failed_servers_and_their_errors() -> None
     assert isinstance(result, tuple)
     assert len(result) == 3
     assert [(tool.server_id, tool.name) for tool in tools] == [("a", "echo"), ("a", "add"), ("b", "echo")]
-    assert tuple(failed) == ("z", "t", "d")
+    assert failed == ["z", "t", "d"]
     assert errors == {"z": "nothing listens", "t": "HTTP 503", "d": "HTTP 401"}
 
 
 @pytest.mark.requirement("LOAD-7")
 def test_a_result_also_tells_each_outcome_each_status_and_the_ids_of_each_class() -> None:
     result = LoadResult(outcomes())
-    assert result.outcomes == tuple(outcomes_of(result))
+    assert result.outcomes == outcomes_of(result)
     assert result.status == {"z": "permanent", "a": "available", "t": "transient", "d": "denied", "b": "available"}
-    assert result.available == ("a", "b")
-    assert result.transient == ("t",)
-    assert result.permanent == ("z",)
-    assert result.denied == ("d",)
+    assert result.available == ["a", "b"]
+    assert result.transient == ["t"]
+    assert result.permanent == ["z"]
+    assert result.denied == ["d"]
     assert result.tools is result[0]
 
 
@@ -66,7 +69,7 @@ def outcomes_of(result: LoadResult) -> list[MCPServerLoadOutcome]:
 
 @pytest.mark.requirement("LOAD-6")
 def test_an_outcome_has_its_fields_with_one_attempt_and_no_error_on_the_success_path() -> None:
-    outcome = MCPServerLoadOutcome(server_id="a", status="available", tools=(tool("a"),))
+    outcome = MCPServerLoadOutcome(server_id="a", status="available", tools=[tool("a")])
     assert (outcome.server_id, outcome.status, outcome.error, outcome.attempts) == ("a", "available", None, 1)
     assert outcome.message == ""
     assert outcome.failure is None
@@ -103,8 +106,33 @@ async def test_a_tool_is_a_handle_that_says_what_it_is_and_can_be_called() -> No
 
     handle = tool("a")
     assert (handle.name, handle.title, handle.description, handle.server_id) == ("echo", "Echo", "Says it again", "a")
-    assert dict(handle.input_schema) == {"type": "object"}
     assert (await handle.call()).text == "echo {}"
     assert (await handle.call({"text": "hi"}, on_progress=on_progress)).text == "echo {'text': 'hi'}"
     assert steps == [1.0]
     assert repr(handle) == "<Tool 'echo' of 'a'>"
+
+
+@pytest.mark.requirement("LOAD-7")
+def test_a_load_without_failures_compares_equal_to_empty_lists() -> None:
+    _, failed, errors = result = LoadResult(outcomes()[1:2])
+    assert failed == []
+    assert errors == {}
+    assert (result.transient, result.permanent, result.denied) == ([], [], [])
+
+
+@pytest.mark.requirement("LOAD-7")
+def test_the_schemas_of_a_tool_are_plain_copies() -> None:
+    inner = MappingProxyType({"type": "string", "enum": ("a", "b")})
+    frozen = MappingProxyType({"type": "object", "properties": MappingProxyType({"x": inner})})
+    handle = Tool("a", ToolInfo(name="echo", input_schema=frozen, output_schema=frozen, meta=frozen), answer)
+    plain = {"type": "object", "properties": {"x": {"type": "string", "enum": ["a", "b"]}}}
+    assert json.loads(json.dumps(handle.input_schema)) == plain
+    assert (handle.output_schema, handle.meta) == (plain, plain)
+    handle.input_schema["properties"]["x"]["type"] = "number"
+    assert handle.input_schema == plain
+
+
+def test_importing_the_types_imports_neither_the_hub_nor_a_transport() -> None:
+    program = "import sys, holdfast.types; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not {"holdfast.hub", "holdfast.wire", "mcp", "anyio"} & {*ran.stdout.split()}

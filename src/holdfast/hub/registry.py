@@ -1,0 +1,377 @@
+"""All slots of a hub, and what they share: the catalog, the journal, the approvals, the state file, the tasks.
+
+This is the inside of a hub: Holdfast's own packages use it, programs use ``Hub``. Every configured server has a
+slot here, always. The catalog is replaced as a whole; nothing changes a catalog that a reader holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+
+from holdfast.auth.addresses import canonical
+from holdfast.auth.bearer import Logins
+from holdfast.auth.status import takes_login
+from holdfast.config.spec import BadServer, Config, ServerSpec, Settings
+from holdfast.core.catalog import Catalog, Listing
+from holdfast.core.lifecycle import effects as do
+from holdfast.core.lifecycle import events as on
+from holdfast.core.lifecycle.table import State
+from holdfast.core.machine import Health
+from holdfast.errors import HubClosed, HubNotOpen, LoadFailed, ServerDisabled, UnknownServer
+from holdfast.hub.accounts import CallTimer
+from holdfast.hub.approvals import Approvals
+from holdfast.hub.calls import CallRequest, send
+from holdfast.hub.clock import Clock
+from holdfast.hub.journal import HubRecord, Journal, Published
+from holdfast.hub.keeper import StateWriter
+from holdfast.hub.lease import Connector
+from holdfast.hub.lookup import holds_changed, refuse_held
+from holdfast.hub.memory import Memory
+from holdfast.hub.private import ClientSlots, ready_within
+from holdfast.hub.records import ConfigApplied, config_applied
+from holdfast.hub.slot import Slot, SlotContext
+from holdfast.hub.store import Store
+from holdfast.hub.turnstile import Turnstile
+from holdfast.types import ProgressFn
+from holdfast.wire.dial import Dialer
+from holdfast.wire.relay import Caller, Relay
+from holdfast.wire.warden import Warden
+
+__all__ = ["SlotRegistry", "reconnect", "switch"]
+
+CLOSE_SECONDS = 15.0
+"""Each connection's close has a bound of its own; this bound is for all of them together."""
+
+
+LOGIN_PERIOD = 0.5
+"""Seconds between two polls: a login takes effect that soon, and a poll costs microseconds."""
+
+START_SECONDS = 2.0
+"""How long a hub's start waits for the store; a login that is read later counts as a new one."""
+
+
+class SlotRegistry:
+    """The slots of one hub. It is the ``SlotHost`` of its shared slots."""
+
+    def __init__(
+        self, config: Config, *, state_file: Path | None, clock: Clock, chance: Callable[[], float], logins: Logins
+    ) -> None:
+        self.config = config
+        self.logins = logins
+        self.catalog = Catalog()
+        self.clock = clock
+        self.journal = Journal(clock)
+        self.approvals = Approvals(state_file, holds=lambda one: holds_changed(self.config, one), journal=self.journal)
+        self.clients = ClientSlots()
+        """The slots that belong to one client each."""
+        self.slots: dict[str, Slot] = {}
+        """The shared slots, by the names of their servers."""
+        self._chance = chance
+        self._writer = StateWriter(Store(state_file) if state_file is not None else None, self.approvals)
+        self._cache = Memory()
+        self._warden = Warden()
+        self._relay: Relay | None = None
+        self._outer: anyio.abc.TaskGroup | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._context: SlotContext | None = None
+        self._closing = False
+        self._all_closed = anyio.Event()
+
+    # Opening and closing.
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the hub was entered; it stays so when the hub is closed."""
+        return self._context is not None
+
+    def require_open(self) -> None:
+        """Raise ``HubNotOpen`` if the hub was not entered yet."""
+        if self._context is None:
+            raise HubNotOpen(
+                "the hub is not open yet: its servers are not started",
+                hint="use it inside `async with Hub.from_config(…) as hub:`",
+            )
+
+    async def open(self) -> None:
+        """Start every slot, and return at once: servers come up in the background."""
+        self.catalog = await anyio.to_thread.run_sync(self._writer.restore, self.config)
+        logins = await _current_logins(self, within=START_SECONDS)
+        self._outer = await anyio.create_task_group().__aenter__()
+        with anyio.CancelScope(shield=True):  # it takes a moment; a group that is half entered cannot be left
+            tasks: anyio.abc.TaskGroup = await self._outer.start(_own_tasks)
+        self._tasks, settings = tasks, self.config.settings
+        self._context = SlotContext(
+            settings=settings,
+            clock=self.clock,
+            chance=self._chance,
+            connector=Connector(
+                Dialer(
+                    warden=self._warden,
+                    limits=settings.limits,
+                    authorize=self.logins.authorize,
+                    on_stderr=self.journal.stderr_line,
+                ),
+                Turnstile(settings.load.concurrency, tasks),
+                self._cache,
+                settings.load,
+            ),
+            tasks=tasks,
+            host=self,
+            relay=lambda: self._relay,
+        )
+        self.clients.open(self._context, self.journal.write)
+        for slot in [self._add(server) for server in self.config.servers.values()]:
+            self._start(slot)
+        tasks.start_soon(self._writer.run, name="state writer")
+        tasks.start_soon(self._warden.keep, name="warden keeper")
+        tasks.start_soon(_watch_logins, self, logins, name="login watch")
+
+    async def leave(self) -> None:
+        """Close, and wait until no task is left."""
+        if self._tasks is None or self._outer is None:
+            return
+        with anyio.CancelScope(shield=True):
+            await self.close()
+        self._tasks.cancel_scope.cancel()
+        try:
+            # No exception is passed in: a task group would wrap it, and the caller expects the body's own.
+            await self._outer.__aexit__(None, None, None)
+        finally:
+            await self._warden.__aexit__(None, None, None)
+
+    async def close(self) -> None:
+        """End every connection. Idempotent, bounded, safe while servers are being dialed; nothing revives."""
+        if not self._closing:
+            self._closing = True
+            last = self._snapshot()
+            for slot in self._all_slots():
+                slot.handle(on.ShutdownRequested())
+            if self._tasks is None:
+                self._all_closed.set()
+            else:
+                self._tasks.start_soon(self._finish, last, name="hub close")
+        await self._all_closed.wait()
+
+    async def _finish(self, last: tuple[Config, Catalog, frozenset[str]]) -> None:
+        """Wait until everything is closed; in a task of its own, because the caller of ``close`` may be cancelled."""
+        with anyio.move_on_after(CLOSE_SECONDS):
+            await self._writer.close(lambda: last)
+            for slot in self._all_slots():
+                await slot.closed.wait()
+        self.journal.close()
+        self._all_closed.set()
+
+    # For the packages that serve and show the hub.
+
+    def slot(self, name: str) -> Slot:
+        """The shared slot of a server."""
+        self.require_open()
+        slot = self.slots.get(name)
+        if slot is None:
+            known = ", ".join(sorted(self.slots)) or "none at all"
+            raise UnknownServer(f"no server named `{name}` is configured", hint=f"configured: {known}")
+        return slot
+
+    def attach(self, relay: Relay) -> None:
+        """New connections pass server-initiated requests and notifications to ``relay`` from now on."""
+        self._relay = relay
+
+    async def request(
+        self,
+        server: str,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        repeatable: bool = False,
+        on_progress: ProgressFn | None = None,
+        caller: Caller | None = None,
+        slot: Slot | None = None,
+    ) -> Mapping[str, Any]:
+        """Send any request for ``caller``, with the server's own names; on ``slot`` if the client has one."""
+        used, settings = slot or self.slot(server), self.config.settings
+        refuse = partial(refuse_held, self.approvals, server, method, params)
+        with CallTimer(server, method, params, self.clock, self.journal.write) as timer:
+            request = CallRequest(method, params, settings.call, timer, refuse, on_progress=on_progress, caller=caller)
+            refuse()
+            ready_at = self.clock.now() + ready_within(used, settings, own=slot is not None)
+            return timer.answered(await send(used, request, timer, repeatable=repeatable, ready_at=ready_at))
+
+    # For the hub.
+
+    def logged_in(self, name: str) -> None:
+        """Try a server again whose credentials are new."""
+        for slot in [self.slot(name), *(own for own in self.clients.all() if own.id == name)]:
+            slot.handle(on.LoginSucceeded())
+
+    def state_changed(self) -> None:
+        """Write the state file soon."""
+        self._writer.changed(self._snapshot)
+
+    async def apply(self, config: Config) -> ConfigApplied | None:
+        """Use a new configuration; only the connections of servers whose definition changed are touched."""
+        self.require_open()
+        if self._closing:
+            return None
+        before, self.config = self.config, config
+        applied = config_applied(before, config, at=self.clock.now())
+        if config.settings != before.settings:
+            self._adopt(config.settings)
+        # All slots are added or removed before any of them handles an event: no reader sees half of a change.
+        gone = [self.slots.pop(name) for name in applied.removed]
+        fresh = [self._add(config.servers[name]) for name in applied.added]
+        for slot in gone:
+            slot.handle(on.RemoveRequested())
+        for slot in fresh:
+            self._start(slot)
+        for name in applied.changed:
+            self._reconfigure(self.slots[name], config.servers[name])
+        self.journal.write(applied)
+        self.state_changed()
+        return applied
+
+    def approve(self, server: str, tool: str | None, mark: str | None) -> tuple[str, ...]:
+        """Approve the pending changes of a server's tools, one or all."""
+        self.slot(server)
+        approved = self.approvals.approve(server, tool, mark=mark)
+        listing = self.approvals.latest(server)
+        if listing is not None and not self.catalog.servers[server].withdrawn:
+            self.publish(listing)
+        self.state_changed()
+        return approved
+
+    # For the slots (``SlotHost`` in slot.py).
+
+    def publish(self, listing: Listing) -> None:
+        """Publish a newer complete listing, except for what is held."""
+        self._show(listing.server, self.catalog.publish(self.approvals.review(listing)))
+        if self.approvals.unsaved:
+            self.state_changed()
+
+    def withdraw(self, server: str, *, removed: bool) -> None:
+        """Withdraw a server's items, and end the connections to it that belong to one client."""
+        self.clients.end(server)
+        if removed:
+            self.approvals.forget(server)
+        self._show(server, self.catalog.remove(server) if removed else self.catalog.withdraw(server))
+
+    def reinstate(self, server: str) -> None:
+        """Publish a server's last good listing again."""
+        self._show(server, self.catalog.reinstate(server))
+
+    def record(self, record: HubRecord) -> None:
+        """Write a record to the journal."""
+        self.journal.write(record)
+
+    def _show(self, server: str, catalog: Catalog) -> None:
+        before, self.catalog = self.catalog, catalog
+        if catalog is not before:
+            kinds = tuple(sorted(kind.value for kind in catalog.since(before).kinds))
+            if kinds:
+                self.journal.write(Published(server=server, version=catalog.version, kinds=kinds, at=self.clock.now()))
+            self.state_changed()
+
+    def _add(self, server: ServerSpec | BadServer) -> Slot:
+        assert self._context is not None  # noqa: S101 - the hub is open
+        self.catalog = self.catalog.configure(server.id, prefix=getattr(server, "prefix", None))
+        listed = self.catalog.servers[server.id].listing is not None
+        slot = self.slots[server.id] = Slot(server, self._context, listed=listed)
+        return slot
+
+    def _start(self, slot: Slot) -> None:
+        assert self._tasks is not None  # noqa: S101 - the hub is open
+        self._tasks.start_soon(slot.run, name=f"{slot.id} owner")
+        enabled = slot.spec.enabled and not self.catalog.servers[slot.id].withdrawn
+        slot.handle(on.StartRequested() if enabled else on.DisableRequested())
+
+    def _adopt(self, settings: Settings) -> None:
+        assert self._context is not None  # noqa: S101 - the hub is open
+        self._context = self._context.adopting(settings)
+        self.clients.adopt(settings)
+        for slot in self._all_slots():
+            slot.adopt(settings)
+
+    def _reconfigure(self, slot: Slot, server: ServerSpec | BadServer) -> None:
+        was_enabled = slot.spec.enabled
+        self._show(server.id, self.catalog.configure(server.id, prefix=getattr(server, "prefix", None)))
+        slot.reconfigure(server)
+        if server.enabled != was_enabled:
+            slot.handle(on.EnableRequested() if server.enabled else on.DisableRequested())
+
+    def _all_slots(self) -> list[Slot]:
+        return [*self.slots.values(), *self.clients.all()]
+
+    def _snapshot(self) -> tuple[Config, Catalog, frozenset[str]]:
+        off = frozenset(name for name, slot in self.slots.items() if slot.switched_off)
+        return self.config, self.catalog, off
+
+
+async def _own_tasks(*, task_status: anyio.abc.TaskStatus[anyio.abc.TaskGroup]) -> None:
+    """Hold the group open in a task of its own; shielded, so that a cancelled user still gets an orderly close."""
+    with anyio.CancelScope(shield=True):
+        async with anyio.create_task_group() as tasks:
+            task_status.started(tasks)
+            await anyio.sleep_forever()
+
+
+# Logins that other processes make: a server that waits for a login is tried again at once.
+
+
+async def _current_logins(registry: SlotRegistry, *, within: float | None = None) -> Mapping[str, str]:
+    """The login of each server that has one; the last known logins if the store does not answer in time."""
+    await registry.logins.reading.up_to_date(within=within)
+    return _logins(registry)
+
+
+async def _watch_logins(registry: SlotRegistry, known: Mapping[str, str]) -> None:
+    """Poll the token store until cancelled, in real time. ``known`` are the logins before the first dial."""
+    while True:
+        before, known = known, await _current_logins(registry)
+        for name, login in known.items():
+            if login != before.get(name):
+                registry.logged_in(name)
+        await anyio.sleep(LOGIN_PERIOD)
+
+
+def _logins(registry: SlotRegistry) -> Mapping[str, str]:
+    by_address = {address: grant.login for grant in registry.logins.store.known for address in grant.servers}
+    servers = (server for server in registry.config.servers.values() if isinstance(server, ServerSpec))
+    found = {server.id: by_address.get(canonical(server.url)) for server in servers if takes_login(server)}
+    return {name: login for name, login in found.items() if login is not None}
+
+
+# The commands of operators for one server. Each waits for its outcome and reports it.
+
+
+async def reconnect(slot: Slot) -> Health:
+    """Make a new connection; raises ``LoadFailed`` with the reason if there is none."""
+    effects = slot.handle(on.ReconnectRequested())
+    if any(isinstance(effect, do.Reject) for effect in effects):
+        raise _refusal(slot)
+    generation = slot.machine.dialing
+    while slot.machine.dialing == generation and generation is not None:
+        await slot.changed()
+    failure = slot.failed_dials.get(generation) if generation is not None else None
+    if failure is not None:
+        raise LoadFailed(failure.evidence, f"MCP server '{slot.id}' could not be connected: {failure.reason}")
+    return slot.health()
+
+
+async def switch(slot: Slot, *, enabled: bool) -> Health:
+    """Enable the server, which takes no time, or disable it and wait until it is disabled."""
+    slot.handle(on.EnableRequested() if enabled else on.DisableRequested())
+    while not enabled and slot.state is State.DISABLING:
+        await slot.changed()
+    return slot.health()
+
+
+def _refusal(slot: Slot) -> ServerDisabled | HubClosed:
+    state = slot.state
+    kind = ServerDisabled if state in (State.DISABLED, State.DISABLING) else HubClosed
+    return kind(f"MCP server '{slot.id}' is {state.value}", server_id=slot.id, state=state.value)

@@ -1,0 +1,237 @@
+"""The types that users hold: a tool, the result of a call, the outcome of a load.
+
+They are plain data: what they hand out are dicts and lists that ``json.dumps`` accepts, and copies, so that a
+change by their holder changes nothing else. This module imports neither the hub nor the transports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, Self, TypeAlias
+
+from holdfast.core.messages import Failure, FailureStatus, for_model, for_user
+
+__all__ = ["CallResult", "LoadResult", "LoadStatus", "MCPServerLoadOutcome", "ProgressFn", "Tool", "ToolDescription"]
+
+LoadStatus: TypeAlias = Literal["available", "transient", "permanent", "denied"]
+
+
+class ProgressFn(Protocol):
+    """Receives the progress notifications of a call, in order, all of them before the result."""
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        """One notification."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallResult:
+    """The result of a tool call."""
+
+    content: tuple[Mapping[str, Any], ...] = ()
+    """The blocks as the server sent them: ``{"type": "text", "text": …}`` and so on."""
+    structured: Mapping[str, Any] | None = None
+    is_error: bool = False
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """All text blocks, joined by line ends."""
+        return "\n".join(str(block["text"]) for block in self.content if block.get("type") == "text")
+
+    @classmethod
+    def from_raw(cls, raw: Mapping[str, Any]) -> CallResult:
+        """Build it from the ``result`` of a JSON-RPC response."""
+        return cls(
+            content=tuple(raw.get("content") or ()),
+            structured=raw.get("structuredContent"),
+            is_error=bool(raw.get("isError")),
+            meta=raw.get("_meta") or {},
+        )
+
+
+class ToolDescription(Protocol):
+    """What a ``Tool`` needs to know of the tool that it stands for."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102 - see Tool
+    @property
+    def title(self) -> str | None: ...  # noqa: D102
+    @property
+    def description(self) -> str: ...  # noqa: D102
+    @property
+    def input_schema(self) -> Mapping[str, Any]: ...  # noqa: D102
+    @property
+    def output_schema(self) -> Mapping[str, Any] | None: ...  # noqa: D102
+    @property
+    def annotations(self) -> Mapping[str, Any]: ...  # noqa: D102
+    @property
+    def meta(self) -> Mapping[str, Any]: ...  # noqa: D102
+
+
+CallFunction: TypeAlias = Callable[[str, Mapping[str, Any], ProgressFn | None], Awaitable[CallResult]]
+"""Calls a tool by its name, with these arguments."""
+
+
+class Tool:
+    """A handle on one tool of one server. It holds no connection: each call finds the connection to use."""
+
+    __slots__ = ("_call", "_info", "server_id")
+
+    def __init__(self, server_id: str, info: ToolDescription, call: CallFunction) -> None:
+        self.server_id = server_id
+        self._info = info
+        self._call = call
+
+    @property
+    def name(self) -> str:
+        """The name to call it by."""
+        return self._info.name
+
+    @property
+    def title(self) -> str | None:
+        """A name for people, if the server gives one."""
+        return self._info.title
+
+    @property
+    def description(self) -> str:
+        """The server's description of the tool."""
+        return self._info.description
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the arguments; a copy."""
+        return _plain(self._info.input_schema)
+
+    @property
+    def output_schema(self) -> dict[str, Any] | None:
+        """The JSON Schema of the structured result, if the tool has one; a copy."""
+        schema = self._info.output_schema
+        return None if schema is None else _plain(schema)
+
+    @property
+    def annotations(self) -> dict[str, Any]:
+        """Hints such as ``readOnlyHint``, as the server gives them; a copy."""
+        return _plain(self._info.annotations)
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """The tool's ``_meta``: from the server, and from a hub for a tool that it has not verified yet; a copy."""
+        return _plain(self._info.meta)
+
+    async def call(self, args: Mapping[str, Any] | None = None, *, on_progress: ProgressFn | None = None) -> CallResult:
+        """Call the tool. Raises ``CallFailed`` unless the server returned a result, which may be a tool error."""
+        return await self._call(self.name, args or {}, on_progress)
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.name!r} of {self.server_id!r}>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MCPServerLoadOutcome:
+    """The outcome of loading one server: its tools, or the reason why there are none."""
+
+    server_id: str
+    status: LoadStatus
+    tools: list[Tool] = field(default_factory=list)
+    error: str | None = None
+    """The reason, without secrets. None if the server is available."""
+    attempts: int = 1
+    hint: str = ""
+    """What would change the outcome."""
+    elapsed_s: float = field(default=0.0, compare=False)
+
+    @property
+    def failure(self) -> Failure | None:
+        """The failure, as ``core.messages`` takes it; None if the server is available."""
+        return None if self.status == "available" else Failure(self.server_id, self.status, self.error or "")
+
+    @property
+    def message(self) -> str:
+        """The message for a person; empty if the server is available."""
+        return for_user(self.failure) if self.failure else ""
+
+
+class LoadResult(  # noqa: SLOT001 - the outcomes are stored beside the triple
+    tuple[list[Tool], list[str], dict[str, str]]
+):
+    """``(all_tools, failed_servers, failed_errors)``, which also holds the outcome of each server."""
+
+    outcomes: list[MCPServerLoadOutcome]
+
+    def __new__(cls, outcomes: Iterable[MCPServerLoadOutcome]) -> Self:
+        """Build the triple from the outcome of each server, in the order in which they were given."""
+        every = list(outcomes)
+        failed = [outcome for outcome in every if outcome.status != "available"]
+        result = super().__new__(
+            cls,
+            (
+                [tool for outcome in every for tool in outcome.tools],
+                [outcome.server_id for outcome in failed],
+                {outcome.server_id: outcome.error or "" for outcome in failed},
+            ),
+        )
+        result.outcomes = every
+        return result
+
+    def __reduce__(self) -> tuple[type[Self], tuple[list[MCPServerLoadOutcome]]]:
+        return type(self), (self.outcomes,)
+
+    @property
+    def tools(self) -> list[Tool]:
+        """The tools of every available server."""
+        return self[0]
+
+    @property
+    def status(self) -> dict[str, LoadStatus]:
+        """The status of each server, by its id."""
+        return {outcome.server_id: outcome.status for outcome in self.outcomes}
+
+    @property
+    def available(self) -> list[str]:
+        """The ids of the servers whose tools were loaded."""
+        return self._ids("available")
+
+    @property
+    def transient(self) -> list[str]:
+        """The ids of the servers that are starting up."""
+        return self._ids("transient")
+
+    @property
+    def permanent(self) -> list[str]:
+        """The ids of the servers that need attention."""
+        return self._ids("permanent")
+
+    @property
+    def denied(self) -> list[str]:
+        """The ids of the servers that denied access."""
+        return self._ids("denied")
+
+    @property
+    def model_message(self) -> str:
+        """The message for a model about the servers that failed; empty if none did."""
+        return for_model(outcome.failure for outcome in self.outcomes if outcome.failure)
+
+    def _ids(self, status: LoadStatus | FailureStatus) -> list[str]:
+        return [outcome.server_id for outcome in self.outcomes if outcome.status == status]
+
+    def __repr__(self) -> str:
+        counts = ", ".join(
+            f"{len(ids)} {status}"
+            for status in ("available", "transient", "permanent", "denied")
+            if (ids := self._ids(status))
+        )
+        return f"<LoadResult {len(self.tools)} tools; {counts or 'no servers'}>"
+
+
+def _plain(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy made of dicts and lists alone."""
+    return {key: _plain_value(value) for key, value in mapping.items()}
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _plain(value)
+    if isinstance(value, list | tuple):
+        return [_plain_value(one) for one in value]
+    return value
