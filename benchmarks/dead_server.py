@@ -113,7 +113,7 @@ async def _settled(slot: Slot) -> None:
 def _is_quiet(slot: Slot) -> bool:
     machine = slot.machine
     # None of these servers stays alive: a connected one is about to be found dead.
-    return machine.dialing is None and machine.connection is None and machine.life.lookout.pending is None
+    return machine.dialing is None and machine.connection is None and machine.life.address_watch.pending is None
 
 
 # The dead servers: a definition, the count of contacts, and how the server dies.

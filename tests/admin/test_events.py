@@ -125,7 +125,7 @@ async def test_a_reader_that_is_too_slow_is_told_how_much_it_missed(feed: EventS
 
 @pytest.mark.requirement("OBS-1")
 async def test_while_nothing_happens_a_stream_brings_a_sign_of_life_and_nothing_else(
-    feed: Feed, monkeypatch: pytest.MonkeyPatch
+    feed: EventStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeds, "KEEP_ALIVE_SECONDS", 0.01)
     frames = feed.follow()

@@ -178,7 +178,9 @@ async def test_a_server_that_restarts_is_back_within_a_second_however_long_its_b
         await peer.stop()
         life = hub.registry.slots["a"].machine.life
         for _ in range(20):
-            await until(hub, "a", lambda: life.address_watch.pending is None and life.dial is None and life.lease is None)
+            await until(
+                hub, "a", lambda: life.address_watch.pending is None and life.dial is None and life.lease is None
+            )
             await clock.advance(1)
         await until(hub, "a", lambda: life.address_watch.pending is None and life.dial is None)
         dialed = life.generation

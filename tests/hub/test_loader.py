@@ -21,9 +21,9 @@ from holdfast import (
 )
 from holdfast.config.spec import ServerSpec
 from holdfast.core.evidence import Unexpected
-from holdfast.hub.loader import Loader
 from holdfast.hub.memory import Memory
 from holdfast.hub.turnstile import Turnstile
+from holdfast.wire.dial import Dialer
 from tests.hub.loading import Naps, http, loader
 from tests.peers.http_fault import (
     Behaviour,
@@ -286,16 +286,16 @@ async def test_forty_black_holes_delay_no_healthy_server(monkeypatch: pytest.Mon
 
 @pytest.mark.requirement("LOAD-11")
 async def test_a_fault_of_ours_with_one_server_is_that_servers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Loader._list
+    real = Dialer._dial
 
-    async def trip(self: Loader, spec: ServerSpec, *rest: Any) -> Any:
+    async def trip(self: Dialer, spec: ServerSpec, *rest: Any) -> Any:
         if spec.id == "odd":
             raise ExceptionGroup("wrapped", [ExceptionGroup("twice", [KeyError("a bug")])])
         if spec.id == "hidden":
             raise ExceptionGroup("wrapped", [ServerFailure(Unexpected(type="Seen"))])
         return await real(self, spec, *rest)
 
-    monkeypatch.setattr(Loader, "_list", trip)
+    monkeypatch.setattr(Dialer, "_dial", trip)
     async with McpPeer() as peer:
         result = await loader({name: http(peer.url) for name in ("odd", "hidden", "fine")}).load()
     assert result.available == ["fine"]

@@ -176,7 +176,11 @@ class Desk:
 
     def existing_slot(self, client: Client, server: str) -> Slot | None:
         """The same as ``slot``, but it starts no connection."""
-        return self.hub.registry.clients.find(client.owner, server) if self.is_per_client(server) else self.hub.registry.slot(server)
+        return (
+            self.hub.registry.clients.find(client.owner, server)
+            if self.is_per_client(server)
+            else self.hub.registry.slot(server)
+        )
 
     async def wait_for_first_listing(self, view: View) -> None:
         """Wait a moment for servers that were never listed: many clients list only once."""
