@@ -66,7 +66,7 @@ def test_a_user_logs_in_checks_the_status_and_logs_out(cli: Cli, peer: Guarded, 
     login = cli.run("login", "files", BROWSER=browser)
     assert login.stderr.startswith(f"Logging in to files at {peer.address}, requested scopes: files:read\nOpening your")
     assert login.stdout == (
-        "Logged in to files. Granted: files:read. It ends in 2 h, and is renewed automatically."
+        "Logged in to files. Granted: files:read. It expires in 2 h and is renewed automatically."
         " The tokens are in a file that only you can read.\nIt works: 2 tools.\n"
     )
     assert login.returncode == 0
@@ -124,7 +124,7 @@ def test_the_status_of_logins_that_ended_names_the_command_for_each(cli: Cli) ->
     lines = status.stdout.splitlines()
     assert lines[0] == "s1  the login was revoked or has expired: run `holdfast login s1`"
     assert lines[2].startswith("s2  the login expired ")
-    assert lines[2].endswith("ago, and cannot be renewed: run `holdfast login s2`")
+    assert lines[2].endswith("ago and cannot be renewed: run `holdfast login s2`")
     assert lines[4:] == ["s3  not logged in", "keyed  uses the Authorization header of its definition"]
     assert status.returncode == 1
     data = cli.run("auth", "status", "--json")
@@ -146,7 +146,7 @@ def test_a_login_that_fails_says_why_without_a_traceback(cli: Cli, peer: Guarded
         (["login", "fils"], 1, "did you mean files?"),
         (["login", "tool"], 1, "`tool` is a local command"),
         (["login", "keyed"], 1, "a login has no effect"),
-        (["login", "files", "--device", "--paste"], 2, "contradict each other"),
+        (["login", "files", "--device", "--paste"], 2, "exclude each other"),
     ],
 )
 def test_a_command_that_cannot_be_done_says_what_instead(arguments: list[str], code: int, words: str, cli: Cli) -> None:

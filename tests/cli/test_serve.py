@@ -320,13 +320,13 @@ def test_what_cannot_be_served_is_told(home: Path, arguments: list[str], message
     ("arguments", "message"),
     [
         (["--token", "short"], "fewer than 16 characters"),
-        (["--token", TOKEN, "--token-file", "x"], "contradict"),
+        (["--token", TOKEN, "--token-file", "x"], "exclude each other"),
         (["--token", ""], "--token is empty"),
         (["--host", ""], "--host is empty"),
         (["--allow-host", "hub.example", "--allow-host", ""], "--allow-host is empty"),
         (["--token", TOKEN, *STRANGE_KEYS], "unencrypted"),
         (["--jwt-issuer", "https://id.example"], "belong together"),
-        (["--demo", "--config", "x"], "contradict"),
+        (["--demo", "--config", "x"], "exclude each other"),
         (["--port", "70000"], "65535"),
     ],
 )
