@@ -18,7 +18,7 @@ from typing import TypeAlias
 import anyio
 
 from benchmarks.report import Check, Report, Row, Spread
-from holdfast.config.load import config_from_mapping
+from holdfast.config.read import config_from_mapping
 from holdfast.hub.hub import Hub
 from holdfast.hub.slot import Slot
 from holdfast.testing import FakeClock, Fault, HttpServer

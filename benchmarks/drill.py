@@ -17,9 +17,9 @@ from typing import TypeAlias
 
 import anyio
 
-from benchmarks.moments import Moment
+from benchmarks.cpu_wait import Moment
 from benchmarks.report import Check, Report, Row, median
-from holdfast.config.load import config_from_mapping
+from holdfast.config.read import config_from_mapping
 from holdfast.config.spec import Config, Limits, ServerSpec
 from holdfast.core.lifecycle.effects import Transition
 from holdfast.core.lifecycle.table import State

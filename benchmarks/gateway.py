@@ -20,8 +20,8 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from benchmarks.report import Check, Report, Row, interleaved, median, ratio
-from holdfast.gateway.defaults import EXT_AUTH_TIMEOUT
-from tests.gateway.scene import ALICE, MALLORY, PROTOCOLS, ROUTES, Protocol, Scene, load, scene
+from holdfast.gateway.model import EXT_AUTH_TIMEOUT
+from tests.gateway.authorized_servers import ALICE, MALLORY, PROTOCOLS, ROUTES, Protocol, Scene, load, scene
 
 __all__ = ["REQUIREMENTS", "measure"]
 

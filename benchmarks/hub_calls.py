@@ -18,14 +18,14 @@ import anyio
 
 from benchmarks.report import Check, Report, Row, interleaved, median, ratio
 from benchmarks.servers import fleet
-from holdfast.config.load import config_from_mapping
+from holdfast.config.read import config_from_mapping
 from holdfast.config.spec import ServerSpec
 from holdfast.core.breaker import Outcome, Permit
 from holdfast.core.redact import Redactor
 from holdfast.hub.hub import Hub
 from holdfast.testing import StdioServer
-from holdfast.wire.connection import Connection
 from holdfast.wire.dial import Dialer
+from holdfast.wire.session import Connection
 from holdfast.wire.warden import Warden
 
 __all__ = ["REQUIREMENTS", "measure"]

@@ -20,8 +20,8 @@ from mcp.client.streamable_http import streamable_http_client
 from benchmarks.report import Check, Report, Row, interleaved, median, ratio
 from benchmarks.servers import TOOLS, Fleet, fleet
 from holdfast.config.spec import Config, ServerSpec
+from holdfast.hub.lease import ServerCache
 from holdfast.hub.loader import Loader
-from holdfast.hub.memory import Memory
 
 __all__ = ["REQUIREMENTS", "measure"]
 
@@ -67,12 +67,12 @@ def measure(*, rounds: int = ROUNDS, servers: int = SERVERS) -> Report:
 
 def _loads(urls: Sequence[str]) -> dict[str, Callable[[], Awaitable[int]]]:
     """Each way to load; each returns the number of tools."""
-    known = Memory()
+    known = ServerCache()
     context = httpx2.create_ssl_context()
     return {
         PLAIN: lambda: _with_sdk(urls),
         SHARED: lambda: _with_sdk(urls, context),
-        OURS: lambda: _with_holdfast(urls, Memory()),
+        OURS: lambda: _with_holdfast(urls, ServerCache()),
         REMEMBERED: lambda: _with_holdfast(urls, known),
     }
 
@@ -104,7 +104,7 @@ async def _list(unopened: Client) -> int:
         return count
 
 
-async def _with_holdfast(urls: Sequence[str], memory: Memory) -> int:
+async def _with_holdfast(urls: Sequence[str], memory: ServerCache) -> int:
     specs = [ServerSpec(id=f"s{number}", transport="http", url=url) for number, url in enumerate(urls)]
     result = await Loader(Config(servers={spec.id: spec for spec in specs}), memory=memory).load()
     return len(result.tools)

@@ -21,8 +21,8 @@ import anyio
 
 from benchmarks.report import Check, Report, Row, median
 from benchmarks.servers import fleet
-from holdfast.control.client import Control
-from holdfast.control.find import Found
+from holdfast.control.client import ControlClient
+from holdfast.control.find import RunningHub
 
 __all__ = ["REQUIREMENTS", "measure"]
 
@@ -69,7 +69,7 @@ def measure(*, rounds: int = 3, servers: int = SERVERS, seconds: float = SECONDS
 
 async def _ready(base: str) -> None:
     """Wait until every server has an outcome, and the start-up load is over."""
-    async with Control(Found(url=base, token=TOKEN)) as hub:
+    async with ControlClient(RunningHub(url=base, token=TOKEN)) as hub:
         with anyio.fail_after(READY_SECONDS):
             while not (await hub.hub()).ready:  # noqa: ASYNC110 - as a readiness probe does
                 await anyio.sleep(0.5)
@@ -91,7 +91,7 @@ async def _spent(base: str, pid: int, streams: int, seconds: float) -> float:
 
 
 async def _watch(base: str, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-    async with Control(Found(url=base, token=TOKEN)) as hub:
+    async with ControlClient(RunningHub(url=base, token=TOKEN)) as hub:
         async for event in hub.events():
             if event.name == "hello":
                 await hub.servers()

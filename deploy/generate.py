@@ -14,9 +14,8 @@ from pathlib import Path
 import yaml
 from dashboard import dashboard
 
-from holdfast.gateway.defaults import EXT_AUTH_PORT, GATEWAY_VERSION
-from holdfast.gateway.model import ExtAuth, Gateway
-from holdfast.gateway.render import render, to_yaml
+from holdfast.gateway.model import EXT_AUTH_PORT, GATEWAY_VERSION, ExtAuth, Gateway
+from holdfast.gateway.render import render_config, to_yaml
 from holdfast.gateway.versions import family_of
 
 HERE = Path(__file__).parent
@@ -38,7 +37,7 @@ RULES_HEAD = """\
 def bootstrap() -> str:
     """The config without any target."""
     wanted = Gateway(ext_auth=ExtAuth(host=f"ext-authz:{EXT_AUTH_PORT}"))
-    return HEAD + to_yaml(render(wanted, family_of(GATEWAY_VERSION).family))
+    return HEAD + to_yaml(render_config(wanted, family_of(GATEWAY_VERSION).family))
 
 
 def rules() -> Iterator[tuple[Path, str]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import grimp
 
 import holdfast
-from holdfast.core.diagram import diagram
+from holdfast.core.lifecycle.table import diagram
 
 __all__ = ["architecture", "layers", "package_imports", "reduced"]
 

@@ -15,13 +15,12 @@ from unittest import mock
 from architecture import architecture
 from observing import observing
 
-from holdfast.admin.feed import EVENTS
-from holdfast.admin.openapi import document
-from holdfast.admin.operations import OPERATIONS, Operation
 from holdfast.cli.entry import run
-from holdfast.doctor.checks.all import CHECKS, WHOLE_CHECKS
+from holdfast.control.server.events import EVENTS
+from holdfast.control.server.openapi import OPERATIONS, Operation, document
 from holdfast.doctor.checks.base import Check
 from holdfast.doctor.codes import GROUPS, Code
+from holdfast.doctor.run import CHECKS, GLOBAL_CHECKS
 
 DOCS = Path(__file__).parent
 COMMANDS = DOCS / "reference" / "commands.md"
@@ -80,7 +79,7 @@ A server with an *error* cannot be used, and the exit code is 1. A *warning* or 
 def doctor() -> str:
     """Every check and every code."""
     rows = [f"| `{check.id}` | {check.looks_at} | {_needs(check)} |" for check in CHECKS]
-    rows += [f"| `{check.id}` | {check.looks_at} (once for all servers) | |" for check in WHOLE_CHECKS]
+    rows += [f"| `{check.id}` | {check.looks_at} (once for all servers) | |" for check in GLOBAL_CHECKS]
     parts = [DOCTOR_HEAD + "\n".join(rows), CODES_HEAD]
     for title, codes in GROUPS.items():
         parts.append(f"## {title}\n")

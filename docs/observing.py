@@ -9,14 +9,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
-from holdfast.admin.metric_table import METRICS, Metric
-from holdfast.admin.metric_text import SECONDS, WAITS
-from holdfast.admin.metrics import METHODS
+from holdfast.control.server.metrics import METHODS, METRICS, SECONDS, WAITS, Metric
 from holdfast.core import breaker
 from holdfast.core.lifecycle import effects
 from holdfast.core.lifecycle.table import State
 from holdfast.hub import records
-from holdfast.hub.records import RECORDS, BreakerChanged, CallOutcome, OfOneClient, event_name
+from holdfast.hub.records import RECORDS, BreakerChanged, CallOutcome, OneClientRecord, event_name
 
 __all__ = ["observing"]
 
@@ -80,11 +78,11 @@ def _listed(names: Iterator[str] | tuple[str, ...] | list[str]) -> str:
 def _events() -> str:
     parts = [EVENTS_HEAD]
     for kind in RECORDS:
-        if kind is OfOneClient:
+        if kind is OneClientRecord:
             continue
         says = inspect.getdoc(kind) or ""
         parts.append(f"## {event_name(kind)}\n\n{says} (`{kind.__name__}`)\n\n" + "\n".join(_fields(kind)) + "\n")
-    parts.append(f"## One client's own connections\n\n{inspect.getdoc(OfOneClient)}")
+    parts.append(f"## One client's own connections\n\n{inspect.getdoc(OneClientRecord)}")
     parts.append("Its line has the event inside it, with `one_client` beside the fields.\n")
     return "\n".join(parts).replace("``", "`")
 

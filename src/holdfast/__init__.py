@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast._version import __version__
-    from holdfast.config.load import load_config
-    from holdfast.config.spec import Config
-    from holdfast.core.classify_text import classify_load_error
+    from holdfast.config import Config, load_config
+    from holdfast.core import classify_load_error
     from holdfast.errors import (
         CallFailed,
         ConfigError,
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
         ServerUnavailable,
         UnknownServer,
     )
-    from holdfast.hub.hub import Hub
-    from holdfast.hub.loader import call_tool, get_tools_with_resilience, load
+    from holdfast.hub import Hub, call_tool, get_tools_with_resilience, load
     from holdfast.types import CallResult, LoadResult, MCPServerLoadOutcome, Tool
 
 __all__ = [
@@ -75,10 +73,10 @@ _HOMES = {
     "Tool": "holdfast.types",
     "UnknownServer": "holdfast.errors",
     "call_tool": "holdfast.hub.loader",
-    "classify_load_error": "holdfast.core.classify_text",
+    "classify_load_error": "holdfast.core.classify",
     "get_tools_with_resilience": "holdfast.hub.loader",
     "load": "holdfast.hub.loader",
-    "load_config": "holdfast.config.load",
+    "load_config": "holdfast.config.read",
 }
 
 

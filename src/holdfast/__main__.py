@@ -1,5 +1,5 @@
 """``python -m holdfast`` is ``holdfast``."""
 
-from holdfast.cli.entry import main
+from holdfast.cli import main
 
 main()

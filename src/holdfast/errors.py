@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.core.evidence import Evidence
+    from holdfast.core import Evidence
 
 __all__ = [
     "BreakerOpen",

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, TypeAlias
 
-from holdfast.core.messages import Failure, FailureStatus, for_model, for_user
+from holdfast.core import Failure, FailureStatus, for_model, for_user
 
 __all__ = ["CallResult", "LoadResult", "LoadStatus", "MCPServerLoadOutcome", "ProgressFn", "Tool", "ToolDescription"]
 

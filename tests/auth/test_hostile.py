@@ -8,20 +8,18 @@ import httpx2
 import pytest
 
 from holdfast.auth.addresses import may_lead_to
-from holdfast.auth.bearer import Logins
-from holdfast.auth.code import answer_in, authorization_request, code_in
+from holdfast.auth.credentials import Logins, refresh_now
 from holdfast.auth.discovery import AuthorizationServer, discover
+from holdfast.auth.flows import answer_in, authorization_request, code_in, redirect_listener
 from holdfast.auth.grant import OAuthClient
 from holdfast.auth.login import log_in, log_out
-from holdfast.auth.loopback import listening
-from holdfast.auth.status import refresh_now
 from holdfast.auth.store import TokenStore
-from holdfast.core.challenge import Challenge
+from holdfast.core.evidence import Challenge
 from holdfast.errors import LoginFailed
 from holdfast.hub.loader import Loader
-from holdfast.wire.fetch import Answer
+from holdfast.wire.http.fetch import HttpAnswer
 from tests.auth.grants import grant
-from tests.auth.logging_in import PATIENCE, aged, logged_in
+from tests.auth.logins import PATIENCE, aged, logged_in
 from tests.peers.browser import Browser
 from tests.peers.guarded import Guarded
 
@@ -164,11 +162,11 @@ async def test_no_kept_secret_leaves_for_an_unencrypted_address_of_the_authoriza
 ) -> None:
     sent: list[str] = []
 
-    async def note(method: str, url: str, **_: object) -> Answer:
+    async def note(method: str, url: str, **_: object) -> HttpAnswer:
         sent.append(f"{method} {url}")
-        return Answer(status=200, headers={}, body=b'{"access_token": "planted-newer"}')
+        return HttpAnswer(status=200, headers={}, body=b'{"access_token": "planted-newer"}')
 
-    monkeypatch.setattr("holdfast.auth.tokens.ask", note)
+    monkeypatch.setattr("holdfast.auth.token_endpoint.ask", note)
     open_roads: dict[str, Any] = {
         "token_endpoint": "http://auth.example/token",
         "revocation_endpoint": "http://auth.example/revoke",
@@ -214,7 +212,7 @@ async def test_a_scope_that_is_no_scope_does_not_get_into_a_command(peer: Guarde
 
 
 async def test_the_listener_takes_nothing_but_an_answer_at_its_own_path() -> None:
-    async with listening() as place, httpx2.AsyncClient(trust_env=False) as http:
+    async with redirect_listener() as place, httpx2.AsyncClient(trust_env=False) as http:
         base = place.redirect_uri.removesuffix("/callback")
         assert (await http.get(f"{base}/favicon.ico")).status_code == 404
         assert (await http.get(place.redirect_uri)).status_code == 404

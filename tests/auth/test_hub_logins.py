@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast.auth.bearer import Logins
+from holdfast.auth.credentials import Logins
 from holdfast.auth.grant import GrantKey
 from holdfast.auth.login import log_out
 from holdfast.auth.store import TokenStore
@@ -21,8 +21,8 @@ from holdfast.hub.hub import Hub
 from holdfast.hub.loader import Loader, get_tools_with_resilience
 from holdfast.hub.records import HubRecord
 from holdfast.hub.slot import Slot
-from tests.auth.logging_in import PATIENCE, aged, logged_in
-from tests.hub.running import reaches, settled
+from tests.auth.logins import PATIENCE, aged, logged_in
+from tests.hub.open_hubs import reaches, settled
 from tests.peers.guarded import Guarded
 
 pytestmark = pytest.mark.anyio

@@ -8,16 +8,15 @@ from urllib.parse import parse_qsl, urlsplit
 import anyio
 import pytest
 
-from holdfast.auth.bearer import Logins
+from holdfast.auth.credentials import Logins
+from holdfast.auth.flows import redirect_listener
 from holdfast.auth.grant import GrantKey
-from holdfast.auth.lock import renewing
-from holdfast.auth.login import How, LoggedOut, log_in, log_out
-from holdfast.auth.loopback import listening
-from holdfast.auth.store import TokenStore
+from holdfast.auth.login import LoggedOut, LoginMethod, log_in, log_out
+from holdfast.auth.store import TokenStore, renewing
 from holdfast.errors import LoginFailed
 from holdfast.hub.loader import Loader
 from tests.auth.grants import grant
-from tests.auth.logging_in import PATIENCE, logged_in
+from tests.auth.logins import PATIENCE, logged_in
 from tests.peers.browser import Browser
 from tests.peers.guarded import PLANTED, Guarded
 
@@ -97,7 +96,7 @@ async def test_a_registration_that_was_forgotten_ends_no_other_login_made_with_i
 @pytest.mark.requirement("AUTH-4")
 async def test_a_registration_moves_to_another_port_if_its_own_is_taken(peer: Guarded, store: TokenStore) -> None:
     first, _ = await logged_in(peer.spec(), store)
-    async with listening(first.client.redirect_uri):
+    async with redirect_listener(first.client.redirect_uri):
         second, _ = await logged_in(peer.spec(), store)
     assert second.client.redirect_uri != first.client.redirect_uri
 
@@ -129,7 +128,7 @@ async def test_a_configured_client_needs_no_registration_and_proves_itself(peer:
 @pytest.mark.requirement("AUTH-4")
 @pytest.mark.parametrize("how", ["browser", "device"])
 async def test_a_configured_secret_goes_to_nobody_whom_the_definition_does_not_name(
-    how: How, peer: Guarded, store: TokenStore
+    how: LoginMethod, peer: Guarded, store: TokenStore
 ) -> None:
     secret = {"clientId": "mine", "clientSecret": PLANTED + "configured"}
     with pytest.raises(LoginFailed, match=r"`oauth\.clientSecret` would be sent to") as failed:

@@ -9,16 +9,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.auth.bearer import Bearer, Logins
-from holdfast.auth.lock import renewing
+from holdfast.auth.credentials import Bearer, Logins, refresh_now, status_of
 from holdfast.auth.renew import Renewer
-from holdfast.auth.status import refresh_now, status_of
-from holdfast.auth.store import TokenStore
-from holdfast.core.classify import classify
+from holdfast.auth.store import TokenStore, renewing
+from holdfast.core.classify import classify_evidence
 from holdfast.core.evidence import TokenNotRenewed
 from holdfast.errors import ServerFailure
 from tests.auth.grants import grant
-from tests.auth.logging_in import PATIENCE, aged, logged_in
+from tests.auth.logins import PATIENCE, aged, logged_in
 from tests.peers.guarded import Guarded
 
 pytestmark = pytest.mark.anyio
@@ -93,7 +91,7 @@ async def test_many_who_need_a_token_at_once_cause_one_renewal(peer: Guarded, st
 _RENEWER = """
 import sys, anyio
 from pathlib import Path
-from holdfast.auth.bearer import Logins
+from holdfast.auth.credentials import Logins
 from holdfast.auth.store import TokenStore
 from holdfast.config.spec import ServerSpec
 spec = ServerSpec(id="files", transport="http", url=sys.argv[2])
@@ -171,7 +169,7 @@ async def test_an_outage_in_the_middle_of_a_renewal_is_transient_and_loses_nothi
     one = bearer(peer, store, clock)
     with pytest.raises(ServerFailure) as failed:
         await one.token()
-    verdict = classify(failed.value.evidence)
+    verdict = classify_evidence(failed.value.evidence)
     assert verdict.status == "transient"
     assert "login files" not in verdict.reason + verdict.hint, "no login is asked for"
     assert store.get(kept.key) == kept
@@ -317,7 +315,7 @@ async def test_a_store_that_cannot_be_written_is_told_of_as_what_it_is(
     monkeypatch.setattr("os.fsync", no_space)
     with pytest.raises(ServerFailure) as failed:
         await bearer(peer, store).token()
-    assert "No space left on device" in classify(failed.value.evidence).reason
+    assert "No space left on device" in classify_evidence(failed.value.evidence).reason
 
 
 @pytest.mark.requirement("AUTH-5")

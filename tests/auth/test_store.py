@@ -17,8 +17,7 @@ from keyring.backends import fail
 from keyring.errors import KeyringLocked
 
 from holdfast.auth.grant import GrantKey
-from holdfast.auth.store import PAUSE, StoreUnusable, TokenStore
-from holdfast.auth.vault import KeyringVault, find_vault
+from holdfast.auth.store import PAUSE, KeyringStorage, StoreUnusable, TokenStore, find_secret_storage
 from tests.auth.grants import grant
 
 pytestmark = pytest.mark.requirement("AUTH-2")
@@ -57,7 +56,7 @@ def ring() -> Ring:
 
 @pytest.fixture
 def with_ring(tmp_path: Path, ring: Ring) -> TokenStore:
-    return TokenStore(tmp_path / "ringed", vault=lambda: KeyringVault(ring))
+    return TokenStore(tmp_path / "ringed", vault=lambda: KeyringStorage(ring))
 
 
 def test_what_one_process_keeps_another_reads(store: TokenStore) -> None:
@@ -172,7 +171,7 @@ def test_with_a_keyring_the_file_holds_no_secret(with_ring: TokenStore, ring: Ri
     kept = with_ring.put(grant())
     assert kept.source == "keyring"
     assert "planted" not in with_ring.file.read_text()
-    other = TokenStore(with_ring.folder, vault=lambda: KeyringVault(ring))
+    other = TokenStore(with_ring.folder, vault=lambda: KeyringStorage(ring))
     assert other.grants() == (kept,)
     assert other.remove(kept.key)
     assert ring.held == {}
@@ -182,18 +181,18 @@ def test_with_a_keyring_the_file_holds_no_secret(with_ring: TokenStore, ring: Ri
 def test_a_locked_keyring_hides_its_grants_and_loses_none(with_ring: TokenStore, ring: Ring) -> None:
     first = with_ring.put(grant())
     ring.locked = True
-    other = TokenStore(with_ring.folder, vault=lambda: KeyringVault(ring))
+    other = TokenStore(with_ring.folder, vault=lambda: KeyringStorage(ring))
     assert other.grants() == ()
     second = other.put(grant(2))
     assert second.source == "file"
     ring.locked = False
-    assert TokenStore(with_ring.folder, vault=lambda: KeyringVault(ring)).grants() == (first, second)
+    assert TokenStore(with_ring.folder, vault=lambda: KeyringStorage(ring)).grants() == (first, second)
 
 
 def test_a_locked_keyring_is_asked_again_after_a_while_and_not_at_every_look(with_ring: TokenStore, ring: Ring) -> None:
     kept, now = with_ring.put(grant()), [0.0]
     ring.locked = True
-    other = TokenStore(with_ring.folder, vault=lambda: KeyringVault(ring), clock=lambda: now[0])
+    other = TokenStore(with_ring.folder, vault=lambda: KeyringStorage(ring), clock=lambda: now[0])
     assert other.grants() == ()
     ring.locked = False
     assert (other.current, other.grants()) == (True, ()), "it is left alone for a moment"
@@ -224,7 +223,7 @@ def test_a_slow_reader_does_not_put_an_older_state_back(with_ring: TokenStore, r
     with_ring.put(grant())
     asked, go_on = threading.Event(), threading.Event()
 
-    class Slow(KeyringVault):
+    class Slow(KeyringStorage):
         def read(self, key: GrantKey) -> Mapping[str, str] | None:
             found = super().read(key)
             if not asked.is_set():
@@ -249,19 +248,19 @@ def test_a_keyring_that_lost_an_entry_leaves_the_others(with_ring: TokenStore, r
     with_ring.put(grant())
     second = with_ring.put(grant(2))
     del ring.held[min(ring.held)]
-    assert TokenStore(with_ring.folder, vault=lambda: KeyringVault(ring)).grants() == (second,)
+    assert TokenStore(with_ring.folder, vault=lambda: KeyringStorage(ring)).grants() == (second,)
 
 
 def test_no_keyring_is_looked_for_where_a_file_is_wanted(monkeypatch: pytest.MonkeyPatch, ring: Ring) -> None:
     monkeypatch.setattr("keyring.get_keyring", lambda: ring)
-    assert find_vault({"HOLDFAST_TOKEN_STORE": "file"}) is None
-    assert isinstance(find_vault({}), KeyringVault)
+    assert find_secret_storage({"HOLDFAST_TOKEN_STORE": "file"}) is None
+    assert isinstance(find_secret_storage({}), KeyringStorage)
 
 
 def test_a_machine_without_a_keyring_uses_the_file(caplog: pytest.LogCaptureFixture) -> None:
     keyring.set_keyring(fail.Keyring())  # type: ignore[no-untyped-call]  # the package has no types there
-    assert find_vault({}) is None
-    assert find_vault({"HOLDFAST_TOKEN_STORE": "keyring"}) is None
+    assert find_secret_storage({}) is None
+    assert find_secret_storage({"HOLDFAST_TOKEN_STORE": "keyring"}) is None
     assert "there is no keyring here" in caplog.text
 
 

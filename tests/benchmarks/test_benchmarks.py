@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from benchmarks import __main__ as command
-from benchmarks import load, startup
+from benchmarks import __main__ as command, load, startup
 from benchmarks.report import Check, Report, Row, Spread, as_table, interleaved, median, ratio
 
 

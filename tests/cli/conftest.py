@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cli.inside import inside
-from tests.cli.running import cli
+from tests.cli.command import cli
+from tests.cli.in_process import inside
 
 __all__ = ["cli", "inside"]

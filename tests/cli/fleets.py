@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.control.models import Activity, Breaker, Change, LastError, Server
+from holdfast.control.models import Activity, BreakerView, Change, LastError, Server
 from tests.cli.hub_peer import NOW, server
 
 BUSY = Activity(
@@ -51,7 +51,7 @@ def fleet() -> tuple[Server, ...]:
             attempts=2,
             attempts_allowed=5,
             retry_in=3.6,
-            breaker=Breaker(state="open", retry_in=52),
+            breaker=BreakerView(state="open", retry_in=52),
             last_error=LastError(at=NOW - 3, text="its process exited with code 1"),
             calls_total=3,
             errors_total=3,

@@ -11,7 +11,7 @@ from queue import Queue
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from holdfast.control.models import Breaker, HubView, Server, Shape, Status
+from holdfast.control.models import ApiModel, BreakerView, HubView, Server, Status
 
 TOKEN = "a-control-token-of-the-tests"
 NOW = 1_700_000_000.0
@@ -29,7 +29,7 @@ def server(name: str, status: Status = "available", **more: Any) -> Server:
         "status": status,
         "summary": f"It is {status}.",
         "since": NOW - 200,
-        "breaker": Breaker(state="closed"),
+        "breaker": BreakerView(state="closed"),
         "verified": True,
         **more,
     }
@@ -66,10 +66,10 @@ class HubPeer:
         """Wait until a client follows a stream."""
         assert self._opened.acquire(timeout=60)
 
-    def tell(self, event: str, data: Mapping[str, Any] | Shape) -> None:
+    def tell(self, event: str, data: Mapping[str, Any] | ApiModel) -> None:
         """Have it happen."""
         for stream in self._streams:
-            stream.put((event, data.model_dump(mode="json") if isinstance(data, Shape) else dict(data)))
+            stream.put((event, data.model_dump(mode="json") if isinstance(data, ApiModel) else dict(data)))
 
     def change(self, one: Server) -> None:
         """Let a server be another."""

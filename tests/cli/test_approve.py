@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.cli.command import Cli
 from tests.cli.hub_peer import HubPeer, hub_peer, server
-from tests.cli.inside import Inside
-from tests.cli.running import Cli
+from tests.cli.in_process import Inside
 
 pytestmark = pytest.mark.requirement("SEC-5")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.cli.running import LONGEST, Cli, stdio
+from tests.cli.command import LONGEST, Cli, stdio
 from tests.peers.http_fault import closed_port
 from tests.peers.stdio import StdioPeer
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import anyio
 import pytest
 
-from tests.cli.served import Served, run, served
+from tests.cli.serve_process import Served, run, served
 
 pytestmark = pytest.mark.anyio
 

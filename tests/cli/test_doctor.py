@@ -20,14 +20,12 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from holdfast.cli import entry
-from holdfast.cli.doctor_view import print_report
-from holdfast.control.find import Found, noted
+from holdfast.cli.doctor import print_report
+from holdfast.control.find import RunningHub, registered
 from holdfast.doctor.codes import CODES
-from holdfast.doctor.findings import finding
-from holdfast.doctor.report import CheckResult, HubSeen, LiveState, Report, ServerReport
-from holdfast.doctor.schema import schema_text
-from tests.cli.running import LONGEST, Cli, stdio
-from tests.cli.served import PACKAGE
+from holdfast.doctor.report import CheckResult, HubSeen, LiveState, Report, ServerReport, finding, schema_text
+from tests.cli.command import LONGEST, Cli, stdio
+from tests.cli.serve_process import PACKAGE
 from tests.peers.http_fault import FaultServer, closed_port, respond
 from tests.peers.leaks import alive
 from tests.peers.mcp_http import McpPeer
@@ -316,8 +314,10 @@ def test_nothing_configured_is_no_failure_and_says_where_it_looked(clinic: Clini
 def test_where_only_a_hub_has_a_file_that_one_is_named(clinic: Clinic) -> None:
     state = clinic.folder / "state"
     clinic.environment["XDG_STATE_HOME"] = str(state)
-    hub = Found(url="http://127.0.0.1:1", token="t", pid=os.getpid(), started=1.0, config="/a/mcp.json", version="1")
-    with noted(hub, environ={"XDG_STATE_HOME": str(state)}):
+    hub = RunningHub(
+        url="http://127.0.0.1:1", token="t", pid=os.getpid(), started=1.0, config="/a/mcp.json", version="1"
+    )
+    with registered(hub, environ={"XDG_STATE_HOME": str(state)}):
         ran = clinic.run()
     assert ran.returncode == 0
     assert "To check that one: `holdfast doctor --config /a/mcp.json`" in ran.stdout

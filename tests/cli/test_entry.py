@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import __version__
 from holdfast.cli.entry import COMMANDS
-from tests.cli.running import HOLDFAST, Cli
+from tests.cli.command import HOLDFAST, Cli
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("help",)])

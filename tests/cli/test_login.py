@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.auth.store import TokenStore
 from tests.auth.grants import grant
-from tests.cli.running import Cli
+from tests.cli.command import Cli
 from tests.peers.guarded import PLANTED, Guarded, guarded_at, guarded_pair
 
 _BROWSER = """#!{python}

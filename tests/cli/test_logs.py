@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.cli.command import Cli
 from tests.cli.hub_peer import NOW, HubPeer, hub_peer, server
-from tests.cli.inside import Inside
-from tests.cli.running import Cli
+from tests.cli.in_process import Inside
 
 pytestmark = pytest.mark.requirement("HUB-5")
 

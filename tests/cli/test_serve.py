@@ -16,11 +16,11 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from holdfast.config.load import config_from_mapping
+from holdfast.config.read import config_from_mapping
 from holdfast.errors import CallFailed
 from holdfast.hub.loader import Loader
 from holdfast.testing import Fault, HttpServer, StdioServer
-from tests.cli.served import COMMAND, Served, config, environment, run, served, spawned
+from tests.cli.serve_process import COMMAND, Served, config, environment, run, served, spawned
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing import HttpServer
-from tests.cli.served import config, run, served
+from tests.cli.serve_process import config, run, served
 from tests.peers.http_fault import FaultServer, respond
 
 pytestmark = pytest.mark.anyio

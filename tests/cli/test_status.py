@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.command import Cli
 from tests.cli.fleets import fleet
 from tests.cli.hub_peer import TOKEN, HubPeer, hub_peer, server
-from tests.cli.inside import Inside
-from tests.cli.running import Cli
+from tests.cli.in_process import Inside
 from tests.cli.snapshots import assert_as_kept
 
 pytestmark = pytest.mark.requirement("HUB-5")

@@ -16,9 +16,9 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from tests.cli.inside import Inside, Ran
-from tests.cli.running import Cli, stdio
-from tests.cli.served import Served, config, environment, served
+from tests.cli.command import Cli, stdio
+from tests.cli.in_process import Inside, Ran
+from tests.cli.serve_process import Served, config, environment, served
 from tests.peers.stdio import StdioPeer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-5", "OBS-1")]

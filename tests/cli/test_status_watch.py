@@ -12,9 +12,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.cli.command import HOLDFAST, Cli, Terminal
 from tests.cli.fleets import fleet
 from tests.cli.hub_peer import NOW, HubPeer, hub_peer, server
-from tests.cli.running import HOLDFAST, Cli, Terminal
 
 pytestmark = pytest.mark.requirement("OBS-1")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
-from tests.cli.running import HOLDFAST, LONGEST, Cli, stdio
+from tests.cli.command import HOLDFAST, LONGEST, Cli, stdio
 from tests.peers.http_fault import closed_port
 from tests.peers.leaks import alive
 from tests.peers.mcp_http import McpPeer

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.conformance.serving import ServedHub, fixture_over_http, fixture_over_stdio, hub_over_http
+from tests.conformance.fixture_hub import ServedHub, fixture_over_http, fixture_over_stdio, hub_over_http
 
 
 @pytest.fixture(scope="module")

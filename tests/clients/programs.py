@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import anyio
 
-from tests.conformance.serving import PYTHON_ENV
+from tests.conformance.fixture_hub import PYTHON_ENV
 from tests.peers.everything import node
 from tests.peers.process import foreign_process
 

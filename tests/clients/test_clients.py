@@ -6,7 +6,7 @@ import pytest
 
 from tests.clients.programs import CLIENTS, ClientEra, Program, inspect
 from tests.clients.scenario import difference
-from tests.conformance.serving import ServedHub
+from tests.conformance.fixture_hub import ServedHub
 
 pytestmark = pytest.mark.anyio
 

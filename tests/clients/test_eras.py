@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import anyio
 import pytest
 
-from tests.clients.companion import Companion, companion, eventually
 from tests.clients.programs import ClientEra
+from tests.clients.recording_client import Companion, companion, eventually
+from tests.conformance.fixture_hub import ServedHub, fixture_over_http, fixture_over_stdio, hub_over_http
 from tests.conformance.inventory import WATCHED
-from tests.conformance.serving import ServedHub, fixture_over_http, fixture_over_stdio, hub_over_http
 
 pytestmark = [
     pytest.mark.anyio,

@@ -8,9 +8,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.clients.companion import companion
 from tests.clients.raw import discover, initialize, post, send
-from tests.conformance.serving import PYTHON_ENV, ServedHub, fixture_over_stdio, hub_command, hub_over_http
+from tests.clients.recording_client import companion
+from tests.conformance.fixture_hub import PYTHON_ENV, ServedHub, fixture_over_stdio, hub_command, hub_over_http
 from tests.peers.process import foreign_process
 
 pytestmark = pytest.mark.anyio

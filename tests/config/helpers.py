@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.load import parse_config
+from holdfast.config.read import parse_config
 from holdfast.config.spec import BadServer, Config, ServerSpec
 from holdfast.errors import ConfigError, Problem
 

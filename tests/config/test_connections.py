@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.load import spec_from_connection
+from holdfast.config.read import spec_from_connection
 from holdfast.config.spec import BadServer, ServerSpec
 
 pytestmark = pytest.mark.requirement("LOAD-7")

@@ -6,13 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
+from holdfast.config.definition import keys_of
 from holdfast.config.fields import TRANSPORTS
-from holdfast.config.foreign import SERVER_KEYS
-from holdfast.config.models import ServerFile
-from holdfast.config.problems import keys_of
+from holdfast.config.models import SERVER_KEYS, ServerFile
 from holdfast.config.spec import BadServer, ToolFilter
 from tests.config.helpers import problems, read, server, spec
 

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from holdfast.config.definition import keys_of
 from holdfast.config.fields import TRANSPORTS
-from holdfast.config.load import parse_config
-from holdfast.config.models import ConfigFile, HoldfastSettings, ServerFile, ToolsFile
-from holdfast.config.oauth import OAuthFile
-from holdfast.config.problems import keys_of
+from holdfast.config.models import ConfigFile, HoldfastSettings, OAuthFile, ServerFile, ToolsFile
 from holdfast.config.provenance import report_config
+from holdfast.config.read import parse_config
 from holdfast.config.spec import ServerSpec
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from holdfast.config.durations import Unfit, format_duration, format_size, parse_duration, parse_size
+from holdfast.config.fields import InvalidValue, format_duration, format_size, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(
@@ -38,7 +37,7 @@ def test_a_duration_is_read(text: str, seconds: float) -> None:
     ],
 )
 def test_what_is_no_duration_is_told_what_to_write(value: object, message: str, hint: str) -> None:
-    with pytest.raises(Unfit, match=message) as caught:
+    with pytest.raises(InvalidValue, match=message) as caught:
         parse_duration(value)
     assert hint in caught.value.hint
 
@@ -57,7 +56,7 @@ def test_a_bare_number_is_a_size_in_bytes() -> None:
 
 @pytest.mark.parametrize("value", ["16 MegaBytes", "-1B", 0, "0B", "", None, True, 1.5, "9999GiB", "1e3B", 10**30])
 def test_what_is_no_size_is_refused(value: object) -> None:
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(InvalidValue) as caught:
         parse_size(value)
     assert "MiB" in caught.value.hint or "KiB" in caught.value.hint
 
@@ -75,5 +74,5 @@ def test_a_size_that_is_written_reads_back_as_the_same(size: int) -> None:
 @given(st.text() | st.integers() | st.floats() | st.none() | st.booleans())
 def test_nothing_but_unfit_is_ever_raised(value: object) -> None:
     for parse in (parse_duration, parse_size):
-        with contextlib.suppress(Unfit):
+        with contextlib.suppress(InvalidValue):
             parse(value)

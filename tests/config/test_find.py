@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.config.find import LARGEST, find_config, read_config, search_places
-from holdfast.config.load import load_config
+from holdfast.config.read import load_config
 from holdfast.config.spec import BadServer
 from holdfast.errors import ConfigError, ConfigNotFound
 from tests.config.helpers import spec

@@ -7,8 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from holdfast.config.jsonc import DEEPEST, parse
 from holdfast.errors import ConfigError, Problem

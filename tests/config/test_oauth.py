@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.config.load import config_from_mapping
+from holdfast.config.read import config_from_mapping
 from holdfast.config.spec import BadServer, OAuthSettings, ServerSpec
-from tests.cli.running import Cli, cli
+from tests.cli.command import Cli, cli
 
 __all__ = ["cli"]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from holdfast.config.foreign import SERVER_KEYS, TOP_KEYS
-from holdfast.config.load import parse_config
+from holdfast.config.models import SERVER_KEYS, TOP_KEYS
+from holdfast.config.read import parse_config
 from holdfast.config.schema import config_schema, schema_text
 from holdfast.config.spec import ServerSpec
 from holdfast.errors import ConfigError

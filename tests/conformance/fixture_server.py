@@ -26,10 +26,9 @@ from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import ListenHandler
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 
-from tests.conformance.asking import Call, InputNeeded, elicit
-from tests.conformance.audience import Audience
 from tests.conformance.eras import Era, era_gate, gated_streams
 from tests.conformance.events import MemoryEventStore
+from tests.conformance.input_requests import Call, InputNeeded, elicit
 from tests.conformance.inventory import (
     DYNAMIC_PROMPT,
     DYNAMIC_TOOL,
@@ -42,6 +41,7 @@ from tests.conformance.inventory import (
     embedded,
     text,
 )
+from tests.conformance.subscribers import Audience
 from tests.conformance.tools import Tools
 
 __all__ = ["FixtureServer", "main"]

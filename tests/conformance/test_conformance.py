@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.fixture_hub import fixture_over_http, fixture_over_stdio, hub_over_http
 from tests.conformance.runner import REQUIRED, Requirements, run_suite
-from tests.conformance.serving import fixture_over_http, fixture_over_stdio, hub_over_http
 
 pytestmark = pytest.mark.anyio
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.client_scenarios import scenario_runner
 from tests.conformance.runner import REQUIRED_OF_CLIENTS, Requirements, run_client_suite
-from tests.conformance.visiting import scenario_runner
 
 pytestmark = pytest.mark.anyio
 

@@ -11,9 +11,9 @@ import mcp_types as types
 from mcp.server.subscriptions import PromptsListChanged, ResourceUpdated, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 
-from tests.conformance.asking import Asker, Call, confirm, elicit, roots, sample
-from tests.conformance.audience import Audience
+from tests.conformance.input_requests import Asker, Call, confirm, elicit, roots, sample
 from tests.conformance.inventory import PNG, WATCHED, WAV, embedded, text
+from tests.conformance.subscribers import Audience
 
 __all__ = ["Tools"]
 

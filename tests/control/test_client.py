@@ -13,8 +13,8 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from holdfast.control import client as clients
-from holdfast.control.client import Control
-from holdfast.control.find import Found
+from holdfast.control.client import ControlClient
+from holdfast.control.find import RunningHub
 from holdfast.errors import NoHub
 from tests.front.web import serving
 from tests.peers.http_fault import closed_port
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 async def refusal(url: str) -> NoHub:
     with pytest.raises(NoHub) as refused:
-        async with Control(Found(url=url, token="a-secret-token")) as hub:
+        async with ControlClient(RunningHub(url=url, token="a-secret-token")) as hub:
             await hub.hub()
     assert "a-secret-token" not in refused.value.message + refused.value.hint
     return refused.value
@@ -69,7 +69,7 @@ async def test_a_stream_that_went_silent_is_given_up(monkeypatch: pytest.MonkeyP
         return StreamingResponse(frames(), media_type="text/event-stream")
 
     async with serving(Starlette(routes=[Route("/api/events", silent)])) as base:
-        async with Control(Found(url=base, token="t")) as hub:
+        async with ControlClient(RunningHub(url=base, token="t")) as hub:
             with anyio.fail_after(20), pytest.raises(NoHub):
                 _ = [event async for event in hub.events()]
         ended.set()
@@ -90,7 +90,7 @@ async def test_a_stream_that_does_not_begin_is_given_up(begun: bytes, monkeypatc
     port = listener.extra(anyio.abc.SocketAttribute.local_port)
     async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, says_no_more)
-        async with Control(Found(url=f"http://127.0.0.1:{port}", token="t")) as hub:
+        async with ControlClient(RunningHub(url=f"http://127.0.0.1:{port}", token="t")) as hub:
             with anyio.fail_after(20), pytest.raises(NoHub, match="cannot be reached"):
                 _ = [event async for event in hub.events()]
         tasks.cancel_scope.cancel()

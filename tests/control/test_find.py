@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.control.find import Found, find_hub, noted, running_hubs
+from holdfast.control.find import RunningHub, find_hub, registered, running_hubs
 from holdfast.errors import NoHub
 
 ME = os.getpid()
@@ -22,15 +22,16 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
 
 
-def hub(pid: int = ME, port: int = 4653, **more: object) -> Found:
-    return Found(**{"url": f"http://127.0.0.1:{port}", "token": f"secret-{port}", "pid": pid, "started": 1.0, **more})  # type: ignore[arg-type]  # a test's own
+def hub(pid: int = ME, port: int = 4653, **more: object) -> RunningHub:
+    given = {"url": f"http://127.0.0.1:{port}", "token": f"secret-{port}", "pid": pid, "started": 1.0, **more}
+    return RunningHub(**given)  # type: ignore[arg-type]  # a test's own
 
 
 def folder(environ: dict[str, str]) -> Path:
     return Path(environ["XDG_STATE_HOME"]) / "holdfast" / "hubs"
 
 
-def leave(environ: dict[str, str], found: Found, name: str = "") -> Path:
+def leave(environ: dict[str, str], found: RunningHub, name: str = "") -> Path:
     """As a hub does that another process runs."""
     folder(environ).mkdir(parents=True, exist_ok=True)
     file = folder(environ) / (name or f"{found.pid}-{found.url[-4:]}.json")
@@ -41,7 +42,7 @@ def leave(environ: dict[str, str], found: Found, name: str = "") -> Path:
 
 @pytest.mark.requirement("HUB-5", "SEC-2")
 def test_what_a_hub_leaves_is_readable_by_its_user_alone_and_gone_at_its_end(environ: dict[str, str]) -> None:
-    with noted(hub(), environ=environ) as file:
+    with registered(hub(), environ=environ) as file:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
         assert find_hub(environ=environ) == hub()
@@ -53,7 +54,7 @@ def test_what_a_hub_leaves_is_readable_by_its_user_alone_and_gone_at_its_end(env
 def test_a_folder_that_others_could_look_into_is_closed(environ: dict[str, str]) -> None:
     folder(environ).mkdir(parents=True, mode=0o755)
     folder(environ).chmod(0o755)
-    with noted(hub(), environ=environ):
+    with registered(hub(), environ=environ):
         assert stat.S_IMODE(folder(environ).stat().st_mode) == 0o700
 
 

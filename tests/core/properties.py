@@ -13,6 +13,7 @@ from holdfast.core.breaker import Breaker, Outcome, Permit, Tripped
 from holdfast.core.lifecycle.effects import (
     BreakerChanged,
     Cause,
+    CheckAddress,
     Close,
     Dial,
     Effect,
@@ -20,9 +21,9 @@ from holdfast.core.lifecycle.effects import (
     Publish,
     Reinstate,
     Reject,
-    Watch,
 )
 from holdfast.core.lifecycle.events import (
+    AddressChecked,
     Closed,
     ConfigChanged,
     DialFailed,
@@ -31,7 +32,6 @@ from holdfast.core.lifecycle.events import (
     EnableRequested,
     LivenessFailed,
     LoginSucceeded,
-    Looked,
     ReconnectRequested,
     RefreshFailed,
     RemoveRequested,
@@ -41,8 +41,8 @@ from holdfast.core.lifecycle.events import (
     TransportLost,
 )
 from holdfast.core.lifecycle.machine import Lifecycle
-from holdfast.core.lifecycle.policy import AddressWatch, Timers
 from holdfast.core.lifecycle.table import State
+from holdfast.core.lifecycle.timing import AddressWatch, Timers
 from holdfast.core.machine import Machine
 from tests.core.slot_harness import Asked, Happening, Property, Settled, SlotHarness, listing
 
@@ -227,7 +227,7 @@ class AddressChecksKeepTheirRate(Watcher):
 
     def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
         for effect in effects:
-            if isinstance(effect, Watch):
+            if isinstance(effect, CheckAddress):
                 self._looked(slot.now)
         if isinstance(happening, DialFailed) and self.current:
             self._failed(happening, slot.now)
@@ -284,7 +284,7 @@ class EveryStateCanBeLeft(Watcher):
     """A person can always bring the server back, unless it was stopped."""
 
     def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
-        if slot.machine.life.stopped or isinstance(happening, Tick | Looked):
+        if slot.machine.life.stopped or isinstance(happening, Tick | AddressChecked):
             return
         machine = copy.deepcopy(slot.machine)
         machine.handle(EnableRequested(), slot.now)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from holdfast.core.breaker import BreakerPolicy, Outcome, Permit, Refusal
 from holdfast.core.catalog import Catalog, Item, Listing
 from holdfast.core.lifecycle.effects import (
+    CheckAddress,
     Close,
     Dial,
     Effect,
@@ -19,23 +20,22 @@ from holdfast.core.lifecycle.effects import (
     Publish,
     Record,
     Reinstate,
-    StopWatch,
+    StopAddressCheck,
     WakeAt,
-    Watch,
     Withdraw,
 )
 from holdfast.core.lifecycle.events import (
+    AddressChecked,
     DialFailed,
     DialSucceeded,
     Event,
-    Looked,
     OfDial,
     OfLease,
     StartRequested,
     Tick,
 )
-from holdfast.core.lifecycle.policy import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
+from holdfast.core.lifecycle.timing import LifecyclePolicy
 from holdfast.core.machine import Machine
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class SlotHarness:
             self.open.add(event.generation)
         if isinstance(event, OfDial) and known:
             self.dial = None
-        if isinstance(event, Looked) and known:
+        if isinstance(event, AddressChecked) and known:
             self.look = None
         effects = self.machine.handle(event, self.now, chance=chance)
         if isinstance(event, DialSucceeded) and known:
@@ -195,7 +195,7 @@ class SlotHarness:
             while self.dial is None:
                 self.sleep()
                 if self.look is not None:
-                    self.send(Looked(self.look, listening=False))
+                    self.send(AddressChecked(self.look, listening=False))
             self.fail(refused=refused)
             failed += 1
         return failed
@@ -209,7 +209,7 @@ class SlotHarness:
                 return self.dial is not None and self.dial.generation == generation
             case OfLease(generation=generation):
                 return self.connection == generation
-            case Looked(look=look):
+            case AddressChecked(look=look):
                 return self.look == look
             case Settled(permit=permit):
                 return permit.connection is not None and permit.connection == self.connection
@@ -260,10 +260,10 @@ class SlotHarness:
                 self.catalog = self.catalog.remove(SERVER) if removed else self.catalog.withdraw(SERVER)
             case Reinstate():
                 self.catalog = self.catalog.reinstate(SERVER)
-            case Watch(look=look):
+            case CheckAddress(look=look):
                 self.look = look
                 self.looks.append(self.now)
-            case StopWatch():
+            case StopAddressCheck():
                 self.look = None
             case Emit(record=record):
                 self.records.append(record)

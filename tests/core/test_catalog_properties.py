@@ -6,8 +6,7 @@ import re
 from typing import ClassVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, settings, strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
@@ -16,8 +15,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from holdfast.core import catalog as catalogs
-from holdfast.core import names
+from holdfast.core import catalog as catalogs, names
 from holdfast.core.catalog import Catalog, Item, Listing, NameKey
 from holdfast.core.names import Kind
 

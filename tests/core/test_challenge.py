@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.challenge import Challenge, read_challenge, scopes_in
-from holdfast.core.classify import classify
-from holdfast.core.evidence import HttpStatus, Login, LoginState
+from holdfast.core.classify import classify_evidence
+from holdfast.core.evidence import Challenge, HttpStatus, Login, LoginState, read_challenge, scopes_in
 
 LOGIN = Login(state=LoginState.GOOD, command="holdfast login crm")
 
@@ -39,7 +38,7 @@ def test_scopes_are_named_once_and_not_without_end() -> None:
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_missing_scope_is_named_with_the_command_that_asks_for_it(status: int) -> None:
     headers = {"www-authenticate": 'Bearer error="insufficient_scope", scope="a:read b:write"'}
-    verdict = classify(HttpStatus(status=status, headers=headers, login=LOGIN))
+    verdict = classify_evidence(HttpStatus(status=status, headers=headers, login=LOGIN))
     assert verdict.status == "denied"
     assert verdict.reason == (
         f"it asks for the scope `a:read b:write`, which the login does not have (HTTP {status}): "
@@ -59,10 +58,10 @@ def test_a_missing_scope_is_named_with_the_command_that_asks_for_it(status: int)
 )
 def test_a_denial_says_how_the_login_is_and_what_to_run(state: LoginState, words: str) -> None:
     login = Login(state=state, command="holdfast login crm")
-    verdict = classify(HttpStatus(status=401, headers={"www-authenticate": "Bearer"}, login=login))
+    verdict = classify_evidence(HttpStatus(status=401, headers={"www-authenticate": "Bearer"}, login=login))
     assert (verdict.status, verdict.reason) == ("denied", f"{words} (HTTP 401): run `holdfast login crm`")
 
 
 def test_a_403_that_is_no_matter_of_scope_is_a_policy_as_ever() -> None:
     seen = HttpStatus(status=403, headers={"www-authenticate": 'Bearer error="invalid_token"'}, login=LOGIN)
-    assert "not allowed to use it" in classify(seen).reason
+    assert "not allowed to use it" in classify_evidence(seen).reason

@@ -8,11 +8,10 @@ from dataclasses import fields, replace
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from holdfast.core import classify as room
-from holdfast.core.classify import OUTAGE_BODIES, classify, status_class
+from holdfast.core.classify import OUTAGE_BODIES, classify_evidence, status_class
 from holdfast.core.evidence import (
     BadConfig,
     CommandFault,
@@ -131,19 +130,23 @@ def test_every_kind_of_evidence_stands_in_the_table() -> None:
     ("row", "seen"), [pytest.param(row, seen, id=f"{row}: {seen}") for row, (_, all_) in TABLE.items() for seen in all_]
 )
 def test_each_row_of_the_table_is_judged_as_it_says(row: str, seen: Evidence) -> None:
-    verdict = classify(seen, connected_before=row == "refused, on one that did")
+    verdict = classify_evidence(seen, connected_before=row == "refused, on one that did")
     assert verdict.status == TABLE[row][0]
     assert verdict.reason
 
 
-@pytest.mark.parametrize("seen", [s for s in EVERY_EVIDENCE if classify(s).status != "transient"], ids=str)
+@pytest.mark.parametrize("seen", [s for s in EVERY_EVIDENCE if classify_evidence(s).status != "transient"], ids=str)
 def test_what_will_not_be_tried_again_comes_with_a_hint(seen: Evidence) -> None:
     if not isinstance(seen, BadConfig):
-        assert classify(seen).hint
+        assert classify_evidence(seen).hint
 
 
 def test_having_connected_before_matters_for_refusals_alone() -> None:
-    changed = [seen for seen in EVERY_EVIDENCE if classify(seen).status != classify(seen, connected_before=True).status]
+    changed = [
+        seen
+        for seen in EVERY_EVIDENCE
+        if classify_evidence(seen).status != classify_evidence(seen, connected_before=True).status
+    ]
     assert {seen.fault for seen in changed if isinstance(seen, NetworkFailure)} == {NetworkFault.REFUSED}
     assert all(isinstance(seen, NetworkFailure) for seen in changed)
 
@@ -160,7 +163,7 @@ def texts_of(seen: Evidence) -> list[str]:
 @given(st.sampled_from(EVERY_EVIDENCE), st.sampled_from(HOSTILE), st.text(max_size=20))
 def test_no_word_in_any_text_of_the_evidence_changes_the_status(seen: Evidence, word: str, around: str) -> None:
     poisoned: dict[str, Any] = dict.fromkeys(texts_of(seen), f"{around}{word}{around}")
-    assert classify(replace(seen, **poisoned)).status == classify(seen).status
+    assert classify_evidence(replace(seen, **poisoned)).status == classify_evidence(seen).status
 
 
 @pytest.mark.requirement("LOAD-4", "LOAD-5")
@@ -168,14 +171,14 @@ def test_no_word_in_any_text_of_the_evidence_changes_the_status(seen: Evidence, 
 def test_a_403_is_transient_for_the_exact_bodies_alone(body: str, more: str) -> None:
     for text in (body, body + more, more + body, body.upper()):
         expected = "transient" if text.strip() in OUTAGE_BODIES else "denied"
-        assert classify(HttpStatus(status=403, body=text)).status == expected
+        assert classify_evidence(HttpStatus(status=403, body=text)).status == expected
 
 
 @pytest.mark.requirement("LOAD-5")
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_the_time_that_something_took_is_no_evidence(seconds: float) -> None:
-    assert classify(TimedOut(doing="an answer", after=seconds)).status == "transient"
-    assert classify(HttpStatus(status=403, retry_after=seconds)).status == "denied"
+    assert classify_evidence(TimedOut(doing="an answer", after=seconds)).status == "transient"
+    assert classify_evidence(HttpStatus(status=403, retry_after=seconds)).status == "denied"
     assert not any(
         "elapsed" in field.name or "took" in field.name for kind in get_args(Evidence) for field in fields(kind)
     )
@@ -184,40 +187,41 @@ def test_the_time_that_something_took_is_no_evidence(seconds: float) -> None:
 @pytest.mark.requirement("LOAD-4")
 @given(st.sampled_from(EVERY_EVIDENCE), st.booleans())
 def test_a_denial_is_never_said_to_be_starting_up(seen: Evidence, connected: bool) -> None:
-    verdict = classify(seen, connected_before=connected)
+    verdict = classify_evidence(seen, connected_before=connected)
     assert "starting up" not in verdict.reason + verdict.hint
 
 
 @given(st.integers(min_value=400, max_value=999), st.text(max_size=50))
 def test_an_http_status_is_judged_by_the_one_function_that_knows_them(status: int, body: str) -> None:
-    assert classify(HttpStatus(status=status, body=body)).status == status_class(status, body)
+    assert classify_evidence(HttpStatus(status=status, body=body)).status == status_class(status, body)
 
 
 @pytest.mark.requirement("LOAD-9")
 @pytest.mark.parametrize("status", [403, 408, 429, 503])
 def test_a_transient_refusal_hands_on_how_long_the_server_asked_us_to_wait(status: int) -> None:
     body = "upstream call timeout" if status == 403 else ""
-    assert classify(HttpStatus(status=status, body=body, retry_after=2.5)).retry_after == 2.5
+    assert classify_evidence(HttpStatus(status=status, body=body, retry_after=2.5)).retry_after == 2.5
 
 
 def test_an_empty_403_names_the_setting_that_would_tell_an_outage_from_a_denial() -> None:
-    assert "status_on_error" in classify(HttpStatus(status=403)).hint
-    assert "denyWithStatus" in classify(HttpStatus(status=403, body="external authorization failed")).hint
-    assert "status_on_error" not in classify(HttpStatus(status=403, body="not in the group")).hint
+    assert "status_on_error" in classify_evidence(HttpStatus(status=403)).hint
+    assert "denyWithStatus" in classify_evidence(HttpStatus(status=403, body="external authorization failed")).hint
+    assert "status_on_error" not in classify_evidence(HttpStatus(status=403, body="not in the group")).hint
 
 
 def test_a_401_tells_a_missing_credential_from_a_rejected_one() -> None:
-    assert "none are configured" in classify(HttpStatus(status=401)).reason
-    assert "were rejected" in classify(HttpStatus(status=401, credentials_sent=True)).reason
+    assert "none are configured" in classify_evidence(HttpStatus(status=401)).reason
+    assert "were rejected" in classify_evidence(HttpStatus(status=401, credentials_sent=True)).reason
 
 
 def test_the_last_line_of_stderr_is_the_reason_of_an_exit_and_else_the_noise() -> None:
     words = "Traceback…\nKeyError: 'API_KEY'\n\n"
-    assert classify(ProcessExit(code=1, stderr=words, noise="hi")).reason.endswith(
+    assert classify_evidence(ProcessExit(code=1, stderr=words, noise="hi")).reason.endswith(
         "before it was ready: KeyError: 'API_KEY'"
     )
     assert (
-        classify(ProcessExit(code=-15, stood=True, noise="bye\n")).reason == "its process was killed by signal 15: bye"
+        classify_evidence(ProcessExit(code=-15, stood=True, noise="bye\n")).reason
+        == "its process was killed by signal 15: bye"
     )
 
 
@@ -232,11 +236,13 @@ LONG: list[Callable[[str], Evidence]] = [
 
 @pytest.mark.parametrize("make", LONG)
 def test_a_reason_is_one_line_of_bounded_length_for_any_text_of_a_server(make: Callable[[str], Evidence]) -> None:
-    reason = classify(make("line one\r\n" + "word " * 100_000 + "\n end")).reason
+    reason = classify_evidence(make("line one\r\n" + "word " * 100_000 + "\n end")).reason
     assert len(reason) < 400
     assert len(reason.splitlines()) == 1
 
 
 def test_a_timeout_names_the_setting_that_gives_more_time() -> None:
-    assert "holdfast.load.attemptTimeout" in classify(TimedOut(doing="x", after=1)).hint
-    assert "holdfast.call.timeout" in classify(TimedOut(doing="x", after=1, setting="holdfast.call.timeout")).hint
+    assert "holdfast.load.attemptTimeout" in classify_evidence(TimedOut(doing="x", after=1)).hint
+    assert (
+        "holdfast.call.timeout" in classify_evidence(TimedOut(doing="x", after=1, setting="holdfast.call.timeout")).hint
+    )

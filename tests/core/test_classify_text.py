@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, example, given
-from hypothesis import strategies as st
+from hypothesis import assume, example, given, strategies as st
 
 from holdfast import classify_load_error
 from holdfast.core.classify import OUTAGE_BODIES, status_class

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.diagram import diagram
-from holdfast.core.lifecycle.table import State
+from holdfast.core.lifecycle.table import State, diagram
 
 PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "lifecycle.md"
 
@@ -16,7 +15,7 @@ def test_the_diagram_in_the_docs_is_the_table() -> None:
     text = PAGE.read_text(encoding="utf-8")
     drawn = re.search(r"```mermaid\n(.*?)\n```", text, re.DOTALL)
     assert drawn is not None
-    assert drawn[1] == diagram(), "paste the output of `python -m holdfast.core.diagram` into the page"
+    assert drawn[1] == diagram(), "paste the output of `python -m holdfast.core.lifecycle.table` into the page"
 
 
 @pytest.mark.requirement("LIFE-2")

@@ -14,8 +14,8 @@ from holdfast.core.lifecycle.events import (
     RefreshFailed,
     TransportLost,
 )
-from holdfast.core.lifecycle.policy import LifecyclePolicy
 from holdfast.core.lifecycle.table import State
+from holdfast.core.lifecycle.timing import LifecyclePolicy
 from tests.core.slot_harness import SlotHarness, connected, started
 
 

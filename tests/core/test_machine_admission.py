@@ -7,15 +7,9 @@ from holdfast.core.lifecycle.effects import (
     BreakerChanged,
     Cause,
 )
-from holdfast.core.lifecycle.events import (
-    Closed,
-    DisableRequested,
-    Looked,
-    RefreshFailed,
-    ShutdownRequested,
-)
-from holdfast.core.lifecycle.policy import LifecyclePolicy
+from holdfast.core.lifecycle.events import AddressChecked, Closed, DisableRequested, RefreshFailed, ShutdownRequested
 from holdfast.core.lifecycle.table import State
+from holdfast.core.lifecycle.timing import LifecyclePolicy
 from tests.core.slot_harness import SlotHarness, connected, started
 
 FAILED = Outcome.TRANSPORT_FAILURE
@@ -81,7 +75,7 @@ def test_a_caller_of_a_parked_server_is_told_of_the_next_look() -> None:
     slot.sleep()
     assert slot.look is not None
     assert slot.refusal().retry_in == 59.0  # a look is under way, and promises nothing
-    slot.send(Looked(slot.look, listening=False))
+    slot.send(AddressChecked(slot.look, listening=False))
     assert slot.refusal().retry_in == 1.0
 
 

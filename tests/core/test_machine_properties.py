@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, settings, strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
@@ -18,6 +17,7 @@ from hypothesis.stateful import (
 
 from holdfast.core.breaker import BreakerPolicy, Outcome
 from holdfast.core.lifecycle.events import (
+    AddressChecked,
     Closed,
     ConfigChanged,
     DialFailed,
@@ -29,7 +29,6 @@ from holdfast.core.lifecycle.events import (
     LivenessConfirmed,
     LivenessFailed,
     LoginSucceeded,
-    Looked,
     ReconnectRequested,
     RefreshFailed,
     RefreshSucceeded,
@@ -39,7 +38,7 @@ from holdfast.core.lifecycle.events import (
     StartRequested,
     TransportLost,
 )
-from holdfast.core.lifecycle.policy import LifecyclePolicy
+from holdfast.core.lifecycle.timing import LifecyclePolicy
 from holdfast.core.machine import Machine
 from holdfast.core.messages import FailureStatus
 from tests.core.mutants import MUTANTS
@@ -110,7 +109,7 @@ class Anything(RuleBasedStateMachine):
             if slot.dial is not None:
                 slot.fail(refused=refused)
             if slot.look is not None:
-                slot.send(Looked(slot.look, listening=False))
+                slot.send(AddressChecked(slot.look, listening=False))
             slot.sleep()
 
     @rule(tools=TOOLS, deaths=st.integers(0, 2))
@@ -147,7 +146,7 @@ class Anything(RuleBasedStateMachine):
     @precondition(lambda self: self.slot.look is not None)
     @rule(listening=st.booleans())
     def a_look_ends(self, listening: bool) -> None:
-        self.slot.send(Looked(self.slot.look or 0, listening=listening))
+        self.slot.send(AddressChecked(self.slot.look or 0, listening=listening))
 
     @rule(generation=st.integers(1, 8), error=st.sampled_from(["", "it hung"]))
     def a_close_ends(self, generation: int, error: str) -> None:

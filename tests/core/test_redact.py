@@ -6,8 +6,7 @@ import json
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import assume, example, given
-from hypothesis import strategies as st
+from hypothesis import assume, example, given, strategies as st
 
 from holdfast.core.evidence import HttpStatus, ProcessExit, RpcError
 from holdfast.core.redact import MASK, SHORTEST_SECRET, Redactor, mask_url, masked, plain

@@ -11,11 +11,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.config.load import load_config
+from holdfast.config.read import load_config
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.demo import control as controls
-from holdfast.demo.control import WAYS, Control, forget_running, note_running, running_demo
+from holdfast.demo.control import FAULTS, DemoControl, forget_running, note_running, running_demo
 from holdfast.demo.fleet import demo_fleet
 from holdfast.errors import HoldfastError, ServerUnavailable, UnknownServer, UsageError
 from holdfast.hub.hub import Hub
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def demo() -> AsyncIterator[tuple[Hub, Control, Reloader]]:
+async def demo() -> AsyncIterator[tuple[Hub, DemoControl, Reloader]]:
     async with demo_fleet(pace=5) as control, Hub(load_config(control.config_file)) as hub:
         with anyio.fail_after(60):
             await hub.ready()
@@ -119,7 +119,7 @@ async def test_nonsense_is_refused_with_what_would_do() -> None:
 
 async def test_every_server_of_the_table_is_in_the_file_and_the_folder_is_gone_afterwards() -> None:
     async with demo_fleet() as control:
-        assert list(load_config(control.config_file).servers) == list(WAYS)
+        assert list(load_config(control.config_file).servers) == list(FAULTS)
         assert control.config_file.stat().st_mode & 0o077 == 0
     assert not control.folder.exists()
 
@@ -129,7 +129,7 @@ def test_a_second_terminal_finds_the_demo_that_runs(tmp_path: Path, monkeypatch:
     with pytest.raises(HoldfastError) as none:
         running_demo()
     assert "holdfast serve --demo" in none.value.hint
-    note_running(Control(tmp_path / "demo"), "http://127.0.0.1:1/mcp")
+    note_running(DemoControl(tmp_path / "demo"), "http://127.0.0.1:1/mcp")
     control, url = running_demo()
     assert (control.folder, url) == (tmp_path / "demo", "http://127.0.0.1:1/mcp")
     forget_running()
@@ -140,7 +140,7 @@ def test_word_left_by_a_demo_that_was_killed_is_not_believed(tmp_path: Path, mon
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with subprocess.Popen(["true"]) as gone:
         pass
-    note_running(Control(tmp_path), "http://127.0.0.1:1/mcp")
+    note_running(DemoControl(tmp_path), "http://127.0.0.1:1/mcp")
     record = controls._record()
     record.write_text(record.read_text().replace(str(os.getpid()), str(gone.pid)))
     with pytest.raises(HoldfastError, match="no demo is running"):

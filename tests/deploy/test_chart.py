@@ -7,8 +7,8 @@ import kubernetes_validate  # type: ignore[import-untyped]  # the package ships 
 import pytest
 import yaml
 
-from holdfast.gateway.check import blocks, check
-from holdfast.gateway.defaults import EXT_AUTH_PORT, EXT_AUTH_TIMEOUT, GATEWAY_VERSION
+from holdfast.gateway.check import blocks, check_config
+from holdfast.gateway.model import EXT_AUTH_PORT, EXT_AUTH_TIMEOUT, GATEWAY_VERSION
 from holdfast.gateway.versions import family_of
 from tests.deploy.chart import CHART, Refused, by_kind, helm, manifests, static_config
 from tests.gateway.schemas import VERSIONS, schema_of
@@ -112,7 +112,7 @@ def test_every_static_config_is_accepted_by_its_gateways_schema(version: str) ->
         if values.get("global.agentgateway.mode") == "gateway-api":
             continue
         document = static_config(values={**values, "global.agentgateway.version": version})
-        check(document, family_of(version), schema_of(version))
+        check_config(document, family_of(version), schema_of(version))
 
 
 @pytest.mark.requirement("GW-1")

@@ -17,9 +17,9 @@ import pytest
 import yaml
 from anyio import to_thread
 
-from holdfast.control.client import Control
-from holdfast.control.find import Found
-from tests.cli.served import COMMAND, Served, run, spawned
+from holdfast.control.client import ControlClient
+from holdfast.control.find import RunningHub
+from tests.cli.serve_process import COMMAND, Served, run, spawned
 from tests.deploy.chart import Refused, by_kind, manifests
 from tests.peers.http_fault import closed_port
 from tests.peers.mcp_http import McpPeer
@@ -133,7 +133,7 @@ async def test_the_bridge_routes_what_the_hub_serves_and_not_what_was_switched_o
         async with workload.running() as hub:
             base = hub.url.removesuffix("/mcp")
             await hub.said("ready when:")
-            async with Control(Found(url=base, token=CONTROL)) as control:
+            async with ControlClient(RunningHub(url=base, token=CONTROL)) as control:
                 await control.disable("old")
             bridge = ["gateway", "bridge", "--gateway-version=1.4.1", f"--output={output}", "--no-watch", "--once"]
             ran = await to_thread.run_sync(

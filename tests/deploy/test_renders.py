@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast.gateway.check import blocks, check
-from holdfast.gateway.defaults import EXT_AUTH_TIMEOUT, GATEWAY_VERSION, OUTAGE_STATUS
-from holdfast.gateway.merge import MARK
+from holdfast.gateway.bridge import MARK
+from holdfast.gateway.check import blocks, check_config
+from holdfast.gateway.model import EXT_AUTH_TIMEOUT, GATEWAY_VERSION, OUTAGE_STATUS
 from holdfast.gateway.versions import family_of
 from tests.deploy.chart import ROOT, by_kind, manifests, static_config
 from tests.gateway.schemas import VERSIONS, schema_of
@@ -68,7 +68,7 @@ def test_helm_the_command_and_the_bridge_render_the_same(tmp_path: Path, version
     asked = ("--config", tmp_path / "mcp.json", "--gateway-version", version, "--ext-auth-host", "authz:9100")
     rendered = yaml.safe_load(holdfast("gateway", "render", *asked))
     assert essence(static) == essence(bridged) == essence(rendered)
-    check(bridged, family_of(version), schema_of(version))
+    check_config(bridged, family_of(version), schema_of(version))
 
 
 @pytest.mark.requirement("GW-3")

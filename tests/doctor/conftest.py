@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.doctor.examining import clinic
+from tests.doctor.examination import clinic
 
 __all__ = ["clinic"]

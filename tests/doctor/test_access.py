@@ -8,7 +8,7 @@ import time
 import jwt
 import pytest
 
-from tests.doctor.examining import Examination
+from tests.doctor.examination import Examination
 from tests.peers.http_fault import Behaviour, FaultServer, Request, Script, respond
 from tests.peers.mcp_http import McpPeer
 

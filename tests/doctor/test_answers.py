@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.running import stdio
-from tests.doctor.examining import Examination
+from tests.cli.command import stdio
+from tests.doctor.examination import Examination
 from tests.peers.http_fault import FaultServer, redirect, reset_before_answer, respond
 from tests.peers.mcp_http import HTML_PAGE, McpPeer
 from tests.peers.mcp_sse import SsePeer

@@ -10,7 +10,7 @@ import pytest
 from holdfast.auth.store import TokenStore
 from holdfast.doctor.report import Report
 from holdfast.hub.store import default_state_file
-from tests.doctor.examining import Examination
+from tests.doctor.examination import Examination
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("DOC-8")]
 

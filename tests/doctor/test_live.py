@@ -8,12 +8,12 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from holdfast.control.client import Control
-from holdfast.control.find import Found, find_hub, noted, running_hubs
+from holdfast.control.client import ControlClient
+from holdfast.control.find import RunningHub, find_hub, registered, running_hubs
 from holdfast.errors import HubRefused
-from tests.cli.running import stdio
-from tests.cli.served import served
-from tests.doctor.examining import Examination
+from tests.cli.command import stdio
+from tests.cli.serve_process import served
+from tests.doctor.examination import Examination
 from tests.peers.http_fault import closed_port
 from tests.peers.stdio import StdioPeer
 
@@ -49,7 +49,7 @@ async def test_the_hubs_state_is_shown_beside_the_probe_and_where_they_differ_it
     async with served(home, "--config", str(clinic.file)) as hub:
         monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
         with anyio.fail_after(60):
-            async with Control(find_hub()) as control:
+            async with ControlClient(find_hub()) as control:
                 for name in ("both", "hub_only"):
                     await control.reconnect(name)
                 for name in ("neither", "here_only"):
@@ -76,8 +76,10 @@ async def test_the_hubs_state_is_shown_beside_the_probe_and_where_they_differ_it
 
 async def test_no_hub_or_another_ones_is_none_of_ours(clinic: Examination) -> None:
     clinic.configure({"off": {"command": "x", "enabled": False}})
-    other = Found(url="http://127.0.0.1:1", token="t", pid=os.getpid(), started=1.0, config="/other.json", version="1")
-    with noted(other):
+    other = RunningHub(
+        url="http://127.0.0.1:1", token="t", pid=os.getpid(), started=1.0, config="/other.json", version="1"
+    )
+    with registered(other):
         assert len(running_hubs()) == 1
         report = await clinic.all()
     assert (report.hub, report.checks[-1].check) == (None, "state")
@@ -86,7 +88,7 @@ async def test_no_hub_or_another_ones_is_none_of_ours(clinic: Examination) -> No
 async def test_a_hub_that_cannot_be_asked_is_a_warning(clinic: Examination) -> None:
     clinic.configure({"off": {"command": "x", "enabled": False}})
     with closed_port() as port:
-        stuck = Found(
+        stuck = RunningHub(
             url=f"http://127.0.0.1:{port}",
             token="planted-control-token",
             pid=os.getpid(),
@@ -94,7 +96,7 @@ async def test_a_hub_that_cannot_be_asked_is_a_warning(clinic: Examination) -> N
             config=str(clinic.file),
             version="1",
         )
-        with noted(stuck):
+        with registered(stuck):
             report = await clinic.all()
     (found,) = report.checks[-1].findings
     assert found.code == "HF-HUB-SILENT"

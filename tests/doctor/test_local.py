@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import stdio
-from tests.doctor.examining import Examination
+from tests.cli.command import stdio
+from tests.doctor.examination import Examination
 from tests.peers.stdio import StdioPeer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("DOC-2", "DOC-4", "DOC-8")]

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.auth.grant import Grant, OAuthClient
 from holdfast.auth.store import TokenStore
-from tests.auth.logging_in import aged, logged_in
-from tests.doctor.examining import Examination
+from tests.auth.logins import aged, logged_in
+from tests.doctor.examination import Examination
 from tests.peers.guarded import PLANTED, guarded
 from tests.peers.http_fault import FaultServer, closed_port, respond
 from tests.peers.mcp_http import McpPeer

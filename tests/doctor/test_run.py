@@ -9,13 +9,11 @@ import anyio
 import pytest
 
 from holdfast.doctor.case import Case
-from holdfast.doctor.checks.all import CHECKS, WHOLE_CHECKS
 from holdfast.doctor.checks.base import Check, GlobalCheck, GlobalContext, Observation
 from holdfast.doctor.codes import CODES
-from holdfast.doctor.reading import read_or_report
-from holdfast.doctor.report import Report, ServerReport
-from holdfast.doctor.run import Doctor
-from tests.doctor.examining import SNAPSHOTS, Examination
+from holdfast.doctor.report import Report, ServerReport, read_or_report
+from holdfast.doctor.run import CHECKS, GLOBAL_CHECKS, Doctor
+from tests.doctor.examination import SNAPSHOTS, Examination
 from tests.peers.http_fault import Behaviour, Exchange, Request
 from tests.peers.mcp_http import McpPeer
 
@@ -176,7 +174,7 @@ def test_every_code_was_produced_for_real_and_its_words_are_kept() -> None:
 
 @pytest.mark.requirement("DOC-8")
 def test_every_code_is_found_by_a_check_and_every_check_names_its_codes() -> None:
-    named = {code for check in (*CHECKS, *WHOLE_CHECKS) for code in check.finds}
+    named = {code for check in (*CHECKS, *GLOBAL_CHECKS) for code in check.finds}
     engine = {"HF-CONFIG", "HF-CHECK-TIME", "HF-CHECK-CRASHED", "HF-HUB-SILENT"}
     assert named | engine == set(CODES)
     assert len({check.id for check in CHECKS}) == len(CHECKS)

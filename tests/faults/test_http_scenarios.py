@@ -11,7 +11,7 @@ import pytest
 from holdfast.config.spec import Limits
 from holdfast.core.classify import OUTAGE_BODIES
 from holdfast.core.messages import FailureStatus
-from tests.faults.observing import observe
+from tests.faults.outcomes import observe
 from tests.peers.authz import AuthzService
 from tests.peers.envoy import envoy_gateway
 from tests.peers.everything import everything_over_http

@@ -15,7 +15,7 @@ from mcp import Client
 from mcp.client import ClientRequestContext
 from starlette.applications import Starlette
 
-from holdfast.front.app import create_app
+from holdfast.front.http import create_app
 from holdfast.hub.hub import Hub
 from tests.front.web import serving
 
@@ -55,7 +55,7 @@ PATIENT = {"readyTimeout": "60s"}
 
 def over_stdio(era: Era, **more: Any) -> dict[str, Any]:
     """The definition of an origin that runs as a child."""
-    return {"command": sys.executable, "args": ["-m", "tests.front.origin", era], **more}
+    return {"command": sys.executable, "args": ["-m", "tests.front.peer_server", era], **more}
 
 
 @dataclass

@@ -7,17 +7,17 @@ import sys
 
 import anyio
 
-from holdfast.front.desk import Desk
+from holdfast.front.broker import Broker
 from holdfast.front.stdio import serve_stdio
 from holdfast.hub.hub import Hub
 
 
 async def main(config: str) -> None:
     hub = Hub.from_config(json.loads(config))
-    desk = Desk(hub)
+    broker = Broker(hub)
     async with hub:
         await hub.ready(20)
-        await serve_stdio(hub, desk=desk)
+        await serve_stdio(hub, broker=broker)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ import mcp_types as types
 import pytest
 
 from holdfast.front import sessions
-from tests.front.by_hand import Session
 from tests.front.conftest import PATIENT, Era, Person, front, over_stdio, text_of
-from tests.front.origin import running
+from tests.front.peer_server import running
+from tests.front.raw_session import Session
 
 pytestmark = pytest.mark.anyio
 

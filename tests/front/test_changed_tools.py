@@ -12,7 +12,7 @@ from mcp.server.subscriptions import ToolsListChanged
 from holdfast.hub.approvals import HELD
 from holdfast.hub.hub import Hub
 from tests.front.conftest import Person, front, text_of
-from tests.front.origin import Origin, running
+from tests.front.peer_server import Origin, running
 
 pytestmark = pytest.mark.anyio
 

@@ -11,11 +11,11 @@ import pytest
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.types import Receive, Scope, Send
 
-from holdfast.front.app import create_app
+from holdfast.front.http import create_app
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
 from tests.front.conftest import Era, Person, front, text_of
-from tests.front.origin import Origin, running
+from tests.front.peer_server import Origin, running
 from tests.front.web import serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-9")]

@@ -9,10 +9,10 @@ import anyio
 import anyio.abc
 import pytest
 
-from tests.clients.companion import companion
 from tests.clients.raw import Answer, initialize, post, send
-from tests.conformance.serving import ServedHub, fixture_over_stdio, hub_over_http
-from tests.front.garbage import Garbage, headers_of
+from tests.clients.recording_client import companion
+from tests.conformance.fixture_hub import ServedHub, fixture_over_stdio, hub_over_http
+from tests.front.malformed import Garbage, headers_of
 
 pytestmark = pytest.mark.anyio
 

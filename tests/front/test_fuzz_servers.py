@@ -12,8 +12,8 @@ import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from tests.clients.companion import Companion, companion
-from tests.conformance.serving import PYTHON_ENV, ServedHub, fixture_over_stdio, hub_over_http
+from tests.clients.recording_client import Companion, companion
+from tests.conformance.fixture_hub import PYTHON_ENV, ServedHub, fixture_over_stdio, hub_over_http
 from tests.front.hostile_server import WAYS
 
 pytestmark = [

@@ -14,8 +14,8 @@ import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from tests.clients.raw import MODERN_META, discover, initialize
-from tests.conformance.serving import PYTHON_ENV, fixture_over_stdio, hub_command
-from tests.front.garbage import Garbage
+from tests.conformance.fixture_hub import PYTHON_ENV, fixture_over_stdio, hub_command
+from tests.front.malformed import Garbage
 from tests.peers.leaks import RUN_MARK
 
 pytestmark = pytest.mark.anyio

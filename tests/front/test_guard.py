@@ -21,9 +21,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from holdfast.errors import UsageError
-from holdfast.front.app import create_app
-from holdfast.front.guard import TokenPolicy, Verify
-from holdfast.front.jwt import jwt_verifier
+from holdfast.front.access.guard import TokenPolicy, Verify
+from holdfast.front.access.jwt import jwt_verifier
+from holdfast.front.http import create_app
 from holdfast.hub.hub import Hub
 from tests.front.web import serving
 
@@ -170,14 +170,14 @@ class Issuer:
 async def test_an_issuer_that_is_down_is_not_asked_for_every_token_and_is_asked_again_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("holdfast.front.jwt.PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr("holdfast.front.access.jwt.PAUSE_SECONDS", 3600.0)
     issuer = Issuer()
     async with serving(Starlette(routes=[Route("/keys", issuer.keys)])) as base:
         verify = jwt_verifier(issuer="i", audience="hub", keys=f"{base}/keys")
         for kid in ("one", "two", "three"):
             assert await verify(issuer.signed(kid)) is None
         assert issuer.asked == 1
-        monkeypatch.setattr("holdfast.front.jwt.PAUSE_SECONDS", 0.0)
+        monkeypatch.setattr("holdfast.front.access.jwt.PAUSE_SECONDS", 0.0)
         verify = jwt_verifier(issuer="i", audience="hub", keys=f"{base}/keys")
         assert await verify(issuer.signed("one")) is None
         issuer.works = True
@@ -189,8 +189,8 @@ async def test_an_issuer_that_is_down_is_not_asked_for_every_token_and_is_asked_
 async def test_while_strangers_wait_for_a_key_callers_with_a_known_one_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("holdfast.front.jwt.KNOWN_SECONDS", 0.0)
-    monkeypatch.setattr("holdfast.front.jwt.FETCH_SECONDS", 60.0)
+    monkeypatch.setattr("holdfast.front.access.jwt.KNOWN_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.front.access.jwt.FETCH_SECONDS", 60.0)
     issuer, asked, answer = Issuer(), anyio.Event(), anyio.Event()
     issuer.works = True
 

@@ -10,9 +10,9 @@ import pytest
 from mcp import Client
 
 from holdfast.core.catalog import Kind, NameKey
-from holdfast.front.links import relinked
+from holdfast.front.eras import relinked
 from tests.front.conftest import Era, Person, Served, front
-from tests.front.origin import running
+from tests.front.peer_server import running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-2", "HUB-3")]
 

@@ -12,7 +12,7 @@ import pytest
 from mcp import MCPError
 
 from tests.front.conftest import Era, Person, front, text_of
-from tests.front.origin import running
+from tests.front.peer_server import running
 
 pytestmark = pytest.mark.anyio
 

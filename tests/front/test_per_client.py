@@ -16,14 +16,14 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.server.subscriptions import ResourceUpdated
 from mcp.shared._httpx_utils import create_mcp_http_client
 
-from holdfast.front.app import create_app
-from holdfast.front.guard import TokenPolicy
-from holdfast.front.identity import CLIENT_HEADER, CLIENT_META_KEY
-from holdfast.front.words import STATELESS
+from holdfast.front.access.guard import TokenPolicy
+from holdfast.front.access.principals import CLIENT_HEADER, CLIENT_META_KEY
+from holdfast.front.http import create_app
+from holdfast.front.messages import STATELESS
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
 from tests.front.conftest import PATIENT, Person, Served, front, over_stdio, text_of
-from tests.front.origin import Origin, running
+from tests.front.peer_server import Origin, running
 from tests.front.web import serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-10")]

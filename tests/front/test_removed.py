@@ -7,10 +7,10 @@ import httpx2
 import pytest
 from mcp import MCPError
 
-from holdfast.config.load import config_from_mapping
-from tests.front.by_hand import Session
+from holdfast.config.read import config_from_mapping
 from tests.front.conftest import Person, Served, front, text_of
-from tests.front.origin import running
+from tests.front.peer_server import running
+from tests.front.raw_session import Session
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-8", "LIFE-20")]
 

@@ -12,11 +12,11 @@ import pytest
 from mcp.server.streamable_http import GET_STREAM_KEY, EventMessage
 from mcp_types import JSONRPCNotification, JSONRPCResponse
 
-from holdfast.front import replay
-from holdfast.front.replay import EventLog, ReplayBudget
-from tests.front.by_hand import Session
+from holdfast.front import sessions
+from holdfast.front.sessions import EventLog, ReplayBudget
 from tests.front.conftest import Served, front
-from tests.front.origin import Origin, running
+from tests.front.peer_server import Origin, running
+from tests.front.raw_session import Session
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-2")]
 
@@ -110,7 +110,7 @@ async def _replayed(log: EventLog, after: str) -> list[str]:
 
 
 async def test_a_session_keeps_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "SESSION_EVENTS", 3)
+    monkeypatch.setattr(sessions, "SESSION_EVENTS", 3)
     bounds = ReplayBudget()
     log = EventLog(bounds, lambda by: None)
     ids = [await log.store_event(str(number), _answer("x")) for number in range(5)]

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import uvicorn
 
-from holdfast.cli.listening import bind
+from holdfast.cli.listen import bind
 
 
 class _Server(uvicorn.Server):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.gateway import BEFORE, PLAIN, PLAIN_LATER, RETRIES, TIMEOUT, measure
-from tests.gateway.scene import PROTOCOLS
+from tests.gateway.authorized_servers import PROTOCOLS
 
 
 @pytest.mark.requirement("GW-7")

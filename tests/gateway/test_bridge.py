@@ -15,7 +15,7 @@ import httpx2
 import pytest
 import yaml
 
-from tests.gateway.running import (
+from tests.gateway.bridge_process import (
     RunningBridge,
     becomes,
     bridge,

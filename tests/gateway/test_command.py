@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from holdfast.gateway.check import blocks, check
+from holdfast.gateway.check import blocks, check_config
 from holdfast.gateway.versions import family_of
-from tests.gateway.running import ROOT, mcp_json
+from tests.gateway.bridge_process import ROOT, mcp_json
 from tests.gateway.schemas import VERSIONS, folder, schema_of
 
 
@@ -39,7 +39,7 @@ def test_a_fresh_render_is_accepted_by_its_gateway_with_the_timeout_in_force(mcp
     ran = render(mcp, "--ext-auth-host", "authz:9100", "--schema", folder(), version=version)
     assert (ran.returncode, ran.stderr) == (0, "")
     document = yaml.safe_load(ran.stdout)
-    check(document, family_of(version), schema_of(version))
+    check_config(document, family_of(version), schema_of(version))
     assert [place.rpartition(".routes")[2] for place, _ in blocks(document)] == [
         "[0].policies.extAuthz",
         "[1].policies.extAuthz",

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from holdfast.gateway.defaults import CHECK_PATH, EXT_AUTH_PORT, EXT_AUTH_TIMEOUT, HEALTH_ADDRESS, OUTAGE_STATUS
 from holdfast.gateway.health import BridgeHealth
+from holdfast.gateway.model import CHECK_PATH, EXT_AUTH_PORT, EXT_AUTH_TIMEOUT, HEALTH_ADDRESS, OUTAGE_STATUS
 from holdfast.gateway.versions import FAMILIES
 
 ROOT = Path(__file__).parents[2]

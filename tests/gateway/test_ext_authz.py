@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.gateway.defaults import OUTAGE_STATUS
+from holdfast.gateway.model import OUTAGE_STATUS
 from holdfast.types import LoadResult
-from tests.gateway.scene import ALICE, DENIAL, MALLORY, PROTOCOLS, ROUTES, Protocol, Scene, load, scene
+from tests.gateway.authorized_servers import ALICE, DENIAL, MALLORY, PROTOCOLS, ROUTES, Protocol, Scene, load, scene
 from tests.peers.authz import AuthzService, GrpcAuthzService
 from tests.peers.envoy import envoy_gateway
 from tests.peers.mcp_http import McpPeer

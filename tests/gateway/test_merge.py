@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast.config.load import parse_config
-from holdfast.config.targets import targets_of
+from holdfast.config.read import parse_config
+from holdfast.config.spec import targets_of
 from holdfast.errors import ConfigError
+from holdfast.gateway.bridge import Rendered, Rules, merge, read_bootstrap
 from holdfast.gateway.check import blocks
-from holdfast.gateway.merge import Rendered, Rules, merge, read_bootstrap
 from holdfast.gateway.model import ExtAuth, Target
 from holdfast.gateway.versions import family_of
 from tests.gateway.schemas import VERSIONS, schema_of

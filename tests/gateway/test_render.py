@@ -4,13 +4,12 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from holdfast.errors import ConfigError, UsageError
-from holdfast.gateway.check import blocks, check, complete
+from holdfast.gateway.check import blocks, check_config, complete
 from holdfast.gateway.model import ExtAuth, Gateway, Jwt, Target
-from holdfast.gateway.render import put, render, to_yaml
+from holdfast.gateway.render import put, render_config, to_yaml
 from holdfast.gateway.versions import FAMILIES, family_of
 from tests.gateway.schemas import VERSIONS, schema_of
 
@@ -39,8 +38,8 @@ def ext_auths(document: dict[str, Any]) -> list[dict[str, Any]]:
 def test_every_render_is_accepted_by_its_gateways_own_schema(version: str, ext_auth: ExtAuth) -> None:
     release = family_of(version)
     for jwt in (None, JWT, Jwt(issuer="i", jwks="/etc/keys.json")):
-        document = render(gateway(ext_auth, jwt=jwt), release.family)
-        check(document, release, schema_of(version))
+        document = render_config(gateway(ext_auth, jwt=jwt), release.family)
+        check_config(document, release, schema_of(version))
         assert yaml.safe_load(to_yaml(document)) == document
 
 
@@ -49,10 +48,10 @@ def test_every_render_is_accepted_by_its_gateways_own_schema(version: str, ext_a
 def test_the_form_of_another_version_is_rejected_by_the_schema_and_by_us(version: str) -> None:
     release = family_of(version)
     (other,) = (family for family in FAMILIES if family is not release.family)
-    document = render(gateway(), other)
+    document = render_config(gateway(), other)
     assert f"'{other.timeout[0]}' was unexpected" in schema_of(version).faults(document)[0]
     with pytest.raises(ConfigError, match=f"`{'.'.join(other.timeout)}`, which AgentGateway .* does not accept"):
-        check(document, release)
+        check_config(document, release)
 
 
 @pytest.mark.requirement("GW-1")
@@ -61,21 +60,21 @@ def test_the_form_of_another_version_is_rejected_by_the_schema_and_by_us(version
     [("0.12.0", {"timeout": "10s"}), *((v, {"policies": {"http": {"requestTimeout": "10s"}}}) for v in VERSIONS[1:])],
 )
 def test_the_timeout_is_always_written_in_exactly_one_form(version: str, form: dict[str, Any]) -> None:
-    for block in ext_auths(render(gateway(), family_of(version).family)):
+    for block in ext_auths(render_config(gateway(), family_of(version).family)):
         assert {key: value for key, value in block.items() if key in ("timeout", "policies")} == form
 
 
 @pytest.mark.requirement("GW-4")
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
 def test_an_outage_is_answered_with_a_status_of_its_own(family: Any) -> None:
-    modes = [block["failureMode"] for block in ext_auths(render(gateway(), family))]
+    modes = [block["failureMode"] for block in ext_auths(render_config(gateway(), family))]
     assert modes == [{"denyWithStatus": 503}] * 3
 
 
 @pytest.mark.requirement("GW-4")
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
 def test_the_plain_refusal_stays_selectable(family: Any) -> None:
-    modes = [block["failureMode"] for block in ext_auths(render(gateway(ASKED[2]), family))]
+    modes = [block["failureMode"] for block in ext_auths(render_config(gateway(ASKED[2]), family))]
     assert modes == ["deny"] * 3
 
 
@@ -100,7 +99,7 @@ def test_no_options_make_a_render_fail_open(status: int, timeout: str, body: int
     except UsageError:
         return
     for family in FAMILIES:
-        for block in ext_auths(render(gateway(asked), family)):
+        for block in ext_auths(render_config(gateway(asked), family)):
             assert block["failureMode"] == "deny" or block["failureMode"]["denyWithStatus"] >= 500
 
 
@@ -118,12 +117,12 @@ def test_an_authorization_service_without_host_or_port_is_refused(host: str) -> 
 
 @pytest.mark.requirement("GW-2")
 def test_without_authorization_no_block_of_it_is_rendered() -> None:
-    document = render(gateway(None), FAMILIES[1])
+    document = render_config(gateway(None), FAMILIES[1])
     assert "extAuthz" not in to_yaml(document)
 
 
 def test_a_route_without_a_server_shows_what_authorization_says() -> None:
-    route, *_ = render(gateway(), FAMILIES[1])["binds"][0]["listeners"][0]["routes"]
+    route, *_ = render_config(gateway(), FAMILIES[1])["binds"][0]["listeners"][0]["routes"]
     assert route["matches"] == [{"path": {"exact": "/holdfast/check"}}]
     assert route["policies"]["directResponse"]["status"] == 200
     assert route["policies"]["extAuthz"]["host"] == "authz:9100"
@@ -131,7 +130,7 @@ def test_a_route_without_a_server_shows_what_authorization_says() -> None:
 
 
 def test_a_token_is_demanded_where_an_issuer_is_named() -> None:
-    document = render(gateway(jwt=JWT), FAMILIES[1])
+    document = render_config(gateway(jwt=JWT), FAMILIES[1])
     assert document["binds"][0]["listeners"][0]["policies"]["jwtAuth"] == {
         "mode": "strict",
         "issuer": "https://issuer.example",
@@ -141,7 +140,7 @@ def test_a_token_is_demanded_where_an_issuer_is_named() -> None:
 
 
 def test_every_server_has_a_route_and_a_backend_of_its_own() -> None:
-    _, *routes = render(gateway(), FAMILIES[1])["binds"][0]["listeners"][0]["routes"]
+    _, *routes = render_config(gateway(), FAMILIES[1])["binds"][0]["listeners"][0]["routes"]
     assert [route["matches"] for route in routes] == [
         [{"path": {"pathPrefix": "/mcp/github"}}],
         [{"path": {"pathPrefix": "/mcp/old"}}],
@@ -154,7 +153,7 @@ def test_every_server_has_a_route_and_a_backend_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", ["1e3", "no", "0o17", "null", "~", "a: b", "- x", "#", "ä", "it's", "1_000", "\u2028"])
 def test_a_servers_name_stays_a_text_in_every_edition_of_yaml(name: str) -> None:
-    text = to_yaml(render(Gateway(targets=(Target(id=name, url="http://h"),)), FAMILIES[1]))
+    text = to_yaml(render_config(Gateway(targets=(Target(id=name, url="http://h"),)), FAMILIES[1]))
     lines = [line.strip().removeprefix("- ") for line in text.splitlines() if "name:" in line]
     assert all(line.removeprefix("name: ").startswith('"') for line in lines)
     assert yaml.safe_load(text)["binds"][0]["listeners"][0]["routes"][0]["name"] == name
@@ -179,7 +178,7 @@ def test_a_block_that_fails_open_is_refused_wherever_it_stands(mode: object) -> 
     ]
     for document in places:
         with pytest.raises(ConfigError, match="it fails open"):
-            check(document, family_of("0.12"))
+            check_config(document, family_of("0.12"))
 
 
 def test_a_block_without_a_timeout_is_given_one_and_a_block_with_one_keeps_it() -> None:
@@ -193,7 +192,7 @@ def test_a_block_without_a_timeout_is_given_one_and_a_block_with_one_keeps_it() 
 
 
 def test_a_schemas_complaint_names_the_place_and_shows_no_value() -> None:
-    document = render(gateway(), family_of("1.4.1").family)
+    document = render_config(gateway(), family_of("1.4.1").family)
     document["binds"][0]["listeners"][0]["routes"][1]["backends"] = [{"hostt": "https://user:hunter2@example.com"}]
     document["binds"][0]["port"] = "hunter2"
     faults = schema_of("1.4.1").faults(document)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.gateway.store import ConfigFile
+from holdfast.gateway.store import GatewayConfigFile
 
 WRITER = """
 import sys
 from pathlib import Path
-from holdfast.gateway.store import ConfigFile
-store = ConfigFile(Path(sys.argv[1]))
+from holdfast.gateway.store import GatewayConfigFile
+store = GatewayConfigFile(Path(sys.argv[1]))
 texts = [letter * (1 << 20) for letter in (b"a", b"b")]
 print("begun", flush=True)
 while True:
@@ -26,7 +26,7 @@ while True:
 @pytest.mark.requirement("GW-5")
 def test_a_writer_that_is_killed_leaves_one_whole_config(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    ConfigFile(file).write(b"a" * (1 << 20))
+    GatewayConfigFile(file).write(b"a" * (1 << 20))
     for _ in range(5):
         with subprocess.Popen([sys.executable, "-c", WRITER, str(file)], stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
@@ -46,12 +46,12 @@ def _wait_for_a_write(file: Path) -> None:
 @pytest.mark.requirement("GW-5")
 def test_a_write_that_fails_changes_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    store = ConfigFile(file)
+    store = GatewayConfigFile(file)
     store.write(b"good")
     program = (
-        "import resource, sys; from pathlib import Path; from holdfast.gateway.store import ConfigFile\n"
+        "import resource, sys; from pathlib import Path; from holdfast.gateway.store import GatewayConfigFile\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-        "ConfigFile(Path(sys.argv[1])).write(b'x' * 5000)\n"
+        "GatewayConfigFile(Path(sys.argv[1])).write(b'x' * 5000)\n"
     )
     ran = subprocess.run([sys.executable, "-c", program, str(file)], capture_output=True, text=True, check=False)
     assert "File too large" in ran.stderr
@@ -61,7 +61,7 @@ def test_a_write_that_fails_changes_nothing_and_leaves_nothing(tmp_path: Path) -
 
 def test_a_new_config_is_not_for_everybody_and_an_old_one_keeps_its_mode(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    store = ConfigFile(file)
+    store = GatewayConfigFile(file)
     store.write(b"one")
     assert file.stat().st_mode & 0o777 == 0o640
     file.chmod(0o644)
@@ -70,7 +70,7 @@ def test_a_new_config_is_not_for_everybody_and_an_old_one_keeps_its_mode(tmp_pat
 
 
 def test_there_is_nothing_to_read_before_the_first_write(tmp_path: Path) -> None:
-    store = ConfigFile(tmp_path / "config.yaml")
+    store = GatewayConfigFile(tmp_path / "config.yaml")
     assert (store.read(), store.read_accepted()) == (None, None)
     store.keep_accepted(b"x")
     assert (store.read(), store.read_accepted()) == (None, b"x")

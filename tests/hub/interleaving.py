@@ -20,7 +20,7 @@ from typing import TypeAlias
 import anyio
 import anyio.abc
 
-from holdfast.config.load import config_from_mapping
+from holdfast.config.read import config_from_mapping
 from holdfast.config.spec import (
     BreakerSettings,
     CallPolicy,

@@ -6,10 +6,10 @@ import anyio
 import pytest
 
 from holdfast.errors import ServerBusy
-from holdfast.hub.bulkhead import Bulkhead, BulkheadFull
 from holdfast.hub.hub import Hub
+from holdfast.hub.limits import Bulkhead, BulkheadFull
 from holdfast.testing import FakeClock
-from tests.hub.running import running, settled
+from tests.hub.open_hubs import running, settled
 from tests.peers.mcp_http import McpPeer
 
 pytestmark = pytest.mark.anyio

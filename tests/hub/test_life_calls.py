@@ -12,7 +12,7 @@ from holdfast.core.lifecycle.table import State
 from holdfast.errors import CallDenied, CallFailed, ConnectionClosed, ServerDenied, ServerFailure, ServerNotReady
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
-from tests.hub.running import reaches, records, running, settled, states, until
+from tests.hub.open_hubs import reaches, records, running, settled, states, until
 from tests.peers.http_fault import Behaviour, Exchange, Request, never_answer, reset_before_answer, respond
 from tests.peers.mcp_http import McpPeer
 from tests.peers.mcp_sse import SsePeer

@@ -14,8 +14,8 @@ from holdfast.core.lifecycle.table import State
 from holdfast.errors import ServerDisabled, ServerPermanentlyFailed
 from holdfast.hub.hub import Hub
 from holdfast.testing import FakeClock
-from holdfast.wire.connection import Connection
-from tests.hub.running import config, defined, reaches, records, running, settled, until
+from holdfast.wire.session import Connection
+from tests.hub.open_hubs import config, defined, reaches, records, running, settled, until
 from tests.peers.http_fault import Behaviour, Exchange, respond
 from tests.peers.mcp_http import McpPeer
 from tests.peers.rpc import encode

@@ -12,7 +12,7 @@ from holdfast.core.lifecycle.table import State
 from holdfast.errors import HoldfastError
 from holdfast.hub.hub import Hub
 from holdfast.hub.journal import CallEnded
-from tests.hub.running import reaches, records, running, settled, until
+from tests.hub.open_hubs import reaches, records, running, settled, until
 from tests.peers.http_fault import never_answer, trickle
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import StdioPeer

@@ -17,10 +17,10 @@ from holdfast.core.lifecycle.table import State
 from holdfast.errors import CallFailed, ConnectionClosed, ServerNotReady, ServerPermanentlyFailed
 from holdfast.hub import slot as slots
 from holdfast.hub.hub import Hub
-from holdfast.hub.watch import is_listening
+from holdfast.hub.slot import is_listening
 from holdfast.testing import FakeClock
 from holdfast.wire.process import Child
-from tests.hub.running import reaches, records, retries, running, settled, states, until
+from tests.hub.open_hubs import reaches, records, retries, running, settled, states, until
 from tests.peers.http_fault import closed_port, never_answer, reset_before_answer, respond
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import StdioPeer

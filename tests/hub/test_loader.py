@@ -21,10 +21,10 @@ from holdfast import (
 )
 from holdfast.config.spec import ServerSpec
 from holdfast.core.evidence import Unexpected
-from holdfast.hub.memory import Memory
-from holdfast.hub.turnstile import Turnstile
+from holdfast.hub.lease import ServerCache
+from holdfast.hub.limits import DialLimit
 from holdfast.wire.dial import Dialer
-from tests.hub.loading import Naps, http, loader
+from tests.hub.loaders import Naps, http, loader
 from tests.peers.http_fault import (
     Behaviour,
     Exchange,
@@ -95,7 +95,7 @@ async def test_no_servers_are_no_tools() -> None:
 
 @pytest.mark.requirement("LOAD-8")
 async def test_a_legacy_server_costs_a_probe_the_first_time_and_none_the_second() -> None:
-    memory, naps = Memory(), Naps()
+    memory, naps = ServerCache(), Naps()
     async with McpPeer() as peer:
         for expected in (LEGACY, LEGACY[1:]):
             peer.requests.clear()
@@ -109,7 +109,7 @@ async def test_a_legacy_server_costs_a_probe_the_first_time_and_none_the_second(
 @pytest.mark.requirement("LOAD-8")
 @pytest.mark.parametrize("era", ["modern", "both"])
 async def test_a_modern_server_costs_a_probe_and_a_listing(era: Any) -> None:
-    memory = Memory()
+    memory = ServerCache()
     async with McpPeer(era=era) as peer:
         for _ in range(2):
             peer.requests.clear()
@@ -118,7 +118,7 @@ async def test_a_modern_server_costs_a_probe_and_a_listing(era: Any) -> None:
 
 
 async def test_what_is_remembered_belongs_to_the_server_whatever_it_is_called() -> None:
-    memory = Memory()
+    memory = ServerCache()
     async with McpPeer() as peer, McpPeer() as other:
         await loader({"a": http(peer.url)}, memory=memory).load()
         peer.requests.clear()
@@ -128,7 +128,7 @@ async def test_what_is_remembered_belongs_to_the_server_whatever_it_is_called() 
 
 
 async def test_a_server_that_turned_permanent_is_probed_anew() -> None:
-    memory = Memory()
+    memory = ServerCache()
     async with McpPeer() as old:
         connection = {"a": http(old.url)}
         await loader(connection, memory=memory).load()
@@ -197,7 +197,7 @@ async def test_a_black_hole_cannot_hold_a_load_past_its_deadlines(hole: Behaviou
 async def test_a_server_whose_turn_comes_after_the_deadline_is_not_dialed_any_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(loader_room, "Turnstile", functools.partial(Turnstile, hold=60.0))
+    monkeypatch.setattr(loader_room, "Turnstile", functools.partial(DialLimit, hold=60.0))
     with anyio.fail_after(20):
         async with FaultServer(never_answer) as hole, McpPeer() as late:
             connections = {"hole": http(hole.origin), "late": http(late.url)}
@@ -229,7 +229,7 @@ async def test_what_cannot_heal_fails_at_once_without_a_pause(answer: Behaviour)
 
 @pytest.mark.requirement("LOAD-2", "LOAD-3")
 async def test_a_server_that_was_up_in_this_run_and_refuses_now_is_starting_up() -> None:
-    memory, naps = Memory(), Naps()
+    memory, naps = ServerCache(), Naps()
     async with McpPeer() as peer:
         await loader({"a": http(peer.url)}, memory=memory).load()
     (down,) = (await loader({"a": http(peer.url)}, memory=memory, naps=naps).load()).outcomes
@@ -242,7 +242,7 @@ async def test_a_server_that_was_up_in_this_run_and_refuses_now_is_starting_up()
 
 @pytest.mark.requirement("LOAD-11")
 async def test_no_more_dials_are_young_at_once_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader_room, "Turnstile", functools.partial(Turnstile, hold=60.0))
+    monkeypatch.setattr(loader_room, "Turnstile", functools.partial(DialLimit, hold=60.0))
     now, most, full = 0, 0, anyio.Event()
 
     async def note(exchange: Exchange) -> None:
@@ -269,7 +269,7 @@ class Enough(Exception):
 
 @pytest.mark.requirement("LOAD-11")
 async def test_forty_black_holes_delay_no_healthy_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader_room, "Turnstile", functools.partial(Turnstile, hold=0.02))
+    monkeypatch.setattr(loader_room, "Turnstile", functools.partial(DialLimit, hold=0.02))
     told: list[str] = []
 
     def on_outcome(outcome: MCPServerLoadOutcome) -> None:

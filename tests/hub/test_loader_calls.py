@@ -10,9 +10,9 @@ import pytest
 from holdfast import CallFailed, call_tool, get_tools_with_resilience
 from holdfast.config.spec import CallPolicy, Config, LoadPolicy, ServerSpec, Settings
 from holdfast.errors import UnknownTool
+from holdfast.hub.lease import ServerCache
 from holdfast.hub.loader import Loader
-from holdfast.hub.memory import Memory
-from tests.hub.loading import http, loader
+from tests.hub.loaders import http, loader
 from tests.peers.http_fault import Exchange, closed_port
 from tests.peers.leaks import no_leaks
 from tests.peers.mcp_http import McpPeer
@@ -76,7 +76,7 @@ async def test_a_call_that_takes_too_long_ends_and_names_the_setting_that_gives_
         spec = ServerSpec(id="a", transport="http", url=peer.url)
         settings = Settings(load=LoadPolicy(), call=CallPolicy(timeout=0.5))
         with anyio.fail_after(10), pytest.raises(CallFailed) as failed:
-            await Loader(Config(servers={"a": spec}, settings=settings), memory=Memory()).call("a", "slow", {})
+            await Loader(Config(servers={"a": spec}, settings=settings), memory=ServerCache()).call("a", "slow", {})
         await peer.all_closed()
     assert "holdfast.call.timeout" in failed.value.hint
     assert peer.abandoned == 1

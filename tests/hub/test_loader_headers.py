@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from holdfast import CallFailed, get_tools_with_resilience
-from tests.hub.loading import http, loader
+from tests.hub.loaders import http, loader
 from tests.peers.http_fault import FaultServer, respond
 from tests.peers.mcp_http import McpPeer
 

@@ -29,7 +29,7 @@ from holdfast.hub.records import (
     ConfigRefused,
     HubRecord,
     Missed,
-    OfOneClient,
+    OneClientRecord,
     Published,
     ToolApproved,
     ToolChanged,
@@ -39,7 +39,7 @@ from holdfast.hub.records import (
 )
 from holdfast.hub.reload import Reloader
 from holdfast.testing import FakeClock
-from tests.hub.running import defined, reaches, records, running, settled, states, until
+from tests.hub.open_hubs import defined, reaches, records, running, settled, states, until
 from tests.peers.http_fault import Behaviour, Request, reset_before_answer, respond
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import StdioPeer
@@ -230,7 +230,7 @@ async def test_a_connection_of_one_clients_own_is_told_with_the_servers_id_and_n
             while own.state is not State.CONNECTED:
                 await own.changed()
         await hub.registry.request("a", "tools/call", {"name": "echo", "arguments": {"text": "mine"}}, slot=own)
-        mine = [record.record for record in told if isinstance(record, OfOneClient)]
+        mine = [record.record for record in told if isinstance(record, OneClientRecord)]
         assert {record.server for record in mine} == {"a"}
         assert states([*mine]) == [State.CONNECTING, State.CONNECTED]
         assert states(told) == []
@@ -313,9 +313,9 @@ async def test_records_that_a_slow_listener_lost_are_counted_for_everybody() -> 
 def test_every_kind_of_record_is_told_by_a_name_and_in_fields_that_json_can_hold() -> None:
     moved = Transition(server="a", old=State.IDLE, new=State.DENIED, cause="x", at=1.0, generation=3, reason="not you")
     trip = Tripped(at=1.0, failures=3, trips=1, retry_in=60.0, refused=0, late=0)
-    for record in (moved, OfOneClient(server="a", record=moved), BreakerChanged(server="a", change=trip)):
+    for record in (moved, OneClientRecord(server="a", record=moved), BreakerChanged(server="a", change=trip)):
         assert json.loads(json.dumps(as_fields(record))) == as_fields(record)
-    assert as_fields(OfOneClient(server="a", record=moved)) == {
+    assert as_fields(OneClientRecord(server="a", record=moved)) == {
         "event": "transition",
         "server": "a",
         "old": "idle",

@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.config.load import load_config
+from holdfast.config.read import load_config
 from holdfast.hub.hub import Hub
 from holdfast.hub.records import ConfigApplied, ConfigRefused
 from holdfast.hub.reload import ConfigRecord, Reloader

@@ -12,11 +12,11 @@ import pytest
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import ServerDisabled
 from holdfast.hub import store
+from holdfast.hub.approvals import UNVERIFIED
 from holdfast.hub.hub import Hub
-from holdfast.hub.showing import UNVERIFIED
 from holdfast.hub.store import SCHEMA_VERSION, default_state_file
 from holdfast.testing import FakeClock
-from tests.hub.running import config, defined, reaches, running, settled
+from tests.hub.open_hubs import config, defined, reaches, running, settled
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import StdioPeer
 

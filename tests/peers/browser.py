@@ -9,7 +9,7 @@ from typing import Self
 import anyio
 import httpx2
 
-from holdfast.auth.device import DeviceCode
+from holdfast.auth.flows import DeviceCode
 
 __all__ = ["Browser"]
 

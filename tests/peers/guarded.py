@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 
-from holdfast.config.load import config_from_mapping
+from holdfast.config.read import config_from_mapping
 from holdfast.config.spec import Config, ServerSpec
 from tests.peers.authorization_server import PLANTED
 from tests.peers.leaks import RUN_MARK

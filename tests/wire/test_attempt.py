@@ -13,9 +13,9 @@ from holdfast.core.evidence import NetworkFailure, NetworkFault, TimedOut, Unexp
 from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
 from holdfast.wire.attempt import Attempt, evidence_in
-from holdfast.wire.connection import Connection
 from holdfast.wire.dial import Dialer
 from holdfast.wire.listing import ToolInfo
+from holdfast.wire.session import Connection
 from holdfast.wire.warden import Warden
 from tests.peers.http_fault import closed_port
 from tests.peers.mcp_http import McpPeer

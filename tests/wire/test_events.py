@@ -11,7 +11,7 @@ import pytest
 from holdfast.config.spec import Limits
 from holdfast.core.evidence import NetworkFailure, NetworkFault, OverBound
 from holdfast.errors import ServerFailure
-from holdfast.wire.http_client import read_events
+from holdfast.wire.http.client import read_events
 
 pytestmark = pytest.mark.anyio
 

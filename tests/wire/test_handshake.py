@@ -11,14 +11,13 @@ from typing import Any
 import anyio
 import pytest
 
-import holdfast.wire.handshake as room
+import holdfast.wire.session as room
 from holdfast.config.spec import Limits, ServerSpec
 from holdfast.core.evidence import HttpStatus, NotMcp, NotMcpFault, ProcessExit, RpcError, TimedOut
 from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
-from holdfast.wire.connection import Connection
 from holdfast.wire.dial import Dialer
-from holdfast.wire.handshake import Era
+from holdfast.wire.session import Connection, Era
 from holdfast.wire.warden import Warden
 from tests.peers.http_fault import Behaviour, FaultServer, respond
 from tests.peers.mcp_http import McpPeer, Refusal

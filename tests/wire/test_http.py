@@ -11,14 +11,14 @@ import anyio
 import httpx2
 import pytest
 
-import holdfast.wire.http_client as client_room
+import holdfast.wire.http.client as client_room
 from holdfast.config.spec import Limits, ServerSpec
-from holdfast.core.classify import classify
+from holdfast.core.classify import classify_evidence
 from holdfast.core.evidence import Evidence, HttpStatus, NetworkFailure, NetworkFault, NotMcp, TimedOut
 from holdfast.core.redact import MASK, Redactor
 from holdfast.errors import ServerFailure
-from holdfast.wire.http import HttpDispatcher
-from holdfast.wire.http_client import HttpPeer
+from holdfast.wire.http.client import HttpPeer
+from holdfast.wire.http.transport import HttpDispatcher
 from tests.peers.http_fault import Behaviour, Exchange, FaultServer, Request, respond
 from tests.peers.leaks import no_leaks
 
@@ -176,7 +176,7 @@ async def test_an_outages_words_followed_by_much_more_are_no_outage() -> None:
     body = "upstream call timeout" + " " * 3000 + "and you are not in the group"
     async with FaultServer(respond(403, body)) as peer, dispatcher(peer.origin) as wire:
         seen = await failure_of(wire)
-    assert classify(seen).status == "denied"
+    assert classify_evidence(seen).status == "denied"
 
 
 @pytest.mark.requirement("MSG-6")

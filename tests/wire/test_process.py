@@ -19,13 +19,13 @@ from holdfast.config.spec import Limits, ServerSpec
 from holdfast.core.evidence import BadConfig, CommandFault, CommandUnusable, ProcessExit
 from holdfast.core.redact import MASK, Redactor
 from holdfast.errors import ServerFailure
-from holdfast.wire.connection import Connection
 from holdfast.wire.dial import Dialer
 from holdfast.wire.process import INHERITED, Child
+from holdfast.wire.session import Connection
 from holdfast.wire.warden import MARK, Warden
 from tests.peers.leaks import alive, no_leaks
 from tests.peers.stdio import StdioPeer
-from tests.wire.waiting import gone
+from tests.wire.processes import gone
 
 pytestmark = pytest.mark.anyio
 

@@ -10,16 +10,21 @@ from typing import Any
 import anyio
 import anyio.abc
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from mcp import MCPError
 from mcp.shared.dispatcher import CallOptions
 
 from holdfast.config.spec import Limits
 from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, NotMcp, OverBound, TimedOut, Unexpected
 from holdfast.errors import ServerFailure
-from holdfast.wire.duplex import DuplexDispatcher
-from holdfast.wire.rpc import NOTICES_WAITING, REQUESTS_FROM_SERVER, Exchange, Message, with_progress_token
+from holdfast.wire.rpc import (
+    NOTICES_WAITING,
+    REQUESTS_FROM_SERVER,
+    DuplexDispatcher,
+    Exchange,
+    Message,
+    with_progress_token,
+)
 
 pytestmark = pytest.mark.anyio
 

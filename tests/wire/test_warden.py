@@ -20,7 +20,7 @@ from holdfast.wire.warden import MARK, Warden
 from tests.peers.leaks import RUN_MARK, alive, no_leaks
 from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import _SCRIPT
-from tests.wire.waiting import Journal, gone, journal
+from tests.wire.processes import Journal, gone, journal
 
 pytestmark = pytest.mark.anyio
 

@@ -1,1 +1,45 @@
 """OAuth: log in to a server, keep the tokens, renew them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast._exports import lazy_exports
+
+if TYPE_CHECKING:
+    from holdfast.auth.addresses import canonical as canonical
+    from holdfast.auth.claims import audience_of as audience_of, unverified_claims as unverified_claims
+    from holdfast.auth.credentials import (
+        Logins as Logins,
+        LoginStatus as LoginStatus,
+        Refreshed as Refreshed,
+        refresh_now as refresh_now,
+        status_of as status_of,
+        takes_login as takes_login,
+    )
+    from holdfast.auth.discovery import AuthorizationServer as AuthorizationServer, discover as discover
+    from holdfast.auth.flows import DeviceCode as DeviceCode
+    from holdfast.auth.grant import Grant as Grant
+    from holdfast.auth.login import (
+        LoggedOut as LoggedOut,
+        LoginMethod as LoginMethod,
+        log_in as log_in,
+        log_out as log_out,
+    )
+    from holdfast.auth.registration import known_client as known_client
+    from holdfast.auth.store import TokenStore as TokenStore
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "addresses": ["canonical"],
+        "claims": ["audience_of", "unverified_claims"],
+        "credentials": ["LoginStatus", "Logins", "Refreshed", "refresh_now", "status_of", "takes_login"],
+        "discovery": ["AuthorizationServer", "discover"],
+        "flows": ["DeviceCode"],
+        "grant": ["Grant"],
+        "login": ["LoggedOut", "LoginMethod", "log_in", "log_out"],
+        "registration": ["known_client"],
+        "store": ["TokenStore"],
+    },
+)

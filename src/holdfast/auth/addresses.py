@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit, urlunsplit
 
-from holdfast.config.spec import ServerSpec
-from holdfast.core.hosts import is_loopback
+from holdfast.config import ServerSpec
+from holdfast.core import is_loopback
 
 __all__ = ["canonical", "covers", "is_safe", "may_lead_to", "origin"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import jwt
 
 from holdfast.auth.addresses import covers
-from holdfast.core.redact import plain
+from holdfast.core import plain
 from holdfast.errors import LoginFailed
 
 __all__ = ["audience_of", "check_audience", "unverified_claims"]

@@ -13,18 +13,16 @@ from typing import Any
 
 from mcp.client.auth.utils import (
     build_oauth_authorization_server_metadata_discovery_urls as metadata_urls,
+    build_protected_resource_metadata_discovery_urls as resource_urls,
+    issuers_match,
 )
-from mcp.client.auth.utils import build_protected_resource_metadata_discovery_urls as resource_urls
-from mcp.client.auth.utils import issuers_match
 
 from holdfast.auth.addresses import canonical, covers, may_lead_to, origin
-from holdfast.auth.tokens import ANSWER_SECONDS, document
-from holdfast.config.spec import ServerSpec
-from holdfast.core.challenge import Challenge, scopes_in
-from holdfast.core.classify import classify
-from holdfast.core.redact import plain
+from holdfast.auth.token_endpoint import ANSWER_SECONDS, document
+from holdfast.config import ServerSpec
+from holdfast.core import Challenge, classify_evidence, plain, scopes_in
 from holdfast.errors import LoginFailed, ServerFailure
-from holdfast.wire.fetch import ask
+from holdfast.wire import exchange
 
 __all__ = ["AuthorizationServer", "Discovered", "discover"]
 
@@ -230,9 +228,9 @@ async def _document_at(url: str) -> dict[str, Any] | None:
     """The document at an address; None if it has none. An outage ends the login."""
     headers = {"accept": "application/json", "mcp-protocol-version": "2025-11-25"}
     try:
-        answer = await ask("GET", url, headers=headers, doing="the metadata", within=ANSWER_SECONDS)
+        answer = await exchange("GET", url, headers=headers, doing="the metadata", within=ANSWER_SECONDS)
     except ServerFailure as failure:
-        verdict = classify(failure.evidence)
+        verdict = classify_evidence(failure.evidence)
         raise LoginFailed(f"{_shown(origin(url))} could not be asked: {verdict.reason}", hint=verdict.hint) from None
     if answer.status >= 500 or answer.status == 429:
         raise LoginFailed(

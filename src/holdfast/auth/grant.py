@@ -1,14 +1,26 @@
 """The result of a login: a grant of one authorization server, for one resource, to one client.
 
-Plain, frozen data. No ``repr`` shows a token or a client's secret.
+Plain, frozen data. No ``repr`` shows a token or a client's secret. An entry is a grant in the store's file, with or
+without its secrets.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-__all__ = ["Grant", "GrantKey", "OAuthClient", "Source"]
+__all__ = [
+    "Grant",
+    "GrantKey",
+    "OAuthClient",
+    "Source",
+    "key_of",
+    "read_entry",
+    "secrets_of",
+    "with_secrets",
+    "write_entry",
+]
 
 Source: TypeAlias = Literal["keyring", "file"]
 """Where a grant's secrets are kept."""
@@ -71,3 +83,43 @@ class Grant:
     def expired(self, now: float) -> bool:
         """Whether the access token has expired by this machine's clock."""
         return self.expires_at is not None and now >= self.expires_at
+
+
+SECRETS = ("access_token", "refresh_token")
+
+
+def key_of(entry: Mapping[str, Any]) -> GrantKey:
+    """The key of an entry; raises for an entry that is no grant."""
+    return read_entry(entry).key
+
+
+def read_entry(entry: Mapping[str, Any]) -> Grant:
+    """The grant; its tokens are empty where the keyring has them."""
+    client = OAuthClient(**entry["client"])
+    return Grant(**{"access_token": "", **entry, "servers": tuple(entry["servers"]), "client": client})
+
+
+def write_entry(grant: Grant) -> dict[str, Any]:
+    """All of a grant, or all but its secrets where the keyring has those."""
+    entry = asdict(grant)
+    if grant.source == "keyring":
+        for name in SECRETS:
+            del entry[name]
+        entry["client"]["secret"] = None
+    return entry
+
+
+def secrets_of(grant: Grant) -> dict[str, str]:
+    """The secrets of a grant, for the keyring."""
+    pairs = {name: getattr(grant, name) for name in SECRETS} | {"client_secret": grant.client.secret}
+    return {name: value for name, value in pairs.items() if value}
+
+
+def with_secrets(grant: Grant, secrets: Mapping[str, str]) -> Grant:
+    """A grant with its secrets put back."""
+    return replace(
+        grant,
+        access_token=secrets.get("access_token", ""),
+        refresh_token=secrets.get("refresh_token"),
+        client=replace(grant.client, secret=secrets.get("client_secret")),
+    )

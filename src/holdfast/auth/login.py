@@ -18,38 +18,42 @@ import anyio.to_thread
 
 from holdfast.auth.addresses import canonical, is_safe
 from holdfast.auth.claims import check_audience
-from holdfast.auth.code import AuthorizationRequest, answer_in, authorization_request, code_in
-from holdfast.auth.device import DeviceCode, ask_for_code, wait_for_tokens
 from holdfast.auth.discovery import Discovered, discover
+from holdfast.auth.flows import (
+    DEFAULT_PATH,
+    AuthorizationRequest,
+    DeviceCode,
+    RedirectListener,
+    answer_in,
+    ask_for_code,
+    authorization_request,
+    code_in,
+    redirect_listener,
+    wait_for_tokens,
+)
 from holdfast.auth.grant import Grant, GrantKey, OAuthClient
-from holdfast.auth.identity import FORGOTTEN, identify, known_client
-from holdfast.auth.lock import renewing
-from holdfast.auth.loopback import DEFAULT_PATH, Loopback, listening
-from holdfast.auth.store import TokenStore
-from holdfast.auth.tokens import IssuedTokens, NoTokenAnswer, TokenRefused, request_tokens, revoke
-from holdfast.config.spec import Limits, ServerSpec
-from holdfast.core.challenge import Challenge, read_challenge, scopes_in
-from holdfast.core.classify import classify
-from holdfast.core.evidence import HttpStatus
-from holdfast.core.redact import Redactor, masked
+from holdfast.auth.registration import FORGOTTEN, identify, known_client
+from holdfast.auth.store import TokenStore, renewing
+from holdfast.auth.token_endpoint import IssuedTokens, NoTokenAnswer, TokenRefused, request_tokens, revoke
+from holdfast.config import Limits, ServerSpec
+from holdfast.core import Challenge, HttpStatus, Redactor, classify_evidence, masked, read_challenge, scopes_in
 from holdfast.errors import LoginFailed, ServerFailure
-from holdfast.wire.dial import Dialer
-from holdfast.wire.warden import Warden
+from holdfast.wire import Dialer, Warden
 
-__all__ = ["How", "LoggedOut", "Person", "log_in", "log_out"]
+__all__ = ["LoggedOut", "LoginMethod", "LoginPrompt", "log_in", "log_out"]
 
-How: TypeAlias = Literal["browser", "paste", "device"]
+LoginMethod: TypeAlias = Literal["browser", "paste", "device"]
 
 DIAL_SECONDS = 15.0
 PERSON_SECONDS = 300.0
-"""How long a person has by default."""
+"""LoginMethod long a person has by default."""
 
 NOT_HERE = f"http://127.0.0.1:8765{DEFAULT_PATH}"
 """The redirect URI for a browser on another machine. Nothing answers there; its address bar shows the answer."""
 
 
-class Person(Protocol):
-    """How a login talks to the person who logs in."""
+class LoginPrompt(Protocol):
+    """LoginMethod a login talks to the person who logs in."""
 
     def asked_for(self, scope: tuple[str, ...], issuer: str) -> None:
         """Show the scope that is about to be requested, and the issuer."""
@@ -79,8 +83,8 @@ class _Login:
 
     spec: ServerSpec
     store: TokenStore
-    person: Person
-    how: How
+    person: LoginPrompt
+    how: LoginMethod
     now: Callable[[], float]
 
 
@@ -88,8 +92,8 @@ async def log_in(
     spec: ServerSpec,
     *,
     store: TokenStore,
-    person: Person,
-    how: How = "browser",
+    person: LoginPrompt,
+    how: LoginMethod = "browser",
     scope: tuple[str, ...] = (),
     within: float = PERSON_SECONDS,
     now: Callable[[], float] = time.time,
@@ -149,7 +153,7 @@ async def _challenge(spec: ServerSpec) -> Challenge | None:
         seen = failure.evidence
     if isinstance(seen, HttpStatus) and seen.status in (401, 403):
         return read_challenge(seen.headers.get("www-authenticate", ""))
-    verdict = classify(masked(seen, redactor))
+    verdict = classify_evidence(masked(seen, redactor))
     raise LoginFailed(f"the server `{spec.id}` did not say how to log in: {verdict.reason}", hint=verdict.hint)
 
 
@@ -184,14 +188,14 @@ async def _by_browser(login: _Login, found: Discovered, scope: tuple[str, ...]) 
 
 async def _place(
     stack: AsyncExitStack, known: OAuthClient | None, wanted: str, otherwise: str
-) -> tuple[OAuthClient | None, Loopback]:
+) -> tuple[OAuthClient | None, RedirectListener]:
     """Listen at the client's registered redirect URI; a dynamically registered client can use another one."""
     try:
-        return known, await stack.enter_async_context(listening(wanted))
+        return known, await stack.enter_async_context(redirect_listener(wanted))
     except LoginFailed:
         if known is None or known.origin != "registered":
             raise
-    return None, await stack.enter_async_context(listening(otherwise))
+    return None, await stack.enter_async_context(redirect_listener(otherwise))
 
 
 async def _first(ways: Sequence[Callable[[], Awaitable[str]]]) -> str:

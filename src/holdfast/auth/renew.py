@@ -16,12 +16,9 @@ import anyio
 import anyio.to_thread
 
 from holdfast.auth.grant import Grant, GrantKey
-from holdfast.auth.lock import renewing
-from holdfast.auth.reading import StoreReader
-from holdfast.auth.store import StoreUnusable, TokenStore
-from holdfast.auth.tokens import NoTokenAnswer, TokenRefused, request_tokens
-from holdfast.core.backoff import delay
-from holdfast.core.evidence import TokenNotRenewed
+from holdfast.auth.store import StoreReader, StoreUnusable, TokenStore, renewing
+from holdfast.auth.token_endpoint import NoTokenAnswer, TokenRefused, request_tokens
+from holdfast.core import TokenNotRenewed, delay
 from holdfast.errors import ServerFailure
 
 __all__ = ["Renewer"]

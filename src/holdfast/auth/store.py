@@ -1,12 +1,14 @@
 """The token store: one small file for all grants, shared by every process of a user.
 
 The file is replaced atomically and only its owner can read it. Where there is a keyring, the secrets are there and
-not in the file. A damaged file is set aside, never deleted. ``current`` says whether the file has changed, at the
-cost of one ``stat``.
+not in the file; ``HOLDFAST_TOKEN_STORE=file`` turns that off. A damaged file is set aside, never deleted. ``current``
+says whether the file has changed, at the cost of one ``stat``. Reads have a time limit, because a locked keyring may
+wait for a person who is not there; writes have none, because a renewed token must be kept.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -14,22 +16,117 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from holdfast.auth.entries import key_of, read_entry, secrets_of, with_secrets, write_entry
-from holdfast.auth.grant import Grant, GrantKey
-from holdfast.auth.vault import Vault, VaultClosed, find_vault
-from holdfast.config.find import state_folder
+import anyio
+import anyio.to_thread
+
+from holdfast.auth.grant import Grant, GrantKey, key_of, read_entry, secrets_of, with_secrets, write_entry
+from holdfast.config import state_folder
 from holdfast.errors import HoldfastError
-from holdfast.files import locked, replace_file, set_aside
+from holdfast.files import FileLock, locked, private_folder, replace_file, set_aside
 
-__all__ = ["Stamp", "StoreUnusable", "TokenStore"]
+if TYPE_CHECKING:
+    from keyring.backend import KeyringBackend
+
+__all__ = [
+    "CHOICE",
+    "KeyringStorage",
+    "SecretStorage",
+    "SecretStorageClosed",
+    "Stamp",
+    "StoreReader",
+    "StoreUnusable",
+    "TokenStore",
+    "find_secret_storage",
+    "renewing",
+]
 
 log = logging.getLogger("holdfast.auth")
+
+CHOICE = "HOLDFAST_TOKEN_STORE"
+"""The variable that selects where tokens are kept: ``file`` or ``keyring``; by default the keyring if there is one."""
+
+SERVICE = "holdfast"
+
+
+class SecretStorageClosed(Exception):
+    """The keyring cannot be used: it is locked, absent, or it refuses."""
+
+
+class SecretStorage(Protocol):
+    """Keeps the secrets of grants. Its methods block."""
+
+    def read(self, key: GrantKey) -> Mapping[str, str] | None:
+        """The secrets of a grant; None if it has none. Raises ``SecretStorageClosed``."""
+
+    def write(self, key: GrantKey, secrets: Mapping[str, str]) -> None:
+        """Keep the secrets of a grant. Raises ``SecretStorageClosed``."""
+
+    def remove(self, key: GrantKey) -> None:
+        """Remove a grant's secrets, if there are any."""
+
+
+class KeyringStorage:
+    """The OS keyring: one entry for each grant."""
+
+    def __init__(self, backend: KeyringBackend) -> None:
+        self._backend = backend
+
+    def read(self, key: GrantKey) -> Mapping[str, str] | None:
+        """The secrets of a grant."""
+        try:
+            text = self._backend.get_password(SERVICE, _entry(key))
+            found = json.loads(text) if text else None
+        except Exception as exc:  # every backend has errors of its own
+            raise SecretStorageClosed(type(exc).__name__) from exc
+        return found if isinstance(found, dict) else None
+
+    def write(self, key: GrantKey, secrets: Mapping[str, str]) -> None:
+        """Keep the secrets of a grant."""
+        try:
+            self._backend.set_password(SERVICE, _entry(key), json.dumps(dict(secrets)))
+        except Exception as exc:  # every backend has errors of its own
+            raise SecretStorageClosed(type(exc).__name__) from exc
+
+    def remove(self, key: GrantKey) -> None:
+        """Remove a grant's secrets; a failure is only logged."""
+        try:
+            self._backend.delete_password(SERVICE, _entry(key))
+        except Exception as exc:  # noqa: BLE001 - every backend has errors of its own
+            log.warning("the keyring did not remove the tokens of %s (%s)", key.resource, type(exc).__name__)
+
+
+def find_secret_storage(environ: Mapping[str, str] = os.environ) -> SecretStorage | None:
+    """The keyring of this machine and user; None where there is none or the user turned it off."""
+    choice = environ.get(CHOICE, "")
+    if choice == "file":
+        return None
+    backend = _backend()
+    if backend is None and choice == "keyring":
+        log.warning("%s=keyring, but there is no keyring here: tokens are kept in a file", CHOICE)
+    return KeyringStorage(backend) if backend is not None else None
+
+
+def _backend() -> KeyringBackend | None:
+    try:
+        import keyring  # noqa: PLC0415 - an extra, and slow to import
+        from keyring.backends import fail, null  # noqa: PLC0415
+
+        found = keyring.get_keyring()
+    except Exception as exc:  # noqa: BLE001 - tokens must be kept also where a keyring is broken
+        log.debug("no keyring: %s", type(exc).__name__)
+        return None
+    return None if isinstance(found, fail.Keyring | null.Keyring) else found
+
+
+def _entry(key: GrantKey) -> str:
+    return f"{key.issuer} {key.resource}"
+
 
 VERSION = 1
 
@@ -67,13 +164,13 @@ class TokenStore:
         self,
         folder: Path | None = None,
         *,
-        vault: Callable[[], Vault | None] = find_vault,
+        vault: Callable[[], SecretStorage | None] = find_secret_storage,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.folder = folder or state_folder(os.environ)
         self.file = self.folder / "auth.json"
         self._find_vault = vault
-        self._vaults: list[Vault | None] = []
+        self._vaults: list[SecretStorage | None] = []
         self._clock = clock
         self._read = _Read()
         self._reading = threading.Lock()
@@ -145,7 +242,7 @@ class TokenStore:
         self._read = _Read(stamp, found, self._clock() + PAUSE if self._missed else math.inf)
 
     @property
-    def _vault(self) -> Vault | None:
+    def _vault(self) -> SecretStorage | None:
         """The keyring, found at the first use, since that takes a while."""
         if not self._vaults:
             self._vaults.append(self._find_vault())
@@ -208,7 +305,7 @@ class TokenStore:
     def _from_vault(self, key: GrantKey) -> Mapping[str, str] | None:
         try:
             found = self._vault.read(key) if self._vault is not None else None
-        except VaultClosed as exc:
+        except SecretStorageClosed as exc:
             self._missed = True
             told = self._read.until < math.inf  # it was logged a moment ago
             log.log(
@@ -228,7 +325,7 @@ class TokenStore:
             return replace(grant, source="file")
         try:
             self._vault.write(grant.key, secrets_of(grant))
-        except VaultClosed as exc:
+        except SecretStorageClosed as exc:
             log.warning("the keyring did not accept the tokens (%s): they are kept in %s", exc, self.file)
             return replace(grant, source="file")
         return replace(grant, source="keyring")
@@ -258,3 +355,41 @@ class _NewerFormat(Exception):
 
 _CORRUPT = (ValueError, KeyError, TypeError, AttributeError)
 """What reading a damaged file raises."""
+
+
+READ_SECONDS = 5.0
+"""How long a read may take: an unlocked keyring answers in milliseconds."""
+
+
+class StoreReader:
+    """The reads of one store, one at a time, outside the shared thread pool."""
+
+    def __init__(self, store: TokenStore, *, seconds: float = READ_SECONDS) -> None:
+        self.seconds = seconds
+        self._store = store
+        self._turn = anyio.CapacityLimiter(1)
+
+    async def up_to_date(self, *, within: float | None = None) -> bool:
+        """Read the store if it changed; False if that could not be done in time."""
+        with anyio.move_on_after(within if within is not None else self.seconds):
+            while not self._store.current:
+                await anyio.to_thread.run_sync(self._store.grants, abandon_on_cancel=True, limiter=self._turn)
+            return True
+        return False
+
+
+LOCK_PAUSE = 0.05
+"""Seconds between two tries: another process renews within a fraction of a second, and a try costs microseconds."""
+
+
+@asynccontextmanager
+async def renewing(folder: Path, key: GrantKey) -> AsyncIterator[None]:
+    """Hold the lock of one grant: one process asks the authorization server, the others find the result."""
+    which = hashlib.blake2s("\n".join(key).encode(), digest_size=8).hexdigest()
+    lock = FileLock(private_folder(folder) / f"auth-{which}.lock")
+    try:
+        while not lock.try_acquire():  # noqa: ASYNC110 - the lock belongs to another process
+            await anyio.sleep(LOCK_PAUSE)
+        yield
+    finally:
+        lock.release()

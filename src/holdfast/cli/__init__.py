@@ -1,1 +1,17 @@
 """The command line: one file a command, each thin."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast._exports import lazy_exports
+
+if TYPE_CHECKING:
+    from holdfast.cli.entry import main as main
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "entry": ["main"],
+    },
+)

@@ -12,12 +12,10 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli.output import data_console, print_error, print_json, side_console, typed_command
-from holdfast.cli.reaching import AsJson, Config, Url, ask, chosen, found_hub, near
-from holdfast.cli.status_words import counted, one_line
-from holdfast.control.client import Control
-from holdfast.control.find import Found
-from holdfast.control.models import Approval
-from holdfast.core.redact import plain
+from holdfast.cli.running_hub import AsJson, Config, Url, ask, chosen, found_hub, near
+from holdfast.cli.status_view import counted, one_line
+from holdfast.control import Approval, ControlClient, RunningHub
+from holdfast.core import plain
 from holdfast.errors import HubRefused, UnknownTool, UsageError
 
 __all__ = ["app"]
@@ -68,10 +66,10 @@ def approve(
         _print_done([], [])
 
 
-def _wanted(found: Found, server: str | None, tool: str | None, mark: str | None) -> list[Approval]:
+def _wanted(found: RunningHub, server: str | None, tool: str | None, mark: str | None) -> list[Approval]:
     """The changes that the arguments select."""
 
-    async def look(control: Control) -> list[Approval]:
+    async def look(control: ControlClient) -> list[Approval]:
         if server is not None:
             chosen([server], (one.id for one in (await control.servers()).servers))
         return [one for one in (await control.approvals()).approvals if server in (None, one.server)]
@@ -119,11 +117,11 @@ def _agreed(changes: Sequence[Approval]) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _approve(found: Found, changes: Sequence[Approval], *, as_json: bool) -> int:
+def _approve(found: RunningHub, changes: Sequence[Approval], *, as_json: bool) -> int:
     done: list[Approval] = []
     refused: list[tuple[Approval, HubRefused]] = []
 
-    async def each(control: Control) -> None:
+    async def each(control: ControlClient) -> None:
         for change in changes:
             try:
                 await control.approve(change.server, tool=change.tool, mark=change.mark or None)

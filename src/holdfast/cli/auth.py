@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from holdfast.cli.output import data_console, print_json, side_console
-from holdfast.cli.times import until
-from holdfast.config.load import load_config
-from holdfast.config.spec import Config, ServerSpec
+from holdfast.cli.output import data_console, print_json, side_console, until
+from holdfast.config import Config, ServerSpec, load_config
 
 if TYPE_CHECKING:
-    from holdfast.auth.status import LoginStatus
+    from holdfast.auth import LoginStatus
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False, no_args_is_help=True)
 
@@ -55,8 +53,7 @@ def status(
 
 
 def _statuses(config: Config) -> list[LoginStatus]:
-    from holdfast.auth.status import status_of  # noqa: PLC0415 - slow to import; a bad config must not wait
-    from holdfast.auth.store import TokenStore  # noqa: PLC0415
+    from holdfast.auth import TokenStore, status_of  # noqa: PLC0415 - slow to import; a bad config must not wait
 
     store = TokenStore()
     return [status_of(server, store) for server in config.servers.values() if isinstance(server, ServerSpec)]

@@ -1,9 +1,9 @@
-"""``holdfast call``: call one tool."""
+"""``holdfast call``: call one tool. ``key=value`` pairs become its arguments, by the types in the tool's schema."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,14 +11,15 @@ import anyio
 import typer
 from rich.text import Text
 
-from holdfast.cli.arguments import parse_arguments
 from holdfast.cli.output import data_console, print_error, print_json, working
-from holdfast.config.load import load_config
-from holdfast.config.spec import Config
-from holdfast.core.redact import plain
+from holdfast.config import Config, load_config
+from holdfast.core import plain
+from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
     from holdfast.types import CallResult
+
+__all__ = ["parse_arguments"]
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -51,7 +52,7 @@ def call(
 
 
 async def _call(config: Config, server: str, tool: str, pairs: list[str], args: str | None) -> CallResult:
-    from holdfast.hub.loader import Loader  # noqa: PLC0415 - slow to import; a bad config must not wait for it
+    from holdfast.hub import Loader  # noqa: PLC0415 - slow to import; a bad config must not wait for it
 
     def arguments(schema: Mapping[str, Any]) -> Mapping[str, Any]:
         return parse_arguments(pairs, args, schema)
@@ -93,3 +94,75 @@ def _block(block: Mapping[str, Any]) -> str:
             return str(resource.get("text") or f"[resource {resource.get('uri', '')}]")
         case kind:
             return f"[{kind}]"
+
+
+def parse_arguments(pairs: Sequence[str], as_json: str | None, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of ``--args``, overridden by the ``key=value`` pairs."""
+    arguments = _object(as_json) if as_json is not None else {}
+    properties = schema.get("properties")
+    known = properties if isinstance(properties, Mapping) else {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"`{pair}` is not key=value", hint="put quotes around a value with spaces")
+        arguments[key] = _value(key, text, _types(known.get(key)))
+    return arguments
+
+
+def _object(text: str) -> dict[str, Any]:
+    hint = 'write an object, as in --args \'{"path": "."}\''
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise UsageError(f"--args is not JSON: {exc}", hint=hint) from exc
+    if not isinstance(value, dict):
+        raise UsageError("--args is JSON, but not an object", hint=hint)
+    return value
+
+
+def _types(schema: object) -> set[str]:
+    """The JSON types that a property may have; empty if its schema names none or is malformed."""
+    if not isinstance(schema, Mapping):
+        return set()
+    named = schema.get("type")
+    types = {named} if isinstance(named, str) else {name for name in _list(named) if isinstance(name, str)}
+    for branch in (*_list(schema.get("anyOf")), *_list(schema.get("oneOf"))):
+        types |= _types(branch)
+    return types
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _value(key: str, text: str, types: set[str]) -> Any:
+    """``text`` parsed as JSON if the type fits, else as a string."""
+    if types == {"string"}:
+        return text
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = text
+    if not types or _type_of(value) & types:
+        return value
+    if "string" in types:
+        return text
+    raise UsageError(f"`{key}` takes {' or '.join(sorted(types))}, not `{text}`")
+
+
+def _type_of(value: object) -> set[str]:
+    match value:
+        case bool():
+            return {"boolean"}
+        case int():
+            return {"integer", "number"}
+        case float():
+            return {"number"}
+        case str():
+            return {"string"}
+        case list():
+            return {"array"}
+        case dict():
+            return {"object"}
+        case _:
+            return {"null"}

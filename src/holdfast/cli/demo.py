@@ -12,14 +12,14 @@ import anyio
 import typer
 from rich.text import Text
 
-from holdfast.cli.arguments import parse_arguments
+from holdfast.cli.call import parse_arguments
 from holdfast.cli.output import data_console, print_error, side_console, working
-from holdfast.core.redact import plain
-from holdfast.demo.control import WAYS, Control, running_demo
+from holdfast.core import plain
+from holdfast.demo import FAULTS, DemoControl, running_demo
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.hub.loader import Loader
+    from holdfast.hub import Loader
     from holdfast.types import CallResult
 
 __all__ = ["app"]
@@ -32,7 +32,7 @@ PAUSE = 0.5
 PATIENCE = 30.0
 """Seconds that the tour waits for a server to recover. The hub needs less; a busy machine may need more."""
 
-_FAULTS = "\n\n".join(f"{name}: {', '.join(ways)}" for name, ways in WAYS.items())
+_FAULTS = "\n\n".join(f"{name}: {', '.join(ways)}" for name, ways in FAULTS.items())
 
 
 @app.callback(invoke_without_command=True)
@@ -71,17 +71,17 @@ def call(
 
 @app.command(name="break", epilog=_FAULTS)
 def break_(
-    server: Annotated[str, typer.Argument(metavar="SERVER", help=f"One of {', '.join(WAYS)}")],
+    server: Annotated[str, typer.Argument(metavar="SERVER", help=f"One of {', '.join(FAULTS)}")],
     how: Annotated[str | None, typer.Option("--how", metavar="WAY", help="The kind of failure; see below")] = None,
 ) -> None:
     """Break a server."""
     control, _ = running_demo()
     way = control.break_server(server, how)
-    data_console().print(f"{server} is {way} now: {WAYS[server][way]}")
+    data_console().print(f"{server} is {way} now: {FAULTS[server][way]}")
 
 
 @app.command()
-def heal(server: Annotated[str, typer.Argument(metavar="SERVER", help=f"One of {', '.join(WAYS)}")]) -> None:
+def heal(server: Annotated[str, typer.Argument(metavar="SERVER", help=f"One of {', '.join(FAULTS)}")]) -> None:
     """Repair a server. The hub notices by itself."""
     control, _ = running_demo()
     control.heal(server)
@@ -99,8 +99,8 @@ def tour() -> None:
 
 
 def _loader(url: str) -> Loader:
-    from holdfast.config.load import config_from_mapping  # noqa: PLC0415 - slow to import
-    from holdfast.hub.loader import Loader  # noqa: PLC0415 - `demo break` must not wait for it
+    from holdfast.config import config_from_mapping  # noqa: PLC0415 - slow to import
+    from holdfast.hub import Loader  # noqa: PLC0415 - `demo break` must not wait for it
 
     return Loader(config_from_mapping({"mcpServers": {HUB: {"type": "http", "url": url}}}))
 
@@ -118,7 +118,7 @@ async def _call(url: str, tool: str, arguments: Mapping[str, Any]) -> CallResult
         return await _loader(url).call(HUB, tool, arguments)
 
 
-def _show_servers(control: Control, status: CallResult) -> None:
+def _show_servers(control: DemoControl, status: CallResult) -> None:
     out = data_console()
     servers: Mapping[str, Any] = (status.structured or {}).get("servers", {})
     conditions = control.conditions
@@ -141,7 +141,7 @@ def _show_result(result: CallResult) -> int:
 # The tour
 
 
-async def _tour(control: Control, url: str) -> None:
+async def _tour(control: DemoControl, url: str) -> None:
     say = data_console().print
     say(Text("1. A client calls a tool of `notes`.", style="bold"))
     control.heal("notes")

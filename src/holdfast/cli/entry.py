@@ -85,7 +85,7 @@ The servers come from an mcp.json: --config FILE, $HOLDFAST_CONFIG, ./mcp.json, 
 
 
 def _run_command(name: str, argv: list[str]) -> int:
-    from holdfast.cli.running import run_app  # noqa: PLC0415 - see the module's docstring
+    from holdfast.cli.runner import run_app  # noqa: PLC0415 - see the module's docstring
 
     return run_app(lambda: import_module(COMMANDS[name][0]).app, argv, program=f"holdfast {name}")
 

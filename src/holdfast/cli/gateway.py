@@ -2,21 +2,337 @@
 
 from __future__ import annotations
 
+import inspect
+import os
+import signal
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import anyio
 import typer
 
-from holdfast.cli.gateway_bridge import bridge
-from holdfast.cli.gateway_options import GatewayOptions, warn, with_gateway_options
-from holdfast.config.load import load_config
-from holdfast.config.targets import targets_of
-from holdfast.errors import HoldfastError
-from holdfast.gateway.model import Gateway
+from holdfast.cli.output import side_console
+from holdfast.config import InvalidValue, load_config, parse_duration, targets_of
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.gateway import (
+    ADMIN_ADDRESS,
+    BODY_BYTES,
+    EXT_AUTH_TIMEOUT,
+    HEALTH_ADDRESS,
+    LISTEN_PORT,
+    OUTAGE_STATUS,
+    ExtAuth,
+    Gateway,
+    Jwt,
+    Release,
+    check_address,
+    family_of,
+)
 
-__all__ = ["app"]
+if TYPE_CHECKING:
+    from holdfast.gateway import Bridge, BridgePlan, TargetSource
+
+__all__ = ["GatewayOptions", "app", "bridge", "warn", "with_gateway_options"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayOptions:
+    """The shared options. Each field is one option of the command line."""
+
+    gateway_version: Annotated[
+        str, typer.Option("--gateway-version", metavar="V", help="The version of AgentGateway, for example 1.4.1")
+    ]
+    ext_auth_host: Annotated[
+        str | None,
+        typer.Option("--ext-auth-host", metavar="HOST:PORT", help="Address of the authorization service"),
+    ] = None
+    ext_auth_timeout: Annotated[
+        str,
+        typer.Option("--ext-auth-timeout", metavar="TIME", help="How long the gateway waits for the authorization"),
+    ] = EXT_AUTH_TIMEOUT
+    outage_status: Annotated[
+        int,
+        typer.Option(
+            "--outage-status",
+            metavar="N",
+            help="The HTTP status for clients when the authorization service does not answer: 500 to 599, or 403",
+        ),
+    ] = OUTAGE_STATUS
+    ext_auth_protocol: Annotated[
+        str,
+        typer.Option("--ext-auth-protocol", metavar="grpc|http", help="The protocol of the authorization service"),
+    ] = "grpc"
+    ext_auth_body_bytes: Annotated[
+        int,
+        typer.Option(
+            "--ext-auth-body-bytes",
+            metavar="N",
+            help="How many bytes of a request's body the authorization service gets; 0 for none",
+        ),
+    ] = BODY_BYTES
+    jwt_issuer: Annotated[
+        str | None, typer.Option("--jwt-issuer", metavar="URL", help="Require a token of this issuer")
+    ] = None
+    jwt_jwks: Annotated[
+        str | None, typer.Option("--jwt-jwks", metavar="URL|FILE", help="Where the keys of the issuer are")
+    ] = None
+    jwt_audience: Annotated[
+        list[str] | None,
+        typer.Option("--jwt-audience", metavar="NAME", help="The audience that tokens must have; may be repeated"),
+    ] = None
+    port: Annotated[
+        int, typer.Option("--port", metavar="N", min=1, max=65535, help="The port that the gateway listens on")
+    ] = LISTEN_PORT
+    admin_address: Annotated[
+        str, typer.Option("--admin-address", metavar="HOST:PORT", help="The admin address of the gateway")
+    ] = ADMIN_ADDRESS
+    schema: Annotated[
+        Path | None,
+        typer.Option("--schema", metavar="PATH", help="Check against AgentGateway's own schema: a file, or a folder"),
+    ] = None
+
+    @property
+    def admin(self) -> str:
+        """The admin address, checked."""
+        return check_address(self.admin_address, option="--admin-address")
+
+    def release(self) -> Release:
+        """How to render for this version. Warns where the version is uncertain."""
+        release = family_of(self.gateway_version)
+        if release.warning:
+            warn(release.warning)
+        return release
+
+    def ext_auth(self) -> ExtAuth | None:
+        """The authorization service. Warns where there is none."""
+        if self.ext_auth_protocol not in ("grpc", "http"):
+            raise UsageError(f"--ext-auth-protocol is grpc or http, not `{self.ext_auth_protocol}`")
+        if self.ext_auth_host is None:
+            warn("there is no --ext-auth-host: everyone who can reach the gateway can reach the servers")
+            return None
+        return ExtAuth(
+            host=self.ext_auth_host,
+            timeout=self.ext_auth_timeout,
+            outage_status=self.outage_status,
+            protocol="http" if self.ext_auth_protocol == "http" else "grpc",
+            body_bytes=self.ext_auth_body_bytes,
+        )
+
+    def jwt(self) -> Jwt | None:
+        """The tokens that the gateway requires, if any."""
+        if self.jwt_issuer is None and self.jwt_jwks is None and not self.jwt_audience:
+            return None
+        if self.jwt_issuer is None or self.jwt_jwks is None:
+            raise UsageError(
+                "--jwt-issuer and --jwt-jwks belong together", hint="a token is checked with the keys of its issuer"
+            )
+        return Jwt(issuer=self.jwt_issuer, jwks=self.jwt_jwks, audiences=tuple(self.jwt_audience or ()))
+
+
+def with_gateway_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the shared options; it receives them as its first argument, a ``GatewayOptions``."""
+    shared = inspect.signature(GatewayOptions, eval_str=True).parameters
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+
+    def run(**given: Any) -> None:
+        command(GatewayOptions(**{name: given.pop(name) for name in shared}), **given)
+
+    options = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in (*(one for one in own if one.default is one.empty), *shared.values())
+    ]
+    options += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own if one.default is not one.empty]
+    # typer reads the options from the signature and the annotations.
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__annotations__ = {option.name: option.annotation for option in options}
+    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    return run
+
+
+def warn(text: str) -> None:
+    """Print a warning on stderr."""
+    side_console().print(f"warning: {text}", soft_wrap=True)
+
+
+TOKEN_VARIABLE = "HOLDFAST_TARGETS_TOKEN"  # noqa: S105 - the name of a variable
+
+
+@with_gateway_options
+def bridge(
+    options: GatewayOptions,
+    output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The file that the gateway reads")],
+    targets: Annotated[
+        Path | None, typer.Option("--targets", metavar="FILE", help="The mcp.json that lists the targets")
+    ] = None,
+    targets_url: Annotated[
+        str | None,
+        typer.Option("--targets-url", metavar="URL", help="An endpoint that serves such an mcp.json, or a hub"),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file", metavar="FILE", help=f"The bearer token for the endpoint; or set ${TOKEN_VARIABLE}"
+        ),
+    ] = None,
+    allow_plain_http: Annotated[
+        bool, typer.Option("--allow-plain-http", help="Send the token over plain http to another machine")
+    ] = False,
+    bootstrap: Annotated[
+        Path | None,
+        typer.Option("--bootstrap", metavar="FILE", help="A gateway config to add the routes to; its own routes win"),
+    ] = None,
+    listener: Annotated[
+        str, typer.Option("--listener", metavar="NAME", help="The listener of the bootstrap that gets the routes")
+    ] = "",
+    watch: Annotated[
+        bool, typer.Option("--watch/--no-watch", help="Check at the admin address that the gateway runs the config")
+    ] = True,
+    poll: Annotated[str, typer.Option("--poll", metavar="TIME", help="How often to read the targets")] = "5s",
+    accept_within: Annotated[
+        str, typer.Option("--accept-within", metavar="TIME", help="How long the gateway may take to load a config")
+    ] = "10s",
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where to serve /healthz, /livez and /metrics")
+    ] = HEALTH_ADDRESS,
+    once: Annotated[bool, typer.Option("--once", help="Write the config once, and exit")] = False,
+    seed: Annotated[
+        bool, typer.Option("--seed", help="Write the config without targets if there is none yet, and exit")
+    ] = False,
+) -> None:
+    """Keep the config file of the gateway up to date with its targets, and report its health.
+
+    Exit code of --once: 0 if the config is in place and the gateway runs it, 1 if not.
+    """
+    release = options.release()
+    ext_auth = options.ext_auth()
+    base = Gateway(ext_auth=ext_auth, jwt=options.jwt(), port=options.port, admin=options.admin)
+    plan = _plan(
+        output,
+        release,
+        bootstrap or base,
+        ext_auth=ext_auth,
+        listener=listener,
+        schema=options.schema,
+        poll=_seconds(poll, "--poll"),
+        patience=_seconds(accept_within, "--accept-within"),
+    )
+    if seed:
+        _seed(plan)
+        return
+    worker = _bridge(
+        plan, _source(targets, targets_url, token_file, allow_plain_http=allow_plain_http), options.admin, watch
+    )
+    worker.health.gateway_version = options.gateway_version
+    address = check_address(listen, option="--listen", lowest=0)
+    raise typer.Exit(anyio.run(_once, worker) if once else anyio.run(_serve, worker, address))
+
+
+def _plan(
+    output: Path,
+    release: Release,
+    base: Gateway | Path,
+    *,
+    ext_auth: ExtAuth | None,
+    listener: str,
+    schema: Path | None,
+    poll: float,
+    patience: float,
+) -> BridgePlan:
+    from holdfast.gateway import (  # noqa: PLC0415 - as above
+        BridgePlan,
+        Rules,
+        find_schema,
+        read_bootstrap,
+        render_config,
+    )
+
+    return BridgePlan(
+        output=output.absolute(),
+        rules=Rules(release=release, ext_auth=ext_auth, listener=listener, schema=find_schema(release, schema)),
+        bootstrap=lambda: read_bootstrap(base) if isinstance(base, Path) else render_config(base, release.family),
+        bootstrap_file=base if isinstance(base, Path) else None,
+        poll=poll,
+        patience=patience,
+    )
+
+
+def _source(file: Path | None, url: str | None, token_file: Path | None, *, allow_plain_http: bool) -> TargetSource:
+    from holdfast.gateway import FileSource, HttpSource  # noqa: PLC0415 - as above
+
+    if file is not None and url is None:
+        return FileSource(file)
+    if url is None or file is not None:
+        raise UsageError("name exactly one source of targets", hint="--targets FILE, or --targets-url URL")
+    has_token = token_file is not None or TOKEN_VARIABLE in os.environ
+    token = (lambda: _token(token_file)) if has_token else None
+    return HttpSource(url=url, token=token, allow_plain_http=allow_plain_http)
+
+
+def _token(file: Path | None) -> str:
+    """The token. It is read again at each poll, because a mounted secret can be replaced."""
+    return file.read_text().strip() if file is not None else os.environ[TOKEN_VARIABLE]
+
+
+def _bridge(plan: BridgePlan, source: TargetSource, admin: str, watched: bool) -> Bridge:
+    from holdfast.gateway import AdminAddressWatch, Bridge, NoAdminAddress  # noqa: PLC0415 - as above
+
+    return Bridge(
+        plan, source=source, watch=AdminAddressWatch(f"http://{admin}") if watched else NoAdminAddress(), report=_say
+    )
+
+
+def _seed(plan: BridgePlan) -> None:
+    from holdfast.gateway import seed  # noqa: PLC0415 - as above
+
+    try:
+        written = seed(plan)
+    except OSError as exc:
+        hint = "check that the folder exists, and that its disk is not full"
+        raise HoldfastError(f"cannot write {plan.output}: {exc.strerror}", hint=hint) from exc
+    _say(f"wrote {plan.output}" if written else f"{plan.output} exists already")
+
+
+async def _once(worker: Bridge) -> int:
+    health = await worker.once()
+    for error in (health.source_error, health.config_error, health.gateway_error):
+        if error:
+            _say(error)
+    return 0 if health.status == "ok" else 1
+
+
+async def _serve(worker: Bridge, address: str) -> int:
+    from holdfast.gateway import health_app, serving  # noqa: PLC0415 - as above
+
+    host, _, port = address.rpartition(":")
+    async with serving(health_app(worker.health), host.strip("[]"), int(port)) as url:
+        _say(f"health at {url}/healthz, metrics at {url}/metrics")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(worker.run)
+            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                async for _ in signals:
+                    break
+            tasks.cancel_scope.cancel()
+    return 0
+
+
+def _seconds(text: str, option: str) -> float:
+    try:
+        seconds = parse_duration(text)
+    except InvalidValue as exc:
+        raise UsageError(f"{option} {exc.message}", hint=exc.hint) from exc
+    if not seconds:
+        raise UsageError(f"{option} must be more than 0")
+    return seconds
+
+
+def _say(text: str) -> None:
+    side_console().print(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {text}", soft_wrap=True)
+
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 app.command()(bridge)
@@ -33,14 +349,17 @@ def gateway() -> None:
 
 @app.command()
 @with_gateway_options
-def render(
+def render_config(
     options: GatewayOptions,
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
 ) -> None:
     """Print the configuration as YAML, with a route for each server of an mcp.json that has a URL."""
-    from holdfast.gateway.check import check, find_schema  # noqa: PLC0415 - what it needs may be missing: see above
-    from holdfast.gateway.render import render as document_of  # noqa: PLC0415 - as above
-    from holdfast.gateway.render import to_yaml  # noqa: PLC0415 - as above
+    from holdfast.gateway import (  # noqa: PLC0415 - what it needs may be missing: see above
+        check_config,
+        find_schema,
+        render_config as document_of,
+        to_yaml,
+    )
 
     release = options.release()
     ext_auth = options.ext_auth()
@@ -51,5 +370,5 @@ def render(
         targets=targets.found, ext_auth=ext_auth, jwt=options.jwt(), port=options.port, admin=options.admin
     )
     document = document_of(wanted, release.family)
-    check(document, release, find_schema(release, options.schema))
+    check_config(document, release, find_schema(release, options.schema))
     sys.stdout.write(to_yaml(document))

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
+import webbrowser
+from collections.abc import Mapping
+from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,19 +16,16 @@ import anyio
 import typer
 from rich.text import Text
 
-from holdfast.cli.output import data_console, side_console, working
-from holdfast.cli.person import LoginPrompt, has_browser
-from holdfast.cli.servers import chosen_server, refuse_useless_login
-from holdfast.cli.times import until
-from holdfast.config.load import load_config
-from holdfast.config.spec import Config, ServerSpec
-from holdfast.core.challenge import scopes_in
-from holdfast.errors import UsageError
+from holdfast.cli.output import data_console, side_console, until, working
+from holdfast.config import BadServer, Config, ServerSpec, load_config
+from holdfast.core import plain, scopes_in
+from holdfast.errors import ConfigError, HoldfastError, UnknownServer, UsageError
 
 if TYPE_CHECKING:
-    from holdfast.auth.grant import Grant
-    from holdfast.auth.login import How
+    from holdfast.auth import DeviceCode, Grant, LoginMethod
     from holdfast.types import MCPServerLoadOutcome
+
+__all__ = ["TerminalLogin", "chosen_server", "has_browser", "refuse_useless_login"]
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -56,19 +59,18 @@ def login(
     found = load_config(config)
     spec = chosen_server(found, server, "log in to")
     refuse_useless_login(spec)
-    how: How = "device" if device else "paste" if paste else "browser"
+    how: LoginMethod = "device" if device else "paste" if paste else "browser"
     more = scopes_in(" ".join(scope or ()))
     grant = anyio.run(_log_in, spec, how, browser, more, timeout)
     _show(server, grant)
     raise typer.Exit(anyio.run(_try_out, found, server))
 
 
-async def _log_in(spec: ServerSpec, how: How, browser: bool, more: tuple[str, ...], timeout: float) -> Grant:  # noqa: ASYNC109 - handed on
-    from holdfast.auth.login import log_in  # noqa: PLC0415 - slow to import; a bad config must not wait for it
-    from holdfast.auth.store import TokenStore  # noqa: PLC0415
+async def _log_in(spec: ServerSpec, how: LoginMethod, browser: bool, more: tuple[str, ...], timeout: float) -> Grant:  # noqa: ASYNC109 - handed on
+    from holdfast.auth import TokenStore, log_in  # noqa: PLC0415 - slow to import; a bad config must not wait for it
 
     typed = how == "paste" or (how == "browser" and sys.stdin.isatty())
-    person = LoginPrompt(spec.id, opens=browser and how == "browser" and has_browser(), pastes=typed)
+    person = TerminalLogin(spec.id, opens=browser and how == "browser" and has_browser(), pastes=typed)
     return await log_in(spec, store=TokenStore(), person=person, how=how, scope=more, within=timeout)
 
 
@@ -86,7 +88,7 @@ def _show(server: str, grant: Grant) -> None:
 
 async def _try_out(config: Config, server: str) -> int:
     """Connect once, to prove that the server accepts the login."""
-    from holdfast.hub.loader import Loader  # noqa: PLC0415 - see above
+    from holdfast.hub import Loader  # noqa: PLC0415 - see above
 
     with working(f"connecting to {server}"):
         outcome = (await Loader(config).load([server])).outcomes[0]
@@ -103,3 +105,106 @@ def _tell(outcome: MCPServerLoadOutcome) -> int:
     if outcome.hint:
         side.print(Text.assemble(("hint: ", "bold cyan"), outcome.hint), soft_wrap=True)
     return 1
+
+
+def chosen_server(config: Config, name: str, doing: str) -> ServerSpec:
+    """The server of this name, if it is an HTTP server. Only those have logins."""
+    server = config.servers.get(name)
+    if server is None:
+        near = get_close_matches(name, config.servers, n=1)
+        known = f"did you mean {near[0]}?" if near else f"configured: {', '.join(sorted(config.servers)) or 'none'}"
+        raise UnknownServer(f"no server named `{name}` is configured", hint=known)
+    if isinstance(server, BadServer):
+        raise ConfigError(server.problems)
+    if server.transport == "stdio":
+        raise HoldfastError(
+            f"`{name}` is a local command: there is nothing to {doing}",
+            hint="credentials of a local command go into its `env`; see its documentation",
+        )
+    return server
+
+
+def refuse_useless_login(server: ServerSpec) -> None:
+    """Refuse a login that the hub would never use."""
+    if not server.oauth.enabled:
+        raise HoldfastError(
+            f'the definition of `{server.id}` has `"oauth": false`, so a login has no effect',
+            hint="remove that key first",
+        )
+    if isinstance(server.headers, Mapping) and any(name.lower() == "authorization" for name in server.headers):
+        raise HoldfastError(
+            f"`{server.id}` uses the Authorization header of its definition, so a login has no effect",
+            hint="remove that header first",
+        )
+
+
+LONGEST_LINE = 64 * 1024
+
+
+class TerminalLogin:
+    """The user at a terminal, as ``holdfast.auth.login`` needs it."""
+
+    def __init__(self, server: str, *, opens: bool, pastes: bool) -> None:
+        self._server = server
+        self._opens = opens
+        self._pastes = pastes
+        self._console = side_console()
+
+    def asked_for(self, scope: tuple[str, ...], issuer: str) -> None:
+        """Show the requested scopes first, so that the user can judge them."""
+        what = " ".join(scope) if scope else "its default scopes"
+        self._say(f"Logging in to {self._server} at {plain(issuer)}, requested scopes: {plain(what)}")
+
+    def visit(self, address: str) -> None:
+        """Open the browser if there is one, and show the address in any case."""
+        if self._opens:
+            self._say("Opening your browser. If nothing opens, visit this address:")
+            threading.Thread(target=_open, args=(address,), name="browser", daemon=True).start()
+        else:
+            self._say("Visit this address with a browser:")
+        self._show(address)
+        if self._pastes:
+            self._say("If the browser ends at a page that does not load, paste the address of that page here:")
+
+    def enter(self, code: DeviceCode) -> None:
+        """Show the device code."""
+        self._say("Visit this address with any browser, on any machine:")
+        self._show(code.complete_address or code.address)
+        self._console.print(Text.assemble("and enter the code ", (code.user_code, "bold")), soft_wrap=True)
+        self._say(f"The code is valid for {code.expires_in / 60:.0f} min. Waiting …")
+
+    async def paste(self) -> str:
+        """The next line of input. Waits forever if no line comes."""
+        line = b""
+        while self._pastes and b"\n" not in line and len(line) < LONGEST_LINE:
+            with suppress(PermissionError):  # a plain file cannot be waited for, and can always be read
+                await anyio.wait_readable(sys.stdin)
+            part = os.read(sys.stdin.fileno(), LONGEST_LINE)
+            if not part:
+                break
+            line += part
+        if line.strip():
+            return line.decode("utf-8", "replace").strip()
+        await anyio.sleep_forever()
+        raise AssertionError("unreachable")
+
+    def _say(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)
+
+    def _show(self, address: str) -> None:
+        """Show an address on its own line, uncut, so that it can be copied."""
+        self._console.print(Text(f"\n  {plain(address)}\n", style="cyan"), soft_wrap=True)
+
+
+def has_browser(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a graphical browser can open. A text browser would take over the terminal."""
+    names = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
+    return sys.platform == "darwin" or any(environ.get(name) for name in names)
+
+
+def _open(address: str) -> None:
+    """Runs in a thread, because some browsers block until they are closed. After a failure the user has the address."""
+    try:
+        webbrowser.open(address)
+    except webbrowser.Error:
+        return

@@ -9,13 +9,12 @@ import anyio
 import typer
 from rich.text import Text
 
+from holdfast.cli.login import chosen_server
 from holdfast.cli.output import data_console, side_console
-from holdfast.cli.servers import chosen_server
-from holdfast.config.load import load_config
-from holdfast.config.spec import Config, ServerSpec
+from holdfast.config import Config, ServerSpec, load_config
 
 if TYPE_CHECKING:
-    from holdfast.auth.login import LoggedOut
+    from holdfast.auth import LoggedOut
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -41,15 +40,14 @@ def logout(
 
 
 async def _log_out(spec: ServerSpec) -> LoggedOut | None:
-    from holdfast.auth.login import log_out  # noqa: PLC0415 - slow to import; a bad config must not wait for it
-    from holdfast.auth.store import TokenStore  # noqa: PLC0415
+    from holdfast.auth import TokenStore, log_out  # noqa: PLC0415 - slow to import; a bad config must not wait for it
 
     return await log_out(spec, store=TokenStore())
 
 
 def _others(config: Config, gone: LoggedOut, server: str) -> list[str]:
     """The other servers that had the same login."""
-    from holdfast.auth.addresses import canonical  # noqa: PLC0415 - see above
+    from holdfast.auth import canonical  # noqa: PLC0415 - see above
 
     servers = [one for one in config.servers.values() if isinstance(one, ServerSpec) and one.id != server]
     return [one.id for one in servers if one.url and canonical(one.url) in gone.grant.servers]

@@ -11,11 +11,10 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli.output import data_console, print_json_line
-from holdfast.cli.reaching import AsJson, Config, Url, ask, chosen, found_hub
-from holdfast.cli.status_words import clock
-from holdfast.control.client import Control
-from holdfast.control.models import LogLine
-from holdfast.core.redact import plain
+from holdfast.cli.running_hub import AsJson, Config, Url, ask, chosen, found_hub
+from holdfast.cli.status_view import clock
+from holdfast.control import ControlClient, LogLine
+from holdfast.core import plain
 from holdfast.errors import NoHub
 
 __all__ = ["app"]
@@ -41,7 +40,7 @@ def logs(
     """
     show = _as_json if as_json else _for_people(data_console())
 
-    async def show_lines(control: Control) -> None:
+    async def show_lines(control: ControlClient) -> None:
         name = chosen([server], (one.id for one in (await control.servers()).servers))[0]
         if not follow:
             for line in (await control.logs(name, lines=lines)).lines:

@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ __all__ = [
     "print_json_line",
     "side_console",
     "typed_command",
+    "until",
     "working",
 ]
 
@@ -116,3 +118,16 @@ def typed_command() -> str:
     """The command as a user types it: the name, or the path where the name is not on PATH."""
     own = own_command()
     return "holdfast" if shutil.which("holdfast") == own[0] else shlex.join(own)
+
+
+_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
+
+
+def until(moment: float | None, now: float | None = None) -> str:
+    """``in 42 min``, ``2 h ago``; ``moment`` is in seconds since 1970."""
+    if moment is None:
+        return "at an unknown time"
+    left = moment - (time.time() if now is None else now)
+    size, unit = next((one for one in _UNITS if abs(left) >= one[0]), _UNITS[-1])
+    count = f"{abs(left) / size:.0f} {unit}"
+    return f"in {count}" if left >= 0 else f"{count} ago"

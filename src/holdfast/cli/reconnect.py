@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.acting import act_on
-from holdfast.cli.reaching import AsJson, Config, Url, found_hub
-from holdfast.control.client import Control
+from holdfast.cli.running_hub import AsJson, Config, Url, act_on, found_hub
+from holdfast.control import ControlClient
 
 __all__ = ["app"]
 
@@ -30,4 +29,4 @@ def reconnect(
     Exit code 0: all are connected. 1: at least one is not, or no hub is running.
     """
     found = found_hub(url, config)
-    raise typer.Exit(act_on(found, servers, Control.reconnect, progress="reconnecting", as_json=as_json))
+    raise typer.Exit(act_on(found, servers, ControlClient.reconnect, progress="reconnecting", as_json=as_json))

@@ -14,14 +14,10 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.address import DEFAULT_HOST, DEFAULT_PORT
-from holdfast.cli.callers import AcceptedJwt, CallerAuth
-from holdfast.cli.listening import bind, require_auth_beyond_loopback
+from holdfast.cli.listen import DEFAULT_HOST, DEFAULT_PORT, AcceptedJwt, CallerAuth, bind, require_auth_beyond_loopback
 from holdfast.cli.output import side_console, typed_command
-from holdfast.config.find import find_config
-from holdfast.config.load import load_config
-from holdfast.config.spec import Config
-from holdfast.control.find import TOKEN_VARIABLE as CONTROL_TOKEN_VARIABLE
+from holdfast.config import Config, find_config, load_config
+from holdfast.control import TOKEN_VARIABLE as CONTROL_TOKEN_VARIABLE
 from holdfast.errors import ConfigNotFound, HoldfastError, UsageError
 
 __all__ = ["app", "control_token"]
@@ -135,9 +131,8 @@ def _serve(
     callers: CallerAuth | None = None,
 ) -> None:
     # These imports take a second, and a bad config must not wait for them.
-    from holdfast.cli.log_setup import log_to_stderr  # noqa: PLC0415 - see above
-    from holdfast.cli.serving import ServeOptions, run  # noqa: PLC0415 - see above
-    from holdfast.cli.trace_setup import traced  # noqa: PLC0415 - see above
+    from holdfast.cli.serve_run import ServeOptions, run  # noqa: PLC0415 - see above
+    from holdfast.cli.serve_telemetry import log_to_stderr, traced  # noqa: PLC0415 - see above
 
     who = callers or CallerAuth()
     token = control_token(os.environ, callers=who.token)

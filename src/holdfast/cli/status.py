@@ -10,16 +10,12 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from holdfast.cli.layout import page_of
 from holdfast.cli.output import data_console, print_json, side_console
-from holdfast.cli.page import page_of
-from holdfast.cli.reaching import AsJson, Config, Url, ask, chosen, found_hub
-from holdfast.cli.status_card import card
-from holdfast.cli.status_view import heading, needs_attention, table, worst_last
+from holdfast.cli.running_hub import AsJson, Config, Url, ask, chosen, found_hub
+from holdfast.cli.status_view import card, heading, is_well, needs_attention, span, table, tally, worst_last
 from holdfast.cli.status_watch import watch_hub
-from holdfast.cli.status_words import is_well, span, tally
-from holdfast.control.client import Control
-from holdfast.control.find import Found
-from holdfast.control.models import HubView, Server, Servers
+from holdfast.control import ControlClient, HubView, RunningHub, Server, Servers
 from holdfast.errors import HoldfastError, UsageError
 
 __all__ = ["app"]
@@ -61,7 +57,7 @@ def status(
         raise typer.Exit(_show_once(found, servers or [], as_json=as_json))
 
 
-def _show_once(found: Found, names: Sequence[str], *, as_json: bool) -> int:
+def _show_once(found: RunningHub, names: Sequence[str], *, as_json: bool) -> int:
     hub, fleet = ask(found, _look)
     wanted = set(chosen(names, (server.id for server in fleet.servers)))
     servers = [server for server in fleet.servers if not wanted or server.id in wanted]
@@ -73,7 +69,7 @@ def _show_once(found: Found, names: Sequence[str], *, as_json: bool) -> int:
     return 0 if all(map(is_well, servers)) else 1
 
 
-async def _look(control: Control) -> tuple[HubView, Servers]:
+async def _look(control: ControlClient) -> tuple[HubView, Servers]:
     return await control.hub(), await control.servers()
 
 
@@ -91,8 +87,8 @@ def _show(hub: HubView, servers: Sequence[Server], now: float, *, in_full: bool)
     side_console().print(f"\n{tally(servers)}", style="bold", soft_wrap=True)
 
 
-def _open(found: Found) -> None:
-    code = ask(found, Control.code)
+def _open(found: RunningHub) -> None:
+    code = ask(found, ControlClient.code)
     address = f"{found.url}/#code={code.code}"
     if webbrowser.open(address):
         side_console().print(f"opening the status page of {found.url} in your browser")

@@ -1,6 +1,7 @@
 """``holdfast status --watch``: the servers live, full screen on a terminal, or as lines elsewhere.
 
-Waits for events, keys, signals and the clock, and draws.
+The watched servers, the state of the screen and each picture are pure. Only ``watch_hub`` waits for events, keys,
+signals and the clock, and draws.
 """
 
 from __future__ import annotations
@@ -9,29 +10,336 @@ import json
 import os
 import signal
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
 import anyio
 import anyio.abc
 from rich.console import Console
 from rich.text import Text
 
+from holdfast.cli.layout import Page, page_of
 from holdfast.cli.output import data_console, print_error, print_json_line
-from holdfast.cli.page import Page, page_of
-from holdfast.cli.reaching import ask, chosen
-from holdfast.cli.status_board import EventLine, WatchedFleet
-from holdfast.cli.status_desk import KeyAction, WatchState
-from holdfast.cli.status_frame import frame
-from holdfast.cli.status_view import heading, needs_attention, table, worst_last
-from holdfast.cli.status_words import one_line
+from holdfast.cli.running_hub import ask, chosen
+from holdfast.cli.status_view import (
+    advice,
+    aged,
+    card,
+    cause_words,
+    clock,
+    heading,
+    needs_attention,
+    one_line,
+    span,
+    table,
+    tally,
+    worst_last,
+)
 from holdfast.cli.terminal import Screen
-from holdfast.control.client import Control
-from holdfast.control.find import Found
+from holdfast.control import Activity, ControlClient, HubView, RunningHub, Server, Servers
 from holdfast.errors import HoldfastError, NoHub
 
-__all__ = ["watch_hub"]
+__all__ = [
+    "LIST_KEYS",
+    "ActionKind",
+    "EventLine",
+    "KeyAction",
+    "WatchState",
+    "WatchedFleet",
+    "event_text",
+    "frame",
+    "watch_hub",
+]
+
+KEPT_LINES = 200
+"""Lines. No terminal is higher."""
+
+
+@dataclass(frozen=True)
+class EventLine:
+    """One event as a line of text."""
+
+    at: float
+    text: str
+
+    def __str__(self) -> str:
+        return f"{clock(self.at)}  {self.text}"
+
+
+class WatchedFleet:
+    """The servers as the hub last reported them."""
+
+    def __init__(self, hub: HubView, fleet: Servers, now: float, *, only: Collection[str] = ()) -> None:
+        self.hub = hub
+        self._only = frozenset(only)
+        self.events: deque[EventLine] = deque(maxlen=KEPT_LINES)
+        self._hub_heard = now
+        self._servers: dict[str, tuple[Server, float]] = {}
+        self.replace(fleet, now)
+
+    def replace(self, fleet: Servers, now: float) -> None:
+        """Replace all servers: at the start, and after missed events."""
+        self._servers.clear()
+        for server in fleet.servers:
+            self.learn(server, now)
+
+    def take(self, event: str, data: Mapping[str, Any], now: float) -> EventLine | None:
+        """Apply an event; returns its line of text, or None."""
+        match event:
+            case "hello" | "hub":
+                self.hub, self._hub_heard = HubView.model_validate(data), now
+            case "server":
+                self.learn(Server.model_validate(data), now)
+            case "gone":
+                self._servers.pop(str(data.get("server")), None)
+            case "activity":
+                self._take_activity(data)
+        text = event_text(event, data) if self.concerns(event, data) else ""
+        if not text:
+            return None
+        at = data.get("at")
+        line = EventLine(at if isinstance(at, int | float) else self.hub_now(now), text)
+        self.events.append(line)
+        return line
+
+    def concerns(self, event: str, data: Mapping[str, Any]) -> bool:
+        """Whether an event is about the hub or about a watched server."""
+        if not self._only or event in ("hello", "hub", "missed"):
+            return True
+        if event == "activity":
+            return not self._only.isdisjoint(data)
+        return data.get("id" if event == "server" else "server") in self._only
+
+    def learn(self, server: Server, now: float) -> None:
+        """Store the newest report of a server."""
+        if not self._only or server.id in self._only:
+            self._servers[server.id] = (server, now)
+
+    def hub_now(self, now: float) -> float:
+        """The current time of the hub."""
+        return self.hub.now + now - self._hub_heard
+
+    def server(self, name: str, now: float) -> Server | None:
+        """One server, with its countdowns moved on to ``now``."""
+        server, heard = self._servers.get(name, (None, 0.0))
+        return None if server is None else aged(server, now - heard)
+
+    def worst_first(self) -> list[Server]:
+        """All servers, the worst first, because the top of a screen is always visible."""
+        return worst_last(server for server, _ in self._servers.values())[::-1]
+
+    def _take_activity(self, data: Mapping[str, Any]) -> None:
+        for name, activity in data.items():
+            if name in self._servers:
+                server, heard = self._servers[name]
+                known = {"activity": Activity.model_validate(activity)}
+                self._servers[name] = (server.model_copy(update=known), heard)
+
+
+def event_text(event: str, data: Mapping[str, Any]) -> str:
+    """An event as a line of text; empty if it needs no line."""
+    who = one_line(str(data.get("server", "")))
+    match event:
+        case "transition":
+            why = one_line(str(data.get("reason") or "")) or cause_words(str(data.get("cause") or ""))
+            return f"{who}: {data.get('old')} -> {data.get('new')}{f': {why}' if why else ''}"
+        case "retry":
+            return f"{who}: attempt {data.get('attempt')} in {span(float(data.get('delay') or 0))}"
+        case "breaker":
+            return f"{who}: {_breaker_text(data)}"
+        case "published":
+            kinds = ", ".join(map(str, data.get("kinds") or ())) or "its listing"
+            return f"{who}: published {kinds}"
+        case "close_failed":
+            return f"{who}: its old connection was not closed cleanly: {one_line(str(data.get('error', '')))}"
+        case "gone":
+            return f"{who}: no longer configured"
+        case "missed":
+            return f"{data.get('count')} events were missed"
+        case "hub" if data.get("draining"):
+            return "the hub is shutting down: it takes no new calls"
+        case "hub" if data.get("config_problem"):
+            return f"the last config change was not applied: {one_line(str(data['config_problem']))}"
+        case _:
+            return ""
+
+
+def _breaker_text(data: Mapping[str, Any]) -> str:
+    if data.get("state") != "open":
+        return f"breaker {str(data.get('state', '')).replace('_', ' ')}"
+    after = f" after {data['failures']} failures" if data.get("failures") else ""
+    return f"breaker open for {span(float(data.get('retry_in') or 0))}{after}"
+
+
+ActionKind: TypeAlias = Literal["quit", "suspend", "redraw", "reconnect", "enable", "disable"]
+
+LIST_KEYS = "up/down select  enter details  r reconnect  e enable  d disable  q quit"
+CARD_KEYS = "up/down scroll  esc back  r reconnect  e enable  d disable  q quit"
+
+_ENDING = ("q", "Q", "ctrl-c", "ctrl-d")
+_BACK = ("escape", "left", "backspace", "h")
+_ACTS: dict[str, ActionKind] = {"r": "reconnect", "e": "enable"}
+
+
+@dataclass(frozen=True)
+class KeyAction:
+    """What the caller has to do."""
+
+    kind: ActionKind
+    server: str = ""
+
+
+@dataclass
+class WatchState:
+    """The selection, the scroll position and the prompt."""
+
+    selected: str = ""
+    in_full: bool = False
+    """Whether the details of the selected server are shown instead of the list."""
+    top: int = 0
+    """The first visible line."""
+    asking: str = ""
+    """The server that is disabled if the answer is yes."""
+    message: str = ""
+    """The result of the last action."""
+    page: int = 10
+    """The lines of a page; set when the screen is drawn."""
+
+    def settle(self, names: Sequence[str]) -> None:
+        """Select a server that still exists."""
+        if self.selected not in names:
+            self.selected, self.in_full, self.asking = names[0] if names else "", False, ""
+
+    def press(self, key: str, names: Sequence[str]) -> KeyAction | None:
+        """Handle a key. ``names`` are the servers in the order on the screen."""
+        self.message = ""
+        if key in _ENDING:
+            return KeyAction("quit")
+        if key == "ctrl-z":
+            return KeyAction("suspend")
+        if key == "ctrl-l":
+            return KeyAction("redraw")
+        if self.asking:
+            return self._answer(key)
+        if key in _ACTS and self.selected:
+            return KeyAction(_ACTS[key], self.selected)
+        if key == "d":
+            self.asking = self.selected
+        elif self.in_full:
+            self._move_in_card(key)
+        else:
+            self._move_in_list(key, names)
+        return None
+
+    @property
+    def prompt(self) -> str:
+        """The last line of the screen: a question, the result of an action, or the keys."""
+        if self.asking:
+            return f"disable {self.asking}? its calls in flight end with an error  [y/n]"
+        return self.message or (CARD_KEYS if self.in_full else LIST_KEYS)
+
+    def _answer(self, key: str) -> KeyAction | None:
+        server, self.asking = self.asking, ""
+        return KeyAction("disable", server) if key in ("y", "Y") else None
+
+    def _move_in_list(self, key: str, names: Sequence[str]) -> None:
+        if key in ("enter", "right", "l") and self.selected:
+            self.in_full, self.top = True, 0
+            return
+        at = names.index(self.selected) if self.selected in names else 0
+        to = self._moved(key, at, len(names))
+        if names:
+            self.selected = names[to]
+
+    def _move_in_card(self, key: str) -> None:
+        if key in _BACK or key == "enter":
+            self.in_full, self.top = False, 0
+            return
+        self.top = self._moved(key, self.top, 10_000)
+
+    def _moved(self, key: str, at: int, length: int) -> int:
+        to = {
+            "up": at - 1,
+            "k": at - 1,
+            "down": at + 1,
+            "j": at + 1,
+            "page_up": at - self.page,
+            "page_down": at + self.page,
+            "home": 0,
+            "g": 0,
+            "end": length - 1,
+            "G": length - 1,
+        }.get(key, at)
+        return max(0, min(to, length - 1))
+
+
+MARGIN = 2
+"""The width of the mark of the selected server."""
+
+
+def frame(watched: WatchedFleet, state: WatchState, page: Page, height: int, now: float) -> list[Text]:
+    """The picture."""
+    servers = watched.worst_first()
+    state.settle([server.id for server in servers])
+    top = [*heading(watched.hub, watched.hub_now(now), page), page.fit(Text(tally(servers)))]
+    room = max(1, height - len(top) - 1)
+    shown = watched.server(state.selected, now)
+    body = _card(shown, watched, state, page, room, now) if state.in_full and shown else None
+    if body is None:
+        body = _list(servers, shown, watched, state, page, room, now)
+    body += [Text()] * (room - len(body))
+    return [*top, *body[:room], page.fit(Text(state.prompt, style="reverse"))][:height]
+
+
+def _card(server: Server, watched: WatchedFleet, state: WatchState, page: Page, room: int, now: float) -> list[Text]:
+    lines = [Text(), *(page.fit(line) for line in card(server, watched.hub_now(now), page))]
+    state.page, state.top = room, max(0, min(state.top, len(lines) - room))
+    return lines[state.top : state.top + room]
+
+
+def _list(
+    servers: Sequence[Server],
+    shown: Server | None,
+    watched: WatchedFleet,
+    state: WatchState,
+    page: Page,
+    room: int,
+    now: float,
+) -> list[Text]:
+    words = [Text(), *(page.fit(line) for line in advice(shown, page))][: room // 3] if shown else []
+    events_least = min(len(watched.events) + 1, room // 4) if watched.events else 0
+    height = max(1, min(len(servers), room - 2 - len(words) - events_least))
+    lines = [Text(), *_rows(servers, watched, state, page, height, now), *words]
+    return lines + _event_lines(watched, page, room - len(lines))
+
+
+def _rows(
+    servers: Sequence[Server], watched: WatchedFleet, state: WatchState, page: Page, height: int, now: float
+) -> list[Text]:
+    names = [server.id for server in servers]
+    at = names.index(state.selected) if state.selected in names else 0
+    state.page = height
+    state.top = max(0, min(max(state.top, at - height + 1), at, len(names) - height))
+    visible = [server for name in names[state.top : state.top + height] if (server := watched.server(name, now))]
+    title, *lines = table(visible, watched.hub_now(now), replace(page, width=page.width - MARGIN))
+    drawn = [Text.assemble(" " * MARGIN, title)]
+    for server, line in zip(visible, lines, strict=True):
+        is_it = server.id == state.selected
+        line.stylize("reverse" if is_it else "")
+        drawn.append(Text.assemble("> " if is_it else " " * MARGIN, line))
+    return drawn
+
+
+def _event_lines(watched: WatchedFleet, page: Page, room: int) -> list[Text]:
+    """The latest events, the newest at the bottom."""
+    if room < 2 or not watched.events:
+        return []
+    latest = list(watched.events)[-(room - 1) :]
+    return [Text(), *(page.fit(Text(str(line), style="dim")) for line in latest)]
+
 
 TICK_SECONDS = 1.0
 """Redraw at least this often, because countdowns change without events."""
@@ -44,11 +352,11 @@ LOOK_SECONDS = 2.0
 _PROGRESS = {"reconnect": "reconnecting", "enable": "enabling", "disable": "disabling"}
 
 
-def watch_hub(found: Found, names: Sequence[str], *, as_json: bool) -> int:
+def watch_hub(found: RunningHub, names: Sequence[str], *, as_json: bool) -> int:
     """Watch until the user quits or the hub ends. Returns the exit code."""
     console = data_console()
 
-    async def watch(control: Control) -> int:
+    async def watch(control: ControlClient) -> int:
         hub, servers = await control.hub(), await control.servers()
         only = chosen(names, (server.id for server in servers.servers))
         watched = WatchedFleet(hub, servers, time.monotonic(), only=only)
@@ -69,21 +377,21 @@ def _has_screen(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal and os.isatty(0) and os.isatty(1)
 
 
-def _ended(control: Control) -> NoHub:
+def _ended(control: ControlClient) -> NoHub:
     return NoHub(f"the hub at {control.url} ended", hint="start it again with `holdfast serve`")
 
 
 # As lines
 
 
-async def _as_json(control: Control, watched: WatchedFleet) -> None:
+async def _as_json(control: ControlClient, watched: WatchedFleet) -> None:
     async with aclosing(_events(control)) as events:
         async for name, data in events:
             if watched.concerns(name, data):
                 print_json_line({"event": name, "data": data})
 
 
-async def _as_lines(control: Control, watched: WatchedFleet, console: Console) -> None:
+async def _as_lines(control: ControlClient, watched: WatchedFleet, console: Console) -> None:
     page = page_of(console)
     async with aclosing(_events(control)) as events:
         async for name, data in events:
@@ -105,14 +413,14 @@ def _first_lines(watched: WatchedFleet, page: Page) -> list[Text]:
     ]
 
 
-async def _events(control: Control) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+async def _events(control: ControlClient) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
     async with aclosing(control.events()) as events:
         async for event in events:
             data = json.loads(event.data)
             yield event.name, data if isinstance(data, dict) else {}
 
 
-async def _apply(control: Control, watched: WatchedFleet, name: str, data: dict[str, Any]) -> EventLine | None:
+async def _apply(control: ControlClient, watched: WatchedFleet, name: str, data: dict[str, Any]) -> EventLine | None:
     """Apply an event to the watched servers; returns its line of text.
 
     The servers are read after the first event of the stream, so that no change is missed in between.
@@ -128,7 +436,7 @@ async def _apply(control: Control, watched: WatchedFleet, name: str, data: dict[
 class _WatchScreen:
     """The watch on one terminal."""
 
-    def __init__(self, control: Control, watched: WatchedFleet, state: WatchState, console: Console) -> None:
+    def __init__(self, control: ControlClient, watched: WatchedFleet, state: WatchState, console: Console) -> None:
         self._control = control
         self._fleet = watched
         self._state = state

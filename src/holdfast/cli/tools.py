@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli.output import data_console, print_json, side_console, working
-from holdfast.config.load import load_config
-from holdfast.config.spec import Config
-from holdfast.core.redact import plain
+from holdfast.config import Config, load_config
+from holdfast.core import plain
 from holdfast.types import LoadResult, MCPServerLoadOutcome, Tool
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
@@ -41,7 +40,7 @@ def tools(
 
 
 async def _load(config: Config, servers: list[str]) -> LoadResult:
-    from holdfast.hub.loader import load  # noqa: PLC0415 - slow to import; a bad config must not wait for it
+    from holdfast.hub import load  # noqa: PLC0415 - slow to import; a bad config must not wait for it
 
     enabled = (name for name, server in config.servers.items() if server.enabled)
     waiting = list(dict.fromkeys(servers or enabled))

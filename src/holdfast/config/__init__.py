@@ -1,1 +1,113 @@
 """Reads an ``mcp.json`` and similar files into frozen models. No other package reads a configuration file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast._exports import lazy_exports
+
+if TYPE_CHECKING:
+    from holdfast.config.clients.backup import Backups as Backups
+    from holdfast.config.clients.known import (
+        CLIENTS as CLIENTS,
+        ClientPaths as ClientPaths,
+        KnownClient as KnownClient,
+        Scope as Scope,
+        client_named as client_named,
+    )
+    from holdfast.config.clients.moving import (
+        ImportPlan as ImportPlan,
+        ImportRow as ImportRow,
+        PointingPlan as PointingPlan,
+        UndoPlan as UndoPlan,
+        plan_import as plan_import,
+        plan_pointing as plan_pointing,
+        plan_undoing as plan_undoing,
+    )
+    from holdfast.config.definition import Definition as Definition, looks_secret as looks_secret
+    from holdfast.config.fields import InvalidValue as InvalidValue, parse_duration as parse_duration
+    from holdfast.config.find import (
+        find_config as find_config,
+        read_config as read_config,
+        state_folder as state_folder,
+        user_folders as user_folders,
+    )
+    from holdfast.config.jsonc import KeyPath as KeyPath, SourceMap as SourceMap, joined as joined
+    from holdfast.config.provenance import (
+        ConfigReport as ConfigReport,
+        IgnoredKey as IgnoredKey,
+        Origin as Origin,
+        ServerProvenance as ServerProvenance,
+        Value as Value,
+        report_config as report_config,
+    )
+    from holdfast.config.read import (
+        ConfigReading as ConfigReading,
+        config_from_mapping as config_from_mapping,
+        load_config as load_config,
+        parse_config as parse_config,
+        read_file as read_file,
+        spec_from_connection as spec_from_connection,
+    )
+    from holdfast.config.spec import (
+        BadServer as BadServer,
+        CallPolicy as CallPolicy,
+        Config as Config,
+        HeaderSource as HeaderSource,
+        Limits as Limits,
+        LoadPolicy as LoadPolicy,
+        OAuthSettings as OAuthSettings,
+        ServerSpec as ServerSpec,
+        Settings as Settings,
+        Target as Target,
+        Targets as Targets,
+        ToolFilter as ToolFilter,
+        Transport as Transport,
+        targets_of as targets_of,
+    )
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "clients.backup": ["Backups"],
+        "clients.known": ["CLIENTS", "ClientPaths", "KnownClient", "Scope", "client_named"],
+        "clients.moving": [
+            "ImportPlan",
+            "ImportRow",
+            "PointingPlan",
+            "UndoPlan",
+            "plan_import",
+            "plan_pointing",
+            "plan_undoing",
+        ],
+        "definition": ["Definition", "looks_secret"],
+        "fields": ["InvalidValue", "parse_duration"],
+        "find": ["find_config", "read_config", "state_folder", "user_folders"],
+        "jsonc": ["KeyPath", "SourceMap", "joined"],
+        "provenance": ["ConfigReport", "IgnoredKey", "Origin", "ServerProvenance", "Value", "report_config"],
+        "read": [
+            "ConfigReading",
+            "config_from_mapping",
+            "load_config",
+            "parse_config",
+            "read_file",
+            "spec_from_connection",
+        ],
+        "spec": [
+            "BadServer",
+            "CallPolicy",
+            "Config",
+            "HeaderSource",
+            "Limits",
+            "LoadPolicy",
+            "OAuthSettings",
+            "ServerSpec",
+            "Settings",
+            "Target",
+            "Targets",
+            "ToolFilter",
+            "Transport",
+            "targets_of",
+        ],
+    },
+)

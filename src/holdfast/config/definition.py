@@ -6,31 +6,42 @@ A problem names keys and positions and never quotes a value, because any value m
 
 from __future__ import annotations
 
+import difflib
 import glob
 import os
+import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import cast
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
-from holdfast.config.envfile import EnvFile, read_env_file
 from holdfast.config.expand import Expansion, expand, variables_for
-from holdfast.config.fields import kind_of, read_flag, read_transport
-from holdfast.config.foreign import SERVER_KEYS
-from holdfast.config.models import ServerFile
-from holdfast.config.oauth import oauth_settings
-from holdfast.config.places import KeyPath, SourceMap, joined, quoted
-from holdfast.config.problems import validation_problems
-from holdfast.config.secrets import gather_secrets
+from holdfast.config.fields import InvalidValue, kind_of, read_flag, read_transport
+from holdfast.config.jsonc import KeyPath, SourceMap, joined, quoted
+from holdfast.config.models import SERVER_KEYS, ServerFile, oauth_settings
 from holdfast.config.spec import BadServer, ServerSpec, Sharing, ToolFilter, Transport
 from holdfast.errors import Problem
 
-__all__ = ["Definition", "Ignored", "ReadContext", "read_definition"]
+__all__ = [
+    "Definition",
+    "EnvFile",
+    "Ignored",
+    "ReadContext",
+    "gather_secrets",
+    "key_hint",
+    "keys_of",
+    "looks_secret",
+    "read_definition",
+    "read_env_file",
+    "unknown_key",
+    "validation_problems",
+]
 
 _TYPE_KEYS = ("type", "transport", "transportType")
 _URL_KEYS = ("url", "serverUrl", "httpUrl")
@@ -311,3 +322,195 @@ def _tool_filter(model: ServerFile) -> ToolFilter:
 
 def _is_enabled(given: Mapping[str, object]) -> bool:
     return read_flag(given.get("enabled", True)) is not False and read_flag(given.get("disabled", False)) is not True
+
+
+_KEY = "[key]"  # pydantic's mark for an error in a key, not in its value
+_EXPECTED = {
+    "dict_type": "an object",
+    "model_type": "an object",
+    "list_type": "a list",
+    "tuple_type": "a list",
+}
+
+
+def validation_problems(
+    error: ValidationError, model: type[BaseModel], path: KeyPath, source_map: SourceMap, *, known: Expansion
+) -> list[Problem]:
+    """Every error of the value at ``path`` that does not fit ``model``.
+
+    Errors in texts of ``known`` whose expansion failed are left out: the failed expansion is reported already.
+    """
+    return [
+        _problem(details, model, path, source_map)
+        for details in error.errors(include_url=False)
+        if not known.broken((*path, *details["loc"]))
+    ]
+
+
+def unknown_key(path: KeyPath, known: Iterable[str], source_map: SourceMap) -> Problem:
+    """The problem for an unknown key, with the nearest known one."""
+    name = str(path[-1])
+    return source_map.problem(path, f"unknown key {quoted(name)}", hint=key_hint(name, known), at_key=True)
+
+
+def key_hint(name: str, known: Iterable[str]) -> str:
+    """A hint with the known key nearest to ``name``, or with all of them."""
+    folded = {_fold(key): key for key in known}
+    nearest = difflib.get_close_matches(_fold(name), folded, n=1, cutoff=0.6)
+    if nearest:
+        return f"did you mean {quoted(folded[nearest[0]])}?"
+    return f"the keys here are {', '.join(sorted(folded.values(), key=str.lower))}"
+
+
+def keys_of(model: type[BaseModel]) -> list[str]:
+    """The keys of a model, as they are written in a file."""
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _fold(key: str) -> str:
+    return re.sub(r"[-_\s]", "", key).lower()
+
+
+def _problem(details: ErrorDetails, model: type[BaseModel], path: KeyPath, source_map: SourceMap) -> Problem:
+    inside: KeyPath = tuple(step for step in details["loc"] if step != _KEY)
+    if details["type"] == "extra_forbidden":
+        return unknown_key((*path, *inside), keys_of(_model_at(model, inside[:-1])), source_map)
+    message, hint = _words(details)
+    subject = quoted(joined(inside)) if inside else "this"
+    return source_map.problem((*path, *inside), f"{subject} {message}", hint=hint, at_key=_KEY in details["loc"])
+
+
+def _words(details: ErrorDetails) -> tuple[str, str]:
+    cause = details.get("ctx", {}).get("error")
+    if isinstance(cause, InvalidValue):
+        return cause.message, cause.hint
+    expected = _EXPECTED.get(details["type"], "another kind of value")
+    return f"must be {expected}, not {kind_of(details['input'])}", ""
+
+
+def _model_at(model: type[BaseModel], inside: KeyPath) -> type[BaseModel]:
+    for step in inside:
+        field = next(f for name, f in model.model_fields.items() if (f.alias or name) == step)
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            model = annotation
+    return model
+
+
+LARGEST = 1 << 20
+"""Bytes; a file of variables is smaller."""
+
+_LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][\w.-]*)\s*=\s*(.*?)\s*", re.ASCII)
+_QUOTED = re.compile(r"""(["'])(.*?)(?<!\\)\1\s*(?:#.*)?""")
+_COMMENT = re.compile(r"\s+#.*$")
+_ESCAPE = re.compile(r"\\(.)")
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvFile:
+    """The variables of a file, their lines, and the lines that cannot be read."""
+
+    path: Path
+    values: Mapping[str, str]
+    lines: Mapping[str, int]
+    problems: tuple[Problem, ...]
+
+
+def read_env_file(path: Path) -> EnvFile:
+    """Read ``path``; raises ``OSError``, or ``ValueError`` if it is not UTF-8 or too large."""
+    with path.open("rb") as file:
+        data = file.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
+    return _parse(path, data.decode("utf-8-sig"))
+
+
+def _parse(path: Path, text: str) -> EnvFile:
+    values: dict[str, str] = {}
+    lines: dict[str, int] = {}
+    problems: list[Problem] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        match = _LINE.fullmatch(line)
+        value = _value(match.group(2)) if match else None
+        if match is None or value is None or "\0" in value:
+            problems.append(_unreadable(path, number))
+            continue
+        values[match.group(1)], lines[match.group(1)] = value, number
+    return EnvFile(path=path, values=values, lines=lines, problems=tuple(problems))
+
+
+def _value(written: str) -> str | None:
+    if not written.startswith(("'", '"')):
+        return _COMMENT.sub("", written)
+    match = _QUOTED.fullmatch(written)
+    if match is None:
+        return None
+    if match.group(1) == "'":
+        return match.group(2)
+    return _ESCAPE.sub(lambda escape: _ESCAPES.get(escape.group(1), escape.group(1)), match.group(2))
+
+
+def _unreadable(path: Path, line: int) -> Problem:
+    return Problem(
+        message="this line does not define a variable",
+        hint='write NAME=value or NAME="value" on one line, or start it with # to make it a comment',
+        file=path,
+        line=line,
+        column=1,
+    )
+
+
+_SECRET_NAME = re.compile(
+    r"token|secret|passw|pwd|passphrase|api[-_.]?key|access[-_.]?key|private[-_.]?key|auth(?!ors?(?![a-z]))|credential"
+    r"|signature|cookie|jwt|^key$|^sig$|^pass$",
+    re.IGNORECASE,
+)
+_NAMES_A_PLACE = re.compile(r"(?:file|path|dir|url|uri|mode|type)$", re.IGNORECASE)
+_OPTION = re.compile(r"--?([\w.-]+?)(?:=(.*))?", re.DOTALL)
+_ASSIGNMENT = re.compile(r"([A-Za-z_][\w.-]*)\s*[=:]\s*(.+)", re.DOTALL)
+_USER_INFO = re.compile(r"://([^/\s@]+)@")
+
+
+def gather_secrets(
+    *,
+    env: Mapping[str, str],
+    headers: Mapping[str, str],
+    url: str,
+    args: Sequence[str],
+    expanded: Iterable[str],
+) -> frozenset[str]:
+    """Every env and header value, every value from ``${…}``, and every text that looks like a credential."""
+    found = {*env.values(), *headers.values(), *expanded, *_in_url(url), *_in_args(args)}
+    return frozenset(secret for secret in found if secret.strip())
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a name (of an option, a query field, a header) is usual for credentials."""
+    return bool(_SECRET_NAME.search(name)) and not _NAMES_A_PLACE.search(name)
+
+
+def _in_url(url: str) -> Iterator[str]:
+    if not url:
+        return
+    parts = urlsplit(url)
+    for part in (parts.username, parts.password):
+        if part:
+            yield from (part, unquote(part))
+    yield from (value for name, value in parse_qsl(parts.query) if looks_secret(name))
+
+
+def _in_args(args: Sequence[str]) -> Iterator[str]:
+    expected = False
+    for arg in args:
+        if expected and not arg.startswith("-"):
+            yield arg
+        option = _OPTION.fullmatch(arg)
+        expected = bool(option and option.group(2) is None and looks_secret(option.group(1)))
+        named = option if option and option.group(2) else _ASSIGNMENT.fullmatch(arg)
+        if named and looks_secret(named.group(1)):
+            yield named.group(2)
+        for user_info in _USER_INFO.findall(arg):
+            yield from (user_info, *user_info.split(":", 1))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.config.places import KeyPath, quoted
+from holdfast.config.jsonc import KeyPath, quoted
 
 __all__ = ["Expansion", "ExpansionFault", "Variables", "expand", "variables_for"]
 

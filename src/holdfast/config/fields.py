@@ -1,21 +1,24 @@
-"""The types of values in a configuration: how each is read, and its JSON Schema.
+"""The types of values in a configuration: how each is read and written, and its JSON Schema.
 
-Each type is one annotated type whose validator raises ``Unfit`` with a readable message. There are
-no unions, because pydantic reports one fault of a union once per member.
+Durations are written ``250ms``, ``10s``, ``1.5h``; sizes ``64KiB``, ``16MiB``. Each type is one annotated
+type whose validator raises ``InvalidValue`` with a readable message. There are no unions, because pydantic
+reports one fault of a union once per member.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from holdfast.config.durations import DURATION_PATTERN, SIZE_PATTERN, Unfit, parse_duration, parse_size
-from holdfast.config.places import quoted
+from holdfast.config.jsonc import quoted
 
 __all__ = [
+    "DURATION_PATTERN",
+    "SIZE_PATTERN",
     "TRANSPORTS",
     "Count",
     "Duration",
@@ -24,6 +27,7 @@ __all__ = [
     "Flag",
     "HeaderName",
     "HeaderValue",
+    "InvalidValue",
     "Pauses",
     "Period",
     "Port",
@@ -36,10 +40,105 @@ __all__ = [
     "TransportName",
     "Url",
     "WholeNumber",
+    "format_duration",
+    "format_size",
     "kind_of",
+    "parse_duration",
+    "parse_size",
     "read_flag",
     "read_transport",
 ]
+
+DURATION_PATTERN = r"^[0-9]+(\.[0-9]+)?\s*(ms|s|m|h)$"
+SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)?\s*(B|KB|KiB|MB|MiB|GB|GiB)$"
+
+LONGEST = 365 * 24 * 3600.0
+"""Seconds; a duration over a year is a typing error."""
+
+LARGEST = 1 << 40
+"""Bytes; a size over a tebibyte is a typing error."""
+
+_SECONDS: Mapping[str, float] = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_BYTES: Mapping[str, int] = {
+    "b": 1,
+    "kb": 10**3,
+    "kib": 1 << 10,
+    "mb": 10**6,
+    "mib": 1 << 20,
+    "gb": 10**9,
+    "gib": 1 << 30,
+}
+_AMOUNT = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z]*)\s*", re.ASCII)
+
+
+class InvalidValue(ValueError):
+    """A value that cannot be used. The message follows the key's name: ``must be a list``."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+def parse_duration(value: object) -> float:
+    """Seconds; ``InvalidValue`` says what to write instead."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise _without_unit(value)
+    amount, unit = _split(value, 'must be a duration such as "10s"', "the units are ms, s, m and h")
+    if not unit:
+        raise _without_unit(amount)
+    if unit not in _SECONDS:
+        raise InvalidValue("has a unit that is not known", hint='the units are ms, s, m and h, as in "250ms" or "5m"')
+    if amount * _SECONDS[unit] > LONGEST:
+        raise InvalidValue("is longer than a year", hint="the units are ms, s, m and h")
+    return amount * _SECONDS[unit]
+
+
+def format_duration(seconds: float) -> str:
+    """A short spelling that ``parse_duration`` reads back as the same time."""
+    if seconds < 1:
+        return f"{_decimal(seconds * 1000)}ms" if seconds else "0s"
+    unit = next((unit for unit in ("h", "m") if seconds % _SECONDS[unit] == 0), "s")
+    return f"{_decimal(seconds / _SECONDS[unit])}{unit}"
+
+
+def parse_size(value: object) -> int:
+    """Bytes; a bare number is taken as bytes, since the keys say so by their names."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        size: float = value
+    else:
+        amount, unit = _split(value, 'must be a size such as "16MiB"', "the units are B, KiB, MiB and GiB")
+        if unit.lower() not in _BYTES and unit:
+            raise InvalidValue("has a unit that is not known", hint='the units are B, KiB, MiB and GiB, as in "64KiB"')
+        size = amount * _BYTES[unit.lower() or "b"]
+    if not 1 <= size <= LARGEST:
+        raise InvalidValue("must be between 1 byte and 1024 GiB", hint='write it as in "16MiB"')
+    return int(size)
+
+
+def format_size(size: int) -> str:
+    """The shortest spelling that ``parse_size`` reads back as the same size."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if size and size % _BYTES[unit.lower()] == 0:
+            return f"{size // _BYTES[unit.lower()]}{unit}"
+    return f"{size}B"
+
+
+def _without_unit(amount: float) -> InvalidValue:
+    number = _decimal(amount)
+    return InvalidValue("needs a unit", hint=f'write "{number}s" for seconds or "{number}ms" for milliseconds')
+
+
+def _decimal(amount: float) -> str:
+    return f"{amount:.6f}".rstrip("0").rstrip(".")
+
+
+def _split(value: object, message: str, hint: str) -> tuple[float, str]:
+    match = _AMOUNT.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise InvalidValue(message, hint=hint)
+    return float(match.group(1)), match.group(2)
+
 
 TRANSPORTS = {
     "stdio": "stdio",
@@ -99,12 +198,12 @@ def read_flag(value: object) -> bool | None:
 def _text(value: object) -> str:
     text = _scalar(value) if isinstance(value, str) else _refuse(value)
     if not text.strip():
-        raise Unfit("is empty", hint="write a value, or remove the key")
+        raise InvalidValue("is empty", hint="write a value, or remove the key")
     return text
 
 
 def _refuse(value: object) -> str:
-    raise Unfit(f"must be a text, not {kind_of(value)}", hint='a text is written in double quotes: "…"')
+    raise InvalidValue(f"must be a text, not {kind_of(value)}", hint='a text is written in double quotes: "…"')
 
 
 def _scalar(value: object) -> str:
@@ -114,7 +213,7 @@ def _scalar(value: object) -> str:
         return str(value)
     text = value if isinstance(value, str) else _refuse(value)
     if "\0" in text:
-        raise Unfit("contains a NUL character", hint="remove it: no program accepts one")
+        raise InvalidValue("contains a NUL character", hint="remove it: no program accepts one")
     return text
 
 
@@ -122,16 +221,16 @@ def _flag(value: object) -> bool:
     flag = read_flag(value)
     if flag is not None:
         return flag
-    raise Unfit(f"must be true or false, not {kind_of(value)}", hint="write true or false, without quotes")
+    raise InvalidValue(f"must be true or false, not {kind_of(value)}", hint="write true or false, without quotes")
 
 
 def _whole_number(value: object, *, least: int = 0) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value[:12])
     if not isinstance(value, int) or isinstance(value, bool):
-        raise Unfit(f"must be a whole number, not {kind_of(value)}", hint="write it without quotes, as in 3")
+        raise InvalidValue(f"must be a whole number, not {kind_of(value)}", hint="write it without quotes, as in 3")
     if not least <= value <= 1_000_000_000:
-        raise Unfit(f"must be between {least} and 1000000000", hint="write a whole number, as in 3")
+        raise InvalidValue(f"must be between {least} and 1000000000", hint="write a whole number, as in 3")
     return value
 
 
@@ -142,7 +241,7 @@ def _count(value: object) -> int:
 def _port(value: object) -> int:
     port = _count(value)
     if port > 65535:
-        raise Unfit("must be between 1 and 65535", hint="write the number of a port, as in 8765")
+        raise InvalidValue("must be between 1 and 65535", hint="write the number of a port, as in 8765")
     return port
 
 
@@ -150,16 +249,16 @@ def _factor(value: object) -> float:
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         value = float(value)
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise Unfit(f"must be a number, not {kind_of(value)}", hint="write it without quotes, as in 1.5")
+        raise InvalidValue(f"must be a number, not {kind_of(value)}", hint="write it without quotes, as in 1.5")
     if not 1 <= value <= _LARGEST_FACTOR:
-        raise Unfit(f"must be between 1 and {_LARGEST_FACTOR}", hint="1 changes nothing, 2 doubles")
+        raise InvalidValue(f"must be between 1 and {_LARGEST_FACTOR}", hint="1 changes nothing, 2 doubles")
     return float(value)
 
 
 def _timeout(value: object) -> float:
     seconds = parse_duration(value)
     if seconds <= 0:
-        raise Unfit("must be longer than 0", hint='write how long, as in "10s"')
+        raise InvalidValue("must be longer than 0", hint='write how long, as in "10s"')
     return seconds
 
 
@@ -168,23 +267,23 @@ def _period(value: object) -> float | None:
         return None
     try:
         return _timeout(value)
-    except Unfit as fault:
-        raise Unfit(fault.message, hint=f'{fault.hint}; or write "off" for never') from None
+    except InvalidValue as fault:
+        raise InvalidValue(fault.message, hint=f'{fault.hint}; or write "off" for never') from None
 
 
 def _pauses(value: object) -> object:
     hint = 'write ["1s", "2s", "4s"]: one duration for each attempt'
     if not isinstance(value, list):
-        raise Unfit(f"must be a list of durations, not {kind_of(value)}", hint=hint)
+        raise InvalidValue(f"must be a list of durations, not {kind_of(value)}", hint=hint)
     if not 1 <= len(value) <= _MOST_PAUSES:
-        raise Unfit(f"must contain between 1 and {_MOST_PAUSES} durations", hint=hint)
+        raise InvalidValue(f"must contain between 1 and {_MOST_PAUSES} durations", hint=hint)
     return value
 
 
 def _sharing(value: object) -> str:
     if value in SHARINGS:
         return str(value)
-    raise Unfit(
+    raise InvalidValue(
         "must be `shared` or `per-client`", hint='write "per-client" to give each client a connection of its own'
     )
 
@@ -194,18 +293,20 @@ def _transport(value: object) -> str:
     if transport is not None:
         return transport
     name = quoted(value) if isinstance(value, str) else kind_of(value)
-    raise Unfit(f"is {name}, which is not a transport that Holdfast knows", hint='write "stdio", "http" or "sse"')
+    raise InvalidValue(
+        f"is {name}, which is not a transport that Holdfast knows", hint='write "stdio", "http" or "sse"'
+    )
 
 
 def _url(value: object) -> str:
     url = _text(value).strip()
     scheme = _SCHEME.match(url)
     if scheme is None:
-        raise Unfit("has no scheme", hint="write it with https:// (or http://) in front")
+        raise InvalidValue("has no scheme", hint="write it with https:// (or http://) in front")
     if scheme.group(1).lower() not in ("http", "https"):
-        raise Unfit(f"has the scheme {quoted(scheme.group(1))}", hint="Holdfast dials http:// and https:// only")
+        raise InvalidValue(f"has the scheme {quoted(scheme.group(1))}", hint="Holdfast dials http:// and https:// only")
     if any(c.isspace() or not c.isprintable() for c in url):
-        raise Unfit("contains a space or a control character", hint="a space in a URL is written %20")
+        raise InvalidValue("contains a space or a control character", hint="a space in a URL is written %20")
     return _with_host(url)
 
 
@@ -214,15 +315,15 @@ def _with_host(url: str) -> str:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        raise Unfit("is not a valid URL", hint="write it as in https://host:8080/mcp") from None
+        raise InvalidValue("is not a valid URL", hint="write it as in https://host:8080/mcp") from None
     if not host:
-        raise Unfit("names no host", hint="write it as in https://host/mcp")
+        raise InvalidValue("names no host", hint="write it as in https://host/mcp")
     return url
 
 
 def _prefix(value: object) -> str:
     if not isinstance(value, str) or not _PREFIX.fullmatch(value):
-        raise Unfit(
+        raise InvalidValue(
             "is not a valid prefix for tool names", hint="use at most 32 letters, digits, _ and -; or an empty text"
         )
     return value
@@ -231,21 +332,21 @@ def _prefix(value: object) -> str:
 def _env_name(value: object) -> str:
     name = _text(value)
     if "=" in name:
-        raise Unfit("has a name with = in it", hint="write the name as the key and the value after the colon")
+        raise InvalidValue("has a name with = in it", hint="write the name as the key and the value after the colon")
     return name
 
 
 def _header_name(value: object) -> str:
     name = _text(value)
     if not _HEADER_NAME.fullmatch(name):
-        raise Unfit("is not a valid header name", hint="use letters, digits and -, without a colon")
+        raise InvalidValue("is not a valid header name", hint="use letters, digits and -, without a colon")
     return name
 
 
 def _header_value(value: object) -> str:
     text = _scalar(value).strip()
     if not _HEADER_VALUE.fullmatch(text):
-        raise Unfit("contains a character that is not allowed in a header", hint="use plain ASCII on one line")
+        raise InvalidValue("contains a character that is not allowed in a header", hint="use plain ASCII on one line")
     return text
 
 

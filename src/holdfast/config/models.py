@@ -1,4 +1,4 @@
-"""Pydantic models of the file, frozen, with unknown keys forbidden.
+"""Pydantic models of the file, frozen, with unknown keys forbidden, and the keys of other clients that are ignored.
 
 ``definition.py`` turns a ``ServerFile`` into a ``spec.ServerSpec``. The published JSON Schema is
 generated from these models. Editors show the descriptions, so they are whole sentences.
@@ -6,12 +6,13 @@ generated from these models. Editors show the descriptions, so they are whole se
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
-from holdfast.config.durations import Unfit
 from holdfast.config.fields import (
     Count,
     Duration,
@@ -20,8 +21,10 @@ from holdfast.config.fields import (
     Flag,
     HeaderName,
     HeaderValue,
+    InvalidValue,
     Pauses,
     Period,
+    Port,
     Prefix,
     Scalar,
     SharingName,
@@ -33,21 +36,140 @@ from holdfast.config.fields import (
     WholeNumber,
     kind_of,
 )
-from holdfast.config.oauth import OAuth, OAuthFile
-from holdfast.config.spec import Settings
+from holdfast.config.spec import OAuthSettings, Settings
 
 __all__ = [
+    "CONNECTION_KEYS",
+    "SERVER_KEYS",
+    "TOP_KEYS",
     "BreakerFile",
     "CallSettings",
     "ConfigFile",
     "HoldfastSettings",
     "LimitSettings",
     "LoadSettings",
+    "OAuth",
+    "OAuthFile",
     "PerClientFile",
     "ReconnectFile",
     "ServerFile",
     "ToolsFile",
+    "is_oauth_key",
+    "oauth_settings",
 ]
+
+_FOREIGN = frozenset(
+    {
+        "audiences",
+        "authServerMetadataUrl",
+        "codeChallengeMethodsSupported",
+        "grantTypesSupported",
+        "forwardAudienceOnRefresh",
+        "registrationUrl",
+        "responseTypesSupported",
+        "revocationEndpoint",
+        "revocationEndpointAuthMethodsSupported",
+        "skipCodeChallengeCheck",
+        "tokenEndpointAuthMethodsSupported",
+        "tokenExchangeMethod",
+        "tokenParamName",
+        "xaa",
+    }
+)
+"""Keys of Claude Code, Gemini CLI and LibreChat."""
+
+
+def _scopes(value: object) -> list[str]:
+    words = value.split() if isinstance(value, str) else value
+    if isinstance(words, list) and all(isinstance(word, str) and word.strip() for word in words):
+        return [part for word in words for part in word.split()]
+    raise InvalidValue(f"must be a text or a list of texts, not {kind_of(value)}", hint='write "read write"')
+
+
+_Scopes = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_scopes),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+
+
+class OAuthFile(BaseModel):
+    """How Holdfast logs in to a server, if the server does not announce it. `false` turns logins off."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
+
+    enabled: Flag = Field(default=True, description="Whether a login is used for this server.")
+    client_id: Text | None = Field(
+        default=None, description="Holdfast's client id at the authorization server, if it is registered there."
+    )
+    client_secret: Text | None = Field(
+        default=None, description="The secret that goes with `clientId`: best written as `${env:NAME}`."
+    )
+    client_metadata_url: Url | None = Field(
+        default=None,
+        description="The https address of a client id metadata document: the client id at servers that accept one.",
+    )
+    scope: _Scopes = Field(default=(), description="The scopes to ask for. Default: those that the server names.")
+    scopes: _Scopes = Field(default=(), description="Another spelling of `scope`.")
+    redirect_uri: Url | None = Field(
+        default=None,
+        description="The redirect URI, if one is registered: an address of this machine.",
+    )
+    callback_port: Port | None = Field(
+        default=None, description="Short for a `redirectUri` of http://localhost:PORT/callback (Claude Code)."
+    )
+    issuer: Url | None = Field(
+        default=None, description="The authorization server to use. Default: the first that the server names."
+    )
+    authorization_url: Url | None = Field(
+        default=None, description="The authorization endpoint, if the authorization server publishes no metadata."
+    )
+    token_url: Url | None = Field(default=None, description="The token endpoint, if it publishes no metadata.")
+    device_authorization_url: Url | None = Field(
+        default=None, description="The device authorization endpoint, if its metadata has none."
+    )
+
+
+def _object(value: object) -> object:
+    """``true`` and ``false`` set ``enabled``; LibreChat writes keys with underscores."""
+    if isinstance(value, bool):
+        return {"enabled": value}
+    if not isinstance(value, dict):
+        return value
+    keys: dict[str, Any] = {to_camel(key) if "_" in key else key: item for key, item in value.items()}
+    return {key: item for key, item in keys.items() if key not in _FOREIGN and item is not None}
+
+
+OAuth = Annotated[OAuthFile, BeforeValidator(_object)]
+
+
+def is_oauth_key(key: str) -> bool:
+    """Whether Holdfast uses a key, in either spelling."""
+    return (to_camel(key) if "_" in key else key) in {field.alias for field in OAuthFile.model_fields.values()}
+
+
+def oauth_settings(file: OAuthFile) -> OAuthSettings:
+    """The settings of the file's object."""
+    redirect = file.redirect_uri
+    if redirect is None and file.callback_port is not None:
+        redirect = f"http://localhost:{file.callback_port}/callback"
+    issuer = file.issuer
+    if issuer is None and file.authorization_url is not None:
+        parts = urlsplit(file.authorization_url)
+        issuer = f"{parts.scheme}://{parts.netloc}"
+    return OAuthSettings(
+        enabled=file.enabled,
+        client_id=file.client_id,
+        client_secret=file.client_secret,
+        client_metadata_url=file.client_metadata_url,
+        scope=file.scope or file.scopes,
+        redirect_uri=redirect,
+        issuer=issuer,
+        authorization_url=file.authorization_url,
+        token_url=file.token_url,
+        device_authorization_url=file.device_authorization_url,
+    )
+
 
 _DEFAULTS = Settings()
 _LOAD, _CALL, _LIMITS = _DEFAULTS.load, _DEFAULTS.call, _DEFAULTS.limits
@@ -57,7 +179,9 @@ _PER_CLIENT = _DEFAULTS.per_client
 
 def _listed(value: object) -> object:
     if isinstance(value, str):
-        raise Unfit("must be a list of texts, not a text", hint='write ["first", "second"]: one text for each word')
+        raise InvalidValue(
+            "must be a list of texts, not a text", hint='write ["first", "second"]: one text for each word'
+        )
     return value
 
 
@@ -70,7 +194,7 @@ def _without_nulls(value: object) -> object:
     if isinstance(value, dict):
         return {key: item for key, item in value.items() if item is not None}
     if isinstance(value, list):
-        raise Unfit(f"must be an object, not {kind_of(value)}", hint='write {"NAME": "value"}')
+        raise InvalidValue(f"must be an object, not {kind_of(value)}", hint='write {"NAME": "value"}')
     return value
 
 
@@ -276,3 +400,82 @@ class ConfigFile(_FileModel):
     mcp_servers: dict[str, ServerFile] = Field(default={}, description="The servers, by their names.")
     servers: dict[str, ServerFile] = Field(default={}, description="Another spelling of `mcpServers` (VS Code).")
     holdfast: HoldfastSettings = Field(default=HoldfastSettings(), description="Holdfast's own settings.")
+
+
+_NOTE = "a note to people"
+_VS_CODE = "VS Code"
+_LIBRECHAT = "LibreChat"
+_GEMINI = "Gemini CLI"
+
+TOP_KEYS: Mapping[str, str] = {
+    "$comment": _NOTE,
+    "$schema": "the editor's schema",
+    "//": _NOTE,
+    "_comment": _NOTE,
+    "globalShortcut": "Claude Desktop",
+    "inputs": _VS_CODE,
+    "mcpSettings": _LIBRECHAT,
+    "preferences": "Claude Desktop",
+    "sandbox": _VS_CODE,
+    "version": _LIBRECHAT,
+}
+"""At the top of the file: the key, and the client that uses it."""
+
+SERVER_KEYS: Mapping[str, str] = {
+    "$comment": _NOTE,
+    "//": _NOTE,
+    "_comment": _NOTE,
+    "alwaysAllow": "Roo Code, Windsurf",
+    "alwaysLoad": "Claude Code",
+    "apiKey": _LIBRECHAT,
+    "auth": "Cursor",
+    "authProviderType": _GEMINI,
+    "autoApprove": "Cline, Kiro",
+    "chatMenu": _LIBRECHAT,
+    "comment": _NOTE,
+    "customUserVars": _LIBRECHAT,
+    "description": "several clients",
+    "dev": _VS_CODE,
+    "extension": _GEMINI,
+    "extensionName": _GEMINI,
+    "gallery": _VS_CODE,
+    "headersHelper": "Claude Code",
+    "icon": "several clients",
+    "iconPath": _LIBRECHAT,
+    "initTimeout": _LIBRECHAT,
+    "name": "several clients",
+    "note": _NOTE,
+    "oauth_headers": _LIBRECHAT,
+    "obo": _LIBRECHAT,
+    "proxy": _LIBRECHAT,
+    "registry": "Windsurf",
+    "remote": "Zed",
+    "requiresOAuth": _LIBRECHAT,
+    "sandbox": _VS_CODE,
+    "sandboxEnabled": _VS_CODE,
+    "serverInstructions": _LIBRECHAT,
+    "settings": "Zed",
+    "source": "Zed",
+    "sseReadTimeout": _LIBRECHAT,
+    "startup": _LIBRECHAT,
+    "stderr": _LIBRECHAT,
+    "targetAudience": _GEMINI,
+    "targetServiceAccount": _GEMINI,
+    "timeout": "Claude Code, Cline, Gemini CLI, Roo Code (Holdfast: holdfast.call.timeout)",
+    "title": _LIBRECHAT,
+    "trust": _GEMINI,
+    "version": _VS_CODE,
+    "watchPaths": "Roo Code",
+}
+"""In the definition of a server: the key, and the client that uses it."""
+
+CONNECTION_KEYS: Mapping[str, str] = {
+    "encoding": "LangChain",
+    "encoding_error_handler": "LangChain",
+    "httpx_client_factory": "LangChain",
+    "session_kwargs": "LangChain",
+    "sse_read_timeout": "LangChain",
+    "terminate_on_close": "LangChain",
+    "timeout": "LangChain",
+}
+"""In a connection that a program passes, in addition to the keys above."""

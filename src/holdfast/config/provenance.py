@@ -15,18 +15,16 @@ from typing import Literal, TypeAlias
 from pydantic import BaseModel
 
 from holdfast.config.definition import Definition, Ignored
-from holdfast.config.durations import format_duration, format_size
 from holdfast.config.expand import Expansion
+from holdfast.config.fields import format_duration, format_size
 from holdfast.config.find import find_config, search_places
-from holdfast.config.load import read_file
-from holdfast.config.models import HoldfastSettings
-from holdfast.config.oauth import is_oauth_key
-from holdfast.config.places import KeyPath, SourceMap, joined
-from holdfast.config.reading import Reading
+from holdfast.config.jsonc import KeyPath, SourceMap, joined
+from holdfast.config.models import HoldfastSettings, is_oauth_key
+from holdfast.config.read import ConfigReading, read_file
 from holdfast.config.spec import BadServer, ServerSpec
 from holdfast.errors import ConfigError, ConfigNotFound, Problem
 
-__all__ = ["IgnoredKey", "Origin", "Report", "ServerReport", "Value", "report_config"]
+__all__ = ["ConfigReport", "IgnoredKey", "Origin", "ServerProvenance", "Value", "report_config"]
 
 Shown: TypeAlias = str | bool | int | tuple[str, ...]
 _HOLDFAST = "holdfast"
@@ -73,7 +71,7 @@ class IgnoredKey:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerReport:
+class ServerProvenance:
     """One server: its values and its problems."""
 
     id: str
@@ -85,12 +83,12 @@ class ServerReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class ConfigReport:
     """The content of ``config show``."""
 
     file: Path | None
     searched: tuple[Path, ...] = ()
-    servers: tuple[ServerReport, ...] = ()
+    servers: tuple[ServerProvenance, ...] = ()
     settings: tuple[Value, ...] = ()
     ignored: tuple[IgnoredKey, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -104,24 +102,24 @@ class Report:
 
 def report_config(
     path: Path | None = None, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None
-) -> Report:
+) -> ConfigReport:
     """Find, read and describe a configuration; problems are part of the report and are not raised."""
     environ = os.environ if environ is None else environ
     cwd = cwd or Path.cwd()
     try:
         file = find_config(path, environ=environ, cwd=cwd)
     except ConfigNotFound as error:
-        return Report(file=None, searched=error.searched, problems=error.problems)
+        return ConfigReport(file=None, searched=error.searched, problems=error.problems)
     try:
         reading = read_file(file, environ=environ)
     except ConfigError as error:
-        return Report(file=file, problems=error.problems)
+        return ConfigReport(file=file, problems=error.problems)
     return _report(reading, file, () if path else search_places(environ=environ, cwd=cwd))
 
 
-def _report(reading: Reading, file: Path, searched: tuple[Path, ...]) -> Report:
+def _report(reading: ConfigReading, file: Path, searched: tuple[Path, ...]) -> ConfigReport:
     source_map = reading.context.source_map
-    return Report(
+    return ConfigReport(
         file=file,
         searched=searched[: searched.index(file) + 1] if file in searched else (),
         servers=tuple(_server(definition, source_map) for definition in reading.definitions),
@@ -134,12 +132,12 @@ def _ignored(ignored: Ignored, source_map: SourceMap) -> IgnoredKey:
     return IgnoredKey(key=str(ignored.path[-1]), why=ignored.why, place=source_map.label(ignored.path))
 
 
-def _server(definition: Definition, source_map: SourceMap) -> ServerReport:
+def _server(definition: Definition, source_map: SourceMap) -> ServerProvenance:
     ignored = tuple(_ignored(key, source_map) for key in definition.ignored)
     server = definition.server
     if isinstance(server, BadServer):
-        return ServerReport(id=server.id, status="bad", ignored=ignored, problems=server.problems)
-    return ServerReport(
+        return ServerProvenance(id=server.id, status="bad", ignored=ignored, problems=server.problems)
+    return ServerProvenance(
         id=server.id,
         status="usable" if server.enabled else "disabled",
         values=tuple(_ServerValues(definition, server, source_map).all()),
@@ -220,7 +218,7 @@ class _ServerValues:
         return _written((*self._definition.path, *inside), self._definition.expansion, self._source_map)
 
 
-def _settings(reading: Reading) -> Iterator[Value]:
+def _settings(reading: ConfigReading) -> Iterator[Value]:
     model = HoldfastSettings.model_validate(reading.settings)
     for path, name, value in _leaves(model):
         yield Value(key=joined(path), value=_spelled(name, value), origin=_setting_origin(reading, path))
@@ -237,7 +235,7 @@ def _leaves(model: BaseModel, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str
             yield inside, name, value
 
 
-def _setting_origin(reading: Reading, path: KeyPath) -> Origin:
+def _setting_origin(reading: ConfigReading, path: KeyPath) -> Origin:
     if not _has(reading.settings, path):
         return Origin(kind="default")
     return _written((_HOLDFAST, *path), reading.settings_expansion, reading.context.source_map)

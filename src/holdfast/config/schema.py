@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.config.durations import format_duration, format_size
-from holdfast.config.foreign import SERVER_KEYS, TOP_KEYS
-from holdfast.config.models import ConfigFile
+from holdfast.config.fields import format_duration, format_size
+from holdfast.config.models import SERVER_KEYS, TOP_KEYS, ConfigFile
 
 __all__ = ["config_schema", "schema_text"]
 

@@ -1,1 +1,59 @@
 """The control API of a running hub: its models, a client, and how to find a hub on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast._exports import lazy_exports
+
+if TYPE_CHECKING:
+    from holdfast.control.client import ControlClient as ControlClient
+    from holdfast.control.find import (
+        TOKEN_VARIABLE as TOKEN_VARIABLE,
+        RunningHub as RunningHub,
+        find_hub as find_hub,
+        registered as registered,
+        running_hubs as running_hubs,
+    )
+    from holdfast.control.models import (
+        Activity as Activity,
+        Approval as Approval,
+        BreakerView as BreakerView,
+        Change as Change,
+        HubView as HubView,
+        LogLine as LogLine,
+        Server as Server,
+        Servers as Servers,
+        Status as Status,
+        TargetsView as TargetsView,
+    )
+    from holdfast.control.server import ControlServer as ControlServer, MayRead as MayRead
+    from holdfast.control.server.logs import (
+        ConsoleFormatter as ConsoleFormatter,
+        JsonFormatter as JsonFormatter,
+        LogHandler as LogHandler,
+    )
+    from holdfast.control.server.views import HubInfo as HubInfo
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "client": ["ControlClient"],
+        "find": ["RunningHub", "TOKEN_VARIABLE", "find_hub", "registered", "running_hubs"],
+        "models": [
+            "Activity",
+            "Approval",
+            "BreakerView",
+            "Change",
+            "HubView",
+            "LogLine",
+            "Server",
+            "Servers",
+            "Status",
+            "TargetsView",
+        ],
+        "server": ["ControlServer", "MayRead"],
+        "server.logs": ["ConsoleFormatter", "JsonFormatter", "LogHandler"],
+        "server.views": ["HubInfo"],
+    },
+)

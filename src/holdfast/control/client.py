@@ -14,29 +14,26 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
-from holdfast.control.find import TOKEN_VARIABLE, Found
+from holdfast.control.find import TOKEN_VARIABLE, RunningHub
 from holdfast.control.models import (
     ApiError,
-    Approvals,
+    ApiModel,
+    ApprovalList,
     Approve,
     CatalogView,
-    Code,
     HubView,
     LogLine,
     Logs,
     Server,
     Servers,
-    Shape,
+    SignInCode,
     TargetsView,
 )
-from holdfast.core.classify import classify
-from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, PlainHttpRefused
-from holdfast.core.redact import mask_url
+from holdfast.core import Evidence, NetworkFailure, NetworkFault, PlainHttpRefused, classify_evidence, mask_url
 from holdfast.errors import HubRefused, NoHub, ServerFailure
-from holdfast.wire.api import Api
-from holdfast.wire.fetch import Answer
+from holdfast.wire import ApiClient, HttpAnswer
 
-__all__ = ["Control", "HubEvent"]
+__all__ = ["ControlClient", "HubEvent"]
 
 ANSWER_SECONDS = 10.0
 """A hub on this machine answers in milliseconds; after this time it is stuck."""
@@ -47,7 +44,7 @@ RECONNECT_SECONDS = 120.0
 SILENCE_SECONDS = 45.0
 """A stream sends a comment every 15 s; this is three of them."""
 
-_Model = TypeVar("_Model", bound=Shape)
+_Model = TypeVar("_Model", bound=ApiModel)
 
 
 class HubEvent(NamedTuple):
@@ -57,13 +54,13 @@ class HubEvent(NamedTuple):
     data: str
 
 
-class Control:
+class ControlClient:
     """Use it as ``async with`` on the result of ``find_hub()``."""
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: RunningHub) -> None:
         self._found = found
         with self._explained():
-            self._api = Api(found.url, headers={"authorization": f"Bearer {found.token}"})
+            self._api = ApiClient(found.url, headers={"authorization": f"Bearer {found.token}"})
 
     async def __aenter__(self) -> Self:
         return self
@@ -96,9 +93,9 @@ class Control:
         """Return the published catalog."""
         return await self._ask(CatalogView, "GET", "/api/catalog")
 
-    async def approvals(self) -> Approvals:
+    async def approvals(self) -> ApprovalList:
         """Return every tool that changed since it was first seen."""
-        return await self._ask(Approvals, "GET", "/api/approvals")
+        return await self._ask(ApprovalList, "GET", "/api/approvals")
 
     async def targets(self) -> TargetsView:
         """Return the hub's servers as targets of a gateway."""
@@ -141,12 +138,18 @@ class Control:
         """Approve the change of one tool, or of all tools of a server."""
         return await self._ask(Server, "POST", f"{_of(server)}/approve", body=Approve(tool=tool, mark=mark))
 
-    async def code(self) -> Code:
+    async def code(self) -> SignInCode:
         """Make a code that signs in one browser."""
-        return await self._ask(Code, "POST", "/api/codes")
+        return await self._ask(SignInCode, "POST", "/api/codes")
 
     async def _ask(
-        self, model: type[_Model], method: str, path: str, *, body: Shape | None = None, within: float = ANSWER_SECONDS
+        self,
+        model: type[_Model],
+        method: str,
+        path: str,
+        *,
+        body: ApiModel | None = None,
+        within: float = ANSWER_SECONDS,
     ) -> _Model:
         content = body.model_dump_json().encode() if body is not None else None
         with self._explained():
@@ -159,7 +162,7 @@ class Control:
         with self._explained():
             async with aclosing(self._api.events(path, silence=SILENCE_SECONDS)) as events:
                 async for event in events:
-                    if isinstance(event, Answer):
+                    if isinstance(event, HttpAnswer):
                         raise self._refusal(event)
                     yield HubEvent(event.name, event.data)
 
@@ -170,7 +173,7 @@ class Control:
             hint = "check that this is the address of a hub, and that its version fits this command"
             raise NoHub(f"the answer from {self.url} is not that of a hub", hint=hint) from exc
 
-    def _refusal(self, answer: Answer) -> HubRefused | NoHub:
+    def _refusal(self, answer: HttpAnswer) -> HubRefused | NoHub:
         try:
             said = ApiError.model_validate_json(answer.body)
         except ValidationError:
@@ -192,7 +195,7 @@ class Control:
             case PlainHttpRefused():
                 hint = "use https, or a tunnel to a port on this machine"
                 return NoHub(f"the control token would travel unencrypted to {self.url}", hint=hint)
-        verdict = classify(seen)
+        verdict = classify_evidence(seen)
         hint = verdict.hint or f"check that it is still running; --url and {TOKEN_VARIABLE} choose the hub"
         return NoHub(f"the hub at {self.url} cannot be reached: {verdict.reason}", hint=hint)
 

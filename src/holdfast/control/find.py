@@ -13,12 +13,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from holdfast.config.find import state_folder
-from holdfast.core.redact import mask_url
+from holdfast.config import state_folder
+from holdfast.core import mask_url
 from holdfast.errors import NoHub
 from holdfast.files import PRIVATE_FOLDER, private_folder, replace_file
 
-__all__ = ["TOKEN_VARIABLE", "URL_VARIABLE", "Found", "find_hub", "noted", "running_hubs"]
+__all__ = ["TOKEN_VARIABLE", "URL_VARIABLE", "RunningHub", "find_hub", "registered", "running_hubs"]
 
 URL_VARIABLE = "HOLDFAST_URL"
 TOKEN_VARIABLE = "HOLDFAST_CONTROL_TOKEN"  # noqa: S105 - the name of a variable
@@ -27,7 +27,7 @@ _START = "start one with `holdfast serve`, or give the address of another one wi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class RunningHub:
     """A running hub: its address and control token."""
 
     url: str
@@ -47,7 +47,7 @@ def find_hub(
     token: str | None = None,
     config: Path | None = None,
     environ: Mapping[str, str] | None = None,
-) -> Found:
+) -> RunningHub:
     """Return the hub at ``url`` or ``$HOLDFAST_URL``, else the one that runs on this machine.
 
     If several run, return the one that serves ``config``; if none does, the error lists them all.
@@ -68,7 +68,7 @@ def find_hub(
     return replace(found, token=token) if token else found
 
 
-def running_hubs(environ: Mapping[str, str] | None = None) -> list[Found]:
+def running_hubs(environ: Mapping[str, str] | None = None) -> list[RunningHub]:
     """Return every hub that this user runs on this machine, oldest first."""
     folder = _folder(os.environ if environ is None else environ)
     try:
@@ -79,7 +79,7 @@ def running_hubs(environ: Mapping[str, str] | None = None) -> list[Found]:
 
 
 @contextmanager
-def noted(hub: Found, *, environ: Mapping[str, str] | None = None) -> Iterator[Path]:
+def registered(hub: RunningHub, *, environ: Mapping[str, str] | None = None) -> Iterator[Path]:
     """Register a hub of this process for the length of the block."""
     folder = _folder(os.environ if environ is None else environ)
     private_folder(folder).chmod(PRIVATE_FOLDER)
@@ -96,7 +96,7 @@ def _folder(environ: Mapping[str, str]) -> Path:
     return state_folder(environ) / "hubs"
 
 
-def _alive(file: Path) -> Found | None:
+def _alive(file: Path) -> RunningHub | None:
     hub = _read(file)
     if hub is not None and _runs(hub.pid):
         return hub
@@ -106,13 +106,13 @@ def _alive(file: Path) -> Found | None:
     return None
 
 
-def _read(file: Path) -> Found | None:
+def _read(file: Path) -> RunningHub | None:
     """Read a file; None if it is not valid or belongs to another user, who could send our token to another address."""
     try:
         if file.stat().st_uid != os.getuid():
             return None
         read = json.loads(file.read_text(encoding="utf-8"))
-        return Found(
+        return RunningHub(
             url=str(read["url"]),
             token=str(read["token"]),
             pid=int(read["pid"]),
@@ -132,11 +132,11 @@ def _runs(pid: int) -> bool:
     return pid > 0
 
 
-def _named(url: str, token: str | None, hubs: list[Found]) -> Found:
+def _named(url: str, token: str | None, hubs: list[RunningHub]) -> RunningHub:
     base = url.rstrip("/").removesuffix("/mcp").rstrip("/")
     known = next((hub for hub in hubs if hub.url == base), None)
     if token:
-        return replace(known, token=token) if known is not None else Found(url=base, token=token)
+        return replace(known, token=token) if known is not None else RunningHub(url=base, token=token)
     if known is None:
         raise NoHub(
             f"there is no control token for the hub at {mask_url(base)}",

@@ -10,20 +10,20 @@ from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from holdfast.core.messages import ServerStatus
+from holdfast.core import ServerStatus
 
 __all__ = [
     "Activity",
     "ApiError",
+    "ApiModel",
     "Approval",
-    "Approvals",
+    "ApprovalList",
     "Approve",
-    "Breaker",
+    "BreakerView",
     "CatalogItem",
     "CatalogView",
     "Change",
     "Clash",
-    "Code",
     "HubView",
     "LastError",
     "LogLine",
@@ -31,8 +31,8 @@ __all__ = [
     "Server",
     "Servers",
     "Session",
-    "Shape",
     "SignIn",
+    "SignInCode",
     "Status",
     "TargetView",
     "TargetsView",
@@ -41,27 +41,27 @@ __all__ = [
 Status: TypeAlias = ServerStatus
 
 
-class Shape(BaseModel):
+class ApiModel(BaseModel):
     """The base of all models: immutable; unknown keys are ignored, so that an older reader understands a newer hub."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class ApiError(Shape):
+class ApiError(ApiModel):
     """Why a request was refused, and what to do."""
 
     error: str
     hint: str = ""
 
 
-class Breaker(Shape):
+class BreakerView(ApiModel):
     """The circuit breaker of one server."""
 
     state: Literal["closed", "open", "half_open"]
     retry_in: float | None = Field(default=None, description="Seconds until a call may try again, while it is open")
 
 
-class Change(Shape):
+class Change(ApiModel):
     """One transition in the timeline of a server."""
 
     at: float
@@ -72,14 +72,14 @@ class Change(Shape):
     generation: int = 0
 
 
-class LastError(Shape):
+class LastError(ApiModel):
     """The last error of a server."""
 
     at: float
     text: str
 
 
-class Activity(Shape):
+class Activity(ApiModel):
     """Calls of the last minutes, in steps of ``step`` seconds; the last number is the current step."""
 
     step: float
@@ -89,7 +89,7 @@ class Activity(Shape):
     milliseconds: tuple[float | None, ...] = Field(default=(), description="Median duration of the completed calls")
 
 
-class Server(Shape):
+class Server(ApiModel):
     """One server at one moment."""
 
     id: str
@@ -108,7 +108,7 @@ class Server(Shape):
     failures: int = 0
     attempts: int = 0
     attempts_allowed: int = 0
-    breaker: Breaker
+    breaker: BreakerView
     retry_in: float | None = Field(default=None, description="Seconds until the hub itself tries again")
     in_flight: int = 0
     tools: int = 0
@@ -125,14 +125,14 @@ class Server(Shape):
     activity: Activity | None = Field(default=None, description="None if there were no recent calls")
 
 
-class Servers(Shape):
+class Servers(ApiModel):
     """All servers."""
 
     now: float
     servers: tuple[Server, ...]
 
 
-class HubView(Shape):
+class HubView(ApiModel):
     """The hub itself."""
 
     name: str = "holdfast"
@@ -153,7 +153,7 @@ class HubView(Shape):
     identity: str = Field(default="", description="Whose credentials the hub uses for its servers")
 
 
-class CatalogItem(Shape):
+class CatalogItem(ApiModel):
     """A tool, a prompt, a resource or a template as clients see it."""
 
     name: str
@@ -164,7 +164,7 @@ class CatalogItem(Shape):
     held: bool = False
 
 
-class Clash(Shape):
+class Clash(ApiModel):
     """A name that two servers use, and the name that the hub shows instead."""
 
     name: str
@@ -173,7 +173,7 @@ class Clash(Shape):
     shown: str
 
 
-class CatalogView(Shape):
+class CatalogView(ApiModel):
     """The published catalog."""
 
     version: int
@@ -184,7 +184,7 @@ class CatalogView(Shape):
     clashes: tuple[Clash, ...] = ()
 
 
-class Approval(Shape):
+class Approval(ApiModel):
     """A tool that changed since it was first seen."""
 
     server: str
@@ -194,13 +194,13 @@ class Approval(Shape):
     mark: str = Field(default="", description="Identifies the current version of the tool; see `Approve`")
 
 
-class Approvals(Shape):
+class ApprovalList(ApiModel):
     """All tools that changed."""
 
     approvals: tuple[Approval, ...]
 
 
-class Approve(Shape):
+class Approve(ApiModel):
     """Which change is approved."""
 
     tool: str | None = Field(default=None, description="One tool; all tools of the server if left out")
@@ -209,7 +209,7 @@ class Approve(Shape):
     )
 
 
-class LogLine(Shape):
+class LogLine(ApiModel):
     """One log line of a server: the stderr of its process, or the hub's own line about it."""
 
     at: float
@@ -218,33 +218,33 @@ class LogLine(Shape):
     text: str
 
 
-class Logs(Shape):
+class Logs(ApiModel):
     """The last log lines of a server, oldest first."""
 
     server: str
     lines: tuple[LogLine, ...]
 
 
-class Code(Shape):
+class SignInCode(ApiModel):
     """A code that signs in one browser, once."""
 
     code: str
     expires_in: float
 
 
-class SignIn(Shape):
+class SignIn(ApiModel):
     """The body of a sign-in."""
 
     code: str
 
 
-class Session(Shape):
+class Session(ApiModel):
     """A token of the page; it ends with the hub."""
 
     token: str
 
 
-class TargetView(Shape):
+class TargetView(ApiModel):
     """One server as a target of a gateway."""
 
     id: str
@@ -252,7 +252,7 @@ class TargetView(Shape):
     transport: Literal["http", "sse"]
 
 
-class TargetsView(Shape):
+class TargetsView(ApiModel):
     """The hub's servers for `holdfast gateway bridge`."""
 
     targets: tuple[TargetView, ...]

@@ -1,1 +1,137 @@
 """Decisions only. No I/O, no clock, no randomness, no tasks: time and chance are arguments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast._exports import lazy_exports
+
+if TYPE_CHECKING:
+    from holdfast.core.backoff import delay as delay
+    from holdfast.core.breaker import (
+        BreakerPolicy as BreakerPolicy,
+        BreakerState as BreakerState,
+        Outcome as Outcome,
+        Permit as Permit,
+        Refusal as Refusal,
+        RefusalReason as RefusalReason,
+        Tripped as Tripped,
+    )
+    from holdfast.core.catalog import (
+        Catalog as Catalog,
+        CatalogEntry as CatalogEntry,
+        CatalogSource as CatalogSource,
+        Item as Item,
+        Listing as Listing,
+        NameKey as NameKey,
+        Unknown as Unknown,
+    )
+    from holdfast.core.changes import WATCHED as WATCHED, ChangedTool as ChangedTool, said as said
+    from holdfast.core.classify import (
+        STOPPED_FROM_OUTSIDE as STOPPED_FROM_OUTSIDE,
+        Verdict as Verdict,
+        classify_evidence as classify_evidence,
+        classify_load_error as classify_load_error,
+        is_outage_body as is_outage_body,
+    )
+    from holdfast.core.evidence import (
+        BadConfig as BadConfig,
+        Challenge as Challenge,
+        CommandFault as CommandFault,
+        CommandUnusable as CommandUnusable,
+        CredentialsUnavailable as CredentialsUnavailable,
+        Evidence as Evidence,
+        HttpStatus as HttpStatus,
+        Login as Login,
+        LoginState as LoginState,
+        NetworkFailure as NetworkFailure,
+        NetworkFault as NetworkFault,
+        NotMcp as NotMcp,
+        NotMcpFault as NotMcpFault,
+        OverBound as OverBound,
+        PlainHttpRefused as PlainHttpRefused,
+        ProcessExit as ProcessExit,
+        Redirected as Redirected,
+        RpcError as RpcError,
+        TimedOut as TimedOut,
+        TlsFailure as TlsFailure,
+        TlsFault as TlsFault,
+        TokenNotRenewed as TokenNotRenewed,
+        Unexpected as Unexpected,
+        read_challenge as read_challenge,
+        scopes_in as scopes_in,
+    )
+    from holdfast.core.hosts import is_loopback as is_loopback
+    from holdfast.core.lifecycle import effects as effects, events as events
+    from holdfast.core.lifecycle.effects import (
+        BreakerChanged as BreakerChanged,
+        CloseFailed as CloseFailed,
+        Record as Record,
+        RetryPlanned as RetryPlanned,
+        Transition as Transition,
+    )
+    from holdfast.core.lifecycle.table import IllegalTransition as IllegalTransition, State as State
+    from holdfast.core.lifecycle.timing import LifecyclePolicy as LifecyclePolicy
+    from holdfast.core.machine import Health as Health, Machine as Machine
+    from holdfast.core.messages import (
+        Failure as Failure,
+        FailureStatus as FailureStatus,
+        ServerStatus as ServerStatus,
+        for_model as for_model,
+        for_user as for_user,
+    )
+    from holdfast.core.names import Kind as Kind, uri_lead as uri_lead
+    from holdfast.core.redact import (
+        MASK as MASK,
+        Redactor as Redactor,
+        mask_url as mask_url,
+        masked as masked,
+        plain as plain,
+    )
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "backoff": ["delay"],
+        "breaker": ["BreakerPolicy", "BreakerState", "Outcome", "Permit", "Refusal", "RefusalReason", "Tripped"],
+        "catalog": ["Catalog", "CatalogEntry", "CatalogSource", "Item", "Listing", "NameKey", "Unknown"],
+        "changes": ["ChangedTool", "WATCHED", "said"],
+        "classify": ["STOPPED_FROM_OUTSIDE", "Verdict", "classify_evidence", "classify_load_error", "is_outage_body"],
+        "evidence": [
+            "BadConfig",
+            "Challenge",
+            "CommandFault",
+            "CommandUnusable",
+            "CredentialsUnavailable",
+            "Evidence",
+            "HttpStatus",
+            "Login",
+            "LoginState",
+            "NetworkFailure",
+            "NetworkFault",
+            "NotMcp",
+            "NotMcpFault",
+            "OverBound",
+            "PlainHttpRefused",
+            "ProcessExit",
+            "Redirected",
+            "RpcError",
+            "TimedOut",
+            "TlsFailure",
+            "TlsFault",
+            "TokenNotRenewed",
+            "Unexpected",
+            "read_challenge",
+            "scopes_in",
+        ],
+        "hosts": ["is_loopback"],
+        "lifecycle.effects": ["BreakerChanged", "CloseFailed", "Record", "RetryPlanned", "Transition"],
+        "lifecycle.table": ["IllegalTransition", "State"],
+        "lifecycle.timing": ["LifecyclePolicy"],
+        "machine": ["Health", "Machine"],
+        "messages": ["Failure", "FailureStatus", "ServerStatus", "for_model", "for_user"],
+        "names": ["Kind", "uri_lead"],
+        "redact": ["MASK", "Redactor", "mask_url", "masked", "plain"],
+    },
+    modules=["lifecycle.effects", "lifecycle.events"],
+)

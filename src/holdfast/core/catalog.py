@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Catalog",
+    "CatalogEntry",
+    "CatalogSource",
     "Collision",
     "Diff",
-    "Entry",
     "Item",
     "Kind",
     "Listing",
     "NameKey",
-    "Source",
     "Unknown",
 ]
 
@@ -79,7 +79,7 @@ class NameKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogEntry:
     """One item as the catalog shows it."""
 
     name: str
@@ -122,13 +122,13 @@ class Unknown:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CatalogSource:
     """What the catalog holds of one server."""
 
     prefix: str | None = None
     listing: Listing | None = None
     withdrawn: bool = False
-    entries: tuple[Entry, ...] = field(default=(), repr=False)
+    entries: tuple[CatalogEntry, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class Catalog:
     """One snapshot. The methods that change something return another one, or the same if nothing did."""
 
     version: int = 0
-    servers: Mapping[str, Source] = field(default_factory=dict)
+    servers: Mapping[str, CatalogSource] = field(default_factory=dict)
     names: Mapping[NameKey, str] = field(default_factory=dict, repr=False)
     """Every name that was given out; keep it with the listings, and a restart gives the same names."""
     collisions: tuple[Collision, ...] = ()
@@ -165,13 +165,13 @@ class Catalog:
         if source is not None and source.prefix == prefix:
             return self
         if source is None or source.listing is None:
-            return self._with(server, replace(source or Source(), prefix=prefix))
+            return self._with(server, replace(source or CatalogSource(), prefix=prefix))
         renamed = self.remove(server).configure(server, prefix=prefix).publish(source.listing)
         return renamed.withdraw(server) if source.withdrawn else renamed
 
     def publish(self, listing: Listing) -> Catalog:
         """Show a newer complete listing; one from an older connection changes nothing."""
-        source = self.servers.get(listing.server, Source())
+        source = self.servers.get(listing.server, CatalogSource())
         if source.listing is not None and listing.generation < source.listing.generation:
             return self
         if listing == source.listing and not source.withdrawn:
@@ -215,31 +215,31 @@ class Catalog:
         listed = [entry.name for entry in self.of(kind)]
         return Unknown(name, tuple(get_close_matches(name, listed, n=NEAREST)))
 
-    def entry(self, name: str, kind: Kind = Kind.TOOL) -> Entry | None:
+    def entry(self, name: str, kind: Kind = Kind.TOOL) -> CatalogEntry | None:
         """The item that is listed under this name, if one is."""
         return self.listed.get((kind, name))
 
-    def of(self, kind: Kind) -> tuple[Entry, ...]:
+    def of(self, kind: Kind) -> tuple[CatalogEntry, ...]:
         """All that is listed of one kind, server by server."""
         return self._by_kind[kind]
 
     @property
-    def tools(self) -> tuple[Entry, ...]:
+    def tools(self) -> tuple[CatalogEntry, ...]:
         """The listed tools."""
         return self.of(Kind.TOOL)
 
     @property
-    def prompts(self) -> tuple[Entry, ...]:
+    def prompts(self) -> tuple[CatalogEntry, ...]:
         """The listed prompts."""
         return self.of(Kind.PROMPT)
 
     @property
-    def resources(self) -> tuple[Entry, ...]:
+    def resources(self) -> tuple[CatalogEntry, ...]:
         """The listed resources."""
         return self.of(Kind.RESOURCE)
 
     @property
-    def templates(self) -> tuple[Entry, ...]:
+    def templates(self) -> tuple[CatalogEntry, ...]:
         """The listed resource templates."""
         return self.of(Kind.TEMPLATE)
 
@@ -260,7 +260,7 @@ class Catalog:
     def _with(
         self,
         server: str,
-        source: Source,
+        source: CatalogSource,
         *,
         names: Mapping[NameKey, str] | None = None,
         collisions: tuple[Collision, ...] | None = None,
@@ -279,13 +279,13 @@ class Catalog:
         return {(key.kind, name): key for key, name in self.names.items()}
 
     @cached_property
-    def listed(self) -> Mapping[tuple[Kind, str], Entry]:
+    def listed(self) -> Mapping[tuple[Kind, str], CatalogEntry]:
         """What each name shows at the moment."""
         return {(kind, entry.name): entry for kind in Kind for entry in self.of(kind)}
 
     @cached_property
-    def _by_kind(self) -> Mapping[Kind, tuple[Entry, ...]]:
-        sorted_out: dict[Kind, list[Entry]] = {kind: [] for kind in Kind}
+    def _by_kind(self) -> Mapping[Kind, tuple[CatalogEntry, ...]]:
+        sorted_out: dict[Kind, list[CatalogEntry]] = {kind: [] for kind in Kind}
         for source in self.servers.values():
             for entry in () if source.withdrawn else source.entries:
                 sorted_out[entry.key.kind].append(entry)
@@ -302,14 +302,14 @@ class _Namer:
         self._server = server
         self._prefix = prefix
 
-    def entries(self, listing: Listing) -> Iterator[Entry]:
+    def entries(self, listing: Listing) -> Iterator[CatalogEntry]:
         seen: set[NameKey] = set()
         for kind in Kind:
             for item in listing.of(kind):
                 key = NameKey(kind, self._server, item.name)
                 if key not in seen:
                     seen.add(key)
-                    yield Entry(self._name(key), key, item, listing.generation)
+                    yield CatalogEntry(self._name(key), key, item, listing.generation)
         self._forget_all_but(seen)
 
     def _forget_all_but(self, listed: set[NameKey]) -> None:
@@ -340,7 +340,7 @@ class _Namer:
         return name
 
 
-def _shown(entry: Entry) -> tuple[Item, bool]:
+def _shown(entry: CatalogEntry) -> tuple[Item, bool]:
     return entry.item, entry.verified
 
 

@@ -50,7 +50,7 @@ from holdfast.core.lifecycle.table import State
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from holdfast.core.lifecycle.policy import LifecyclePolicy
+    from holdfast.core.lifecycle.timing import LifecyclePolicy
 
 __all__ = ["Health", "Machine"]
 

@@ -18,11 +18,11 @@ from holdfast.demo import server as program
 from holdfast.errors import HoldfastError, UnknownServer, UsageError
 from holdfast.files import private_folder, replace_file
 
-__all__ = ["HEALTHY", "WAYS", "Control", "forget_running", "note_running", "running_demo"]
+__all__ = ["FAULTS", "HEALTHY", "DemoControl", "forget_running", "note_running", "running_demo"]
 
 HEALTHY = "healthy"
 
-WAYS: Mapping[str, Mapping[str, str]] = {
+FAULTS: Mapping[str, Mapping[str, str]] = {
     "notes": {"down": "its process exits", "hanging": "it answers nothing"},
     "weather": {
         "starting": "it answers 503 for a while, as a server that warms up",
@@ -39,12 +39,12 @@ WAYS: Mapping[str, Mapping[str, str]] = {
 }
 """For each server the faults that it can have, and what each means; the first is its own."""
 
-_AT_FIRST = {name: HEALTHY if name == "notes" else next(iter(ways)) for name, ways in WAYS.items()}
+_AT_FIRST = {name: HEALTHY if name == "notes" else next(iter(ways)) for name, ways in FAULTS.items()}
 _OVER_HTTP = ("weather", "vault")
 _RECORD = "demo.json"
 
 
-class Control:
+class DemoControl:
     """The folder of one running demo."""
 
     def __init__(self, folder: Path) -> None:
@@ -77,7 +77,7 @@ class Control:
 
     def break_server(self, name: str, way: str | None = None) -> str:
         """Break a server; returns its fault."""
-        ways = WAYS[_known(name)]
+        ways = FAULTS[_known(name)]
         if way is not None and way not in ways:
             raise UsageError(f"`{name}` cannot be {way}", hint=f"it can be: {', '.join(ways)}")
         way = way or next(iter(ways))
@@ -105,7 +105,7 @@ class Control:
 
     def _config(self, fleet: Mapping[str, Any]) -> dict[str, Any]:
         return {
-            "mcpServers": {name: self._definition(name, fleet) for name in WAYS},
+            "mcpServers": {name: self._definition(name, fleet) for name in FAULTS},
             # A visitor does not wait for a minute: the times that are long by default are short here.
             "holdfast": {"breaker": {"cooldown": "10s"}, "reconnect": {"selfProbe": "15s"}, "refresh": "15s"},
         }
@@ -127,7 +127,7 @@ class Control:
             raise _nothing_runs() from exc
 
 
-def note_running(control: Control, url: str) -> None:
+def note_running(control: DemoControl, url: str) -> None:
     """Write a file by which a second terminal finds the demo."""
     record = _record()
     private_folder(record.parent)
@@ -141,14 +141,14 @@ def forget_running() -> None:
         record.unlink()
 
 
-def running_demo() -> tuple[Control, str]:
+def running_demo() -> tuple[DemoControl, str]:
     """The running demo and the address of its hub; raises if there is none."""
     try:
         found = json.loads(_record().read_text())
         os.kill(found["pid"], 0)
     except (OSError, ValueError, KeyError) as exc:
         raise _nothing_runs() from exc
-    return Control(Path(found["folder"])), str(found["url"])
+    return DemoControl(Path(found["folder"])), str(found["url"])
 
 
 def _record() -> Path:
@@ -167,8 +167,8 @@ def _nothing_runs() -> HoldfastError:
 
 
 def _known(name: str) -> str:
-    if name not in WAYS:
-        raise UnknownServer(f"the demo has no server `{name}`", hint=f"it has: {', '.join(WAYS)}")
+    if name not in FAULTS:
+        raise UnknownServer(f"the demo has no server `{name}`", hint=f"it has: {', '.join(FAULTS)}")
     return name
 
 

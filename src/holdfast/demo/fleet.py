@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import anyio.abc
 
-from holdfast.demo.control import Control
+from holdfast.demo.control import DemoControl
 from holdfast.errors import HoldfastError
 
 __all__ = ["demo_fleet"]
@@ -24,11 +24,11 @@ END_SECONDS = 3.0
 
 
 @asynccontextmanager
-async def demo_fleet(*, pace: float = 1.0) -> AsyncIterator[Control]:
+async def demo_fleet(*, pace: float = 1.0) -> AsyncIterator[DemoControl]:
     """The fleet, during the block; ``control.config_file`` is its configuration."""
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-demo-"))
-        control = Control(Path(folder))
+        control = DemoControl(Path(folder))
         control.create(pace=pace)
         ports = {name: await stack.enter_async_context(_web(control, name)) for name in ("weather", "vault")}
         control.put_on_ports(ports)
@@ -36,7 +36,7 @@ async def demo_fleet(*, pace: float = 1.0) -> AsyncIterator[Control]:
 
 
 @asynccontextmanager
-async def _web(control: Control, name: str) -> AsyncIterator[int]:
+async def _web(control: DemoControl, name: str) -> AsyncIterator[int]:
     """One HTTP server in a process of its own; gives its port."""
     async with await _start(control.command("http", name)) as process:
         try:

@@ -3,3 +3,41 @@
 ``checks`` has one small class for each check, ``diagnose`` turns the evidence of a dial into a finding, ``run``
 runs all checks of all servers concurrently, ``codes`` says what each code means.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast._exports import lazy_exports
+
+if TYPE_CHECKING:
+    from holdfast.doctor.codes import CODES as CODES, Code as Code, Severity as Severity
+    from holdfast.doctor.report import (
+        Edit as Edit,
+        Finding as Finding,
+        Health as Health,
+        Report as Report,
+        ServerReport as ServerReport,
+        check_names as check_names,
+        code_named as code_named,
+        read_or_report as read_or_report,
+    )
+    from holdfast.doctor.run import CHECKS as CHECKS, GLOBAL_CHECKS as GLOBAL_CHECKS, Doctor as Doctor
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "codes": ["CODES", "Code", "Severity"],
+        "report": [
+            "Edit",
+            "Finding",
+            "Health",
+            "Report",
+            "ServerReport",
+            "check_names",
+            "code_named",
+            "read_or_report",
+        ],
+        "run": ["CHECKS", "Doctor", "GLOBAL_CHECKS"],
+    },
+)

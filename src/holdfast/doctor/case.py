@@ -1,29 +1,74 @@
-"""One server under examination: its definition, and what the checks learned so far."""
+"""One server under examination: its definition, what the checks use, and what they learned so far."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
 import anyio
 
-from holdfast.auth.bearer import Logins
-from holdfast.config.definition import Definition
-from holdfast.config.places import KeyPath, SourceMap, joined
-from holdfast.config.spec import BadServer, ServerSpec, Settings
-from holdfast.core.redact import Redactor, mask_url
-from holdfast.doctor.findings import Edit
-from holdfast.doctor.live import LiveHub
+from holdfast.auth import Logins
+from holdfast.config import BadServer, Definition, KeyPath, ServerSpec, Settings, SourceMap, joined
+from holdfast.control import ControlClient, HubView, RunningHub, Server, find_hub, running_hubs
+from holdfast.core import Redactor, mask_url
 from holdfast.doctor.probe import Probe
-from holdfast.doctor.report import LiveState
-from holdfast.doctor.way import Route
-from holdfast.hub.turnstile import Turnstile
-from holdfast.wire.dial import Dialer
+from holdfast.doctor.report import Edit, LiveState
+from holdfast.doctor.route import Route
+from holdfast.errors import HoldfastError, NoHub
+from holdfast.hub import DialLimit
+from holdfast.wire import Dialer
 
-__all__ = ["Case", "Learned", "Tools"]
+__all__ = ["Case", "Learned", "LiveHub", "Tools", "hub_of"]
+
+ASKING_SECONDS = 3.0
+"""A hub on this machine answers in milliseconds."""
+
+
+def hub_of(config: Path | None) -> RunningHub | None:
+    """The hub that serves this file, or the one that the environment names, or None."""
+    try:
+        named = find_hub(config=config)
+    except NoHub:
+        named = None
+    path = str(config.absolute()) if config is not None else None
+    if named is not None and named not in running_hubs():
+        return named  # the environment names its address
+    return next((hub for hub in running_hubs() if path is not None and hub.config == path), None)
+
+
+class LiveHub:
+    """The state of a running hub at the time of the question."""
+
+    def __init__(self, found: RunningHub) -> None:
+        self.found = found
+        self.view: HubView | None = None
+        self.error = ""
+        self._servers: Mapping[str, Server] = {}
+        self._asked = anyio.Event()
+
+    async def ask(self) -> None:
+        """Ask it for all servers; a failure is kept as a message."""
+        try:
+            with anyio.fail_after(ASKING_SECONDS):
+                async with ControlClient(self.found) as hub:
+                    self.view = await hub.hub()
+                    self._servers = {server.id: server for server in (await hub.servers()).servers}
+        except TimeoutError:
+            self.error = f"it did not answer within {ASKING_SECONDS:g} s"
+        except HoldfastError as exc:
+            self.error = exc.message
+        finally:
+            self._asked.set()
+
+    async def server(self, name: str) -> Server | None:
+        """The hub's state of this server; None if the hub does not have it or did not answer."""
+        await self._asked.wait()
+        return self._servers.get(name)
+
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[tuple[str, ...]]]
 """The addresses of a host; raises ``socket.gaierror``."""
@@ -34,7 +79,7 @@ class Tools:
     """What the checks use, shared by all servers."""
 
     dialer: Dialer
-    turnstile: Turnstile
+    turnstile: DialLimit
     settings: Settings
     resolve: Resolve
     logins: Logins

@@ -7,15 +7,13 @@ import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from holdfast.config.spec import ServerSpec
-from holdfast.core.redact import Redactor
-from holdfast.wire.attempt import Attempt
+from holdfast.config import ServerSpec
+from holdfast.core import Redactor
+from holdfast.wire import Attempt
 
 if TYPE_CHECKING:
-    from holdfast.hub.turnstile import Turnstile
-    from holdfast.wire.connection import Connection
-    from holdfast.wire.dial import Dialer
-    from holdfast.wire.listing import Offer, OfferKind
+    from holdfast.hub import DialLimit
+    from holdfast.wire import Connection, Dialer, Offer, OfferKind
 
 __all__ = ["Probe", "probe", "trace_of"]
 
@@ -23,7 +21,7 @@ Probe: TypeAlias = "Attempt[Mapping[OfferKind, tuple[Offer, ...]]]"
 
 
 async def probe(
-    spec: ServerSpec, *, dialer: Dialer, turnstile: Turnstile, redactor: Redactor, deadline: float
+    spec: ServerSpec, *, dialer: Dialer, turnstile: DialLimit, redactor: Redactor, deadline: float
 ) -> Probe:
     """Dial, list and close; only a cancellation is raised."""
 

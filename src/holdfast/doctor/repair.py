@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.doctor.findings import Finding
-from holdfast.doctor.report import Repaired
+from holdfast.doctor.report import Finding, Repaired
 from holdfast.files import PRIVATE_FILE, set_aside
 
 __all__ = ["repair"]

@@ -1,14 +1,150 @@
-"""The report of an examination: the versioned format of ``doctor --json``."""
+"""The report of an examination: findings, their remedies, and the versioned format of ``doctor --json``.
+
+A new field needs a default, and a renamed field needs a new version of the report. ``python -m
+holdfast.doctor.report FILE`` writes the JSON Schema. This module is cheap to import, so that a broken
+configuration is reported without loading the MCP client.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from holdfast.doctor.findings import Finding, ReportModel
+from holdfast._version import __version__
+from holdfast.config import ConfigReading, find_config, read_file
+from holdfast.control import running_hubs
+from holdfast.core import Redactor
+from holdfast.doctor.codes import CODES, Code, Severity
+from holdfast.errors import ConfigError, ConfigNotFound, Problem, UsageError
 
-__all__ = ["VERSION", "CheckResult", "Health", "HubSeen", "LiveState", "Repaired", "Report", "ServerReport", "worst"]
+__all__ = [
+    "VERSION",
+    "CheckResult",
+    "Edit",
+    "Finding",
+    "Health",
+    "HubSeen",
+    "LiveState",
+    "Remedy",
+    "Repair",
+    "Repaired",
+    "Report",
+    "ReportModel",
+    "ServerReport",
+    "ask_for",
+    "check_names",
+    "code_named",
+    "finding",
+    "problem_finding",
+    "read_or_report",
+    "report_schema",
+    "schema_text",
+    "shell",
+    "worst",
+]
+
+Repair: TypeAlias = Literal["chmod", "set_aside"]
+"""What ``--fix`` can repair."""
+
+
+_REFERENCE = re.compile(r'"(?:Bearer )?\$\{env:\w+\}"')
+
+
+class ReportModel(BaseModel):
+    """The base of every part of a report: frozen, without unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Edit(ReportModel):
+    """A value to write into the configuration."""
+
+    place: str = Field(description="The position of the value, or of its server: file:line:column")
+    key: str = Field(description="The key, from the top of the file: mcpServers.weather.url")
+    keys: tuple[str, ...] = Field(description="The key inside its server, or inside `holdfast`, step by step")
+    value: str = Field(description="What to write there, as JSON")
+
+
+class Remedy(ReportModel):
+    """What to do: a sentence, and commands and edits to paste."""
+
+    text: str = Field(description="What to do, in a sentence")
+    commands: tuple[str, ...] = Field(default=(), description="Shell commands to paste, in order")
+    edits: tuple[Edit, ...] = Field(default=(), description="Values to write into the configuration")
+
+
+class Finding(ReportModel):
+    """One fault that a check found."""
+
+    code: str = Field(description="Stable, HF-…; `holdfast doctor explain CODE` explains it")
+    severity: Severity
+    words: str = Field(description="The fault, in this case")
+    detail: str = Field(default="", description="Lines to look at, such as the end of a server's stderr")
+    remedy: Remedy
+    repair: Repair | None = Field(default=None, description="What `--fix` does about it, if that is safe")
+    target: str = Field(default="", description="The file that the repair changes")
+
+    def rewritten(self, change: Callable[[str], str]) -> Finding:
+        """The same finding with every text changed. It is used to mask secrets."""
+        remedy = self.remedy
+        return self.model_copy(
+            update={
+                "words": change(self.words),
+                "detail": change(self.detail),
+                "remedy": Remedy(
+                    text=change(remedy.text),
+                    commands=tuple(map(change, remedy.commands)),
+                    edits=tuple(_rewritten(edit, change) for edit in remedy.edits),
+                ),
+            }
+        )
+
+
+def _rewritten(edit: Edit, change: Callable[[str], str]) -> Edit:
+    """A reference to a variable stays as it is: it is not a secret, and ``Bearer`` before it may be part of one."""
+    return edit if _REFERENCE.fullmatch(edit.value) else edit.model_copy(update={"value": change(edit.value)})
+
+
+def finding(
+    code: str,
+    words: str,
+    remedy: str,
+    *commands: str,
+    edits: tuple[Edit, ...] = (),
+    detail: str = "",
+    repair: Repair | None = None,
+    target: str = "",
+) -> Finding:
+    """A finding of a known code; ``commands`` are shell commands to paste."""
+    return Finding(
+        code=code,
+        severity=CODES[code].severity,
+        words=words,
+        detail=detail,
+        remedy=Remedy(text=remedy, commands=commands, edits=edits),
+        repair=repair,
+        target=target,
+    )
+
+
+def ask_for(variable: str) -> str:
+    """A command that reads a variable's value from the keyboard, so that it is not shown and not in the history."""
+    return f"read -rs {variable} && export {variable}"
+
+
+def shell(*words: str) -> str:
+    """A command line of these words, quoted for a shell."""
+    return shlex.join(words)
+
 
 VERSION = 1
 """Incremented when a field is renamed, removed or changes its meaning; not when one is added."""
@@ -104,3 +240,76 @@ def worst(findings: tuple[Finding, ...]) -> Literal["passed", "warned", "failed"
     if "error" in severities:
         return "failed"
     return "warned" if "warning" in severities else "passed"
+
+
+def read_or_report(path: Path | None) -> ConfigReading | Report:
+    """The configuration at ``path``, or the first that the search finds, or a report that says why there is none."""
+    try:
+        file = find_config(path, environ=os.environ, cwd=Path.cwd())
+    except ConfigNotFound as error:
+        served = tuple(hub.config for hub in running_hubs() if hub.config)
+        return Report(holdfast=__version__, ok=True, searched=tuple(map(str, error.searched)), served=served)
+    try:
+        return read_file(file, environ=os.environ)
+    except ConfigError as error:
+        mask = Redactor().mask
+        findings = tuple(problem_finding("HF-CONFIG", problem).rewritten(mask) for problem in error.problems)
+        result = CheckResult(check="configuration", status="failed", findings=findings)
+        return Report(holdfast=__version__, ok=False, file=str(file), checks=(result,))
+
+
+def check_names(names: Sequence[str], reading: ConfigReading) -> None:
+    """Reject names of servers that are not configured."""
+    known = [definition.server.id for definition in reading.definitions]
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else f"configured: {', '.join(sorted(known)) or 'none'}"
+            raise UsageError(f"no server named `{name}` is configured", hint=hint)
+
+
+def code_named(text: str) -> Code:
+    """The code of that name, in upper or lower case, with or without ``HF-``."""
+    wanted = text.upper() if text.upper().startswith("HF-") else f"HF-{text.upper()}"
+    if wanted in CODES:
+        return CODES[wanted]
+    near = get_close_matches(wanted, CODES, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(CODES)}"
+    raise UsageError(f"there is no code `{text}`", hint=hint)
+
+
+def problem_finding(code: str, problem: Problem) -> Finding:
+    """The finding for a problem in the file, with the command that opens the file at its line."""
+    text = problem.hint or "correct it there"
+    if problem.file is None:
+        return finding(code, str(problem), text, "holdfast config show")
+    at = [f"+{problem.line}"] if problem.line else []
+    return finding(code, str(problem), text, f"${{EDITOR:-vi}} {shell(*at, str(problem.file))}")
+
+
+def report_schema() -> dict[str, Any]:
+    """The schema, as draft 2020-12."""
+    schema = Report.model_json_schema(mode="serialization")
+    schema["properties"]["version"] = {"const": VERSION, "description": "The version of this schema"}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": "What `holdfast doctor --json` prints",
+    }
+
+
+def schema_text() -> str:
+    """The schema as it is checked in."""
+    return json.dumps(report_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def main(arguments: list[str]) -> None:
+    """Write the schema to the file that is named, or to standard output."""
+    if arguments:
+        Path(arguments[0]).write_text(schema_text(), encoding="utf-8")
+    else:
+        sys.stdout.write(schema_text())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

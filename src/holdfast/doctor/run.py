@@ -12,27 +12,49 @@ import anyio
 import anyio.abc
 
 from holdfast._version import __version__
-from holdfast.auth.bearer import Logins
-from holdfast.auth.store import TokenStore
-from holdfast.config.definition import Definition
-from holdfast.config.reading import Reading
-from holdfast.config.spec import BadServer, ServerSpec
-from holdfast.core.redact import Redactor, mask_url
-from holdfast.doctor.case import Case, Resolve, Tools
-from holdfast.doctor.checks.all import CHECKS, WHOLE_CHECKS
+from holdfast.auth import Logins, TokenStore
+from holdfast.config import BadServer, ConfigReading, Definition, ServerSpec
+from holdfast.core import Redactor, mask_url
+from holdfast.doctor.case import Case, LiveHub, Resolve, Tools, hub_of
 from holdfast.doctor.checks.base import Check, GlobalCheck, GlobalContext, Observation
-from holdfast.doctor.findings import Finding, finding, shell
-from holdfast.doctor.live import LiveHub, hub_of
+from holdfast.doctor.checks.local import CommandCheck, DefinitionCheck, FilesCheck, StateCheck, TokensCheck
+from holdfast.doctor.checks.route import NameCheck, PortCheck, TlsCheck
+from holdfast.doctor.checks.server import HandshakeCheck, HubCheck, LoginCheck, ToolsCheck
+from holdfast.doctor.platform import resolve
 from holdfast.doctor.repair import repair
-from holdfast.doctor.report import CheckResult, Health, HubSeen, Repaired, Report, ServerReport, worst
-from holdfast.doctor.resolving import resolve
-from holdfast.hub.lease import is_shown
-from holdfast.hub.store import default_state_file
-from holdfast.hub.turnstile import Turnstile
-from holdfast.wire.dial import Dialer
-from holdfast.wire.warden import Warden
+from holdfast.doctor.report import (
+    CheckResult,
+    Finding,
+    Health,
+    HubSeen,
+    Repaired,
+    Report,
+    ServerReport,
+    finding,
+    shell,
+    worst,
+)
+from holdfast.hub import DialLimit, default_state_file, is_shown
+from holdfast.wire import Dialer, Warden
 
-__all__ = ["Doctor", "OnServer"]
+__all__ = ["CHECKS", "GLOBAL_CHECKS", "Doctor", "OnServer"]
+
+CHECKS: Sequence[Check] = (
+    DefinitionCheck(),
+    CommandCheck(),
+    NameCheck(),
+    PortCheck(),
+    TlsCheck(),
+    LoginCheck(),
+    HandshakeCheck(),
+    ToolsCheck(),
+    HubCheck(),
+)
+"""Checks of each server."""
+
+GLOBAL_CHECKS: Sequence[GlobalCheck] = (FilesCheck(), TokensCheck(), StateCheck())
+"""Checks that concern no single server."""
+
 
 GRACE_SECONDS = 0.5
 """Seconds beyond the deadline that a check gets to report its own timeout, which says more than a cancellation."""
@@ -46,12 +68,12 @@ class Doctor:
 
     def __init__(
         self,
-        reading: Reading,
+        reading: ConfigReading,
         *,
         timeout: float | None = None,
         fix: bool = False,
         checks: Sequence[Check] = CHECKS,
-        global_checks: Sequence[GlobalCheck] = WHOLE_CHECKS,
+        global_checks: Sequence[GlobalCheck] = GLOBAL_CHECKS,
         resolve: Resolve = resolve,
     ) -> None:
         self._reading = reading
@@ -106,7 +128,7 @@ class Doctor:
         logins = Logins(store)
         return Tools(
             dialer=Dialer(warden=warden, limits=settings.limits, authorize=logins.authorize),
-            turnstile=Turnstile(settings.load.concurrency, timers),
+            turnstile=DialLimit(settings.load.concurrency, timers),
             settings=settings,
             resolve=self._resolve,
             logins=logins,

@@ -1,1 +1,27 @@
 """The hub as an MCP server: over streamable HTTP for many clients, over stdio for one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast._exports import lazy_exports
+
+if TYPE_CHECKING:
+    from holdfast.front.access.guard import LOOPBACK_HOSTS as LOOPBACK_HOSTS, TokenPolicy as TokenPolicy
+    from holdfast.front.access.jwt import jwt_verifier as jwt_verifier
+    from holdfast.front.broker import Broker as Broker
+    from holdfast.front.http import create_app as create_app
+    from holdfast.front.messages import IDENTITY as IDENTITY
+    from holdfast.front.stdio import serve_stdio as serve_stdio
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "access.guard": ["LOOPBACK_HOSTS", "TokenPolicy"],
+        "access.jwt": ["jwt_verifier"],
+        "broker": ["Broker"],
+        "http": ["create_app"],
+        "messages": ["IDENTITY"],
+        "stdio": ["serve_stdio"],
+    },
+)

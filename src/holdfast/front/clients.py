@@ -1,12 +1,14 @@
-"""The clients of the hub, the channels to them, and the notifications that wait for them.
+"""The clients of the hub, the channels to them, their calls in flight, and the notifications that wait for them.
 
 In the legacy era a client is a session. The modern era has no sessions: over HTTP each request is a client of its
 own, unless it carries a client key; over stdio the pipe is the client. Equal "changed" notifications coalesce,
-so a slow client costs bounded memory and delays no other client.
+so a slow client costs bounded memory and delays no other client. Progress and log messages of a call go out in the
+order in which they came, all of them before its result.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -16,14 +18,13 @@ import mcp_types as types
 from mcp import MCPError
 from mcp.server.session import ServerSession
 from mcp.shared.message import ServerMessageMetadata
-from mcp_types import INVALID_REQUEST, RequestId
+from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, RequestId
 from pydantic import ValidationError
 
 from holdfast.front.view import View
-from holdfast.wire.requests import RawNotice, RawRequest, RawResult
-from holdfast.wire.wishes import LOG_LEVELS
+from holdfast.wire import LOG_LEVELS, RawNotification, RawRequest, RawResult
 
-__all__ = ["ASK_SECONDS", "Channel", "Client", "require_capability"]
+__all__ = ["ASK_SECONDS", "Call", "Channel", "Client", "require_capability"]
 
 ASK_SECONDS = 600.0
 """How long a person or a model may take to answer a server's request."""
@@ -56,7 +57,7 @@ class Channel:
 
     async def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
         """Send a notice."""
-        notice = RawNotice(method=method, params=dict(params or {}))
+        notice = RawNotification(method=method, params=dict(params or {}))
         await self.session.send_notification(cast("types.ServerNotification", notice), self.request_id)
 
 
@@ -117,3 +118,62 @@ def require_capability(client: Client, method: str, params: Mapping[str, Any] | 
     mode = (params or {}).get("mode", "form")
     if method == "elicitation/create" and mode != "form" and mode not in declared:
         raise MCPError(INVALID_REQUEST, f"the client does not support elicitation by {mode}")
+
+
+OUTBOX = 4_096
+"""How many log messages may wait for a client that reads slowly; then the oldest are dropped."""
+
+
+class Call:
+    """A request in flight; it is the ``Caller`` of the wire."""
+
+    def __init__(
+        self, client: Client, server: str, *, channel: Channel | None, token: str | int | None, wake: Callable[[], None]
+    ) -> None:
+        self.client = client
+        self.server = server
+        self._channel = channel
+        self._token = token
+        self._wake = wake
+        self._outbox: deque[tuple[str, Mapping[str, Any] | None]] = deque(maxlen=OUTBOX)
+        self._sending = anyio.Lock()
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """What the client declares."""
+        return self.client.capabilities
+
+    async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Send a server's request to the client, on the stream of the client's own request."""
+        require_capability(self.client, method, params)
+        if self.client.modern or self._channel is None:
+            raise MCPError(INTERNAL_ERROR, f"{method} cannot reach this client: its protocol knows no such request")
+        await self.flush()
+        return await self._channel.ask(method, params)
+
+    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Queue a notification."""
+        if method == "notifications/message" and not self.client.wants_log((params or {}).get("level")):
+            return
+        if method == "notifications/elicitation/complete" and self.client.modern:
+            return  # the modern era has no such notification: the client learns it when it repeats the request
+        self._outbox.append((method, params))
+        self._wake()
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Send progress, if the client asked for it."""
+        if self._token is None:
+            return
+        params: dict[str, Any] = {"progressToken": self._token, "progress": progress}
+        if total is not None:
+            params["total"] = total
+        if message is not None:
+            params["message"] = message
+        self._outbox.append(("notifications/progress", params))
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Send the queued notifications in order; a second caller waits until they are sent."""
+        async with self._sending:
+            while self._outbox and self._channel is not None:
+                await self._channel.tell(*self._outbox.popleft())

@@ -1,8 +1,12 @@
-"""What the hub edits in a message that passes through: what one protocol era has and the other must not have."""
+"""What the hub edits in a message that passes through, and nothing else does.
+
+One protocol era has what the other must not have (``_meta`` keys, ``resultType``, output schemas), and at the
+endpoint of many servers the resource URIs in results are rewritten so that a client can read them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mcp import MCPError
@@ -18,9 +22,9 @@ from mcp_types.methods import CACHEABLE_METHODS
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic_core import to_json
 
-from holdfast.front.identity import CLIENT_META_KEY
+from holdfast.front.access.principals import CLIENT_META_KEY
 
-__all__ = ["is_modern", "params_for_server", "result_for_client", "tool_for_client"]
+__all__ = ["is_modern", "params_for_server", "relinked", "result_for_client", "tool_for_client"]
 
 _ENVELOPE = frozenset(
     {PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, CLIENT_META_KEY, "progressToken"}
@@ -88,3 +92,39 @@ def tool_for_client(item: Mapping[str, Any], *, modern: bool) -> Mapping[str, An
     if modern or schema is None or (isinstance(schema, Mapping) and schema.get("type") == "object"):
         return item
     return {key: value for key, value in item.items() if key != "outputSchema"}
+
+
+def relinked(result: Mapping[str, Any], shown: Callable[[str], str]) -> Mapping[str, Any]:
+    """Return a result with every URI as the endpoint shows it; the same object if none changes."""
+    changed: dict[str, Any] = {}
+    if isinstance(blocks := result.get("content"), list):
+        changed["content"] = [_block(block, shown) for block in blocks]
+    if isinstance(messages := result.get("messages"), list):
+        changed["messages"] = [_message(message, shown) for message in messages]
+    if isinstance(contents := result.get("contents"), list):
+        changed["contents"] = [_with_uri(one, shown) for one in contents]
+    return {**result, **changed} if any(changed[key] != result[key] for key in changed) else result
+
+
+def _message(message: Any, shown: Callable[[str], str]) -> Any:
+    if not isinstance(message, Mapping):
+        return message
+    content = message.get("content")
+    if isinstance(content, list):
+        return {**message, "content": [_block(block, shown) for block in content]}
+    return {**message, "content": _block(content, shown)} if isinstance(content, Mapping) else message
+
+
+def _block(block: Any, shown: Callable[[str], str]) -> Any:
+    if not isinstance(block, Mapping):
+        return block
+    if block.get("type") == "resource_link":
+        return _with_uri(block, shown)
+    if block.get("type") == "resource" and "resource" in block:
+        return {**block, "resource": _with_uri(block.get("resource"), shown)}
+    return block
+
+
+def _with_uri(one: Any, shown: Callable[[str], str]) -> Any:
+    uri = one.get("uri") if isinstance(one, Mapping) else None
+    return {**one, "uri": shown(uri)} if isinstance(uri, str) else one

@@ -1,38 +1,95 @@
-"""The hub as an MCP server over stdio, for clients that spawn their servers."""
+"""The hub as an MCP server over stdio, for clients that start their servers.
+
+Each line of the client is bounded: a longer one is never held whole, and is refused under its id.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, Self, TypeAlias, cast
 
 import anyio
+import anyio.to_thread
 from mcp.server.runner import serve_dual_era_loop
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from mcp_types import INVALID_REQUEST, ErrorData, JSONRPCError
 
-from holdfast.front.desk import Desk
-from holdfast.front.face import McpServer
-from holdfast.front.lines import StdinLines
+from holdfast.front.broker import Broker
+from holdfast.front.server import McpServer
 from holdfast.front.view import View
-from holdfast.hub.hub import Hub
+from holdfast.hub import Hub
 
 if TYPE_CHECKING:
     from mcp.shared._stream_protocols import WriteStream
 
-__all__ = ["serve_stdio"]
+__all__ = ["Refuse", "StdinLines", "serve_stdio"]
+
+Refuse: TypeAlias = Callable[[str | int | None], Awaitable[None]]
+"""Called with the id of a message that was too long; None if the id was not found."""
+
+CHUNK = 64 * 1024
+
+_ID = rb'"id"\s*:\s*(?P<id>"(?:[^"\\]|\\.){0,256}"|-?\d{1,18})\s*'
+_FIRST = re.compile(rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]{0,256}"\s*,\s*)*' + _ID + rb"[,}]")
+_LAST = re.compile(rb"[{,]\s*" + _ID + rb'(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*\Z')
+"""The id of the message itself, not of a nested object: it stands before the first nested value, or at the end."""
 
 
-async def serve_stdio(hub: Hub, *, server: str | None = None, desk: Desk | None = None) -> None:
+class StdinLines:
+    """Reads line after line, in a worker thread."""
+
+    def __init__(self, file: BinaryIO, longest: int, refuse: Refuse) -> None:
+        self._file = file
+        self._longest = longest
+        self._refuse = refuse
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> str:
+        """Return the next line within the bound; invalid UTF-8 is replaced."""
+        while True:
+            line = await anyio.to_thread.run_sync(self._file.readline, self._longest + 1)
+            if not line:
+                raise StopAsyncIteration
+            if len(line) <= self._longest or line.endswith(b"\n"):
+                return line.decode("utf-8", "replace")
+            head, line = line[:CHUNK], line[-CHUNK:]
+            tail = await anyio.to_thread.run_sync(self._skip, line)
+            await self._refuse(_id_in(head, tail))
+
+    def _skip(self, tail: bytes) -> bytes:
+        """Read to the end of the line and keep only its last bytes."""
+        while not tail.endswith(b"\n"):
+            more = self._file.readline(CHUNK)
+            if not more:
+                break
+            tail = tail[-CHUNK:] + more
+        return tail
+
+
+def _id_in(head: bytes, tail: bytes) -> str | int | None:
+    found = _FIRST.match(head) or _LAST.search(tail)
+    try:
+        known = json.loads(found["id"]) if found is not None else None
+    except ValueError:
+        return None
+    return known if isinstance(known, str | int) else None
+
+
+async def serve_stdio(hub: Hub, *, server: str | None = None, broker: Broker | None = None) -> None:
     """Serve one client over stdin and stdout until it leaves: all servers, or one.
 
     The hub must be open. Pass a broker that was created before the hub was entered, so that servers learn from
     the start that a client can answer requests; it can also drain the calls before the end.
     """
-    desk = desk or Desk(hub)
-    mcp_server = McpServer(desk, View(hub, server), owner="stdio")
+    broker = broker or Broker(hub)
+    mcp_server = McpServer(broker, View(hub, server), owner="stdio")
     longest = hub.config.settings.limits.message_bytes
     out: WriteStream[SessionMessage] | None = None
     ready = anyio.Event()
@@ -48,8 +105,8 @@ async def serve_stdio(hub: Hub, *, server: str | None = None, desk: Desk | None 
         lines = cast("anyio.AsyncFile[str]", StdinLines(stdin, longest, refuse))  # the SDK only iterates over it
         async with stdio_server(stdin=lines) as (read, out), anyio.create_task_group() as tasks:
             ready.set()
-            await tasks.start(desk.run)
-            desk.add_subscriptions(mcp_server.subscriptions)
+            await tasks.start(broker.run)
+            broker.add_subscriptions(mcp_server.subscriptions)
             await serve_dual_era_loop(mcp_server, read, out, lifespan_state=None)
             tasks.cancel_scope.cancel()
 

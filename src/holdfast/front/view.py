@@ -12,13 +12,9 @@ from typing import Any
 
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 
-from holdfast.config.spec import ServerSpec
-from holdfast.core.catalog import Catalog, Entry, Kind, NameKey, Unknown
-from holdfast.core.names import uri_lead
-from holdfast.hub.hub import Hub
-from holdfast.hub.lease import is_shown
-from holdfast.hub.lookup import is_repeatable
-from holdfast.hub.showing import shown
+from holdfast.config import ServerSpec
+from holdfast.core import Catalog, CatalogEntry, Kind, NameKey, Unknown, uri_lead
+from holdfast.hub import Hub, is_repeatable, is_shown, shown
 
 __all__ = ["LIST_METHODS", "View"]
 
@@ -92,11 +88,11 @@ class View:
         """Whether a tool is declared read-only or idempotent."""
         return is_repeatable(self.hub.catalog, self.hub.catalog.names.get(key, ""))
 
-    def _entry(self, key: NameKey) -> Entry | None:
+    def _entry(self, key: NameKey) -> CatalogEntry | None:
         name = self.hub.catalog.names.get(key)
         return self.hub.catalog.entry(name, key.kind) if name is not None else None
 
-    def _item(self, entry: Entry) -> dict[str, Any]:
+    def _item(self, entry: CatalogEntry) -> dict[str, Any]:
         name = entry.name if self.server is None else entry.original
         return {**shown(entry), _NAME[entry.key.kind]: name}
 

@@ -2,3 +2,61 @@
 
 Each rendered config fails closed and sets the authorization timeout. Nothing here connects to an MCP server.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast._exports import lazy_exports
+
+if TYPE_CHECKING:
+    from holdfast.gateway.bridge import (
+        Bridge as Bridge,
+        BridgePlan as BridgePlan,
+        Rules as Rules,
+        read_bootstrap as read_bootstrap,
+        seed as seed,
+    )
+    from holdfast.gateway.check import check_config as check_config, find_schema as find_schema
+    from holdfast.gateway.decide import AdminAddressWatch as AdminAddressWatch, NoAdminAddress as NoAdminAddress
+    from holdfast.gateway.health import health_app as health_app, serving as serving
+    from holdfast.gateway.model import (
+        ADMIN_ADDRESS as ADMIN_ADDRESS,
+        BODY_BYTES as BODY_BYTES,
+        EXT_AUTH_TIMEOUT as EXT_AUTH_TIMEOUT,
+        HEALTH_ADDRESS as HEALTH_ADDRESS,
+        LISTEN_PORT as LISTEN_PORT,
+        OUTAGE_STATUS as OUTAGE_STATUS,
+        ExtAuth as ExtAuth,
+        Gateway as Gateway,
+        Jwt as Jwt,
+        check_address as check_address,
+    )
+    from holdfast.gateway.render import render_config as render_config, to_yaml as to_yaml
+    from holdfast.gateway.source import FileSource as FileSource, HttpSource as HttpSource, TargetSource as TargetSource
+    from holdfast.gateway.versions import Release as Release, family_of as family_of
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "bridge": ["Bridge", "BridgePlan", "Rules", "read_bootstrap", "seed"],
+        "check": ["check_config", "find_schema"],
+        "decide": ["AdminAddressWatch", "NoAdminAddress"],
+        "health": ["health_app", "serving"],
+        "model": [
+            "ADMIN_ADDRESS",
+            "BODY_BYTES",
+            "EXT_AUTH_TIMEOUT",
+            "ExtAuth",
+            "Gateway",
+            "HEALTH_ADDRESS",
+            "Jwt",
+            "LISTEN_PORT",
+            "OUTAGE_STATUS",
+            "check_address",
+        ],
+        "render": ["render_config", "to_yaml"],
+        "source": ["FileSource", "HttpSource", "TargetSource"],
+        "versions": ["Release", "family_of"],
+    },
+)

@@ -21,7 +21,7 @@ from holdfast.gateway.versions import FAMILIES, Family, Release
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
-__all__ = ["Schema", "blocks", "check", "complete", "find_schema"]
+__all__ = ["Schema", "blocks", "check_config", "complete", "find_schema"]
 
 SCHEMAS_VARIABLE = "HOLDFAST_AGENTGATEWAY_SCHEMAS"
 """A folder with the schemas of the product, such as ``v1.4.1.config-schema.json``."""
@@ -44,7 +44,9 @@ def complete(document: Document, family: Family, timeout: str) -> None:
             put(block, family.timeout, timeout)
 
 
-def check(document: Document, release: Release, schema: Schema | None = None, *, source: Path | None = None) -> None:
+def check_config(
+    document: Document, release: Release, schema: Schema | None = None, *, source: Path | None = None
+) -> None:
     """Raise ``ConfigError`` with the faults of a document. ``source`` is the file of the bootstrap."""
     faults = [
         Problem(message=f"{place}: {message}", hint=hint, file=source)

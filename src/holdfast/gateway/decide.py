@@ -1,22 +1,31 @@
-"""Decides what the bridge does next. Pure: no file, no socket, no clock.
+"""Decides what the bridge does next, from what the gateway shows at its admin address.
 
 A running gateway loads a new config, and keeps its old one if the new one is invalid. But it cannot start with an
 invalid config. So a config that it refuses, or stops answering with, is replaced by the last one that it ran.
+``decide`` is pure; only the watch reads ``/config_dump``, which shows the config that runs (``/config`` shows the
+file on disk).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
+
+from holdfast.core import classify_evidence
+from holdfast.errors import ServerFailure
+from holdfast.wire import fetch
 
 __all__ = [
+    "AdminAddressWatch",
     "ConfigHistory",
     "Decision",
     "GatewayDown",
     "GatewayRunning",
     "GatewayState",
     "GatewayView",
+    "GatewayWatch",
+    "NoAdminAddress",
     "NotWatched",
     "decide",
 ]
@@ -134,3 +143,37 @@ def _must_be_replaced(history: ConfigHistory, take: GatewayState, *, now: float,
     """Whether the gateway refuses the config in place, or stopped answering with it."""
     silent = take is GatewayState.DOWN and bool(history.live) and now - history.since >= patience
     return (take is GatewayState.REFUSED or silent) and history.live != history.accepted
+
+
+WITHIN = 5.0
+LARGEST = 64 << 20
+"""A dump repeats each route with all its policies."""
+
+
+class GatewayWatch(Protocol):
+    """A way to see the state of the gateway."""
+
+    async def look(self) -> GatewayView:
+        """The current state of the gateway."""
+
+
+class AdminAddressWatch:
+    """The admin address of a gateway, such as ``http://127.0.0.1:15000``."""
+
+    def __init__(self, address: str) -> None:
+        self._url = f"{address.rstrip('/')}/config_dump"
+
+    async def look(self) -> GatewayView:
+        """Read the loaded config."""
+        try:
+            return GatewayRunning(await fetch(self._url, within=WITHIN, largest=LARGEST))
+        except ServerFailure as exc:
+            return GatewayDown(classify_evidence(exc.evidence).reason)
+
+
+class NoAdminAddress:
+    """Used without an admin address."""
+
+    async def look(self) -> GatewayView:
+        """Report that the gateway is not watched."""
+        return NotWatched()

@@ -1,6 +1,7 @@
-"""The model of a gateway config: one listener, one route for each server, authorization in front.
+"""The model of a gateway config: one listener, one route for each server, authorization in front; and its defaults.
 
-There is no field to fail open: during an outage of the authorization service, requests are refused.
+There is no field to fail open: during an outage of the authorization service, requests are refused. The Helm chart
+and the compose files cannot import Python; a test compares their values with the defaults here.
 """
 
 from __future__ import annotations
@@ -10,18 +11,62 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-from holdfast.config.targets import Target
+from holdfast.config import Target
 from holdfast.errors import UsageError
-from holdfast.gateway.defaults import (
-    ADMIN_ADDRESS,
-    BODY_BYTES,
-    EXT_AUTH_TIMEOUT,
-    LISTEN_PORT,
-    LISTENER_NAME,
-    OUTAGE_STATUS,
-)
 
-__all__ = ["ExtAuth", "Gateway", "Jwt", "Protocol", "Target", "check_address", "check_timeout"]
+__all__ = [
+    "ADMIN_ADDRESS",
+    "BODY_BYTES",
+    "CHECK_PATH",
+    "CHECK_ROUTE",
+    "EXT_AUTH_PORT",
+    "EXT_AUTH_TIMEOUT",
+    "GATEWAY_VERSION",
+    "HEALTH_ADDRESS",
+    "LISTENER_NAME",
+    "LISTEN_PORT",
+    "OUTAGE_STATUS",
+    "PATH_PREFIX",
+    "ExtAuth",
+    "Gateway",
+    "Jwt",
+    "Protocol",
+    "Target",
+    "check_address",
+    "check_timeout",
+]
+
+EXT_AUTH_TIMEOUT = "10s"
+"""How long the gateway waits for the authorization service. The default of the gateway, 200 ms, is too short for a
+cold start of that service. Ten seconds is longer than a healthy answer, and shorter than one attempt of a load."""
+
+OUTAGE_STATUS = 503
+"""The status for clients when the authorization service does not answer. No policy decision uses it."""
+
+EXT_AUTH_PORT = 9100
+
+BODY_BYTES = 8192
+"""How many bytes of a request's body the authorization service gets: enough for the method and the tool name."""
+
+GATEWAY_VERSION = "1.4.1"
+"""The gateway that the chart and the compose files run."""
+
+LISTEN_PORT = 8080
+
+LISTENER_NAME = "mcp"
+
+PATH_PREFIX = "/mcp"
+"""The path of a server's route is this prefix and its id."""
+
+CHECK_ROUTE, CHECK_PATH = "holdfast-check", "/holdfast/check"
+"""A route without a server. A request to it shows only whether the caller is authorized."""
+
+ADMIN_ADDRESS = "127.0.0.1:15000"
+"""Only loopback, because the admin address can stop the gateway."""
+
+HEALTH_ADDRESS = "127.0.0.1:9180"
+"""Where the bridge serves its health."""
+
 
 Protocol: TypeAlias = Literal["grpc", "http"]
 

@@ -12,11 +12,20 @@ from urllib.parse import quote
 
 import yaml
 
-from holdfast.gateway.defaults import CHECK_PATH, CHECK_ROUTE, PATH_PREFIX
-from holdfast.gateway.model import PLAIN_DENIAL, ExtAuth, Gateway, Jwt, Target, is_address
+from holdfast.gateway.model import (
+    CHECK_PATH,
+    CHECK_ROUTE,
+    PATH_PREFIX,
+    PLAIN_DENIAL,
+    ExtAuth,
+    Gateway,
+    Jwt,
+    Target,
+    is_address,
+)
 from holdfast.gateway.versions import Family
 
-__all__ = ["Document", "put", "render", "route", "to_yaml"]
+__all__ = ["Document", "put", "render_config", "route", "to_yaml"]
 
 Document: TypeAlias = dict[str, Any]
 
@@ -24,7 +33,7 @@ _PLAIN_KEY = re.compile(r"[A-Za-z][A-Za-z0-9]*", re.ASCII)
 _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 
 
-def render(gateway: Gateway, family: Family) -> Document:
+def render_config(gateway: Gateway, family: Family) -> Document:
     """The whole configuration for this family."""
     listener: Document = {"name": gateway.listener, "protocol": "HTTP"}
     if gateway.jwt is not None:

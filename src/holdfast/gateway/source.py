@@ -14,15 +14,11 @@ from typing import Protocol
 import anyio
 from pydantic import ValidationError
 
-from holdfast.config.find import read_config
-from holdfast.config.load import parse_config
-from holdfast.config.spec import Config
-from holdfast.config.targets import Target, Targets, targets_of
-from holdfast.control.models import TargetsView
-from holdfast.core.classify import classify
-from holdfast.core.redact import mask_url
+from holdfast.config import Config, Target, Targets, parse_config, read_config, targets_of
+from holdfast.control import TargetsView
+from holdfast.core import classify_evidence, mask_url
 from holdfast.errors import ConfigError, ServerFailure
-from holdfast.wire.fetch import fetch
+from holdfast.wire import fetch
 
 __all__ = ["FileSource", "HttpSource", "SourceFailed", "TargetSource"]
 
@@ -86,7 +82,7 @@ class HttpSource:
             body = await fetch(self.url, headers=headers, allow_plain_http=self.allow_plain_http, within=WITHIN)
             return _registry(body) or _targets(body, parse_config(body, environ={}))
         except ServerFailure as exc:
-            raise SourceFailed(f"the endpoint returned no targets: {classify(exc.evidence).reason}") from exc
+            raise SourceFailed(f"the endpoint returned no targets: {classify_evidence(exc.evidence).reason}") from exc
         except ConfigError as exc:
             # The message of the parser may quote the document, which is not trusted.
             raise SourceFailed("the answer of the endpoint is not an mcp.json") from exc

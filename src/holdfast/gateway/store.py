@@ -9,13 +9,13 @@ from pathlib import Path
 
 from holdfast.files import replace_file
 
-__all__ = ["ConfigFile"]
+__all__ = ["GatewayConfigFile"]
 
 MODE = 0o640
 """The mode of a new file, because the URL of a target may hold a secret. An existing file keeps its mode."""
 
 
-class ConfigFile:
+class GatewayConfigFile:
     """A config file, and beside it the last config that the gateway ran."""
 
     def __init__(self, file: Path) -> None:

@@ -1,1 +1,76 @@
 """The async shell around the decisions of core/ and the connections of wire/."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast._exports import lazy_exports
+
+if TYPE_CHECKING:
+    from holdfast.hub.approvals import shown as shown
+    from holdfast.hub.call import is_repeatable as is_repeatable
+    from holdfast.hub.hub import Hub as Hub
+    from holdfast.hub.journal import STATUS as STATUS, failure_status as failure_status, warnings_of as warnings_of
+    from holdfast.hub.lease import is_shown as is_shown
+    from holdfast.hub.limits import DialLimit as DialLimit
+    from holdfast.hub.loader import (
+        Loader as Loader,
+        call_tool as call_tool,
+        get_tools_with_resilience as get_tools_with_resilience,
+        load as load,
+    )
+    from holdfast.hub.records import (
+        BreakerChanged as BreakerChanged,
+        CallEnded as CallEnded,
+        CallOutcome as CallOutcome,
+        CloseFailed as CloseFailed,
+        ConfigApplied as ConfigApplied,
+        ConfigRefused as ConfigRefused,
+        HubRecord as HubRecord,
+        Missed as Missed,
+        OneClientRecord as OneClientRecord,
+        Published as Published,
+        RetryPlanned as RetryPlanned,
+        ToolApproved as ToolApproved,
+        ToolChanged as ToolChanged,
+        Transition as Transition,
+        as_fields as as_fields,
+    )
+    from holdfast.hub.reload import Reloader as Reloader
+    from holdfast.hub.slot import Slot as Slot
+    from holdfast.hub.store import default_state_file as default_state_file
+    from holdfast.hub.tracing import is_tracing as is_tracing
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "approvals": ["shown"],
+        "call": ["is_repeatable"],
+        "hub": ["Hub"],
+        "journal": ["STATUS", "failure_status", "warnings_of"],
+        "lease": ["is_shown"],
+        "limits": ["DialLimit"],
+        "loader": ["Loader", "call_tool", "get_tools_with_resilience", "load"],
+        "records": [
+            "BreakerChanged",
+            "CallEnded",
+            "CallOutcome",
+            "CloseFailed",
+            "ConfigApplied",
+            "ConfigRefused",
+            "HubRecord",
+            "Missed",
+            "OneClientRecord",
+            "Published",
+            "RetryPlanned",
+            "ToolApproved",
+            "ToolChanged",
+            "Transition",
+            "as_fields",
+        ],
+        "reload": ["Reloader"],
+        "slot": ["Slot"],
+        "store": ["default_state_file"],
+        "tracing": ["is_tracing"],
+    },
+)

@@ -12,22 +12,18 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
-from holdfast.auth.bearer import Logins
-from holdfast.config.spec import Config
-from holdfast.core.catalog import Catalog, NameKey
-from holdfast.core.machine import Health
-from holdfast.core.names import Kind
-from holdfast.hub.approvals import Approvals
+from holdfast.auth import Logins
+from holdfast.config import Config
+from holdfast.core import Catalog, Health, Kind, NameKey
+from holdfast.hub.approvals import Approvals, shown
+from holdfast.hub.call import is_repeatable, resolve
 from holdfast.hub.clock import Clock, RealClock
-from holdfast.hub.journal import HubRecord, Sink
+from holdfast.hub.journal import HubRecord, OnWarning, Sink, Warnings, WarningSink, warnings_of
 from holdfast.hub.loader import read
-from holdfast.hub.lookup import is_repeatable, resolve
 from holdfast.hub.registry import SlotRegistry, reconnect, switch
-from holdfast.hub.showing import shown
 from holdfast.hub.store import default_state_file
-from holdfast.hub.warnings import OnWarning, Warnings, WarningSink, warnings_of
 from holdfast.types import CallResult, ProgressFn, Tool
-from holdfast.wire.listing import tool_info
+from holdfast.wire import tool_info
 
 __all__ = ["Hub"]
 

@@ -1,22 +1,253 @@
-"""The journal passes every record to all its listeners: the log, the sinks, and the readers of a stream."""
+"""The journal passes every record to all its listeners: the log, the sinks, and the readers of a stream.
+
+The log line of each record is written here, and the warnings about unavailable servers (MSG-1 … MSG-3), one for each
+change of a classification. The record itself goes with its log line, for logs that programs read.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import anyio
 
-from holdfast.core.redact import Redactor
+from holdfast.core import Failure, FailureStatus, Health, Redactor, ServerStatus, State, Tripped, for_model, for_user
 from holdfast.hub.clock import Clock
-from holdfast.hub.loglines import write_to_log
-from holdfast.hub.records import CallEnded, HubRecord, Missed, OfOneClient, Published, Sink
-from holdfast.wire.process import OnStderr
+from holdfast.hub.records import (
+    BreakerChanged,
+    CallEnded,
+    CloseFailed,
+    ConfigApplied,
+    ConfigRefused,
+    HubRecord,
+    Missed,
+    OneClientRecord,
+    Published,
+    RetryPlanned,
+    Sink,
+    ToolApproved,
+    ToolChanged,
+    Transition,
+)
+from holdfast.wire import OnStderr
 
-__all__ = ["CallEnded", "HubRecord", "Journal", "Missed", "OfOneClient", "Published", "Sink"]
+__all__ = [
+    "STATUS",
+    "CallEnded",
+    "HubRecord",
+    "Journal",
+    "Missed",
+    "OnWarning",
+    "OneClientRecord",
+    "Published",
+    "Sink",
+    "WarningSink",
+    "Warnings",
+    "failure_status",
+    "transition_text",
+    "warnings_of",
+    "write_to_log",
+]
 
 log = logging.getLogger("holdfast.hub")
+reload_log = logging.getLogger("holdfast.reload")
+
+SURPRISING = ("denied", "timed_out")
+"""The outcomes of calls that leave no other line in the log; failures change the server's state, which is logged."""
+
+
+def write_to_log(record: HubRecord) -> None:
+    """Write one line for each record that a person may want to see."""
+    if isinstance(record, CallEnded):
+        _write_call(record)
+    elif isinstance(record, OneClientRecord):
+        _write(logging.DEBUG, record, "%s, connection of one client: %s", record.server, record.record)
+    elif isinstance(record, ConfigApplied | ConfigRefused):
+        _write_config(record)
+    else:
+        _write_state(record)
+
+
+def _write_state(record: HubRecord) -> None:
+    match record:
+        case Transition():
+            _write(logging.INFO, record, "%s: %s", record.server, transition_text(record))
+        case RetryPlanned():
+            _write(
+                logging.INFO, record, "%s: reconnect attempt %d in %.1f s", record.server, record.attempt, record.delay
+            )
+        case BreakerChanged(server=server, change=Tripped() as trip):
+            words = "%s: breaker open for %.0f s after %d failures (%d calls refused since)"
+            _write(logging.WARNING, record, words, server, trip.retry_in, trip.failures, trip.refused)
+        case BreakerChanged(server=server, change=change):
+            _write(
+                logging.INFO,
+                record,
+                "%s: breaker closed (%d calls were refused while it was open)",
+                server,
+                change.refused,
+            )
+        case CloseFailed():
+            words = "%s: an old connection did not close cleanly: %s"
+            _write(logging.WARNING, record, words, record.server, record.error)
+        case Published():
+            kinds = ", ".join(record.kinds) or "nothing"
+            _write(logging.DEBUG, record, "catalog version %d: %s of %s changed", record.version, kinds, record.server)
+        case ToolChanged():
+            held = "; it is held until the change is approved" if record.held else ""
+            words = "%s: the tool %s changed since it was first seen%s"
+            _write(logging.WARNING, record, words, record.server, record.tool, held)
+        case ToolApproved():
+            _write(logging.INFO, record, "%s: the change of the tool %s was approved", record.server, record.tool)
+        case Missed():
+            _write(logging.WARNING, record, "a listener was too slow and missed %d records", record.count)
+
+
+def transition_text(record: Transition) -> str:
+    """What happened, in words: ``lost: its process exited with code 3; reconnecting``."""
+    because = f": {record.reason}" if record.reason else ""
+    match record.new:
+        case State.CONNECTED:
+            return "connected"
+        case State.CONNECTING:
+            return f"{_START.get(record.cause, 'connecting')}{because}"
+        case State.RECONNECTING:
+            return f"{_LOSS.get(record.cause, 'connect failed')}{because}; reconnecting"
+        case State.PERMANENTLY_FAILED:
+            return f"parked{because}"
+        case State.IDLE:
+            return "idle: it starts at its next use"
+        case State.DISCONNECTED:
+            return _END.get(record.cause, "disconnected")
+    return f"{record.new.value}{because}"
+
+
+_START = {
+    "ConfigChanged": "its configuration changed; connecting",
+    "EnableRequested": "enabled; connecting",
+    "LoginSucceeded": "logged in; connecting",
+    "ReconnectRequested": "reconnect requested; connecting",
+}
+_LOSS = {
+    "Faltered": "lost after repeated failures",
+    "ReconnectRequested": "reconnect requested",
+    "SessionExpired": "its session expired",
+    "TransportLost": "lost",
+}
+_END = {"RemoveRequested": "removed from the configuration", "ShutdownRequested": "the hub stops"}
+
+
+def _write_config(record: ConfigApplied | ConfigRefused) -> None:
+    """One line for what was done, and one for each problem; the record goes with the last line."""
+    if isinstance(record, ConfigApplied):
+        reload_log.info("the configuration was changed: %s", record, extra={"record": record})
+        return
+    servers = ", ".join(record.servers)
+    what = f"the new definition of {servers}" if servers else "the changed configuration"
+    for problem in record.problems:
+        reload_log.error("%s cannot be used: %s", what, problem)
+    running = (
+        f"the running definition of {', '.join(record.servers)}" if record.servers else "the running configuration"
+    )
+    reload_log.error("%s stays in force", running, extra={"record": record})
+
+
+def _write_call(ended: CallEnded) -> None:
+    level = logging.WARNING if ended.outcome in SURPRISING else logging.DEBUG
+    if log.isEnabledFor(level):
+        words = "%s: %s %s after %.3f s" + (": %s" if ended.reason else "%s")
+        _write(level, ended, words, ended.server, ended.method, ended.outcome, ended.seconds, ended.reason)
+
+
+def _write(level: int, record: HubRecord, words: str, *args: Any) -> None:
+    log.log(level, words, *args, extra={"record": record})
+
+
+OnWarning: TypeAlias = "Callable[[str, FailureStatus, str], None]"
+"""Called with (server id, status, text for a person) once for each change of a server's classification."""
+
+STATUS: dict[State, ServerStatus] = {
+    State.CONNECTED: "available",
+    State.CONNECTING: "transient",
+    State.RECONNECTING: "transient",
+    State.DENIED: "denied",
+    State.PERMANENTLY_FAILED: "permanent",
+    State.IDLE: "idle",
+    State.DISABLING: "disabled",
+    State.DISABLED: "disabled",
+    State.DISCONNECTED: "idle",
+}
+"""The status of each state; the only such table."""
+
+
+def failure_status(state: State) -> FailureStatus | None:
+    """Return the status of a failed state; None for a server that is available, idle or disabled."""
+    match STATUS[state]:
+        case "transient" | "permanent" | "denied" as status:
+            return status
+        case _:
+            return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warnings:
+    """All unavailable servers at one moment."""
+
+    failures: tuple[Failure, ...]
+
+    @property
+    def for_model(self) -> str:
+        """One line for each class that occurs; empty if all is well."""
+        return for_model(self.failures)
+
+    @property
+    def for_user(self) -> tuple[str, ...]:
+        """A sentence or two for each server."""
+        return tuple(for_user(failure) for failure in self.failures)
+
+    def __bool__(self) -> bool:
+        return bool(self.failures)
+
+
+def warnings_of(servers: Iterable[Health]) -> Warnings:
+    """The warnings about these servers."""
+    return Warnings(failures=tuple(sorted(failure for health in servers if (failure := _failure(health)))))
+
+
+class WarningSink:
+    """A sink of the journal that reports each change of a classification once."""
+
+    def __init__(self, on_warning: OnWarning | None) -> None:
+        self._on_warning = on_warning
+        self._reported: dict[str, FailureStatus | None] = {}
+
+    def __call__(self, record: HubRecord) -> None:
+        """Take a record."""
+        if isinstance(record, RetryPlanned):
+            self._update(Failure(record.server, "transient"), "transient")
+        elif isinstance(record, Transition) and record.new is not State.CONNECTING and not _is_routine(record):
+            status = failure_status(record.new)
+            self._update(Failure(record.server, status or "transient", record.reason), status)
+
+    def _update(self, failure: Failure, status: FailureStatus | None) -> None:
+        server = failure.server_id
+        changed, self._reported[server] = status != self._reported.get(server), status
+        if changed and status is not None and self._on_warning is not None:
+            self._on_warning(server, status, for_user(failure))
+
+
+def _is_routine(record: Transition) -> bool:
+    """Whether a healthy connection is replaced; if the new one fails, that is reported."""
+    return record.new is State.RECONNECTING and record.cause in ("SessionExpired", "ReconnectRequested")
+
+
+def _failure(health: Health) -> Failure | None:
+    status = failure_status(health.state)
+    return Failure(health.server, status, health.reason) if status is not None else None
+
 
 BACKLOG = 1024
 """How many records wait for a slow listener; then the oldest are dropped, and a ``Missed`` says how many."""

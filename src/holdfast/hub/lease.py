@@ -1,42 +1,89 @@
 """A lease is one live connection, bound to a generation; the connector makes, keeps and checks leases.
 
 Nothing is decided here: ``core.classify`` classifies the evidence, and the machine decides what follows. Each
-function ends with an event that says what happened.
+function ends with an event that says what happened. A cache remembers the protocol era of servers seen before.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import anyio
 
-from holdfast.config.spec import BadServer, LoadPolicy, ServerSpec, Settings, ToolFilter
-from holdfast.core.catalog import Item, Listing
-from holdfast.core.classify import classify
-from holdfast.core.evidence import BadConfig, Evidence, HttpStatus, NetworkFailure, NetworkFault
-from holdfast.core.lifecycle import events as on
-from holdfast.core.redact import Redactor, masked
-from holdfast.hub.memory import Memory
-from holdfast.hub.turnstile import Turnstile
-from holdfast.wire.attempt import Attempt, evidence_in
-from holdfast.wire.connection import Connection
-from holdfast.wire.dial import Dialer
-from holdfast.wire.listening import LIST_CHANGED, stay
-from holdfast.wire.listing import Offer, OfferKind
-from holdfast.wire.relay import Relay
-from holdfast.wire.wishes import Wishes, grant
+from holdfast.config import BadServer, LoadPolicy, ServerSpec, Settings, ToolFilter
+from holdfast.core import (
+    BadConfig,
+    Evidence,
+    HttpStatus,
+    Item,
+    Listing,
+    NetworkFailure,
+    NetworkFault,
+    Redactor,
+    classify_evidence,
+    events as on,
+    masked,
+)
+from holdfast.hub.limits import DialLimit
+from holdfast.wire import (
+    LIST_CHANGED,
+    Attempt,
+    Connection,
+    DesiredState,
+    Dialer,
+    Offer,
+    OfferKind,
+    Relay,
+    apply_desired_state,
+    evidence_in,
+    watch_connection,
+)
+
+if TYPE_CHECKING:
+    from holdfast.wire import Era
 
 __all__ = [
+    "CachedServer",
     "Connector",
     "FailedDial",
     "FindRelay",
     "Lease",
+    "ServerCache",
     "bad_definition",
     "is_shown",
     "session_expired",
 ]
+
+CACHE_SIZE = 4096
+"""How many servers are remembered; the least recently used is dropped first."""
+
+
+@dataclass
+class CachedServer:
+    """What is known of one server."""
+
+    era: Era | None = None
+    connected: bool = False
+
+
+class ServerCache:
+    """Keyed by what a server is (its address or command), not by its name."""
+
+    def __init__(self) -> None:
+        self._servers: OrderedDict[tuple[object, ...], CachedServer] = OrderedDict()
+
+    def of(self, spec: ServerSpec) -> CachedServer:
+        """The entry of a server; the code that dials keeps it up to date."""
+        key = (spec.transport, spec.url, spec.command, spec.args, spec.cwd)
+        known = self._servers.setdefault(key, CachedServer())
+        self._servers.move_to_end(key)
+        while len(self._servers) > CACHE_SIZE:
+            self._servers.popitem(last=False)
+        return known
 
 
 FindRelay: TypeAlias = Callable[[], Relay | None]
@@ -50,10 +97,10 @@ def _no_relay() -> None:
 class Lease:
     """One connection, from dial to close."""
 
-    def __init__(self, generation: int, *, relay: FindRelay = _no_relay, desired: Wishes | None = None) -> None:
+    def __init__(self, generation: int, *, relay: FindRelay = _no_relay, desired: DesiredState | None = None) -> None:
         self.generation = generation
         self.relay = relay
-        self.desired_state = desired or Wishes()
+        self.desired_state = desired or DesiredState()
         self.scope = anyio.CancelScope()
         """Cancelled to end the lease, during the dial or later."""
         self.connection: Connection | None = None
@@ -85,7 +132,7 @@ class FailedDial(NamedTuple):
 class Connector:
     """Makes, refreshes and checks connections for all slots of a hub."""
 
-    def __init__(self, dialer: Dialer, dial_limit: Turnstile, memory: Memory, policy: LoadPolicy) -> None:
+    def __init__(self, dialer: Dialer, dial_limit: DialLimit, memory: ServerCache, policy: LoadPolicy) -> None:
         self._dialer = dialer
         self._dial_limit = dial_limit
         self._memory = memory
@@ -119,7 +166,7 @@ class Connector:
             return None
         if lease.connection is None:
             return _failed(lease, seen, ever_connected=ever_connected)
-        lease.close_error = classify(seen).reason
+        lease.close_error = classify_evidence(seen).reason
         return None
 
     async def refresh(self, spec: ServerSpec | BadServer, lease: Lease) -> on.Event:
@@ -133,7 +180,7 @@ class Connector:
             seen = evidence_in(exc)
             if session_expired(seen) or _is_refused(seen):
                 return _end(lease, seen)
-            verdict = classify(masked(seen, lease.redactor), connected_before=True)
+            verdict = classify_evidence(masked(seen, lease.redactor), connected_before=True)
             return on.RefreshFailed(generation, verdict.status, verdict.reason)
         if listing == lease.listing:
             return on.RefreshSucceeded(generation)
@@ -149,7 +196,7 @@ class Connector:
             seen = evidence_in(exc)
             if session_expired(seen) or _is_refused(seen):
                 return _end(lease, seen)
-            reason = classify(masked(seen, lease.redactor), connected_before=True).reason
+            reason = classify_evidence(masked(seen, lease.redactor), connected_before=True).reason
             return on.LivenessFailed(lease.generation, reason)
         return on.LivenessConfirmed(lease.generation)
 
@@ -199,11 +246,11 @@ class Connector:
         return _listing(spec, lease.generation, offers)
 
 
-async def _stay(connection: Connection, changed: Callable[[], object], desired: Wishes) -> Evidence:
+async def _stay(connection: Connection, changed: Callable[[], object], desired: DesiredState) -> Evidence:
     """Wait until a connection is lost; meanwhile, bring the server to the state that clients want."""
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(grant, connection, desired)
-        seen = await stay(connection, changed)
+        tasks.start_soon(apply_desired_state, connection, desired)
+        seen = await watch_connection(connection, changed)
         tasks.cancel_scope.cancel()
     return seen
 
@@ -211,7 +258,7 @@ async def _stay(connection: Connection, changed: Callable[[], object], desired: 
 def _end(lease: Lease, seen: Evidence) -> on.Event:
     if session_expired(seen):
         return on.SessionExpired(lease.generation)
-    reason = classify(masked(seen, lease.redactor), connected_before=True).reason
+    reason = classify_evidence(masked(seen, lease.redactor), connected_before=True).reason
     return on.TransportLost(lease.generation, reason)
 
 
@@ -244,7 +291,7 @@ def _listing(spec: ServerSpec, generation: int, offers: Mapping[OfferKind, tuple
 
 
 def _failed(lease: Lease, seen: Evidence, *, ever_connected: bool) -> FailedDial:
-    verdict = classify(seen, connected_before=ever_connected)
+    verdict = classify_evidence(seen, connected_before=ever_connected)
     event = on.DialFailed(
         lease.generation,
         verdict.status,

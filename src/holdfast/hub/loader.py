@@ -16,27 +16,27 @@ from typing import Any, TypeAlias
 
 import anyio
 
-from holdfast.auth.bearer import Logins
-from holdfast.config.load import config_from_mapping, load_config, spec_from_connection
-from holdfast.config.spec import BadServer, Config, LoadPolicy, ServerSpec, Settings
-from holdfast.core.backoff import delay
-from holdfast.core.classify import Verdict, classify
-from holdfast.core.evidence import Evidence
-from holdfast.core.redact import Redactor, masked
+from holdfast.auth import Logins
+from holdfast.config import (
+    BadServer,
+    Config,
+    LoadPolicy,
+    ServerSpec,
+    Settings,
+    config_from_mapping,
+    load_config,
+    spec_from_connection,
+)
+from holdfast.core import Evidence, Redactor, Verdict, classify_evidence, delay, masked
 from holdfast.errors import CallFailed, UnknownServer, UnknownTool, UsageError
-from holdfast.hub.lease import bad_definition, is_shown
-from holdfast.hub.memory import Memory
-from holdfast.hub.turnstile import Turnstile
+from holdfast.hub.lease import ServerCache, bad_definition, is_shown
+from holdfast.hub.limits import DialLimit
 from holdfast.types import CallResult, LoadResult, MCPServerLoadOutcome, ProgressFn, Tool
-from holdfast.wire.attempt import Attempt, evidence_in
-from holdfast.wire.connection import Connection
-from holdfast.wire.dial import Dialer
-from holdfast.wire.listing import ToolInfo
-from holdfast.wire.warden import Warden
+from holdfast.wire import Attempt, Connection, Dialer, ToolInfo, Warden, evidence_in
 
 __all__ = ["Loader", "call_tool", "get_tools_with_resilience", "load"]
 
-_MEMORY = Memory()
+_MEMORY = ServerCache()
 
 OnOutcome: TypeAlias = Callable[[MCPServerLoadOutcome], None]
 
@@ -99,7 +99,7 @@ class Loader:
         self,
         config: Config,
         *,
-        memory: Memory = _MEMORY,
+        memory: ServerCache = _MEMORY,
         chance: Callable[[], float] = random.random,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         logins: Logins | None = None,
@@ -122,7 +122,7 @@ class Loader:
 
         async with Warden() as warden, anyio.create_task_group() as tasks:
             dialer = Dialer(warden=warden, limits=settings.limits, authorize=self._logins.authorize)
-            dial_limit = Turnstile(settings.load.concurrency, tasks)
+            dial_limit = DialLimit(settings.load.concurrency, tasks)
 
             async def load_one(server: ServerSpec | BadServer) -> None:
                 outcome = outcomes[server.id] = await self._outcome(server, dialer, dial_limit)
@@ -145,7 +145,7 @@ class Loader:
         """Dial one server and call one tool; ``args`` may be a function of the tool's input schema."""
         (spec,) = self._chosen([server])
         if isinstance(spec, BadServer):
-            raise _call_failed(server, classify(bad_definition(spec)), bad_definition(spec))
+            raise _call_failed(server, classify_evidence(bad_definition(spec)), bad_definition(spec))
         return await self._call(spec, tool, args, on_progress)
 
     def _chosen(self, names: Sequence[str]) -> list[ServerSpec | BadServer]:
@@ -158,11 +158,11 @@ class Loader:
         return [server for server in known.values() if server.enabled]
 
     async def _outcome(
-        self, server: ServerSpec | BadServer, dialer: Dialer, dial_limit: Turnstile
+        self, server: ServerSpec | BadServer, dialer: Dialer, dial_limit: DialLimit
     ) -> MCPServerLoadOutcome:
         began = anyio.current_time()
         if isinstance(server, BadServer):
-            return _failed(server.id, classify(bad_definition(server)), attempts=1, elapsed=0.0)
+            return _failed(server.id, classify_evidence(bad_definition(server)), attempts=1, elapsed=0.0)
         redactor = Redactor(server.secrets)
         deadline = began + self._config.settings.load.total_timeout
         for attempt in itertools.count(1):
@@ -184,7 +184,7 @@ class Loader:
         return delay(attempt, base=policy.backoff, chance=self._chance(), retry_after=verdict.retry_after)
 
     async def _attempt(
-        self, spec: ServerSpec, dialer: Dialer, dial_limit: Turnstile, redactor: Redactor, deadline: float
+        self, spec: ServerSpec, dialer: Dialer, dial_limit: DialLimit, redactor: Redactor, deadline: float
     ) -> tuple[ToolInfo, ...] | Verdict:
         """Dial, list, close: the tools, or the verdict on what was seen."""
         known, policy = self._memory.of(spec), self._config.settings.load
@@ -201,7 +201,7 @@ class Loader:
             known.era, known.connected = found.era, True
         if found.evidence is None:
             return found.listing or ()
-        verdict = classify(found.evidence, connected_before=known.connected)
+        verdict = classify_evidence(found.evidence, connected_before=known.connected)
         if verdict.status == "permanent":
             known.era = None  # the server may speak another era now: the next load probes again
         return verdict
@@ -247,7 +247,7 @@ class Loader:
             raise
         except Exception as exc:  # noqa: BLE001 - every fault becomes a failed call
             seen = masked(evidence_in(exc), redactor)
-            verdict = classify(seen, connected_before=self._memory.of(spec).connected)
+            verdict = classify_evidence(seen, connected_before=self._memory.of(spec).connected)
         # Raised outside the handler, and so without a chain: the exception of a library may quote secrets.
         raise _call_failed(spec.id, verdict, seen)
 

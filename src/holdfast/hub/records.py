@@ -11,9 +11,8 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, Literal, TypeAlias, get_args
 
-from holdfast.config.spec import Config, Settings
-from holdfast.core.breaker import Tripped
-from holdfast.core.lifecycle.effects import BreakerChanged, CloseFailed, Record, RetryPlanned, Transition
+from holdfast.config import Config, Settings
+from holdfast.core import BreakerChanged, CloseFailed, Record, RetryPlanned, Transition, Tripped
 
 __all__ = [
     "RECORDS",
@@ -25,7 +24,7 @@ __all__ = [
     "ConfigRefused",
     "HubRecord",
     "Missed",
-    "OfOneClient",
+    "OneClientRecord",
     "Published",
     "RetryPlanned",
     "Sink",
@@ -144,7 +143,7 @@ class ConfigRefused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfOneClient:
+class OneClientRecord:
     """A record of a connection that belongs to one client; it says nothing about the server's state for others."""
 
     server: str
@@ -152,7 +151,15 @@ class OfOneClient:
 
 
 HubRecord: TypeAlias = (
-    Record | Published | Missed | CallEnded | ToolChanged | ToolApproved | ConfigApplied | ConfigRefused | OfOneClient
+    Record
+    | Published
+    | Missed
+    | CallEnded
+    | ToolChanged
+    | ToolApproved
+    | ConfigApplied
+    | ConfigRefused
+    | OneClientRecord
 )
 RECORDS: tuple[type[HubRecord], ...] = get_args(HubRecord)
 Sink: TypeAlias = Callable[[HubRecord], None]
@@ -192,7 +199,7 @@ def event_name(kind: type[HubRecord]) -> str:
 def as_fields(record: HubRecord) -> dict[str, Any]:
     """A record as JSON fields; ``event`` is its name. ``at`` is left out: the hub's clock has no meaning outside."""
     match record:
-        case OfOneClient():
+        case OneClientRecord():
             return {**as_fields(record.record), "one_client": True}
         case BreakerChanged(change=change):
             opened = isinstance(change, Tripped)

@@ -15,34 +15,22 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from holdfast.auth.addresses import canonical
-from holdfast.auth.bearer import Logins
-from holdfast.auth.status import takes_login
-from holdfast.config.spec import BadServer, Config, ServerSpec, Settings
-from holdfast.core.catalog import Catalog, Listing
-from holdfast.core.lifecycle import effects as do
-from holdfast.core.lifecycle import events as on
-from holdfast.core.lifecycle.table import State
-from holdfast.core.machine import Health
+from holdfast.auth import Logins, canonical, takes_login
+from holdfast.config import BadServer, Config, ServerSpec, Settings
+from holdfast.core import Catalog, Health, Listing, State, effects as do, events as on
 from holdfast.errors import HubClosed, HubNotOpen, LoadFailed, ServerDisabled, UnknownServer
-from holdfast.hub.accounts import CallTimer
 from holdfast.hub.approvals import Approvals
-from holdfast.hub.calls import CallRequest, send
+from holdfast.hub.call import CallRequest, CallTimer, holds_changed, refuse_held, send
+from holdfast.hub.client_slots import ClientSlots, ready_within
 from holdfast.hub.clock import Clock
 from holdfast.hub.journal import HubRecord, Journal, Published
-from holdfast.hub.keeper import StateWriter
-from holdfast.hub.lease import Connector
-from holdfast.hub.lookup import holds_changed, refuse_held
-from holdfast.hub.memory import Memory
-from holdfast.hub.private import ClientSlots, ready_within
+from holdfast.hub.lease import Connector, ServerCache
+from holdfast.hub.limits import DialLimit
 from holdfast.hub.records import ConfigApplied, config_applied
 from holdfast.hub.slot import Slot, SlotContext
-from holdfast.hub.store import Store
-from holdfast.hub.turnstile import Turnstile
+from holdfast.hub.store import StateWriter, Store
 from holdfast.types import ProgressFn
-from holdfast.wire.dial import Dialer
-from holdfast.wire.relay import Caller, Relay
-from holdfast.wire.warden import Warden
+from holdfast.wire import Caller, Dialer, Relay, Warden
 
 __all__ = ["SlotRegistry", "reconnect", "switch"]
 
@@ -75,7 +63,7 @@ class SlotRegistry:
         """The shared slots, by the names of their servers."""
         self._chance = chance
         self._writer = StateWriter(Store(state_file) if state_file is not None else None, self.approvals)
-        self._cache = Memory()
+        self._cache = ServerCache()
         self._warden = Warden()
         self._relay: Relay | None = None
         self._outer: anyio.abc.TaskGroup | None = None
@@ -118,7 +106,7 @@ class SlotRegistry:
                     authorize=self.logins.authorize,
                     on_stderr=self.journal.stderr_line,
                 ),
-                Turnstile(settings.load.concurrency, tasks),
+                DialLimit(settings.load.concurrency, tasks),
                 self._cache,
                 settings.load,
             ),

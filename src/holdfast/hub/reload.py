@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import anyio
 import anyio.to_thread
 
-from holdfast.config.load import read_file
-from holdfast.config.spec import BadServer, Config, ServerSpec
+from holdfast.config import BadServer, Config, ServerSpec, read_file
 from holdfast.errors import ConfigError, Problem
 from holdfast.hub.clock import Clock, RealClock
 from holdfast.hub.records import ConfigApplied, ConfigRefused

@@ -11,27 +11,92 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import anyio
 import anyio.abc
 
-from holdfast.config.spec import BadServer, ServerSpec, Settings
-from holdfast.core.breaker import Outcome, Permit, Refusal
-from holdfast.core.catalog import Listing
-from holdfast.core.lifecycle import effects as do
-from holdfast.core.lifecycle import events as on
-from holdfast.core.lifecycle.table import IllegalTransition, State
-from holdfast.core.machine import Health, Machine
-from holdfast.core.redact import Redactor
-from holdfast.hub.bulkhead import Bulkhead
+from holdfast.config import BadServer, ServerSpec, Settings
+from holdfast.core import (
+    BreakerPolicy,
+    Health,
+    IllegalTransition,
+    LifecyclePolicy,
+    Listing,
+    Machine,
+    Outcome,
+    Permit,
+    Redactor,
+    Refusal,
+    State,
+    effects as do,
+    events as on,
+)
 from holdfast.hub.clock import Clock
 from holdfast.hub.lease import Connector, FailedDial, FindRelay, Lease
-from holdfast.hub.policies import breaker_policy, lifecycle_policy, watch_address
-from holdfast.hub.watch import is_listening
-from holdfast.wire.connection import Connection
-from holdfast.wire.wishes import Wishes
+from holdfast.hub.limits import Bulkhead
+from holdfast.wire import Connection, DesiredState
 
-__all__ = ["Slot", "SlotContext", "SlotHost"]
+__all__ = ["Slot", "SlotContext", "SlotHost", "breaker_policy", "is_listening", "lifecycle_policy", "watch_address"]
+
+
+def breaker_policy(settings: Settings) -> BreakerPolicy:
+    """The policy of a server's breaker."""
+    written = settings.breaker
+    return BreakerPolicy(
+        threshold=written.threshold,
+        window=written.window,
+        cooldown=written.cooldown,
+        growth=written.growth,
+        max_cooldown=written.max_cooldown,
+    )
+
+
+def lifecycle_policy(server: ServerSpec | BadServer, settings: Settings) -> LifecyclePolicy:
+    """The policy of a server's lifecycle."""
+    written = settings.reconnect
+    return LifecyclePolicy(
+        failures=written.failures,
+        backoff=written.backoff,
+        standing=written.standing,
+        self_probe=written.self_probe,
+        parked=settings.breaker.cooldown,
+        refresh=settings.refresh,
+        lazy=isinstance(server, ServerSpec) and server.lazy,
+        idle_after=settings.idle,
+        watchable=watch_address(server) is not None,
+    )
+
+
+def watch_address(server: ServerSpec | BadServer) -> tuple[str, int] | None:
+    """The address for a bare TCP connect; None behind a proxy, and for a child process."""
+    if not isinstance(server, ServerSpec) or server.transport == "stdio":
+        return None
+    url = urlsplit(server.url)
+    try:
+        port = url.port or {"http": 80, "https": 443}[url.scheme]
+    except (KeyError, ValueError):
+        return None
+    if url.hostname is None or (url.scheme in getproxies() and not proxy_bypass(url.hostname)):
+        return None
+    return url.hostname, port
+
+
+LOOK_SECONDS = 1.0
+"""A host that takes longer to accept a connection is not listening yet."""
+
+
+async def is_listening(host: str, port: int) -> bool:
+    """Whether a connection was accepted."""
+    try:
+        with anyio.fail_after(LOOK_SECONDS):
+            stream = await anyio.connect_tcp(host, port, happy_eyeballs_delay=0.1)
+    except (OSError, TimeoutError, ValueError):  # ValueError: a host name that no resolver accepts
+        return False
+    await anyio.aclose_forcefully(stream)
+    return True
+
 
 log = logging.getLogger("holdfast.hub")
 
@@ -85,7 +150,7 @@ class Slot:
             lifecycle=lifecycle_policy(spec, context.settings),
             listed=listed,
         )
-        self.desired_state = Wishes()
+        self.desired_state = DesiredState()
         call = context.settings.call
         self.bulkhead = Bulkhead(call.concurrency, call.queue, patience=call.timeout)
         self._leases: dict[int, Lease] = {}
@@ -226,9 +291,9 @@ class Slot:
                 context.host.withdraw(self.id, removed=removed)
             case do.Reinstate():
                 context.host.reinstate(self.id)
-            case do.Watch(look=number):
+            case do.CheckAddress(look=number):
                 start(self._look, number, name=f"{self.id} look {number}")
-            case do.StopWatch(look=number):
+            case do.StopAddressCheck(look=number):
                 if (scope := self._looks.get(number)) is not None:
                     scope.cancel()
             case do.RefreshNow(generation=generation):
@@ -306,7 +371,7 @@ class Slot:
         with anyio.CancelScope() as scope:
             self._looks[number] = scope
             listening = address is not None and await is_listening(*address)
-            self.handle(on.Looked(number, listening))
+            self.handle(on.AddressChecked(number, listening))
         self._looks.pop(number, None)
 
     async def _refresh(self, generation: int) -> None:

@@ -1,8 +1,8 @@
 """The state that survives a restart: the last good listings, the assigned names, and the disabled servers.
 
-One SQLite file, written in one transaction. A file that cannot be read is set aside, never deleted, and the hub
-starts without it. It holds no secret: a server is identified by a hash of its definition, so that a changed
-definition never shows the tools of another server.
+One SQLite file, written in one transaction, in the background: changes coalesce, and a worker thread writes. A file
+that cannot be read is set aside, never deleted, and the hub starts without it. It holds no secret: a server is
+identified by a hash of its definition, so that a changed definition never shows the tools of another server.
 """
 
 from __future__ import annotations
@@ -12,18 +12,21 @@ import json
 import logging
 import os
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeAlias
 
-from holdfast.config.find import state_folder
-from holdfast.config.spec import ServerSpec
-from holdfast.core.catalog import Item, Listing, NameKey
-from holdfast.core.names import Kind
+import anyio
+import anyio.to_thread
+
+from holdfast.config import Config, ServerSpec, state_folder
+from holdfast.core import Catalog, Item, Kind, Listing, NameKey
 from holdfast.files import private_folder, set_aside
+from holdfast.hub.approvals import Approvals
 
-__all__ = ["Store", "StoredServer", "default_state_file", "fingerprint"]
+__all__ = ["Snapshot", "StateWriter", "Store", "StoredServer", "default_state_file", "fingerprint"]
 
 log = logging.getLogger("holdfast.hub")
 
@@ -187,3 +190,84 @@ def _listing_to(listing: Listing) -> dict[str, list[list[object]]]:
 def _listing_from(server: str, kept: Mapping[str, list[tuple[str, dict[str, object]]]]) -> Listing:
     items = {kind: tuple(Item(name, raw) for name, raw in kept[kind]) for kind in (kind.value for kind in Kind)}
     return Listing(server=server, generation=0, **items)
+
+
+Snapshot: TypeAlias = "Callable[[], tuple[Config, Catalog, frozenset[str]]]"
+"""Returns the configuration, the catalog and the disabled servers of this moment."""
+
+
+class StateWriter:
+    """The one writer of the store and of the approvals file; without a store, nothing is written."""
+
+    def __init__(self, store: Store | None, approvals: Approvals) -> None:
+        self._store = store
+        self._approvals = approvals
+        self._pending: Snapshot | None = None
+        self._dirty = anyio.Event()
+        self._writing = anyio.Lock()
+
+    def restore(self, config: Config) -> Catalog:
+        """Read the last good catalog, for the servers whose definition is unchanged."""
+        self._approvals.load()
+        catalog = Catalog()
+        kept = self._store.load() if self._store is not None else {}
+        for server in config.servers.values():
+            catalog = catalog.configure(server.id, prefix=getattr(server, "prefix", None))
+            one = kept.get(server.id)
+            if one is not None and isinstance(server, ServerSpec) and one.fingerprint == fingerprint(server):
+                catalog = _restored(catalog, one)
+            if one is not None and one.disabled:
+                # A disabled server stays disabled after a restart, also with a new definition.
+                catalog = catalog.withdraw(server.id)
+        return catalog
+
+    def changed(self, snapshot: Snapshot) -> None:
+        """Write soon: the state changed."""
+        self._pending = snapshot
+        self._dirty.set()
+
+    async def run(self) -> None:
+        """Write after each change, until cancelled."""
+        while True:
+            await self._dirty.wait()
+            self._dirty = anyio.Event()
+            await self._write()
+
+    async def close(self, snapshot: Snapshot) -> None:
+        """Write for the last time."""
+        self._pending = snapshot
+        await self._write()
+
+    async def _write(self) -> None:
+        async with self._writing:
+            snapshot, self._pending = self._pending, None
+            if self._store is not None and snapshot is not None:
+                await anyio.to_thread.run_sync(self._store.save, _stored(*snapshot()))
+            if self._store is not None and self._approvals.unsaved:
+                await self._write_approvals()
+
+    async def _write_approvals(self) -> None:
+        changes = self._approvals.to_save()
+        if not await anyio.to_thread.run_sync(self._approvals.save, changes):
+            self._approvals.not_saved(changes)
+
+
+def _restored(catalog: Catalog, kept: StoredServer) -> Catalog:
+    catalog = replace(catalog, names={**catalog.names, **kept.names})
+    return catalog.publish(kept.listing) if kept.listing is not None else catalog
+
+
+def _stored(config: Config, catalog: Catalog, off: frozenset[str]) -> dict[str, StoredServer]:
+    names: dict[str, dict[NameKey, str]] = {}
+    for key, name in catalog.names.items():
+        names.setdefault(key.server, {})[key] = name
+    return {
+        server.id: StoredServer(
+            fingerprint=fingerprint(server) if isinstance(server, ServerSpec) else "",
+            disabled=server.id in off,
+            listing=catalog.servers[server.id].listing,
+            names=names.get(server.id, {}),
+        )
+        for server in config.servers.values()
+        if server.id in catalog.servers
+    }

@@ -18,7 +18,7 @@ from opentelemetry.trace import ProxyTracerProvider, Span, SpanKind, StatusCode
 from holdfast._version import __version__
 from holdfast.hub.records import CallEnded
 
-__all__ = ["Stage", "Trace", "begin", "is_on"]
+__all__ = ["Stage", "Trace", "begin", "is_tracing"]
 
 Stage: TypeAlias = Literal["admission", "wait", "upstream"]
 """Asking the breaker and waiting for a place; waiting for a connection; waiting for the server."""
@@ -67,14 +67,14 @@ class Trace:
             self._stage = None
 
 
-def is_on() -> bool:
+def is_tracing() -> bool:
     """Whether a tracer is configured."""
     return not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
 
 
 def begin(server: str, method: str, params: Mapping[str, Any]) -> Trace | None:
     """Start the trace of a call, inside the current span if there is one; None if no tracer is configured."""
-    if not is_on():
+    if not is_tracing():
         return None
     attributes = {"holdfast.server": server, "mcp.method.name": method}
     if method == "tools/call" and isinstance(tool := params.get("name"), str):

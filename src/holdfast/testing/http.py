@@ -12,13 +12,28 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 from holdfast.testing import script
-from holdfast.testing.listener import stop_listening
 from holdfast.testing.script import Fault
 
 if TYPE_CHECKING:
     from holdfast.testing.script import Era, Message
 
-__all__ = ["Answer", "HttpServer"]
+__all__ = ["Answer", "HttpServer", "stop_listening"]
+
+
+async def stop_listening(listener: asyncio.Server) -> None:
+    """Accept nothing more, let accepted connections reach their handler, then close.
+
+    The event loop accepts a connection in one turn and makes its transport in the next. A server that is closed in
+    between leaves that socket open without an owner, until it is garbage-collected.
+    """
+    loop = asyncio.get_running_loop()
+    for accepting in listener.sockets:
+        loop.remove_reader(accepting)
+    try:
+        await asyncio.sleep(0)  # one turn: after it, every accepted connection has its transport
+    finally:
+        listener.close()
+
 
 Answer: TypeAlias = "str | Callable[[Mapping[str, Any]], str | Awaitable[str]]"
 """The result of a tool: a text, or a function of its arguments, which may be async."""

@@ -1,1 +1,71 @@
 """The only package that talks to servers: dial one, record evidence, close it. It decides nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast._exports import lazy_exports
+
+if TYPE_CHECKING:
+    from holdfast.wire.attempt import Attempt as Attempt, evidence_in as evidence_in
+    from holdfast.wire.dial import Dialer as Dialer
+    from holdfast.wire.http.client import (
+        CONNECT_SECONDS as CONNECT_SECONDS,
+        NOT_HTTP as NOT_HTTP,
+        evidence_of as evidence_of,
+        ssl_context as ssl_context,
+    )
+    from holdfast.wire.http.fetch import (
+        ApiClient as ApiClient,
+        HttpAnswer as HttpAnswer,
+        exchange as exchange,
+        fetch as fetch,
+    )
+    from holdfast.wire.listen import (
+        LIST_CHANGED as LIST_CHANGED,
+        LOG_LEVELS as LOG_LEVELS,
+        DesiredState as DesiredState,
+        apply_desired_state as apply_desired_state,
+        watch_connection as watch_connection,
+    )
+    from holdfast.wire.listing import (
+        Offer as Offer,
+        OfferKind as OfferKind,
+        ToolInfo as ToolInfo,
+        tool_info as tool_info,
+    )
+    from holdfast.wire.process import (
+        LONGEST_LINE as LONGEST_LINE,
+        LONGEST_SECRET as LONGEST_SECRET,
+        OnStderr as OnStderr,
+        environment_of as environment_of,
+        find_program as find_program,
+    )
+    from holdfast.wire.relay import (
+        CALL_NOTIFICATIONS as CALL_NOTIFICATIONS,
+        CLIENT_REQUESTS as CLIENT_REQUESTS,
+        Caller as Caller,
+        Relay as Relay,
+    )
+    from holdfast.wire.rpc import RawNotification as RawNotification, RawRequest as RawRequest, RawResult as RawResult
+    from holdfast.wire.session import Connection as Connection, Era as Era
+    from holdfast.wire.tracing import in_meta as in_meta
+    from holdfast.wire.warden import Warden as Warden
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "attempt": ["Attempt", "evidence_in"],
+        "dial": ["Dialer"],
+        "http.client": ["CONNECT_SECONDS", "NOT_HTTP", "evidence_of", "ssl_context"],
+        "http.fetch": ["ApiClient", "HttpAnswer", "exchange", "fetch"],
+        "listen": ["DesiredState", "LIST_CHANGED", "LOG_LEVELS", "apply_desired_state", "watch_connection"],
+        "listing": ["Offer", "OfferKind", "ToolInfo", "tool_info"],
+        "process": ["LONGEST_LINE", "LONGEST_SECRET", "OnStderr", "environment_of", "find_program"],
+        "relay": ["CALL_NOTIFICATIONS", "CLIENT_REQUESTS", "Caller", "Relay"],
+        "rpc": ["RawNotification", "RawRequest", "RawResult"],
+        "session": ["Connection", "Era"],
+        "tracing": ["in_meta"],
+        "warden": ["Warden"],
+    },
+)

@@ -14,14 +14,12 @@ from typing import Generic, Protocol, Self, TypeVar
 
 import anyio
 
-from holdfast.config.spec import ServerSpec
-from holdfast.core.evidence import Evidence, TimedOut, Unexpected
-from holdfast.core.redact import Redactor, masked
+from holdfast.config import ServerSpec
+from holdfast.core import Evidence, Redactor, TimedOut, Unexpected, masked
 from holdfast.errors import ServerFailure
-from holdfast.wire.connection import Connection
-from holdfast.wire.dial import Dialer, OnNotice
-from holdfast.wire.handshake import Era
+from holdfast.wire.dial import Dialer, OnNotification
 from holdfast.wire.relay import Relay
+from holdfast.wire.session import Connection, Era
 from holdfast.wire.stdio import StdioDispatcher
 
 __all__ = ["Attempt", "Limit", "evidence_in"]
@@ -82,7 +80,7 @@ class Attempt(Generic[T]):
         limit: Limit,
         *,
         on_connected: Callable[[Connection], None] | None = None,
-        on_notice: OnNotice | None = None,
+        on_notice: OnNotification | None = None,
         relay: Relay | None = None,
     ) -> AsyncIterator[Connection]:
         """A connection whose listing is complete; it is closed when the block ends.

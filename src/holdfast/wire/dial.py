@@ -13,24 +13,21 @@ from mcp import ClientSession
 from mcp.client.session import IncomingMessage
 
 from holdfast._version import __version__
-from holdfast.config.spec import Limits, ServerSpec
-from holdfast.core.evidence import Evidence, ProcessExit, TimedOut
-from holdfast.core.redact import Redactor
+from holdfast.config import Limits, ServerSpec
+from holdfast.core import Evidence, ProcessExit, Redactor, TimedOut
 from holdfast.errors import ServerFailure
-from holdfast.wire.authorizer import Authorize
-from holdfast.wire.connection import CLOSE_SECONDS, Connection, Wire
-from holdfast.wire.handshake import Era, negotiate
-from holdfast.wire.http import HttpDispatcher
-from holdfast.wire.http_client import HttpPeer
+from holdfast.wire.http.client import Authorize, HttpPeer
+from holdfast.wire.http.sse import SseDispatcher
+from holdfast.wire.http.transport import HttpDispatcher
 from holdfast.wire.process import Child, OnStderr
-from holdfast.wire.relay import Relay, Relayed
-from holdfast.wire.sse import SseDispatcher
+from holdfast.wire.relay import Relay, RelayDispatcher
+from holdfast.wire.session import CLOSE_SECONDS, Connection, Era, Wire, negotiate
 from holdfast.wire.stdio import StdioDispatcher
 from holdfast.wire.warden import Warden
 
-__all__ = ["Dialer", "OnNotice"]
+__all__ = ["Dialer", "OnNotification"]
 
-OnNotice: TypeAlias = Callable[[str], None]
+OnNotification: TypeAlias = Callable[[str], None]
 """Called with the method of each notification that belongs to no request; must not wait."""
 
 
@@ -62,7 +59,7 @@ class Dialer:
         within: float,
         redactor: Redactor,
         era: Era | None = None,
-        on_notice: OnNotice | None = None,
+        on_notice: OnNotification | None = None,
         relay: Relay | None = None,
     ) -> AsyncIterator[Connection]:
         """A connection after its handshake, within so many seconds; ``relay`` gets the server's own requests."""
@@ -84,7 +81,7 @@ class Dialer:
         deadline: float,
         redactor: Redactor,
         era: Era | None,
-        on_notice: OnNotice | None,
+        on_notice: OnNotification | None,
         relay: Relay | None,
     ) -> Connection:
         closers = AsyncExitStack()
@@ -96,7 +93,7 @@ class Dialer:
         try:
             wire = await self._open(closers, spec, redactor)
             me = types.Implementation(name="holdfast", version=__version__)
-            relayed = Relayed(wire, spec.id, relay)
+            relayed = RelayDispatcher(wire, spec.id, relay)
             session = ClientSession(dispatcher=relayed, client_info=me, message_handler=_noticed)
             connection = Connection(session, wire, relayed, self._limits, closers)
             await session.__aenter__()

@@ -12,10 +12,10 @@ from mcp import ClientSession, MCPError
 from mcp_types import METHOD_NOT_FOUND
 from pydantic import ValidationError
 
-from holdfast.config.spec import Limits
-from holdfast.core.evidence import NotMcp, NotMcpFault, OverBound, RpcError
+from holdfast.config import Limits
+from holdfast.core import NotMcp, NotMcpFault, OverBound, RpcError
 from holdfast.errors import ServerFailure
-from holdfast.wire.requests import RawRequest, RawResult, first_error
+from holdfast.wire.rpc import RawRequest, RawResult, first_error
 
 __all__ = ["Offer", "OfferKind", "ToolInfo", "list_everything", "list_tools", "tool_info"]
 

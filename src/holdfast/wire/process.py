@@ -21,9 +21,8 @@ from typing import TypeAlias
 import anyio
 import anyio.abc
 
-from holdfast.config.spec import ServerSpec
-from holdfast.core.evidence import BadConfig, CommandFault, CommandUnusable
-from holdfast.core.redact import Redactor
+from holdfast.config import ServerSpec
+from holdfast.core import BadConfig, CommandFault, CommandUnusable, Redactor
 from holdfast.errors import ServerFailure
 from holdfast.wire.warden import MARK, Warden
 

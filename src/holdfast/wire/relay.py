@@ -18,12 +18,21 @@ from mcp.shared.dispatcher import CallOptions, DispatchContext, Dispatcher, OnNo
 from mcp.shared.transport_context import TransportContext
 from mcp_types import CLIENT_CAPABILITIES_META_KEY
 
-__all__ = ["OF_A_CALL", "RELAYED", "Caller", "IdleTimeout", "Relay", "Relayed", "attributed", "calling"]
+__all__ = [
+    "CALL_NOTIFICATIONS",
+    "CLIENT_REQUESTS",
+    "Caller",
+    "IdleTimeout",
+    "Relay",
+    "RelayDispatcher",
+    "attributed",
+    "calling",
+]
 
-RELAYED = frozenset({"sampling/createMessage", "elicitation/create", "roots/list"})
+CLIENT_REQUESTS = frozenset({"sampling/createMessage", "elicitation/create", "roots/list"})
 """The requests that a server may send to a client."""
 
-OF_A_CALL = frozenset({"notifications/message", "notifications/elicitation/complete"})
+CALL_NOTIFICATIONS = frozenset({"notifications/message", "notifications/elicitation/complete"})
 """The notifications that belong to the call on whose stream they came."""
 
 
@@ -109,14 +118,14 @@ _CALL: ContextVar[_Call | None] = ContextVar("holdfast_call", default=None)
 def attributed(method: str, params: Mapping[str, Any] | None) -> bool:
     """Pass a notification to the caller on whose stream it came; False if there is none."""
     call = _CALL.get()
-    if method not in OF_A_CALL or call is None or call.caller is None:
+    if method not in CALL_NOTIFICATIONS or call is None or call.caller is None:
         return False
     call.caller.tell(method, params)
     return True
 
 
 @contextmanager
-def calling(wire: Relayed, caller: Caller | None, timeout: IdleTimeout) -> Iterator[None]:
+def calling(wire: RelayDispatcher, caller: Caller | None, timeout: IdleTimeout) -> Iterator[None]:
     """In the block, requests through ``wire`` are made for ``caller``."""
     call = _Call(caller, timeout)
     token = _CALL.set(call)
@@ -128,7 +137,7 @@ def calling(wire: Relayed, caller: Caller | None, timeout: IdleTimeout) -> Itera
         _CALL.reset(token)
 
 
-class Relayed(Dispatcher[TransportContext]):
+class RelayDispatcher(Dispatcher[TransportContext]):
     """A transport's dispatcher that declares the caller's capabilities and passes the server's requests to a relay."""
 
     def __init__(self, wire: Dispatcher[TransportContext], server: str, relay: Relay | None) -> None:
@@ -163,7 +172,7 @@ class Relayed(Dispatcher[TransportContext]):
         async def asked(
             ctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
         ) -> dict[str, Any]:
-            if relay is None or method not in RELAYED:
+            if relay is None or method not in CLIENT_REQUESTS:
                 return await on_request(ctx, method, params)
             with self._paused():
                 call = _CALL.get()

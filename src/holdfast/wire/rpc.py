@@ -2,11 +2,13 @@
 
 Every transport uses ``Exchange``. For each request under way it keeps the messages in their order, so progress is
 always delivered before the result. It knows no transport: it gets messages as dicts and a function to send one.
+``DuplexDispatcher`` is the common part of stdio and SSE, which have one stream in each direction.
 """
 
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -18,9 +20,11 @@ from typing import Any, TypeAlias
 import anyio
 import anyio.abc
 import anyio.lowlevel
+import mcp_types as types
 from mcp import MCPError
 from mcp.shared.dispatcher import (
     CallOptions,
+    Dispatcher,
     OnNotify,
     OnNotifyIntercept,
     OnRequest,
@@ -30,13 +34,52 @@ from mcp.shared.dispatcher import (
 )
 from mcp.shared.transport_context import TransportContext
 from mcp_types import INTERNAL_ERROR, RequestId
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from holdfast.config.spec import Limits
-from holdfast.core.evidence import NetworkFailure, NetworkFault, NotMcp, NotMcpFault, OverBound
+from holdfast.config import Limits
+from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, OverBound, TimedOut, Unexpected
 from holdfast.errors import ServerFailure
 from holdfast.wire.relay import attributed
 
-__all__ = ["Exchange", "Message", "PendingRequest", "notice_message", "request_message", "with_progress_token"]
+__all__ = [
+    "DuplexDispatcher",
+    "Exchange",
+    "Message",
+    "PendingRequest",
+    "RawNotification",
+    "RawRequest",
+    "RawResult",
+    "first_error",
+    "notification_message",
+    "request_message",
+    "with_progress_token",
+]
+
+
+class RawRequest(types.Request[dict[str, Any], str]):
+    """Any request: a method and its parameters."""
+
+
+class RawNotification(types.Notification[dict[str, Any], str]):
+    """Any notification: a method and its parameters."""
+
+
+class RawResult(BaseModel):
+    """Any result: ``raw`` is what the server sent."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        """The whole result."""
+        return self.model_extra or {}
+
+
+def first_error(exc: ValidationError) -> str:
+    """The place and kind of the first violation of the protocol, without the content."""
+    first = exc.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +115,7 @@ def request_message(request_id: RequestId, method: str, params: Mapping[str, Any
     return message
 
 
-def notice_message(method: str, params: Mapping[str, Any] | None) -> Message:
+def notification_message(method: str, params: Mapping[str, Any] | None) -> Message:
     """A JSON-RPC notification."""
     message: Message = {"jsonrpc": "2.0", "method": method}
     if params:
@@ -258,7 +301,7 @@ class Exchange:
     def say_cancelled(self, request_id: RequestId, reason: str) -> None:
         """Send ``notifications/cancelled`` for a request, in the background."""
         if self._tasks is not None and self.ended is None:
-            notice = notice_message("notifications/cancelled", {"requestId": request_id, "reason": reason})
+            notice = notification_message("notifications/cancelled", {"requestId": request_id, "reason": reason})
             self._tasks.start_soon(self._send_quietly, notice, CANCEL_NOTICE_SECONDS)
 
     def _resolve(self, message_id: object, message: Message) -> bool:
@@ -375,3 +418,104 @@ def _number(value: object) -> float | None:
 def _error_message(message_id: RequestId, code: int, text: str, data: object = None) -> Message:
     error = {"code": code, "message": text} | ({"data": data} if data is not None else {})
     return {"jsonrpc": "2.0", "id": message_id, "error": error}
+
+
+class DuplexDispatcher(Dispatcher[TransportContext]):
+    """The SDK's dispatcher over one stream in each direction (stdio, SSE).
+
+    A subclass writes a message, and reads messages until the peer is gone.
+    """
+
+    def __init__(self, kind: str, limits: Limits) -> None:
+        self._limits = limits
+        self._exchange = Exchange(kind, self._write, limits)
+        self._over = anyio.Event()
+        self.stood = False
+        """Whether the handshake is complete; the dialer sets it."""
+
+    def adopt(self, limits: Limits) -> None:
+        """Use other bounds from now on."""
+        self._limits = limits
+        self._exchange.adopt(limits)
+
+    async def gone(self) -> Evidence:
+        """Wait until the peer is gone; returns the evidence."""
+        await self._over.wait()
+        return self._exchange.failure().evidence
+
+    @property
+    def ended(self) -> bool:
+        """Whether the peer is gone."""
+        return self._exchange.ended is not None
+
+    @property
+    def received(self) -> int:
+        """How many bytes of messages came so far."""
+        return self._exchange.received
+
+    def unanswered(self) -> Evidence | None:
+        """Evidence that a missing answer gives beyond the timeout, if there is any."""
+        return None
+
+    @abstractmethod
+    async def _write(self, message: Message) -> None:
+        """Write one message; raise ``ServerFailure`` if that fails."""
+
+    @abstractmethod
+    async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
+        """Give messages to the exchange until the peer is gone; return the evidence."""
+
+    async def send_raw_request(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
+    ) -> Message:
+        """Send a request and wait for its result; the deadline covers the write too."""
+        opts = opts or {}
+        request_id, waiter = self._exchange.open(opts)
+        timeout = opts.get("timeout")
+        abandoned = "the caller no longer waits" if opts.get("cancel_on_abandon", True) else ""
+        try:
+            with anyio.fail_after(timeout):
+                await self._write(request_message(request_id, method, with_progress_token(params, request_id, opts)))
+                result = await waiter.result()
+            abandoned = ""
+        except TimeoutError:
+            raise ServerFailure(TimedOut(doing=f"the answer to {method}", after=timeout or 0.0)) from None
+        except (MCPError, ServerFailure):
+            abandoned = ""
+            raise
+        finally:
+            self._exchange.close(request_id)
+            if abandoned:
+                self._exchange.say_cancelled(request_id, abandoned)
+        return result
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
+        """Send a notification; one that cannot be written is dropped, as the protocol expects."""
+        with suppress(ServerFailure):
+            await self._write(notification_message(method, params))
+
+    async def run(
+        self,
+        on_request: OnRequest,
+        on_notify: OnNotify,
+        on_notify_intercept: OnNotifyIntercept | None = None,
+        *,
+        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve the connection until the peer is gone; then every waiting request fails with the reason."""
+        gone: Evidence = NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._exchange.start(tasks, on_request, on_notify, on_notify_intercept)
+                task_status.started()
+                try:
+                    gone = await self._read(tasks)
+                except ServerFailure as failure:
+                    gone = failure.evidence
+                except Exception as exc:  # noqa: BLE001 - an unexpected fault ends this connection and no other
+                    gone = Unexpected(type=type(exc).__name__)
+                self._exchange.fail(ServerFailure(gone))
+                tasks.cancel_scope.cancel()
+        finally:
+            self._exchange.fail(ServerFailure(gone))
+            self._over.set()

@@ -13,14 +13,12 @@ import anyio.abc
 import anyio.lowlevel
 from pydantic_core import from_json
 
-from holdfast.config.spec import Limits
-from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, ProcessExit
-from holdfast.core.redact import Redactor
+from holdfast.config import Limits
+from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, ProcessExit, Redactor
 from holdfast.errors import ServerFailure
-from holdfast.wire.duplex import DuplexDispatcher
-from holdfast.wire.http_client import over_message_bound
+from holdfast.wire.http.client import over_message_bound
 from holdfast.wire.process import LAST_WORDS_SECONDS, Child
-from holdfast.wire.rpc import Message
+from holdfast.wire.rpc import DuplexDispatcher, Message
 
 __all__ = ["StdioDispatcher"]
 

@@ -6,11 +6,9 @@ import json
 import tomllib
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from holdfast.config.clients.jsonedit import remove_member, set_member
-from holdfast.config.clients.tomledit import add_table, remove_table, table_text
+from holdfast.config.clients.document import add_table, remove_member, remove_table, set_member, table_text
 from holdfast.config.jsonc import parse
 
 FILE = """\

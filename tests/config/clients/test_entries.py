@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast.config.clients.entries import ClientEntry, read_entry
-from holdfast.config.clients.known import CLIENTS, Around, client_named
-from holdfast.config.load import config_from_mapping
+from holdfast.config.clients.known import CLIENTS, ClientPaths, client_named
+from holdfast.config.read import config_from_mapping
 from holdfast.config.spec import ServerSpec
 from holdfast.errors import UsageError
 
@@ -163,13 +163,13 @@ def test_no_secret_is_in_a_repr() -> None:
 )
 def test_each_clients_file_is_looked_for_where_its_system_keeps_it(client: str, linux: str, mac: str) -> None:
     for is_mac, expected in ((False, linux), (True, mac)):
-        around = Around(environ={"HOME": "/me"}, project=Path("/p"), mac=is_mac)
+        around = ClientPaths(environ={"HOME": "/me"}, project=Path("/p"), mac=is_mac)
         (place, *_) = CLIENTS[client].places(around, scopes=("user",))
         assert place.file == Path("/me") / expected
 
 
 def test_folders_that_were_moved_are_followed() -> None:
-    around = Around(
+    around = ClientPaths(
         environ={"HOME": "/me", "XDG_CONFIG_HOME": "/cfg", "CODEX_HOME": "/cx"}, project=Path("/p"), mac=False
     )
     assert CLIENTS["codex"].places(around, scopes=("user",))[0].file == Path("/cx/config.toml")
@@ -177,7 +177,7 @@ def test_folders_that_were_moved_are_followed() -> None:
 
 
 def test_a_project_has_places_of_its_own() -> None:
-    around = Around(environ={"HOME": "/me"}, project=Path("/p"), mac=False)
+    around = ClientPaths(environ={"HOME": "/me"}, project=Path("/p"), mac=False)
     places = CLIENTS["claude-code"].places(around, scopes=("project",))
     assert [(str(place.file), place.path) for place in places] == [
         ("/me/.claude.json", ("projects", "/p", "mcpServers")),

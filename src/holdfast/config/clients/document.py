@@ -1,24 +1,30 @@
 """A client's file, JSON or TOML: its servers, and the same text with other servers in it.
 
-Every edit is checked: the new text must contain exactly the expected values, otherwise nothing is written.
+Comments, order and unknown keys stay. Every edit is checked: the new text must say exactly what it should,
+otherwise it is refused and nothing is written.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.config.clients import jsonedit, tomledit
+import tomlkit
+from tomlkit.container import Container
+from tomlkit.items import AoT, Comment, InlineTable, Null, Table, Whitespace
+
 from holdfast.config.find import read_config
-from holdfast.config.jsonc import parse
+from holdfast.config.jsonc import Member, ObjectSpan, parse
 from holdfast.errors import ConfigError, HoldfastError, Problem
 from holdfast.files import PRIVATE_FILE, private_folder, replace_file
 
-__all__ = ["ClientFile", "write_whole"]
+__all__ = ["ClientFile", "add_table", "remove_member", "remove_table", "set_member", "table_text", "write_whole"]
 
 
 class ClientFile:
@@ -66,7 +72,7 @@ class ClientFile:
             return self.edited(path, without=[hub], with_=back)
         text = self.edited(path, without=[hub])
         for name in back:
-            text = text.rstrip("\n") + "\n\n" + tomledit.table_text(before.text, (*path, name))
+            text = text.rstrip("\n") + "\n\n" + table_text(before.text, (*path, name))
         self._check(text, path, {key: value for key, value in here.items() if key != hub} | back)
         return text
 
@@ -77,17 +83,17 @@ class ClientFile:
     def _edit_json(self, path: tuple[str, ...], without: Iterable[str], with_: Mapping[str, object]) -> str:
         text = self.text
         for name in without:
-            text = jsonedit.remove_member(text, path, name)
+            text = remove_member(text, path, name)
         for name, value in with_.items():
-            text = jsonedit.set_member(text, path, name, value)
+            text = set_member(text, path, name, value)
         return text
 
     def _edit_toml(self, path: tuple[str, ...], without: Iterable[str], with_: Mapping[str, object]) -> str:
         text = self.text
         for name in (*without, *with_):
-            text = tomledit.remove_table(text, (*path, name))
+            text = remove_table(text, (*path, name))
         for name, value in with_.items():
-            text = tomledit.add_table(text, (*path, name), value if isinstance(value, Mapping) else {})
+            text = add_table(text, (*path, name), value if isinstance(value, Mapping) else {})
         return text
 
     def _check(self, text: str, path: tuple[str, ...], expected: Mapping[str, object]) -> None:
@@ -144,3 +150,181 @@ def _without(value: Any, path: tuple[str, ...]) -> Any:
         inner = _without(value.get(path[0]) or {}, path[1:])
         return {**rest, path[0]: inner} if inner else rest
     return rest
+
+
+_BOM = "\ufeff"
+_REST_OF_LINE = re.compile(r"[ \t]*(?:\r?\n|\Z)")
+_INDENT = re.compile(r'^([ \t]+)"', re.MULTILINE)
+
+
+def set_member(text: str, path: tuple[str, ...], key: str, value: object) -> str:
+    """``text`` with ``key`` set in the object at ``path``; missing objects on the path are created."""
+    if text.startswith(_BOM):
+        return _BOM + set_member(text.removeprefix(_BOM), path, key, value)
+    objects = parse(text).objects
+    for depth, step in enumerate(path):
+        if not _is_object(text, objects[path[:depth]].member(step)):
+            nested: object = {key: value}
+            for further in reversed(path[depth + 1 :]):
+                nested = {further: nested}
+            return _put(text, objects[path[:depth]], step, nested)
+    return _put(text, objects[path], key, value)
+
+
+def remove_member(text: str, path: tuple[str, ...], key: str) -> str:
+    """``text`` without ``key`` in the object at ``path``, also if the key occurs there twice."""
+    if text.startswith(_BOM):
+        return _BOM + remove_member(text.removeprefix(_BOM), path, key)
+    objects = parse(text).objects
+    for depth, step in enumerate(path):
+        if not _is_object(text, objects[path[:depth]].member(step)):
+            return text
+    if objects[path].member(key) is None:
+        return text
+    return remove_member(_cut(text, objects[path], key), path, key)
+
+
+def _is_object(text: str, member: Member | None) -> bool:
+    return member is not None and text[member.value] == "{"
+
+
+def _put(text: str, into: ObjectSpan, key: str, value: object) -> str:
+    there = into.member(key)
+    if there is not None:
+        written = _written(text, value, indent=_indent_at(text, there.start), inline="\n" not in text)
+        return text[: there.value] + written + text[there.end :]
+    return _append(text, into, key, value) if into.members else _fill(text, into, key, value)
+
+
+def _append(text: str, into: ObjectSpan, key: str, value: object) -> str:
+    first, last = into.members[0], into.members[-1]
+    separated = text[: last.end] + "," + text[last.end if last.comma is None else last.comma + 1 : into.end]
+    if "\n" not in text[into.start : first.start]:
+        member = _member(text, key, value, indent="", inline=True)
+        return f"{separated.rstrip()} {member}{text[into.end :]}"
+    indent = _indent_at(text, first.start)
+    body = separated.rstrip()
+    space = separated[len(body) :]
+    return body + _line_end(text) + indent + _member(text, key, value, indent=indent) + space + text[into.end :]
+
+
+def _fill(text: str, into: ObjectSpan, key: str, value: object) -> str:
+    before = text[: into.end].rstrip()
+    if "\n" not in text.strip():
+        return before + _member(text, key, value, indent="", inline=True) + text[into.end :]
+    outer = _indent_at(text, into.start)
+    indent = outer + _unit(text)
+    member = _member(text, key, value, indent=indent)
+    return before + _line_end(text) + indent + member + _line_end(text) + outer + text[into.end :]
+
+
+def _cut(text: str, out_of: ObjectSpan, key: str) -> str:
+    number = max(number for number, member in enumerate(out_of.members) if member.key == key)
+    member = out_of.members[number]
+    start, end = _extent(text, member)
+    rest = text[end:]
+    before = out_of.members[number - 1].comma if number and member.comma is None else None
+    if before is not None:  # strict readers do not allow a comma before the brace
+        between = text[before + 1 : start]
+        return text[:before] + (between if between.strip() or "\n" in between else "") + rest
+    return text[:start] + rest
+
+
+def _extent(text: str, member: Member) -> tuple[int, int]:
+    """What is removed with a member: its comma, and its lines if nothing else is on them."""
+    end = member.end if member.comma is None else member.comma + 1
+    line = text.rfind("\n", 0, member.start) + 1
+    rest = _REST_OF_LINE.match(text, end)
+    if rest is not None and not text[line : member.start].strip():
+        return line, rest.end()
+    return member.start, end + len(text[end:]) - len(text[end:].lstrip(" \t"))
+
+
+def _member(text: str, key: str, value: object, *, indent: str, inline: bool = False) -> str:
+    return f"{json.dumps(key, ensure_ascii=False)}: {_written(text, value, indent=indent, inline=inline)}"
+
+
+def _written(text: str, value: object, *, indent: str, inline: bool) -> str:
+    lines = json.dumps(value, ensure_ascii=False, indent=None if inline else _unit(text)).split("\n")
+    return (_line_end(text) + indent).join(lines)
+
+
+def _indent_at(text: str, at: int) -> str:
+    line = text[text.rfind("\n", 0, at) + 1 : at]
+    return line[: len(line) - len(line.lstrip(" \t"))]
+
+
+def _unit(text: str) -> str:
+    found = _INDENT.search(text)
+    return found.group(1) if found else "  "
+
+
+def _line_end(text: str) -> str:
+    return "\r\n" if "\r\n" in text else "\n"
+
+
+def remove_table(text: str, path: tuple[str, ...]) -> str:
+    """``text`` without the table at ``path`` and those below it; comments that follow them stay."""
+    document = tomlkit.parse(text)
+    for container, index in list(_found(document, path)):
+        key, item = container.body[index]
+        if key is not None and isinstance(item, Table):
+            container.body[index] = (None, Whitespace(_tail(item).lstrip("\n")))
+        elif key is not None:
+            container.remove(key)
+    return document.as_string()
+
+
+def table_text(text: str, path: tuple[str, ...]) -> str:
+    """The table at ``path`` and those below it, as they are written."""
+    document = tomlkit.parse(text)
+    _keep(document, path)
+    return document.as_string()
+
+
+def add_table(text: str, path: tuple[str, ...], table: Mapping[str, object]) -> str:
+    """``text`` with one more table at its end."""
+    added = tomlkit.table()
+    added.update(table)
+    for step in reversed(path[1:]):
+        parent = tomlkit.table(is_super_table=True)
+        parent.append(step, added)
+        added = parent
+    fragment = tomlkit.document()
+    fragment.append(path[0], added)
+    space = "" if not text or text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
+    return text + space + fragment.as_string()
+
+
+def _found(container: Container, path: tuple[str, ...]) -> Iterator[tuple[Container, int]]:
+    """Every container and index at ``path``: tables with a common parent may be in several parts of a file."""
+    for index, (key, item) in enumerate(container.body):
+        if key is not None and key.key == path[0]:
+            if len(path) == 1:
+                yield container, index
+            elif isinstance(item, Table | InlineTable):
+                yield from _found(item.value, path[1:])
+
+
+def _keep(container: Container, path: tuple[str, ...]) -> None:
+    """Drop everything but the table at ``path``."""
+    for index, (key, item) in enumerate(container.body):
+        if key is None or key.key != path[0]:
+            container.body[index] = (None, Null())
+        elif len(path) > 1 and isinstance(item, Table):
+            _keep(item.value, path[1:])
+
+
+def _tail(table: Table) -> str:
+    """The comments and blank lines after a table's last value. They belong to what follows the table."""
+    tail: list[str] = []
+    for _, item in reversed(table.value.body):
+        if isinstance(item, Comment | Whitespace):
+            tail.append(item.as_string())
+        elif isinstance(item, Table):
+            return _tail(item) + "".join(reversed(tail))
+        elif isinstance(item, AoT) and item.body:
+            return _tail(item.body[-1]) + "".join(reversed(tail))
+        elif not isinstance(item, Null):
+            break
+    return "".join(reversed(tail))

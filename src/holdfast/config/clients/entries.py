@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.config.clients.known import Client
-from holdfast.config.definition import ReadContext, read_definition
+from holdfast.config.clients.known import KnownClient
+from holdfast.config.definition import ReadContext, gather_secrets, keys_of, read_definition
+from holdfast.config.jsonc import SourceMap
 from holdfast.config.models import ServerFile
-from holdfast.config.places import SourceMap
-from holdfast.config.problems import keys_of
-from holdfast.config.secrets import gather_secrets
 from holdfast.config.spec import BadServer
 from holdfast.errors import Problem
 
@@ -46,7 +44,7 @@ class ClientEntry:
 
 
 def read_entry(
-    client: Client, name: str, raw: object, *, environ: Mapping[str, str], project: Path | None
+    client: KnownClient, name: str, raw: object, *, environ: Mapping[str, str], project: Path | None
 ) -> ClientEntry:
     """Translate an entry of ``client``; ``project`` is the folder that relative paths start from, or None."""
     if not isinstance(raw, dict):
@@ -72,7 +70,7 @@ class _Texts:
     """Translates a client's references (``$NAME``, ``${input:…}``) into Holdfast's."""
 
     @staticmethod
-    def of(client: Client) -> Callable[[str], str]:
+    def of(client: KnownClient) -> Callable[[str], str]:
         if not client.expands:
             return _Texts.plain
         return {"gemini": _Texts.shell, "vscode": _Texts.inputs}.get(client.id, str)

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from holdfast.errors import UsageError
 
-__all__ = ["CLIENTS", "HUB", "Around", "Client", "ClientLocation", "client_named"]
+__all__ = ["CLIENTS", "HUB", "ClientLocation", "ClientPaths", "KnownClient", "client_named"]
 
 HUB = "holdfast"
 """The name of the hub in a client's file."""
@@ -19,7 +19,7 @@ Scope: TypeAlias = Literal["user", "project"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Around:
+class ClientPaths:
     """What the paths of clients depend on: the environment, the project folder, the operating system."""
 
     environ: Mapping[str, str]
@@ -54,7 +54,7 @@ class ClientLocation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Client:
+class KnownClient:
     """One client. ``http`` is its entry for a server at ``{url}``; None if it can only start programs."""
 
     id: str
@@ -64,7 +64,7 @@ class Client:
     expands: bool = True
     """Whether ``${…}`` in its file is a reference; if not, it is plain text."""
 
-    def places(self, around: Around, *, scopes: tuple[Scope, ...]) -> tuple[ClientLocation, ...]:
+    def places(self, around: ClientPaths, *, scopes: tuple[Scope, ...]) -> tuple[ClientLocation, ...]:
         """Where its servers may be. The files may not exist."""
         return tuple(
             ClientLocation(file=Path(around.fill(file)), path=tuple(map(around.fill, path)), scope=scope)
@@ -84,7 +84,7 @@ class Client:
         return {"type": "stdio"} if needs_type and self.id != "copilot" else {}
 
 
-def client_named(name: str) -> Client:
+def client_named(name: str) -> KnownClient:
     """The client of that name."""
     if name not in CLIENTS:
         raise UsageError(f"there is no client `{name}`", hint=f"the clients are {', '.join(CLIENTS)}")
@@ -95,14 +95,14 @@ _SERVERS = ("mcpServers",)
 _STORAGE = "{apps}/Code/User/globalStorage"
 
 _ROWS = (
-    Client(
+    KnownClient(
         id="claude",
         title="Claude Desktop",
         files=(("user", "{apps}/Claude/claude_desktop_config.json", _SERVERS),),
         http=None,
         expands=False,
     ),
-    Client(
+    KnownClient(
         id="claude-code",
         title="Claude Code",
         files=(
@@ -112,13 +112,13 @@ _ROWS = (
         ),
         http={"type": "http", "url": "{url}"},
     ),
-    Client(
+    KnownClient(
         id="cursor",
         title="Cursor",
         files=(("user", "{home}/.cursor/mcp.json", _SERVERS), ("project", "{project}/.cursor/mcp.json", _SERVERS)),
         http={"url": "{url}"},
     ),
-    Client(
+    KnownClient(
         id="vscode",
         title="VS Code",
         files=(
@@ -127,13 +127,13 @@ _ROWS = (
         ),
         http={"type": "http", "url": "{url}"},
     ),
-    Client(
+    KnownClient(
         id="windsurf",
         title="Windsurf",
         files=(("user", "{home}/.codeium/windsurf/mcp_config.json", _SERVERS),),
         http={"serverUrl": "{url}"},
     ),
-    Client(
+    KnownClient(
         id="codex",
         title="Codex",
         files=(
@@ -143,7 +143,7 @@ _ROWS = (
         http={"url": "{url}"},
         expands=False,
     ),
-    Client(
+    KnownClient(
         id="gemini",
         title="Gemini CLI",
         files=(
@@ -152,13 +152,13 @@ _ROWS = (
         ),
         http={"httpUrl": "{url}"},
     ),
-    Client(
+    KnownClient(
         id="cline",
         title="Cline",
         files=(("user", f"{_STORAGE}/saoudrizwan.claude-dev/settings/cline_mcp_settings.json", _SERVERS),),
         http={"type": "streamableHttp", "url": "{url}"},
     ),
-    Client(
+    KnownClient(
         id="roo",
         title="Roo Code",
         files=(
@@ -167,7 +167,7 @@ _ROWS = (
         ),
         http={"type": "streamable-http", "url": "{url}"},
     ),
-    Client(
+    KnownClient(
         id="zed",
         title="Zed",
         files=(
@@ -177,13 +177,13 @@ _ROWS = (
         http={"url": "{url}"},
         expands=False,
     ),
-    Client(
+    KnownClient(
         id="copilot",
         title="Copilot CLI",
         files=(("user", "{home}/.copilot/mcp-config.json", _SERVERS),),
         http={"type": "http", "url": "{url}", "tools": ["*"]},
     ),
-    Client(
+    KnownClient(
         id="kiro",
         title="Kiro",
         files=(
@@ -192,7 +192,7 @@ _ROWS = (
         ),
         http={"url": "{url}"},
     ),
-    Client(
+    KnownClient(
         id="lmstudio",
         title="LM Studio",
         files=(("user", "{home}/.lmstudio/mcp.json", _SERVERS),),
@@ -201,5 +201,5 @@ _ROWS = (
     ),
 )
 
-CLIENTS: Mapping[str, Client] = {client.id: client for client in _ROWS}
+CLIENTS: Mapping[str, KnownClient] = {client.id: client for client in _ROWS}
 """By the name that the command line uses."""

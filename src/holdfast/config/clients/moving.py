@@ -1,6 +1,6 @@
 """Imports servers from clients. Every change is planned first, shown, and then made as planned.
 
-An import changes Holdfast's file only. Pointing a client at the hub removes the imported servers from
+An import changes Holdfast's file only. PointingPlan a client at the hub removes the imported servers from
 the client's file and adds the hub. A server that cannot be imported stays in the client's file.
 """
 
@@ -16,10 +16,19 @@ from typing import Any, Literal, TypeAlias
 from holdfast.config.clients.backup import Backup, Backups
 from holdfast.config.clients.document import ClientFile, write_whole
 from holdfast.config.clients.entries import ClientEntry, read_entry
-from holdfast.config.clients.known import HUB, Around, Client, ClientLocation, Scope
+from holdfast.config.clients.known import HUB, ClientLocation, ClientPaths, KnownClient, Scope
 from holdfast.errors import ConfigError, HoldfastError, Problem, UsageError
 
-__all__ = ["Outcome", "Plan", "Pointing", "Row", "Undoing", "plan_import", "plan_pointing", "plan_undoing"]
+__all__ = [
+    "ImportPlan",
+    "ImportRow",
+    "Outcome",
+    "PointingPlan",
+    "UndoPlan",
+    "plan_import",
+    "plan_pointing",
+    "plan_undoing",
+]
 
 Outcome: TypeAlias = Literal["new", "there", "conflict", "unusable"]
 
@@ -27,10 +36,10 @@ _EMPTY = '{\n  "mcpServers": {}\n}\n'
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ImportRow:
     """One server of one client, and what the import does with it."""
 
-    client: Client
+    client: KnownClient
     place: ClientLocation
     entry: ClientEntry
     outcome: Outcome
@@ -43,12 +52,12 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ImportPlan:
     """What an import does to Holdfast's file."""
 
     destination: Path
-    rows: tuple[Row, ...]
-    found: tuple[tuple[Client, ClientLocation], ...]
+    rows: tuple[ImportRow, ...]
+    found: tuple[tuple[KnownClient, ClientLocation], ...]
     """The locations whose file exists."""
     searched: tuple[Path, ...]
     unreadable: tuple[Problem, ...] = ()
@@ -65,7 +74,9 @@ class Plan:
             write_whole(self.destination, self.text)
 
 
-def plan_import(clients: Iterable[Client], around: Around, *, destination: Path, scopes: tuple[Scope, ...]) -> Plan:
+def plan_import(
+    clients: Iterable[KnownClient], around: ClientPaths, *, destination: Path, scopes: tuple[Scope, ...]
+) -> ImportPlan:
     """Read every file of the clients, and decide what is imported."""
     return _Importing(around, destination).plan(clients, scopes)
 
@@ -73,7 +84,7 @@ def plan_import(clients: Iterable[Client], around: Around, *, destination: Path,
 class _Importing:
     """Makes one plan. Names in Holdfast's file and names imported before are taken."""
 
-    def __init__(self, around: Around, destination: Path) -> None:
+    def __init__(self, around: ClientPaths, destination: Path) -> None:
         self._around = around
         self._destination = destination
         self._ours = ClientFile.read(destination) if destination.exists() else ClientFile(destination, _EMPTY)
@@ -81,10 +92,10 @@ class _Importing:
         self._taken: dict[str, Any] = self._ours.servers(self._group)
         self._fresh: dict[str, Any] = {}
 
-    def plan(self, clients: Iterable[Client], scopes: tuple[Scope, ...]) -> Plan:
+    def plan(self, clients: Iterable[KnownClient], scopes: tuple[Scope, ...]) -> ImportPlan:
         places = [(client, place) for client in clients for place in client.places(self._around, scopes=scopes)]
         found = [(client, place) for client, place in places if os.path.isfile(place.file)]  # noqa: PTH113 - never raises
-        rows: list[Row] = []
+        rows: list[ImportRow] = []
         unreadable: list[Problem] = []
         for client, place in found:
             self._refuse_itself(place)
@@ -92,7 +103,7 @@ class _Importing:
                 rows += self._rows(client, place)
             except ConfigError as exc:
                 unreadable += exc.problems
-        return Plan(
+        return ImportPlan(
             destination=self._destination,
             rows=tuple(rows),
             found=tuple(found),
@@ -108,13 +119,13 @@ class _Importing:
                 hint="name another file with --config: the servers are copied into it",
             )
 
-    def _rows(self, client: Client, place: ClientLocation) -> Iterator[Row]:
+    def _rows(self, client: KnownClient, place: ClientLocation) -> Iterator[ImportRow]:
         project = self._around.project if place.scope == "project" else None
         for name, raw in ClientFile.read(place.file).servers(place.path).items():
             if name != HUB:
                 entry = read_entry(client, name, raw, environ=self._around.environ, project=project)
                 outcome, reason = self._judge(entry)
-                yield Row(client=client, place=place, entry=entry, outcome=outcome, reason=reason)
+                yield ImportRow(client=client, place=place, entry=entry, outcome=outcome, reason=reason)
 
     def _judge(self, entry: ClientEntry) -> tuple[Outcome, str]:
         if entry.problems:
@@ -129,10 +140,10 @@ class _Importing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pointing:
+class PointingPlan:
     """What pointing a client at the hub does to the client's file."""
 
-    client: Client
+    client: KnownClient
     place: ClientLocation
     before: str = field(repr=False)
     after: str = field(repr=False)
@@ -155,7 +166,7 @@ class Pointing:
         return kept
 
 
-def plan_pointing(plan: Plan, *, url: str, command: tuple[str, ...], stdio: bool) -> Iterator[Pointing]:
+def plan_pointing(plan: ImportPlan, *, url: str, command: tuple[str, ...], stdio: bool) -> Iterator[PointingPlan]:
     """The plans that point the clients at the hub; clients that are already pointed at it are left out.
 
     Each plan is made after the one before it was performed, because two locations may be in one file.
@@ -166,7 +177,7 @@ def plan_pointing(plan: Plan, *, url: str, command: tuple[str, ...], stdio: bool
             yield pointing
 
 
-def _one_place_each(plan: Plan) -> Iterator[tuple[Client, ClientLocation]]:
+def _one_place_each(plan: ImportPlan) -> Iterator[tuple[KnownClient, ClientLocation]]:
     """Every location with imported servers; for a client without any, its first location."""
     with_rows = {(row.client.id, row.place) for row in plan.rows if row.is_ours}
     for number, (client, place) in enumerate(plan.found):
@@ -176,13 +187,13 @@ def _one_place_each(plan: Plan) -> Iterator[tuple[Client, ClientLocation]]:
 
 
 def _one_pointing(
-    plan: Plan, client: Client, place: ClientLocation, url: str, command: tuple[str, ...], stdio: bool
-) -> Pointing:
+    plan: ImportPlan, client: KnownClient, place: ClientLocation, url: str, command: tuple[str, ...], stdio: bool
+) -> PointingPlan:
     rows = [row for row in plan.rows if (row.client, row.place) == (client, place)]
     moved = tuple(row.entry.name for row in rows if row.is_ours)
     file = ClientFile.read(place.file)
     entry = client.hub_entry(url, command, stdio=stdio)
-    return Pointing(
+    return PointingPlan(
         client=client,
         place=place,
         before=file.text,
@@ -194,10 +205,10 @@ def _one_pointing(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Undoing:
+class UndoPlan:
     """What undoing an edit does to a client's file."""
 
-    client: Client
+    client: KnownClient
     backup: Backup
     after: str = field(repr=False)
     exact: bool
@@ -209,7 +220,7 @@ class Undoing:
         backups.forget(self.backup)
 
 
-def plan_undoing(clients: Iterable[Client], around: Around, backups: Backups) -> Iterator[Undoing]:
+def plan_undoing(clients: Iterable[KnownClient], around: ClientPaths, backups: Backups) -> Iterator[UndoPlan]:
     """For each edited location, the plan that undoes its newest edit. Later changes by others stay.
 
     The newest comes first. Each plan is made after the one before it was performed, because two locations
@@ -222,12 +233,12 @@ def plan_undoing(clients: Iterable[Client], around: Around, backups: Backups) ->
         yield _undoing(client, backup)
 
 
-def _undoing(client: Client, backup: Backup) -> Undoing:
+def _undoing(client: KnownClient, backup: Backup) -> UndoPlan:
     place = backup.place
     if not place.file.exists():
-        return Undoing(client=client, backup=backup, after=backup.before, exact=True)
+        return UndoPlan(client=client, backup=backup, after=backup.before, exact=True)
     now = ClientFile.read(place.file)
     if backup.is_untouched(now.text):
-        return Undoing(client=client, backup=backup, after=backup.before, exact=True)
+        return UndoPlan(client=client, backup=backup, after=backup.before, exact=True)
     after = now.put_back(place.path, ClientFile(place.file, backup.before), backup.moved, hub=HUB)
-    return Undoing(client=client, backup=backup, after=after, exact=False)
+    return UndoPlan(client=client, backup=backup, after=after, exact=False)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BreakerChanged",
     "Cause",
+    "CheckAddress",
     "CheckLiveness",
     "Close",
     "CloseFailed",
@@ -32,10 +33,9 @@ __all__ = [
     "Reject",
     "RejectReason",
     "RetryPlanned",
-    "StopWatch",
+    "StopAddressCheck",
     "Transition",
     "WakeAt",
-    "Watch",
     "Withdraw",
 ]
 
@@ -106,14 +106,14 @@ class Reinstate:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class CheckAddress:
     """Check the address by one bare TCP connect, now; report ``Looked`` with the same number."""
 
     look: int
 
 
 @dataclass(frozen=True, slots=True)
-class StopWatch:
+class StopAddressCheck:
     """Cancel that address check."""
 
     look: int
@@ -199,8 +199,8 @@ Effect: TypeAlias = (
     | Publish
     | Withdraw
     | Reinstate
-    | Watch
-    | StopWatch
+    | CheckAddress
+    | StopAddressCheck
     | RefreshNow
     | CheckLiveness
     | Reject

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AddressCheckDue",
+    "AddressChecked",
     "AllClosed",
     "CallCompleted",
     "CallTimedOut",
@@ -37,7 +38,6 @@ __all__ = [
     "LivenessConfirmed",
     "LivenessFailed",
     "LoginSucceeded",
-    "Looked",
     "OfDial",
     "OfLease",
     "Parked",
@@ -215,7 +215,7 @@ class Closed(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Looked(Event):
+class AddressChecked(Event):
     """One address check ended: a bare TCP connect."""
 
     look: int

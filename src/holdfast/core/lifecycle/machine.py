@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.backoff import RETRY_AFTER_CAP
 from holdfast.core.lifecycle.effects import (
     Cause,
+    CheckAddress,
     CheckLiveness,
     Close,
     CloseFailed,
@@ -24,14 +25,14 @@ from holdfast.core.lifecycle.effects import (
     Reject,
     RejectReason,
     RetryPlanned,
-    StopWatch,
+    StopAddressCheck,
     Transition,
     WakeAt,
-    Watch,
     Withdraw,
 )
 from holdfast.core.lifecycle.events import (
     AddressCheckDue,
+    AddressChecked,
     AllClosed,
     CallCompleted,
     CallTimedOut,
@@ -53,7 +54,6 @@ from holdfast.core.lifecycle.events import (
     LivenessConfirmed,
     LivenessFailed,
     LoginSucceeded,
-    Looked,
     OfDial,
     OfLease,
     Parked,
@@ -72,8 +72,8 @@ from holdfast.core.lifecycle.events import (
     TransportLost,
     WentIdle,
 )
-from holdfast.core.lifecycle.policy import AddressWatch, LifecyclePolicy, Timers, shortened
 from holdfast.core.lifecycle.table import TRANSITIONS, State, next_state
+from holdfast.core.lifecycle.timing import AddressWatch, LifecyclePolicy, Timers, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -197,7 +197,7 @@ class Lifecycle:
         match event:
             case OfDial(generation=generation):
                 return self.dial is None or self.dial.generation != generation
-            case Looked(look=look):
+            case AddressChecked(look=look):
                 return self.address_watch.pending != look
             case ListChanged(generation=generation):
                 return generation not in self._live()
@@ -263,7 +263,7 @@ class Lifecycle:
     def stop_address_check(self, look: int | None, step: Step) -> None:
         """Cancel the address check that is under way, if there is one."""
         if look is not None:
-            step.do(StopWatch(look))
+            step.do(StopAddressCheck(look))
 
     def plan_refresh(self, lease: LeaseState, step: Step) -> None:
         """Plan the next listing: soon after a ``list_changed`` notice, else after the period."""
@@ -566,10 +566,10 @@ def _check_address(life: Lifecycle, _: AddressCheckDue, step: Step) -> None:
     if life.address_watch.starting:
         life.begin_dial(Cause.WATCH, step)
     else:
-        step.do(Watch(life.address_watch.begin_check(step.now)))
+        step.do(CheckAddress(life.address_watch.begin_check(step.now)))
 
 
-def _address_checked(life: Lifecycle, event: Looked, step: Step) -> None:
+def _address_checked(life: Lifecycle, event: AddressChecked, step: Step) -> None:
     if event.listening:
         life.address_watch.pending = None
         life.begin_dial(Cause.WATCH, step)
@@ -663,7 +663,7 @@ _ACTIONS: Mapping[type[Event], Callable[[Lifecycle, Any, Step], None]] = {
     RetryDue: _retry,
     SelfProbeDue: _self_probe,
     AddressCheckDue: _check_address,
-    Looked: _address_checked,
+    AddressChecked: _address_checked,
     TransportLost: _lost,
     FailedRepeatedly: _failed_repeatedly,
     SessionExpired: _session_expired,

@@ -1,18 +1,20 @@
 """The lifecycle of a server as one table: state x event -> state.
 
-``MOVES`` holds the changes of state; the diagram in the docs is generated from it. ``STAYS`` lists
-the events that leave the state as it is. A pair in neither raises ``IllegalTransition`` before
-anything has changed.
+``MOVES`` holds the changes of state; ``diagram`` draws it for the docs (``python -m
+holdfast.core.lifecycle.table`` prints it). ``STAYS`` lists the events that leave the state as it is.
+A pair in neither raises ``IllegalTransition`` before anything has changed.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import Enum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.core.lifecycle.events import (
     AddressCheckDue,
+    AddressChecked,
     AllClosed,
     CallCompleted,
     CallTimedOut,
@@ -33,7 +35,6 @@ from holdfast.core.lifecycle.events import (
     LivenessConfirmed,
     LivenessFailed,
     LoginSucceeded,
-    Looked,
     Parked,
     ReconnectRequested,
     RefreshDue,
@@ -50,7 +51,10 @@ from holdfast.core.lifecycle.events import (
     WentIdle,
 )
 
-__all__ = ["MOVES", "STAYS", "TRANSITIONS", "IllegalTransition", "State", "next_state"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["MOVES", "STAYS", "TRANSITIONS", "IllegalTransition", "State", "diagram", "next_state"]
 
 
 class State(Enum):
@@ -179,7 +183,7 @@ STAYS: Mapping[State, frozenset[type[Event]]] = {
             DialFailed,
             RetryDue,
             AddressCheckDue,
-            Looked,
+            AddressChecked,
             ReconnectRequested,
             EnableRequested,
             LoginSucceeded,
@@ -190,7 +194,7 @@ STAYS: Mapping[State, frozenset[type[Event]]] = {
     ),
     State.DENIED: frozenset({EnableRequested, Closed}),
     State.PERMANENTLY_FAILED: frozenset(
-        {Parked, SelfProbeDue, AddressCheckDue, Looked, EnableRequested, CallWaiting, ListChanged, Closed}
+        {Parked, SelfProbeDue, AddressCheckDue, AddressChecked, EnableRequested, CallWaiting, ListChanged, Closed}
     ),
     State.IDLE: frozenset({EnableRequested, LoginSucceeded, Closed}),
     State.DISABLING: frozenset(
@@ -208,3 +212,28 @@ def next_state(state: State, event: type[Event]) -> State:
         return TRANSITIONS[state][event]
     except KeyError:
         raise IllegalTransition(state, event) from None
+
+
+_ENDINGS = frozenset({RemoveRequested, ShutdownRequested})
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram, one line for each pair of states."""
+    lines = [f"    {old.value} --> {new.value}: {', '.join(words)}" for old, new, words in _edges()]
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {State.DISCONNECTED.value}", *lines])
+
+
+def _edges() -> Iterator[tuple[State, State, list[str]]]:
+    for old, row in MOVES.items():
+        for new in State:
+            words = [_words(event) for event, to in row.items() if to is new and event not in _ENDINGS]
+            if words:
+                yield old, new, words
+
+
+def _words(event: type[Event]) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", " ", event.__name__).lower()
+
+
+if __name__ == "__main__":
+    print(diagram())  # noqa: T201 - a command's output; the docs are made from it

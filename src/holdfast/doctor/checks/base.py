@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from holdfast.auth.store import TokenStore
-from holdfast.config.reading import Reading
+from holdfast.auth import TokenStore
+from holdfast.config import ConfigReading
 from holdfast.doctor.case import Case
-from holdfast.doctor.findings import Finding
+from holdfast.doctor.report import Finding
 
 __all__ = ["Check", "GlobalCheck", "GlobalContext", "Observation", "found"]
 
@@ -56,7 +56,7 @@ class Check(_Described):
 class GlobalContext:
     """What checks use that concern no single server."""
 
-    reading: Reading
+    reading: ConfigReading
     store: TokenStore
     state_file: Path | None
 

@@ -1,21 +1,27 @@
-"""Checks that need no network: the definition, and the command."""
+"""Checks that need no network: the definition, the command, and files with credentials or state."""
 
 from __future__ import annotations
 
+import json
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import ClassVar, cast
 
-from holdfast.config.spec import BadServer
-from holdfast.core.evidence import CommandUnusable
-from holdfast.doctor.case import Case
-from holdfast.doctor.checks.base import Check, Observation, found
-from holdfast.doctor.diagnosis.commands import missing_interpreter, unusable
-from holdfast.doctor.findings import Finding, ask_for, finding
-from holdfast.doctor.reading import problem_finding
-from holdfast.errors import Problem, ServerFailure
-from holdfast.wire.process import environment_of, find_program
+import anyio.to_thread
 
-__all__ = ["CommandCheck", "DefinitionCheck"]
+from holdfast.config import BadServer, Definition, looks_secret
+from holdfast.core import CommandUnusable
+from holdfast.doctor.case import Case
+from holdfast.doctor.checks.base import Check, GlobalCheck, GlobalContext, Observation, found
+from holdfast.doctor.diagnose.process import missing_interpreter, unusable
+from holdfast.doctor.report import Finding, ask_for, finding, problem_finding, shell
+from holdfast.errors import Problem, ServerFailure
+from holdfast.wire import environment_of, find_program
+
+__all__ = ["CommandCheck", "DefinitionCheck", "FilesCheck", "StateCheck", "TokensCheck"]
 
 
 class DefinitionCheck(Check):
@@ -68,3 +74,116 @@ class CommandCheck(Check):
         case.learned.program = program
         interpreter = missing_interpreter(case)
         return found(interpreter) if interpreter is not None else Observation(str(Path(program)))
+
+
+_OTHERS = stat.S_IRGRP | stat.S_IROTH
+
+
+class FilesCheck(GlobalCheck):
+    """Whether other users can read secrets in the configuration."""
+
+    id: ClassVar[str] = "files"
+    looks_at: ClassVar[str] = "whether other users can read files with credentials"
+    finds: ClassVar[tuple[str, ...]] = ("HF-FILE-READABLE",)
+
+    async def look(self, whole: GlobalContext) -> Observation:
+        """Check the mode of each file with a credential in plain text."""
+        files = dict.fromkeys([*_with_secrets(whole), *([whole.store.file] if whole.store.exposed else [])])
+        return Observation("", tuple(_readable(file) for file in files if _others_may_read(file)))
+
+
+def _with_secrets(whole: GlobalContext) -> Iterator[Path]:
+    source = whole.reading.config.source
+    for definition in whole.reading.definitions:
+        if source is not None and _writes_secret(definition):
+            yield source
+        if definition.env_file is not None and any(map(looks_secret, definition.env_file.values)):
+            yield definition.env_file.path
+
+
+def _writes_secret(definition: Definition) -> bool:
+    """Whether a credential is in the file itself, not in a variable that the file names."""
+    for section in ("env", "headers"):
+        values = definition.given.get(section)
+        for name in values if isinstance(values, dict) else ():
+            if looks_secret(name) and not definition.expansion.sources((*definition.path, section, name)):
+                return True
+    return False
+
+
+def _others_may_read(file: Path) -> bool:
+    try:
+        return bool(file.stat().st_mode & _OTHERS)
+    except OSError:
+        return False
+
+
+def _readable(file: Path) -> Finding:
+    mode = stat.S_IMODE(file.stat().st_mode)
+    words = f"{file} contains credentials, and other users can read it (mode {mode:o})"
+    text = "make it readable only by you; `holdfast doctor --fix` does the same"
+    return finding("HF-FILE-READABLE", words, text, shell("chmod", "600", str(file)), repair="chmod", target=str(file))
+
+
+class TokensCheck(GlobalCheck):
+    """Whether the token store is intact."""
+
+    id: ClassVar[str] = "tokens"
+    looks_at: ClassVar[str] = "whether the file with the logins is intact"
+    finds: ClassVar[tuple[str, ...]] = ("HF-TOKENS-CORRUPT",)
+
+    async def look(self, whole: GlobalContext) -> Observation:
+        """Read it as the store does, without moving it."""
+        file = whole.store.file
+        fault = await anyio.to_thread.run_sync(_not_a_store, file, abandon_on_cancel=True)
+        if not fault:
+            return Observation(str(file) if file.exists() else "")
+        words = f"the token store {file} is damaged ({fault}): no login can be read from it"
+        text = "set it aside and log in again; `holdfast doctor --fix` sets it aside and deletes nothing"
+        aside = shell("mv", str(file), f"{file}.corrupt")
+        return Observation(
+            "", (finding("HF-TOKENS-CORRUPT", words, text, aside, repair="set_aside", target=str(file)),)
+        )
+
+
+def _not_a_store(file: Path) -> str:
+    """Why it is damaged; empty if it is intact or cannot be read."""
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        return "" if isinstance(document["version"], int) and isinstance(document["grants"], list) else "other fields"
+    except OSError:
+        return ""
+    except (ValueError, KeyError, TypeError) as exc:
+        return type(exc).__name__
+
+
+class StateCheck(GlobalCheck):
+    """Whether the hub's state file is intact."""
+
+    id: ClassVar[str] = "state"
+    looks_at: ClassVar[str] = "whether the file with the hub's last listings is intact"
+    finds: ClassVar[tuple[str, ...]] = ("HF-STATE-CORRUPT",)
+
+    async def look(self, whole: GlobalContext) -> Observation:
+        """Let SQLite check every page."""
+        file = whole.state_file
+        if file is None or not file.exists():
+            return Observation()
+        fault = await anyio.to_thread.run_sync(_fault, file, abandon_on_cancel=True)
+        if not fault:
+            return Observation(str(file))
+        words = f"the hub's state file {file} is damaged ({fault}): the hub cannot list the tools of its last run"
+        text = "set it aside; the hub writes a new one; `holdfast doctor --fix` does the same"
+        aside = shell("mv", str(file), f"{file}.corrupt")
+        return Observation("", (finding("HF-STATE-CORRUPT", words, text, aside, repair="set_aside", target=str(file)),))
+
+
+def _fault(file: Path) -> str:
+    """Why it is damaged; empty if it is intact or locked by another process."""
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)) as database:
+            (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.DatabaseError as exc:
+        damaged = getattr(exc, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+        return str(exc) if damaged else ""
+    return "" if verdict == "ok" else str(verdict)[:100]

@@ -1,0 +1,246 @@
+"""The credentials of a server's requests: their source, their state, and the token for each request.
+
+A token is renewed before it expires or when it is refused. Nothing here asks a person: where only a new login can help,
+the server's refusal is the result, and says so. Nothing here shows a token.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from holdfast.auth.addresses import canonical
+from holdfast.auth.grant import Grant, Source
+from holdfast.auth.renew import Renewer
+from holdfast.auth.store import TokenStore
+from holdfast.config import ServerSpec
+from holdfast.core import Login, LoginState, TokenNotRenewed
+from holdfast.errors import ServerFailure
+
+__all__ = [
+    "Bearer",
+    "CredentialKind",
+    "LoginStatus",
+    "Logins",
+    "RefreshOutcome",
+    "Refreshed",
+    "login_command",
+    "refresh_now",
+    "status_of",
+    "takes_login",
+]
+
+CredentialKind: TypeAlias = Literal["login", "none", "header", "callable", "off", "process"]
+"""``login``: from the token store. ``none``: there is no login. ``header``: the definition has an
+``Authorization`` of its own. ``callable``: a program gives the headers. ``off``: the definition says
+``"oauth": false``. ``process``: it is a command, which gets no token."""
+
+
+RefreshOutcome: TypeAlias = Literal["renewed", "no_login", "not_refreshable", "refused", "unreachable"]
+"""``refused``: the authorization server refused, and only a new login helps. ``unreachable``: it did not answer; the
+login stays valid."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoginStatus:
+    """One server's credentials. Only ``kind`` is set where they are not a login."""
+
+    server_id: str
+    kind: CredentialKind
+    source: Source | None = None
+    place: str = ""
+    """Where the tokens are kept: the file's path, or the keyring."""
+    issuer: str = ""
+    resource: str = ""
+    scope: str = ""
+    client_id: str = ""
+    expires_at: float | None = None
+    """When the access token expires, in seconds since 1970; None where that is not known."""
+    refreshable: bool = False
+    """Whether it can be renewed without a person."""
+    refused: str = ""
+    """Why the authorization server no longer renews it; empty while it does."""
+
+    def expired(self, now: float) -> bool:
+        """Whether the access token has ended."""
+        return self.expires_at is not None and now >= self.expires_at
+
+    def usable(self, now: float) -> bool:
+        """Whether the next request can use it, after a renewal where needed."""
+        return self.kind == "login" and (self.refreshable or not self.expired(now))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refreshed:
+    """The result of renewing a login now."""
+
+    outcome: RefreshOutcome
+    reason: str = ""
+    """Why it was not renewed, in words; empty if it was."""
+    status: LoginStatus
+    """Its state now."""
+
+
+def status_of(spec: ServerSpec, store: TokenStore) -> LoginStatus:
+    """The state of a server's credentials. Reads the store and nothing else."""
+    kind = _without_store(spec)
+    grant = store.of(canonical(spec.url)) if kind is None else None
+    if grant is None:
+        return LoginStatus(server_id=spec.id, kind=kind or "none")
+    return _of_grant(spec, grant, store)
+
+
+async def refresh_now(spec: ServerSpec, store: TokenStore, *, renewer: Renewer | None = None) -> Refreshed:
+    """Renew a server's login, expired or not. A failure is a result, not an exception."""
+    grant = store.of(canonical(spec.url)) if takes_login(spec) else None
+    if grant is None:
+        return Refreshed(outcome="no_login", reason="there is no login", status=status_of(spec, store))
+    if grant.refused:
+        return Refreshed(outcome="refused", reason=_refusal(grant.refused), status=status_of(spec, store))
+    if not grant.refreshable:
+        reason = "the authorization server gave no refresh token"
+        return Refreshed(outcome="not_refreshable", reason=reason, status=status_of(spec, store))
+    try:
+        renewed = await (renewer or Renewer(store)).renew(
+            grant.key, instead_of=grant.access_token, allow_plain_http=spec.allow_plain_http
+        )
+    except ServerFailure as failure:
+        seen = failure.evidence
+        reason = seen.reason if isinstance(seen, TokenNotRenewed) else str(seen)
+        return Refreshed(outcome="unreachable", reason=reason, status=status_of(spec, store))
+    status = status_of(spec, store)
+    if renewed is None:
+        return Refreshed(outcome="refused", reason=_refusal(status.refused), status=status)
+    return Refreshed(outcome="renewed", status=status)
+
+
+def takes_login(spec: ServerSpec) -> bool:
+    """Whether the server's requests use a login."""
+    return _without_store(spec) in (None, "callable")
+
+
+def _without_store(spec: ServerSpec) -> CredentialKind | None:
+    """The source of the credentials if it is not the store."""
+    if spec.transport == "stdio":
+        return "process"
+    if not spec.oauth.enabled:
+        return "off"
+    if not isinstance(spec.headers, Mapping):
+        return "callable"
+    return "header" if any(name.lower() == "authorization" for name in spec.headers) else None
+
+
+def _refusal(code: str) -> str:
+    return f"the authorization server no longer renews it ({code or 'it was removed'})"
+
+
+def _of_grant(spec: ServerSpec, grant: Grant, store: TokenStore) -> LoginStatus:
+    return LoginStatus(
+        server_id=spec.id,
+        kind="login",
+        source=grant.source,
+        place=str(store.file) if grant.source == "file" else "the keyring",
+        issuer=grant.issuer,
+        resource=grant.resource,
+        scope=grant.scope,
+        client_id=grant.client.id,
+        expires_at=grant.expires_at,
+        refreshable=grant.refreshable,
+        refused=grant.refused,
+    )
+
+
+EARLY = 30.0
+"""How many seconds before its expiry a token is renewed: a request takes time, and clocks differ."""
+
+SETTLED = 30.0
+"""Seconds in which a new token is not renewed again: a server that refuses it refuses the next one too."""
+
+
+class Logins:
+    """The logins of one process: the token store and its renewer."""
+
+    def __init__(self, store: TokenStore | None = None, *, now: Callable[[], float] = time.time) -> None:
+        self.store = store if store is not None else TokenStore()
+        self.renewer = Renewer(self.store, now=now)
+        self.reading = self.renewer.reading
+
+    def authorize(self, spec: ServerSpec) -> Bearer | None:
+        """The authorizer of a server; None where its definition has credentials of its own or takes no login."""
+        return Bearer(spec, self.renewer) if takes_login(spec) else None
+
+
+class Bearer:
+    """The login of one server (the ``Authorizer`` of the wire)."""
+
+    def __init__(self, spec: ServerSpec, renewer: Renewer) -> None:
+        self._server = canonical(spec.url)
+        self._command = login_command(spec.id)
+        self._plain_http = spec.allow_plain_http
+        self._renewer = renewer
+        self._given: tuple[str, float] = ("", 0.0)
+
+    async def token(self) -> str | None:
+        """The access token for the next request, renewed if it expires soon."""
+        grant = await self._grant()
+        if grant is None:
+            return None
+        now = self._renewer.now()
+        if grant.refreshable and grant.expired(now + EARLY):
+            grant = await self._renewed_early(grant)
+        return grant.access_token
+
+    async def renewed(self, refused: str) -> bool:
+        """Whether there is another token than the one that the server refused."""
+        grant = await self._grant()
+        if grant is None:
+            return False
+        if grant.access_token != refused:
+            return True
+        if not grant.refreshable or self._is_fresh(refused):
+            return False
+        return await self._renew(grant) is not None
+
+    def login(self) -> Login:
+        """The state of the login, and the command for a new one."""
+        return Login(state=self._state(), command=self._command)
+
+    async def _grant(self) -> Grant | None:
+        await self._renewer.up_to_date()
+        return next((grant for grant in self._renewer.store.known if self._server in grant.servers), None)
+
+    async def _renewed_early(self, grant: Grant) -> Grant:
+        """A new token; the old one if it has not expired yet, or if only a new login can replace it."""
+        try:
+            return await self._renew(grant) or grant
+        except ServerFailure:
+            if grant.expired(self._renewer.now()):
+                raise
+            return grant
+
+    async def _renew(self, grant: Grant) -> Grant | None:
+        renewed = await self._renewer.renew(grant.key, instead_of=grant.access_token, allow_plain_http=self._plain_http)
+        if renewed is not None:
+            self._given = (renewed.access_token, self._renewer.now())
+        return renewed
+
+    def _is_fresh(self, token: str) -> bool:
+        given, at = self._given
+        return token == given and self._renewer.now() < at + SETTLED
+
+    def _state(self) -> LoginState:
+        grant = next((grant for grant in self._renewer.store.known if self._server in grant.servers), None)
+        if grant is None:
+            return LoginState.NONE
+        if grant.refused:
+            return LoginState.REFUSED
+        ended = grant.expired(self._renewer.now()) and not grant.refresh_token
+        return LoginState.EXPIRED if ended else LoginState.GOOD
+
+
+def login_command(server_id: str) -> str:
+    """The command that logs in to a server."""
+    return f"holdfast login {shlex.quote(server_id)}"

@@ -1,0 +1,320 @@
+"""Runs a hub: listens, serves the control API, follows config changes and signals, and shuts down in order.
+
+The order of a shutdown: refuse new calls, wait for calls in flight up to a limit, close the listener, close the
+servers. A second signal skips the wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import anyio
+import anyio.abc
+import uvicorn
+
+from holdfast._version import __version__
+from holdfast.cli.listen import CallerAuth, endpoint
+from holdfast.cli.output import typed_command
+from holdfast.cli.serve_telemetry import keep_log
+from holdfast.config import Config, load_config
+from holdfast.control import TOKEN_VARIABLE, ControlServer, HubInfo, MayRead, RunningHub, registered
+from holdfast.demo import demo_fleet, forget_running, note_running
+from holdfast.front import IDENTITY, LOOPBACK_HOSTS, Broker, TokenPolicy, create_app, jwt_verifier, serve_stdio
+from holdfast.hub import Hub, Reloader, default_state_file
+
+__all__ = ["EndableStdin", "ServeOptions", "admin_of", "announced", "run"]
+
+log = logging.getLogger("holdfast.serve")
+
+STREAMS_SECONDS = 1
+"""After the last call, idle event streams are still open. They are cut after this time."""
+
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+Drain = Callable[[float], Awaitable[bool]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """What to serve, where, and to which callers."""
+
+    config: Config | None
+    """None for the demo servers."""
+    listener: socket.socket | None
+    """The listening socket; None for stdin and stdout."""
+    host: str = ""
+    watch: bool = True
+    callers: CallerAuth = field(default_factory=CallerAuth)
+    drain: float = 10.0
+    control_token: str = field(default="", repr=False)
+    """The token of the control API; only used over HTTP."""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The host names that requests may use."""
+        own = f"[{self.host}]" if ":" in self.host else self.host
+        return (*LOOPBACK_HOSTS, own, *self.callers.hosts)
+
+
+def run(serving: ServeOptions) -> None:
+    """Serve until a signal, or the end of stdin."""
+    fast = importlib.util.find_spec("uvloop") is not None
+    anyio.run(_run_stdio if serving.listener is None else _run_http, serving, backend_options={"use_uvloop": fast})
+
+
+# Over HTTP
+
+
+async def _run_http(serving: ServeOptions) -> None:
+    assert serving.listener is not None  # noqa: S101 - see run()
+    port = serving.listener.getsockname()[1]
+    url = endpoint(serving.host, port)
+    async with _fleet(serving, url) as (config, state_file):
+        hub = Hub(config, state_file=state_file)
+        tokens = _tokens(serving.callers)
+        admin = admin_of(hub, url, demo=serving.config is None, token=serving.control_token, callers=tokens)
+        web = create_app(hub, tokens=tokens, allowed_hosts=serving.hosts, beside=admin.routes())
+        server = _HubServer(
+            uvicorn.Config(
+                web, log_config=None, access_log=False, timeout_graceful_shutdown=STREAMS_SECONDS, lifespan="on"
+            ),
+            on_listen=lambda: _announce(serving, config, url, admin),
+        )
+
+        async def drain(seconds: float) -> bool:
+            admin.drains()
+            return bool(await web.state.front.drain(seconds))
+
+        def end() -> None:
+            admin.close()
+            server.end()
+
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
+        note = announced(endpoint(serving.host, port, ""), hub.config.source, token=serving.control_token)
+        async with hub, anyio.create_task_group() as tasks:
+            _watch(tasks, serving, hub)
+            tasks.start_soon(_end_on_signal, drain, serving.drain, end)
+            with note:
+                await server.serve([serving.listener])
+            tasks.cancel_scope.cancel()
+
+
+def _tokens(callers: CallerAuth) -> TokenPolicy | None:
+    """How callers are checked; None if every local program may call."""
+    if callers.token is None and callers.jwt is None:
+        return None
+    verify = None
+    if callers.jwt is not None:
+        wanted = callers.jwt
+        verify = jwt_verifier(issuer=wanted.issuer, audience=wanted.audience, keys=wanted.keys)
+    return TokenPolicy(tokens={"caller": callers.token} if callers.token else {}, verify=verify)
+
+
+class _HubServer(uvicorn.Server):
+    """A uvicorn server that ignores signals, and reports when it listens."""
+
+    def __init__(self, config: uvicorn.Config, *, on_listen: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_listen = on_listen
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_listen()
+
+    def end(self) -> None:
+        self.should_exit = True
+
+
+def _announce(serving: ServeOptions, config: Config, url: str, admin: ControlServer) -> None:
+    """Print the addresses on stdout, because programs wait for them; log the rest.
+
+    On a terminal, the address of the page carries a login code in its fragment, which a browser never sends.
+    """
+    base = url.removesuffix("/mcp")
+    code = f"#code={admin.sessions.new_code()}" if sys.stdout.isatty() else ""
+    lines = f"MCP endpoint: {url}\nstatus page:  {base}/{code}\nready when:   {base}/readyz answers 200\n"
+    sys.stdout.write(lines)
+    sys.stdout.flush()
+    log.info("serving %d servers of %s", len(config.servers), config.source)
+    log.info("if a server does not start, run: %s doctor --config %s", typed_command(), config.source)
+    if serving.config is None:
+        log.info("to see what a client sees, and to break servers, run in a second terminal: %s demo", typed_command())
+    if serving.callers == CallerAuth(hosts=serving.callers.hosts):
+        log.info("every local program may call the hub, and use the credentials in that file")
+
+
+# Over stdio
+
+
+async def _run_stdio(serving: ServeOptions) -> None:
+    async with _fleet(serving, "") as (config, state_file):
+        hub = Hub(config, state_file=state_file)
+        broker = Broker(hub)
+        with EndableStdin() as stdin:
+            async with hub, anyio.create_task_group() as tasks:
+                _watch(tasks, serving, hub)
+                tasks.start_soon(_end_on_signal, broker.drain, serving.drain, stdin.end)
+                await _wait_for_tools(hub)
+                await serve_stdio(hub, broker=broker)
+                tasks.cancel_scope.cancel()
+
+
+async def _wait_for_tools(hub: Hub) -> None:
+    """On the first run, wait a moment for tools, because many clients list tools only once."""
+    if any(source.listing is None for source in hub.catalog.servers.values()):
+        await hub.ready(hub.config.settings.call.ready_timeout)
+
+
+# For both
+
+
+@asynccontextmanager
+async def _fleet(serving: ServeOptions, url: str) -> AsyncIterator[tuple[Config, Path | None]]:
+    """The config to serve, and the file for its state."""
+    if serving.config is not None:
+        source = serving.config.source
+        yield serving.config, default_state_file(source) if source is not None else None
+        return
+    async with AsyncExitStack() as stack:
+        control = await stack.enter_async_context(demo_fleet())
+        if url:
+            note_running(control, url)
+            stack.callback(forget_running)
+        yield load_config(control.config_file), control.folder / "state.sqlite"
+
+
+def _watch(tasks: anyio.abc.TaskGroup, serving: ServeOptions, hub: Hub) -> None:
+    tasks.start_soon(keep_log, hub)
+    if hub.config.source is None:
+        return
+    reloader = Reloader(hub, hub.config.source)
+    if not _on_terminal():
+        tasks.start_soon(_reload_on_signal, reloader)
+    if serving.watch:
+        tasks.start_soon(reloader.run)
+
+
+async def _reload_on_signal(reloader: Reloader) -> None:
+    with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+        async for _ in signals:
+            await reloader.reload()
+
+
+async def _end_on_signal(drain: Drain, seconds: float, end: Callable[[], None]) -> None:
+    """At the first signal, drain and end. At the second, end at once."""
+    hangup = (signal.SIGHUP,) if _on_terminal() else ()
+    with anyio.open_signal_receiver(*END_SIGNALS, *hangup) as signals:
+        await anext(signals)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_drained, drain, seconds, tasks.cancel_scope)
+            await anext(signals)
+            log.warning("second signal: the calls in flight are cut")
+            tasks.cancel_scope.cancel()
+        end()
+
+
+def _on_terminal() -> bool:
+    """Whether this runs on a terminal. There SIGHUP means that the terminal closed; elsewhere it means: reload."""
+    return os.isatty(2)
+
+
+async def _drained(drain: Drain, seconds: float, done: anyio.CancelScope) -> None:
+    log.info("shutting down: new calls are refused; calls in flight have %g s", seconds)
+    if not await drain(seconds):
+        log.warning("some calls did not finish within %g s, and are cut", seconds)
+    done.cancel()
+
+
+def admin_of(hub: Hub, endpoint: str, *, demo: bool, token: str, callers: TokenPolicy | None) -> ControlServer:
+    """The control API of a hub. Where callers need a token, the metrics need one too."""
+    source = hub.config.source
+    about = HubInfo(
+        endpoint=endpoint,
+        config=str(source.absolute()) if source else "",
+        demo=demo,
+        identity=IDENTITY,
+        program=typed_command(),
+    )
+    return ControlServer(
+        hub, about, control_token=token, metrics_for=_known_to(callers) if callers is not None else None
+    )
+
+
+def _known_to(callers: TokenPolicy) -> MayRead:
+    async def known(token: str) -> bool:
+        return await callers.principal(token) is not None
+
+    return known
+
+
+@contextmanager
+def announced(base: str, config: Path | None, *, token: str) -> Iterator[None]:
+    """Let this user's commands find the hub while the block runs."""
+    found = RunningHub(
+        url=base,
+        token=token,
+        pid=os.getpid(),
+        started=time.time(),
+        config=str(config.absolute()) if config is not None else "",
+        version=__version__,
+    )
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(registered(found))
+        except OSError as exc:
+            logging.getLogger("holdfast.serve").warning(
+                "commands cannot find this hub (%s): set %s for both, and give them --url %s", exc, TOKEN_VARIABLE, base
+            )
+        yield
+
+
+_CHUNK = 65536
+
+
+class EndableStdin:
+    """Replaces stdin by a socket, and copies the real input into it until one side ends."""
+
+    def __init__(self) -> None:
+        self._real = os.dup(0)
+        self._feed, self._stdin = socket.socketpair()
+
+    def __enter__(self) -> Self:
+        os.dup2(self._stdin.fileno(), 0)
+        self._stdin.close()
+        # A daemon thread, because it may still wait for input when the program ends.
+        threading.Thread(target=self._pump, name="stdin", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Let the reader see the end of its input. Idempotent."""
+        with suppress(OSError):
+            self._feed.shutdown(socket.SHUT_WR)
+
+    def _pump(self) -> None:
+        with suppress(OSError):
+            while data := os.read(self._real, _CHUNK):
+                self._feed.sendall(data)
+        self.end()

@@ -1,0 +1,138 @@
+"""The log and the traces of ``holdfast serve``."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import anyio
+
+from holdfast._version import __version__
+from holdfast.control import ConsoleFormatter, JsonFormatter, LogHandler
+from holdfast.errors import UsageError
+from holdfast.hub import ConfigApplied, Hub, HubRecord
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+__all__ = ["keep_log", "log_to_stderr", "traced"]
+
+TICK_SECONDS = 5.0
+"""How late the count of repeated lines may be written."""
+
+
+def log_to_stderr(form: str, level: str, *, secrets: Iterable[str]) -> None:
+    """Log to stderr, without ``secrets``. Other libraries log only warnings."""
+    handler = _ServeLog(sys.stderr, JsonFormatter() if form == "json" else ConsoleFormatter())
+    handler.own = tuple(secrets)
+    handler.know(handler.own)
+    logging.getLogger().addHandler(handler)
+    logging.getLogger("holdfast").setLevel(level.upper())
+
+
+async def keep_log(hub: Hub) -> None:
+    """Mask the secrets of the servers, also after a config change, and count repeated lines. Never returns."""
+    handlers = [handler for handler in logging.getLogger().handlers if isinstance(handler, _ServeLog)]
+
+    def learn() -> None:
+        servers = [secret for spec in hub.config.servers.values() for secret in getattr(spec, "secrets", ())]
+        for handler in handlers:
+            handler.know((*handler.own, *servers))
+
+    def happened(record: HubRecord) -> None:
+        if isinstance(record, ConfigApplied):
+            learn()
+
+    learn()
+    forget = hub.listen(happened)
+    try:
+        while True:
+            await anyio.sleep(TICK_SECONDS)
+            for handler in handlers:
+                handler.tick()
+    finally:
+        forget()
+
+
+class _ServeLog(LogHandler):
+    """The log handler of ``serve``."""
+
+    own: tuple[str, ...] = ()
+    """The secrets of the hub itself, such as the callers' token."""
+
+
+FLUSH_SECONDS = 5.0
+"""How long the delivery of the last spans may take. A missing collector must not delay the shutdown."""
+
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+
+
+@contextmanager
+def traced(environ: Mapping[str, str]) -> Iterator[None]:
+    """Record and export spans while the block runs, if the environment configures it."""
+    kind = _wanted(environ)
+    if kind is None:
+        yield
+        return
+    provider = _provider(kind)
+    try:
+        yield
+    finally:
+        last = Thread(target=provider.shutdown, name="last spans", daemon=True)
+        last.start()
+        last.join(FLUSH_SECONDS)
+
+
+def _wanted(environ: Mapping[str, str]) -> str | None:
+    """The configured exporter. An endpoint alone means OTLP."""
+    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return None
+    given = environ.get("OTEL_TRACES_EXPORTER", "").strip()
+    kind = given or ("otlp" if any(environ.get(name) for name in _ENDPOINTS) else "none")
+    if kind == "none":
+        return None
+    if kind not in ("otlp", "console"):
+        raise UsageError(f"OTEL_TRACES_EXPORTER is {kind!r}", hint="use otlp, console or none")
+    protocol = next((environ[name] for name in _PROTOCOLS if environ.get(name)), "http/protobuf")
+    if kind == "otlp" and protocol != "http/protobuf":
+        hint = "set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf; collectors accept it on port 4318"
+        raise UsageError(f"Holdfast does not support the OTLP protocol {protocol}", hint=hint)
+    return kind
+
+
+def _provider(kind: str) -> TracerProvider:
+    """The provider for the whole process. The MCP library uses it too."""
+    try:
+        from opentelemetry import trace  # noqa: PLC0415 - only imported when traces are on
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415 - the same
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - the same
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - the same
+
+        exporter = _exporter(kind)
+    except ImportError as exc:
+        raise UsageError(
+            "OTEL_… asks for traces, and the OpenTelemetry SDK is not installed",
+            hint="install the extra `otel`: pip install 'holdfast-mcp[otel]'; or set OTEL_SDK_DISABLED=true",
+        ) from exc
+    named = "service.name" in OTELResourceDetector().detect().attributes
+    own = {"service.version": __version__} if named else {"service.name": "holdfast", "service.version": __version__}
+    provider = TracerProvider(resource=Resource.create(own), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    return provider
+
+
+def _exporter(kind: str) -> SpanExporter:
+    if kind == "console":
+        from opentelemetry.sdk.trace.export import ConsoleSpanExporter  # noqa: PLC0415 - as above
+
+        return ConsoleSpanExporter(out=sys.stderr)
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - as above
+
+    return OTLPSpanExporter()

@@ -1,0 +1,313 @@
+"""Reads a configuration from a file, a text, a mapping or a single connection.
+
+An invalid definition affects its server alone. A fault of the whole file (an unknown key at the top, a
+bad ``holdfast`` section) raises one ``ConfigError`` that lists every problem.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import cast
+
+from pydantic import ValidationError
+
+from holdfast.config.definition import (
+    Definition,
+    Ignored,
+    ReadContext,
+    keys_of,
+    read_definition,
+    unknown_key,
+    validation_problems,
+)
+from holdfast.config.expand import Expansion, expand, variables_for
+from holdfast.config.fields import format_duration, kind_of
+from holdfast.config.find import find_config, project_folder, read_config, user_folders
+from holdfast.config.jsonc import DEEPEST, Duplicate, KeyPath, SourceMap, joined, parse, quoted
+from holdfast.config.models import CONNECTION_KEYS, SERVER_KEYS, TOP_KEYS, ConfigFile, HoldfastSettings
+from holdfast.config.spec import (
+    BadServer,
+    BreakerSettings,
+    CallPolicy,
+    Config,
+    HeaderSource,
+    Limits,
+    LoadPolicy,
+    PerClientSettings,
+    ReconnectSettings,
+    ServerSpec,
+    Settings,
+)
+from holdfast.errors import ConfigError, Problem
+
+__all__ = [
+    "ConfigReading",
+    "config_from_mapping",
+    "load_config",
+    "parse_config",
+    "read_document",
+    "read_file",
+    "spec_from_connection",
+]
+
+
+def load_config(
+    path: Path | None = None, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> Config:
+    """The configuration at ``path``, or the first that the search finds.
+
+    Raises ``ConfigNotFound`` if there is none, and ``ConfigError`` with every problem if the file as a
+    whole is invalid. A server with an invalid definition is a ``BadServer`` in the result.
+    """
+    environ = os.environ if environ is None else environ
+    return read_file(find_config(path, environ=environ, cwd=cwd or Path.cwd()), environ=environ).config
+
+
+def parse_config(text: str | bytes, *, file: Path | None = None, environ: Mapping[str, str] | None = None) -> Config:
+    """The configuration that ``text`` holds; ``file`` is its origin, for positions and relative paths."""
+    return _read_text(text, file=file, environ=os.environ if environ is None else environ).config
+
+
+def config_from_mapping(mapping: Mapping[str, object], *, environ: Mapping[str, str] | None = None) -> Config:
+    """The configuration in a program's own mapping, with the keys of a file; relative paths are not changed."""
+    context = ReadContext(source_map=SourceMap(), environ=os.environ if environ is None else environ)
+    return read_document(_plain(mapping, ()), context).config
+
+
+def spec_from_connection(server_id: str, connection: Mapping[str, object]) -> ServerSpec | BadServer:
+    """One entry of a ``connections`` mapping; ``${…}`` is not expanded, ``headers`` may be a callable."""
+    context = ReadContext(
+        source_map=SourceMap(),
+        environ=os.environ,
+        expands=False,
+        foreign={**SERVER_KEYS, **CONNECTION_KEYS},
+    )
+    try:
+        raw = _plain(connection, (server_id,))
+    except ConfigError as error:
+        return BadServer(id=server_id, problems=error.problems)
+    headers = raw.pop("headers", None) if isinstance(raw, dict) and callable(raw.get("headers")) else None
+    server = read_definition(server_id, raw, (server_id,), context, problems=_auth_problems(server_id, raw)).server
+    if headers is None or isinstance(server, BadServer):
+        return server
+    return replace(server, headers=cast("HeaderSource", headers))
+
+
+def read_file(file: Path, *, environ: Mapping[str, str]) -> ConfigReading:
+    """Read a file, and record where each value came from."""
+    return _read_text(read_config(file), file=file, environ=environ)
+
+
+def _read_text(text: str | bytes, *, file: Path | None, environ: Mapping[str, str]) -> ConfigReading:
+    document = parse(text, file=file)
+    folder = project_folder(file) if file else None
+    is_users_own = file is not None and file.absolute().parent in list(user_folders(environ))
+    context = ReadContext(
+        source_map=SourceMap(document, file=file),
+        environ=environ,
+        folder=folder,
+        # A user's own servers belong to no project, so they run in the current folder.
+        cwd=None if is_users_own else folder,
+    )
+    return read_document(document.value, context, duplicates=document.duplicates, source=file)
+
+
+def _plain(value: object, path: KeyPath) -> dict[str, object] | object:
+    """A program's value as JSON types; other types stay as they are and are rejected later."""
+    if len(path) > DEEPEST:
+        raise ConfigError([Problem(message=f"this is nested more than {DEEPEST} levels deep", path=joined(path[:3]))])
+    if isinstance(value, Mapping):
+        return {_name(key, path): _plain(item, (*path, _name(key, path))) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, (*path, index)) for index, item in enumerate(value)]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _name(key: object, path: KeyPath) -> str:
+    if isinstance(key, str):
+        return key
+    message = f"a key must be a text, not a {type(key).__name__}"
+    raise ConfigError([Problem(message=message, hint="use texts as keys", path=joined(path))])
+
+
+def _auth_problems(server_id: str, raw: object) -> list[Problem]:
+    """Reject an ``auth`` object: ignoring it silently would lead to a 401 without an explanation."""
+    if not isinstance(raw, dict) or raw.pop("auth", None) is None:
+        return []
+    hint = "give `headers` as a callable that returns fresh ones for each request"
+    return [Problem(message="`auth` objects are not supported", hint=hint, path=joined((server_id, "auth")))]
+
+
+_SERVERS = ("mcpServers", "servers")
+_HOLDFAST = "holdfast"
+_KNOWN = keys_of(ConfigFile)
+_ELSEWHERE = {
+    "context_servers": "Zed's `context_servers` are Holdfast's `mcpServers`: rename the key",
+    "mcp": 'put the servers into "mcpServers": {…} at the top of the file',
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigReading:
+    """A configuration, and how each part of it was read."""
+
+    config: Config
+    context: ReadContext
+    definitions: tuple[Definition, ...]
+    ignored: tuple[Ignored, ...]
+    settings: Mapping[str, object] = field(repr=False)
+    """The ``holdfast`` section as written, expanded."""
+    settings_expansion: Expansion = field(repr=False)
+
+
+def read_document(
+    value: object, context: ReadContext, *, duplicates: Sequence[Duplicate] = (), source: Path | None = None
+) -> ConfigReading:
+    """Read a parsed document; raises ``ConfigError`` only for faults of the whole file."""
+    return _DocumentReader(context, duplicates, source).read(value)
+
+
+class _DocumentReader:
+    """Reads one document."""
+
+    def __init__(self, context: ReadContext, duplicates: Sequence[Duplicate], source: Path | None) -> None:
+        self._context = context
+        self._source_map = context.source_map
+        self._duplicates = duplicates
+        self._source = source
+        self._problems: list[Problem] = []
+        self._expansion = Expansion()
+
+    def read(self, value: object) -> ConfigReading:
+        top = self._object(value, (), "the configuration")
+        self._check_keys(top)
+        definitions = tuple(self._definitions(top))
+        written = self._expanded(self._object(_or_nothing(top, _HOLDFAST), (_HOLDFAST,), "`holdfast`"))
+        settings = self._settings(written)
+        self._problems += [self._repeated(d) for d in self._duplicates if not _inside_a_server(d.path)]
+        if self._problems:
+            raise ConfigError(sorted(self._problems, key=lambda problem: (problem.line, problem.column)))
+        servers = {definition.server.id: definition.server for definition in definitions}
+        return ConfigReading(
+            config=Config(servers=servers, settings=settings, source=self._source),
+            context=self._context,
+            definitions=definitions,
+            ignored=tuple(Ignored(path=(key,), why=TOP_KEYS[key]) for key in top if key in TOP_KEYS),
+            settings=written,
+            settings_expansion=self._expansion,
+        )
+
+    def _object(self, value: object, path: KeyPath, subject: str) -> dict[str, object]:
+        if isinstance(value, dict):
+            return value
+        hint = 'write {"mcpServers": {"name": {"command": "…"}}}' if path != (_HOLDFAST,) else ""
+        problem = self._source_map.problem(path, f"{subject} must be an object, not {kind_of(value)}", hint=hint)
+        self._problems.append(problem)
+        return {}
+
+    def _check_keys(self, top: Mapping[str, object]) -> None:
+        for key in top:
+            if key in _KNOWN or key in TOP_KEYS:
+                continue
+            problem = unknown_key((key,), _KNOWN, self._source_map)
+            hint = _ELSEWHERE.get(key) or _server_hint(top[key]) or problem.hint
+            self._problems.append(self._source_map.problem((key,), problem.message, hint=hint, at_key=True))
+
+    def _repeated(self, duplicate: Duplicate) -> Problem:
+        return Problem(
+            message=str(duplicate),
+            hint="remove one of the two",
+            file=self._source_map.file,
+            line=duplicate.at.line,
+            column=duplicate.at.column,
+        )
+
+    # Servers
+
+    def _definitions(self, top: Mapping[str, object]) -> Iterator[Definition]:
+        named: dict[str, KeyPath] = {}
+        for group in _SERVERS:
+            for server_id, raw in self._object(_or_nothing(top, group), (group,), f"`{group}`").items():
+                path = (group, server_id)
+                if server_id not in named:
+                    named[server_id] = path
+                    yield read_definition(server_id, raw, path, self._context, problems=self._known_of(server_id, top))
+
+    def _known_of(self, server_id: str, top: Mapping[str, object]) -> Iterator[Problem]:
+        """Problems that do not depend on the definition: the server, or a key of it, occurs twice."""
+        yield from (self._repeated(d) for d in self._duplicates if _inside_a_server(d.path) and d.path[1] == server_id)
+        groups = [group for group in _SERVERS if isinstance(top.get(group), dict) and server_id in _items(top[group])]
+        if len(groups) > 1:
+            message = f"the server {quoted(server_id)} is in `mcpServers` and in `servers`"
+            yield self._source_map.problem(("servers", server_id), message, hint="remove one of the two", at_key=True)
+
+    # Settings
+
+    def _expanded(self, written: dict[str, object]) -> dict[str, object]:
+        variables = variables_for(self._context.folder, self._context.environ)
+        result = expand(written, (_HOLDFAST,), variables, self._expansion)
+        for fault in self._expansion.faults:
+            message = f"{quoted(joined(fault.path[1:]))} {fault.message}"
+            self._problems.append(self._source_map.problem(fault.path, message, hint=fault.hint))
+        return result
+
+    def _settings(self, written: dict[str, object]) -> Settings:
+        try:
+            model = HoldfastSettings.model_validate(written)
+        except ValidationError as error:
+            self._problems += validation_problems(
+                error, HoldfastSettings, (_HOLDFAST,), self._source_map, known=self._expansion
+            )
+            return Settings()
+        settings = _meant(model)
+        self._check_orders(settings)
+        return settings
+
+    def _check_orders(self, settings: Settings) -> None:
+        self._check_order(
+            ("load", "attemptTimeout"), settings.load.attempt_timeout, "totalTimeout", settings.load.total_timeout
+        )
+        self._check_order(("call", "timeout"), settings.call.timeout, "hardTimeout", settings.call.hard_timeout)
+        breaker = settings.breaker
+        if breaker.growth > 1:
+            self._check_order(("breaker", "cooldown"), breaker.cooldown, "maxCooldown", breaker.max_cooldown)
+
+    def _check_order(self, path: KeyPath, shorter: float, other: str, longer: float) -> None:
+        if shorter > longer:
+            message = f"`{path[-1]}` ({format_duration(shorter)}) is longer than `{other}` ({format_duration(longer)})"
+            hint = f"make `{other}` at least as long"
+            self._problems.append(self._source_map.problem((_HOLDFAST, *path), message, hint=hint))
+
+
+def _meant(model: HoldfastSettings) -> Settings:
+    return Settings(
+        load=LoadPolicy(**model.load.model_dump()),
+        call=CallPolicy(**model.call.model_dump()),
+        limits=Limits(**model.limits.model_dump()),
+        breaker=BreakerSettings(**model.breaker.model_dump()),
+        reconnect=ReconnectSettings(**model.reconnect.model_dump()),
+        per_client=PerClientSettings(**model.per_client.model_dump()),
+        refresh=model.refresh,
+        idle=model.idle,
+    )
+
+
+def _or_nothing(top: Mapping[str, object], key: str) -> object:
+    return {} if top.get(key) is None else top[key]
+
+
+def _items(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _inside_a_server(path: KeyPath) -> bool:
+    return len(path) > 1 and path[0] in _SERVERS
+
+
+def _server_hint(value: object) -> str:
+    if isinstance(value, dict) and {"command", "url", "serverUrl", "httpUrl"} & value.keys():
+        return 'it looks like a server: put it into "mcpServers": {…}'
+    return ""

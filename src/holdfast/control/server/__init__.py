@@ -1,0 +1,90 @@
+"""The operator's side of a running hub: the control API, its event stream, the status page, logs and metrics.
+
+It reads the hub's records and gives commands. It is never on the path of a call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+from starlette.routing import BaseRoute, Mount
+
+from holdfast.control.server.api import BrowserSessions, ControlApi
+from holdfast.control.server.events import EventStream
+from holdfast.control.server.history import History
+from holdfast.control.server.logs import LogBuffer
+from holdfast.control.server.metrics import Metrics, metrics_route
+from holdfast.control.server.page import page_routes
+from holdfast.control.server.views import HubInfo, Views
+from holdfast.core import Transition
+from holdfast.hub import ConfigApplied, ConfigRefused, Hub, HubRecord
+
+__all__ = ["ControlServer", "MayRead"]
+
+MayRead: TypeAlias = Callable[[str], Awaitable[bool]]
+"""Whether a bearer token gives access to the metrics."""
+
+
+class ControlServer:
+    """Create it before the hub is entered, so that it receives every record.
+
+    The metrics need no token unless ``metrics_for`` is given. Then they need a token that it accepts, or one of the
+    control API.
+    """
+
+    def __init__(self, hub: Hub, about: HubInfo, *, control_token: str, metrics_for: MayRead | None = None) -> None:
+        self._hub = hub
+        self._about = about
+        self._history = History()
+        self._logs = LogBuffer()
+        self.sessions = BrowserSessions(control_token)
+        self.views = Views(hub, self._history, about)
+        self._events = EventStream(self.views, wall=time.time)
+        self._api = ControlApi(hub, self.views, self.sessions, events=self._events, logs=self._logs)
+        self._metrics = Metrics(hub)
+        self._metrics_for = metrics_for
+        hub.listen(self._happened)
+        hub.registry.journal.add_stderr_reader(self._logs.add_stderr)
+
+    def routes(self) -> Sequence[BaseRoute]:
+        """Return the routes beside the MCP endpoints; each one checks access itself."""
+        read_by = self._may_read_metrics if self._metrics_for is not None else None
+        return (Mount("/api", app=self._api), metrics_route(self._metrics, read_by=read_by), *page_routes())
+
+    async def _may_read_metrics(self, token: str) -> bool:
+        if self.sessions.access(token) is not None:
+            return True
+        return self._metrics_for is not None and await self._metrics_for(token)
+
+    # Called by the server.
+
+    def drains(self) -> None:
+        """The hub refuses new calls from now on."""
+        self._about.draining = True
+        self._events.hub_changed()
+
+    def close(self) -> None:
+        """End every stream, so that a shutdown does not wait for readers."""
+        self._events.close()
+        self._logs.close()
+
+    def _happened(self, record: HubRecord) -> None:
+        self._history(record)
+        self._logs.handle(record)
+        self._events.handle(record)
+        if isinstance(record, Transition) and record.server not in self._hub.config.servers:
+            self._history.forget(record.server)
+            self._logs.forget(record.server)
+            self._events.gone(record.server)
+        elif isinstance(record, ConfigApplied | ConfigRefused):
+            self._config_changed(record)
+
+    def _config_changed(self, record: ConfigApplied | ConfigRefused) -> None:
+        problem = str(record) if isinstance(record, ConfigRefused) else ""
+        if self._about.config_problem != problem:
+            self._about.config_problem = problem
+            self._events.hub_changed()
+        for server in (*record.added, *record.changed) if isinstance(record, ConfigApplied) else ():
+            self._events.touched(server)

@@ -1,0 +1,368 @@
+"""The control API over HTTP: it checks the token, does what is asked, and gives a reason for every refusal.
+
+The front checks Host and Origin before. Cookies and addresses count for nothing here, because a browser sends them
+by itself: only the control token, or the token of a signed-in browser, gives access. A browser signs in with a code
+that works once and for a short time. Codes and browser tokens end with the hub.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import shlex
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from itertools import count
+from typing import Literal, TypeAlias
+from urllib.parse import quote, urlsplit
+
+import anyio
+from pydantic import ValidationError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from holdfast.control.models import ApiError, ApiModel, Approve, Logs, Server, Session, SignIn, SignInCode
+from holdfast.control.server.events import KEEP_ALIVE, KEEP_ALIVE_SECONDS, EventStream, frame
+from holdfast.control.server.logs import LogBuffer
+from holdfast.control.server.openapi import MOST_LINES, OPERATIONS, Operation, document, look_up
+from holdfast.control.server.views import Views
+from holdfast.core import classify_evidence
+from holdfast.errors import (
+    HoldfastError,
+    LoadFailed,
+    ServerDisabled,
+    ServerUnavailable,
+    ToolHeld,
+    UnknownServer,
+    UnknownTool,
+)
+from holdfast.hub import Hub
+
+__all__ = ["HEADERS", "Access", "ApiRefused", "BrowserSessions", "ControlApi", "TooManyGuesses"]
+
+Access: TypeAlias = Literal["control", "session"]
+
+CODE_SECONDS = 600.0
+"""Long enough for a person who reads the terminal before opening the page."""
+
+MOST_CODES = 16
+MOST_SESSIONS = 64
+"""Over either limit, the oldest one ends."""
+
+GUESSES, GUESS_SECONDS = 20, 60.0
+"""After this many wrong codes in this time, no code is checked: a person who types one needs fewer."""
+
+
+class TooManyGuesses(Exception):
+    """Too many wrong codes came within the last minute."""
+
+
+class BrowserSessions:
+    """The codes and browser tokens of one run of the hub."""
+
+    def __init__(self, control_token: str, *, clock: Callable[[], float] = anyio.current_time) -> None:
+        self._control_token = control_token
+        self._clock = clock
+        self._codes: dict[str, float] = {}
+        self._tokens: deque[str] = deque(maxlen=MOST_SESSIONS)
+        self._wrong: deque[float] = deque(maxlen=GUESSES)
+
+    def access(self, token: str) -> Access | None:
+        """Return the access that a bearer token gives; None if it is unknown."""
+        if _same(token, self._control_token):
+            return "control"
+        return "session" if any([_same(token, known) for known in self._tokens]) else None  # noqa: C419 - compare with all tokens, for constant time
+
+    def new_code(self) -> str:
+        """Make a code that signs in one browser."""
+        self._forget_old()
+        while len(self._codes) >= MOST_CODES:
+            del self._codes[next(iter(self._codes))]
+        code = secrets.token_urlsafe(24)
+        self._codes[code] = self._clock() + CODE_SECONDS
+        return code
+
+    def sign_in(self, code: str) -> str | None:
+        """Exchange a code for a token; None if the code is not valid. A code works once."""
+        now = self._clock()
+        if len(self._wrong) == GUESSES and now - self._wrong[0] < GUESS_SECONDS:
+            raise TooManyGuesses
+        self._forget_old()
+        found = [known for known in self._codes if _same(code, known)]
+        if not found:
+            self._wrong.append(now)
+            return None
+        del self._codes[found[0]]
+        token = secrets.token_urlsafe(32)
+        self._tokens.append(token)
+        return token
+
+    def _forget_old(self) -> None:
+        now = self._clock()
+        self._codes = {code: until for code, until in self._codes.items() if until > now}
+
+    def __repr__(self) -> str:
+        return f"<BrowserSessions of {len(self._tokens)} browsers>"
+
+
+def _same(given: str, known: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), known.encode())
+
+
+HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+"""An answer is never cached and never shown as a page."""
+
+LARGEST_BODY = 16 * 1024
+
+
+class ApiRefused(Exception):
+    """A refused request; ``ControlApi`` turns it into an answer."""
+
+    def __init__(self, status: int, error: str, *, hint: str = "", headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(error)
+        self.status = status
+        self.headers = dict(headers or {})
+        self.body = ApiError(error=error, hint=hint)
+
+
+class ApiRequest:
+    """A request with access, and what its handler needs of it."""
+
+    def __init__(
+        self, operation: Operation, parameters: Mapping[str, str], request: Request, body: ApiModel | None
+    ) -> None:
+        self.operation = operation
+        self.server = parameters.get("server", "")
+        self.body = body
+        self._request = request
+
+    def number(self, name: str, *, default: int, most: int) -> int:
+        """Return a whole number of the query."""
+        text = self._request.query_params.get(name)
+        if text is None:
+            return default
+        if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= most and len(text) < 9):
+            raise ApiRefused(422, f"`{name}` must be a whole number from 1 to {most}")
+        return int(text)
+
+
+Handler: TypeAlias = Callable[[ApiRequest], Awaitable[ApiModel | Response]]
+
+
+class ControlApi:
+    """An ASGI application for everything below ``/api``."""
+
+    def __init__(
+        self, hub: Hub, views: Views, sessions: BrowserSessions, *, events: EventStream, logs: LogBuffer
+    ) -> None:
+        self._hub = hub
+        self._views = views
+        self._sessions = sessions
+        self._events = events
+        self._logs = logs
+        self._handlers: dict[str, Handler] = {one.name: getattr(self, f"_{one.name}") for one in OPERATIONS}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        request = Request(scope, receive)
+        try:
+            response = await self._served(request)
+        except ClientDisconnect:
+            return
+        except ApiRefused as refusal:
+            response = _json(refusal.body, refusal.status, refusal.headers)
+        except HoldfastError as error:
+            response = _json(_explained(error), _status(error))
+        await response(scope, receive, send)
+
+    async def _served(self, request: Request) -> Response:
+        found = look_up(request.method, _raw_path(request.scope))
+        if found.operation is None:
+            raise _nothing_there(found.allowed)
+        _check_origin(request)
+        self._check_token(found.operation, request)
+        body = await _body(found.operation, request)
+        result = await self._handlers[found.operation.name](
+            ApiRequest(found.operation, found.parameters, request, body)
+        )
+        return result if isinstance(result, Response) else _json(result)
+
+    def _check_token(self, operation: Operation, request: Request) -> None:
+        if operation.needs == "nothing":
+            return
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        access = self._sessions.access(token.strip()) if kind.lower() == "bearer" else None
+        if access is None:
+            raise ApiRefused(
+                401,
+                "the control token, or the token of a signed-in page, is required",
+                hint="`holdfast status --open` signs a browser in; commands find the token of a local hub themselves",
+                headers={"www-authenticate": "Bearer"},
+            )
+        if operation.needs == "control" and access != "control":
+            raise ApiRefused(403, "this needs the control token itself", hint="`holdfast status --open` uses it")
+
+    # One method for each operation.
+
+    async def _get_hub(self, request: ApiRequest) -> ApiModel:
+        return self._views.hub()
+
+    async def _list_servers(self, request: ApiRequest) -> ApiModel:
+        return await self._views.servers()
+
+    async def _get_server(self, request: ApiRequest) -> Server:
+        return self._views.server(request.server)
+
+    async def _reconnect(self, request: ApiRequest) -> Server:
+        await self._hub.reconnect(request.server)
+        return self._views.server(request.server)
+
+    async def _enable(self, request: ApiRequest) -> Server:
+        await self._hub.toggle(request.server, True)
+        return self._views.server(request.server)
+
+    async def _disable(self, request: ApiRequest) -> Server:
+        await self._hub.toggle(request.server, False)
+        return self._views.server(request.server)
+
+    async def _approve(self, request: ApiRequest) -> Server:
+        assert isinstance(request.body, Approve)  # noqa: S101 - the table says so
+        self._hub.approve(request.server, request.body.tool, mark=request.body.mark)
+        self._events.touched(request.server)
+        return self._views.server(request.server)
+
+    async def _list_approvals(self, request: ApiRequest) -> ApiModel:
+        return self._views.approvals()
+
+    async def _get_catalog(self, request: ApiRequest) -> ApiModel:
+        return self._views.catalog()
+
+    async def _get_logs(self, request: ApiRequest) -> ApiModel:
+        self._hub.registry.slot(request.server)
+        most = request.number("lines", default=200, most=MOST_LINES)
+        return Logs(server=request.server, lines=self._logs.last(request.server, most))
+
+    async def _follow_logs(self, request: ApiRequest) -> Response:
+        self._hub.registry.slot(request.server)
+        last = request.number("lines", default=0, most=MOST_LINES)
+        return _StreamResponse(self._log_frames(request.server, last))
+
+    async def _log_frames(self, server: str, last: int) -> AsyncGenerator[bytes, None]:
+        numbers = count(1)
+        async with aclosing(self._logs.follow(server, silence=KEEP_ALIVE_SECONDS, last=last)) as news:
+            async for lines in news:
+                yield b"".join(frame("line", line.model_dump_json(), next(numbers)) for line in lines) or KEEP_ALIVE
+
+    async def _follow_events(self, request: ApiRequest) -> Response:
+        return _StreamResponse(self._events.follow())
+
+    async def _get_targets(self, request: ApiRequest) -> ApiModel:
+        return self._views.targets()
+
+    async def _get_openapi(self, request: ApiRequest) -> Response:
+        return JSONResponse(document(), headers=HEADERS)
+
+    async def _new_code(self, request: ApiRequest) -> ApiModel:
+        return SignInCode(code=self._sessions.new_code(), expires_in=CODE_SECONDS)
+
+    async def _sign_in(self, request: ApiRequest) -> ApiModel:
+        assert isinstance(request.body, SignIn)  # noqa: S101 - the table says so
+        again = "`holdfast status --open` makes a new one"
+        try:
+            token = self._sessions.sign_in(request.body.code)
+        except TooManyGuesses:
+            raise ApiRefused(403, "too many wrong codes in the last minute", hint="wait a minute") from None
+        if token is None:
+            raise ApiRefused(401, "this code is not valid: it was used already, or it expired", hint=again)
+        return Session(token=token)
+
+
+def _raw_path(scope: Scope) -> str:
+    """Return the path as it was sent: after decoding, an id with a slash looks like two segments."""
+    raw = scope.get("raw_path")
+    return raw.decode("latin-1") if isinstance(raw, bytes) else quote(scope["path"])
+
+
+def _nothing_there(allowed: tuple[str, ...]) -> ApiRefused:
+    if not allowed:
+        return ApiRefused(404, "there is nothing at this path", hint="GET /api/openapi.json lists all paths")
+    return ApiRefused(405, f"this path takes only {' and '.join(allowed)}", headers={"allow": ", ".join(allowed)})
+
+
+def _check_origin(request: Request) -> None:
+    """Refuse pages of other origins: a page that another program serves on this machine has another port."""
+    origin = request.headers.get("origin")
+    if origin is not None and _authority(origin) != request.headers.get("host", "").lower():
+        raise ApiRefused(403, "this Origin may not use the control API", hint="open the status page of this hub")
+
+
+def _authority(origin: str) -> str | None:
+    """Return host and port of an origin; None if it is not one."""
+    try:
+        return urlsplit(origin).netloc.lower() or None
+    except ValueError:
+        return None
+
+
+async def _body(operation: Operation, request: Request) -> ApiModel | None:
+    if operation.body is None:
+        return None
+    data = b""
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > LARGEST_BODY:
+            raise ApiRefused(422, f"the body has more than {LARGEST_BODY} bytes")
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise ApiRefused(422, "the body must be JSON", hint="send `content-type: application/json`")
+    try:
+        return operation.body.model_validate_json(data)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ApiRefused(422, f"the body is not valid: {f'{where}: ' if where else ''}{first['msg']}") from None
+
+
+class _StreamResponse(StreamingResponse):
+    """Streams frames; it closes the generator as soon as the client disconnects, not at garbage collection."""
+
+    def __init__(self, frames: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(frames, media_type="text/event-stream", headers={**HEADERS, "x-accel-buffering": "no"})
+        self._frames = frames
+
+    async def stream_response(self, send: Send) -> None:
+        async with aclosing(self._frames):
+            await super().stream_response(send)
+
+
+def _status(error: HoldfastError) -> int:
+    match error:
+        case UnknownServer() | UnknownTool():
+            return 404
+        case ServerUnavailable() | ToolHeld():
+            return 409
+    return 502
+
+
+def _explained(error: HoldfastError) -> ApiError:
+    return ApiError(error=error.message, hint=error.hint or _next_step(error))
+
+
+def _next_step(error: HoldfastError) -> str:
+    match error:
+        case LoadFailed():
+            return classify_evidence(error.evidence).hint
+        case ServerDisabled():
+            return f"switch it on first: `holdfast enable {shlex.quote(error.server_id)}`"
+    return ""
+
+
+def _json(shape: ApiModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    content = shape.model_dump_json()
+    return Response(content, status, media_type="application/json", headers={**HEADERS, **(headers or {})})

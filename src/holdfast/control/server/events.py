@@ -1,0 +1,246 @@
+"""The event stream: a follower receives each record, and the new view of a server after it changed.
+
+An idle stream costs nothing: a server is viewed only after a record named it. A server that changes many times in a
+moment is sent once, in its last state. Calls are sent as a summary every few seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from itertools import count, islice
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+
+from holdfast.control.server.history import change_of
+from holdfast.control.server.views import AT_ONCE, Views
+from holdfast.core import Tripped
+from holdfast.errors import UnknownServer
+from holdfast.hub import (
+    BreakerChanged,
+    CallEnded,
+    CloseFailed,
+    HubRecord,
+    Published,
+    RetryPlanned,
+    ToolApproved,
+    ToolChanged,
+    Transition,
+)
+
+__all__ = ["EVENTS", "KEEP_ALIVE", "KEEP_ALIVE_SECONDS", "EventStream", "event_for", "frame"]
+
+EVENTS: Mapping[str, str] = {
+    "hello": "The first event: the hub itself, a HubView",
+    "server": "A server after a change, a Server",
+    "gone": "A server is no longer configured: {server}",
+    "hub": "The hub itself after a change, a HubView: it drains, or the problem with its configuration changed",
+    "activity": "Recent calls, every few seconds, of servers that had any: an Activity by server",
+    "transition": "A server went from one state to another: {server} and a Change",
+    "retry": "A reconnect is planned: {server, attempt, delay, at}",
+    "breaker": "A server's breaker opened or closed: {server, state, at, retry_in, failures, refused}",
+    "published": "The catalog changed: {server, version, kinds, at}",
+    "close_failed": "An old connection did not close cleanly: {server, generation, error, at}",
+    "tool_changed": "A tool changed since it was first seen: {server, tool, held, at}",
+    "tool_approved": "The change of a tool was approved: {server, tool, at}",
+    "missed": "The reader was too slow and missed events: {count}. Read everything again",
+}
+"""The events by name."""
+
+KEEP_ALIVE = b": \n\n"
+"""A comment that keeps the stream alive."""
+
+KEEP_ALIVE_SECONDS = 15.0
+BACKLOG = 1024
+"""Events that wait for a slow reader; then the oldest are dropped."""
+
+AGAIN_SECONDS = 0.2
+"""The shortest time between two views of one server: no one reads faster."""
+
+ACTIVITY_SECONDS = 2.0
+
+
+class EventStream:
+    """Receives every record and sends it to every follower."""
+
+    def __init__(self, views: Views, *, wall: Callable[[], float]) -> None:
+        self._views = views
+        self._wall = wall
+        self._followers: set[_Follower] = set()
+        self._numbers = count(1)
+        self._closed = False
+
+    def handle(self, record: HubRecord) -> None:
+        """Send a record to every follower."""
+        if not self._followers:
+            return
+        if isinstance(record, CallEnded):
+            for follower in self._followers:
+                follower.called(record.server)
+        elif (event := event_for(record, self._wall())) is not None:
+            server, name, data = event
+            for follower in self._followers:
+                follower.put(name, json.dumps(data, separators=(",", ":")))
+                follower.touched(server)
+
+    def gone(self, server: str) -> None:
+        """A server is no longer configured."""
+        for follower in self._followers:
+            follower.gone(server)
+
+    def touched(self, server: str) -> None:
+        """A server changed in a way that no record reports."""
+        for follower in self._followers:
+            follower.touched(server)
+
+    def hub_changed(self) -> None:
+        """The view of the hub itself changed."""
+        for follower in self._followers:
+            follower.put("hub", self._views.hub().model_dump_json())
+
+    def close(self) -> None:
+        """End every stream."""
+        self._closed = True
+        for follower in self._followers:
+            follower.came.set()
+
+    async def follow(self) -> AsyncGenerator[bytes, None]:
+        """Yield the stream for one follower, as bytes."""
+        follower = _Follower()
+        self._followers.add(follower)
+        try:
+            yield self._frame("hello", self._views.hub().model_dump_json())
+            while True:
+                if frames := b"".join(self._due(follower)):
+                    yield frames
+                    await anyio.lowlevel.checkpoint()  # calls of tools get a turn in between
+                elif self._closed:
+                    return
+                elif not await follower.news():
+                    yield KEEP_ALIVE
+        finally:
+            self._followers.discard(follower)
+
+    def _due(self, follower: _Follower) -> Iterator[bytes]:
+        """Yield the due frames: records first, then the views of the servers that they named."""
+        for name, data in follower.take():
+            yield self._frame(name, data)
+        now = anyio.current_time()
+        for server in follower.to_show(now):
+            try:
+                yield self._frame("server", self._views.server(server).model_dump_json())
+            except UnknownServer:  # it was removed meanwhile; `gone` reports that
+                continue
+        if active := follower.active_since(now):
+            pictures = {server: self._views.activity(server) for server in sorted(active)}
+            shown = {server: one.model_dump(mode="json") for server, one in pictures.items() if one is not None}
+            yield self._frame("activity", json.dumps(shown, separators=(",", ":")))
+
+    def _frame(self, name: str, data: str) -> bytes:
+        return frame(name, data, next(self._numbers))
+
+
+class _Follower:
+    """What waits for one follower."""
+
+    def __init__(self) -> None:
+        self.came = anyio.Event()
+        self._waiting: deque[tuple[str, str]] = deque(maxlen=BACKLOG)
+        self._missed = 0
+        self._show_at: dict[str, float] = {}
+        self._shown_at: dict[str, float] = {}
+        self._active: set[str] = set()
+        self._active_at = float("inf")
+
+    def put(self, name: str, data: str) -> None:
+        self._missed += len(self._waiting) == BACKLOG
+        self._waiting.append((name, data))
+        self.came.set()
+
+    def touched(self, server: str) -> None:
+        if server not in self._show_at:
+            self._show_at[server] = self._shown_at.get(server, float("-inf")) + AGAIN_SECONDS
+            self.came.set()
+
+    def gone(self, server: str) -> None:
+        self._show_at.pop(server, None)
+        self._shown_at.pop(server, None)
+        self._active.discard(server)
+        self.put("gone", json.dumps({"server": server}))
+
+    def called(self, server: str) -> None:
+        """Note a call; the follower wakes only to set its timer."""
+        self._active.add(server)
+        if self._active_at == float("inf"):
+            self._active_at = anyio.current_time() + ACTIVITY_SECONDS
+            self.came.set()
+
+    def take(self) -> list[tuple[str, str]]:
+        taken = [("missed", json.dumps({"count": self._missed}))] if self._missed else []
+        taken += self._waiting
+        self._waiting.clear()
+        self._missed = 0
+        self.came = anyio.Event()
+        return taken
+
+    def to_show(self, now: float) -> list[str]:
+        """Return some of the due servers; the rest come next."""
+        due = list(islice((server for server, at in self._show_at.items() if at <= now), AT_ONCE))
+        for server in due:
+            del self._show_at[server]
+            self._shown_at[server] = now
+        return due
+
+    def active_since(self, now: float) -> set[str]:
+        if now < self._active_at:
+            return set()
+        active, self._active, self._active_at = self._active, set(), float("inf")
+        return active
+
+    async def news(self) -> bool:
+        """Wait for the next event or timer; False after a long silence."""
+        silent_at = anyio.current_time() + KEEP_ALIVE_SECONDS
+        until = min((silent_at, self._active_at, *self._show_at.values()))
+        with anyio.CancelScope(deadline=until):
+            await self.came.wait()
+        return until < silent_at or self.came.is_set()
+
+
+def event_for(record: HubRecord, at: float) -> tuple[str, str, dict[str, Any]] | None:
+    """Return the server, name and data of a record's event; None if it has no event."""
+    match record:
+        case Transition():
+            return record.server, "transition", {"server": record.server, **change_of(record, at).model_dump()}
+        case RetryPlanned():
+            data = {"server": record.server, "attempt": record.attempt, "delay": record.delay, "at": at}
+            return record.server, "retry", data
+        case BreakerChanged():
+            return record.server, "breaker", _breaker(record, at)
+        case Published():
+            data = {"server": record.server, "version": record.version, "kinds": list(record.kinds), "at": at}
+            return record.server, "published", data
+        case CloseFailed():
+            data = {"server": record.server, "generation": record.generation, "error": record.error, "at": at}
+            return record.server, "close_failed", data
+        case ToolChanged():
+            data = {"server": record.server, "tool": record.tool, "held": record.held, "at": at}
+            return record.server, "tool_changed", data
+        case ToolApproved():
+            return record.server, "tool_approved", {"server": record.server, "tool": record.tool, "at": at}
+    return None
+
+
+def _breaker(record: BreakerChanged, at: float) -> dict[str, Any]:
+    change = record.change
+    data = {"server": record.server, "at": at, "refused": change.refused}
+    if isinstance(change, Tripped):
+        return {**data, "state": "open", "retry_in": change.retry_in, "failures": change.failures}
+    return {**data, "state": "closed", "retry_in": None, "failures": 0}
+
+
+def frame(name: str, data: str, number: int) -> bytes:
+    """Return one event as bytes; JSON contains no line end."""
+    return f"id: {number}\nevent: {name}\ndata: {data}\n\n".encode()

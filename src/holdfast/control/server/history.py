@@ -1,0 +1,163 @@
+"""Each server's history in this run, from the hub's records: its transitions, its last error, its recent calls.
+
+It is a sink of the hub's journal: it reads each record once and keeps a bounded amount.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from statistics import median
+
+from holdfast.control.models import Activity, Change, LastError
+from holdfast.core import State, Transition
+from holdfast.hub import CallEnded, CallOutcome, HubRecord
+
+__all__ = ["History", "ServerHistory", "Tally", "change_of"]
+
+STEP_SECONDS = 5.0
+STEPS = 60
+"""Five minutes in all."""
+
+SAMPLES = 64
+"""Durations kept for each step; more would not visibly change its median."""
+
+
+class _Step:
+    """One step of time."""
+
+    __slots__ = ("_middle", "_taken_at", "calls", "errors", "number", "times")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.calls = self.errors = 0
+        self.times: deque[float] = deque(maxlen=SAMPLES)
+        self._middle: float | None = None
+        self._taken_at = 0
+
+    def milliseconds(self) -> float | None:
+        """Return the median; it is computed again only after a new call."""
+        if self._taken_at != self.calls:
+            self._taken_at = self.calls
+            self._middle = round(median(self.times) * 1000, 2) if self.times else None
+        return self._middle
+
+
+class Tally:
+    """The last steps with calls."""
+
+    def __init__(self) -> None:
+        self._steps: deque[_Step] = deque(maxlen=STEPS)
+
+    def count(self, at: float, *, seconds: float | None, error: bool) -> None:
+        """Count a call that ended at this time; ``seconds`` is its duration, if it completed."""
+        number = int(at // STEP_SECONDS)
+        if not self._steps or self._steps[-1].number < number:
+            self._steps.append(_Step(number))
+        step = self._steps[-1]
+        step.calls += 1
+        step.errors += error
+        if seconds is not None:
+            step.times.append(seconds)
+
+    def activity(self, now: float) -> Activity | None:
+        """Return the recent activity; None if there were no calls."""
+        last = int(now // STEP_SECONDS)
+        steps = {step.number: step for step in self._steps if step.number > last - STEPS}
+        if not steps:
+            return None
+        wanted = [steps.get(number) for number in range(last - STEPS + 1, last + 1)]
+        return Activity(
+            step=STEP_SECONDS,
+            until=(last + 1) * STEP_SECONDS,
+            calls=tuple(step.calls if step else 0 for step in wanted),
+            errors=tuple(step.errors if step else 0 for step in wanted),
+            milliseconds=tuple(step.milliseconds() if step else None for step in wanted),
+        )
+
+
+KEPT = 100
+"""Transitions kept for each server."""
+
+_ERRORS: frozenset[CallOutcome] = frozenset({"failed", "timed_out", "refused"})
+"""The outcomes that count as errors; an answer, a denial and a cancelled call do not."""
+
+_SETS_LAST_ERROR: frozenset[CallOutcome] = frozenset({"failed", "timed_out", "denied"})
+"""The outcomes whose reason becomes the server's last error."""
+
+_ANSWERED: frozenset[CallOutcome] = frozenset({"completed", "tool_error", "rpc_error"})
+
+_LOST = frozenset({State.RECONNECTING, State.DENIED, State.PERMANENTLY_FAILED})
+
+
+class ServerHistory:
+    """The history of one server."""
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.timeline: deque[Change] = deque(maxlen=KEPT)
+        self.last_error: LastError | None = None
+        self.calls = self.errors = self.reconnects = 0
+        self.tally = Tally()
+        self._was_connected = self._was_lost = False
+
+    def moved(self, record: Transition, at: float) -> None:
+        """Take a transition."""
+        self.since = at
+        self.timeline.append(change_of(record, at))
+        if record.new in _LOST:
+            self._was_lost = self._was_connected
+            if record.reason:
+                self.last_error = LastError(at=at, text=record.reason)
+        elif record.new is State.CONNECTED:
+            self.reconnects += self._was_lost
+            self._was_connected, self._was_lost = True, False
+
+    def called(self, record: CallEnded, at: float) -> None:
+        """Take the end of a call."""
+        error = record.outcome in _ERRORS
+        self.calls += 1
+        self.errors += error
+        self.tally.count(at, seconds=record.seconds if record.outcome in _ANSWERED else None, error=error)
+        if record.reason and record.outcome in _SETS_LAST_ERROR:
+            self.last_error = LastError(at=at, text=record.reason)
+
+
+class History:
+    """The history of every server."""
+
+    def __init__(self, *, wall: Callable[[], float] = time.time) -> None:
+        self._wall = wall
+        self._began = wall()
+        self._servers: dict[str, ServerHistory] = {}
+
+    def __call__(self, record: HubRecord) -> None:
+        """Take a record."""
+        if isinstance(record, CallEnded):
+            self.of(record.server).called(record, self._wall())
+        elif isinstance(record, Transition):
+            self.of(record.server).moved(record, self._wall())
+
+    def of(self, server: str) -> ServerHistory:
+        """Return a server's history; an empty one if there is no record of it."""
+        history = self._servers.get(server)
+        if history is None:
+            history = self._servers[server] = ServerHistory(self._began)
+        return history
+
+    def forget(self, server: str) -> None:
+        """Drop a server that is no longer configured."""
+        self._servers.pop(server, None)
+
+
+def change_of(record: Transition, at: float) -> Change:
+    """Return a transition as the API shows it."""
+    return Change(
+        at=at,
+        old=record.old.value,
+        new=record.new.value,
+        cause=record.cause,
+        reason=record.reason,
+        generation=record.generation,
+    )

@@ -1,0 +1,414 @@
+"""Logs: the output of the process, and the last lines of each server.
+
+One handler takes everything that Holdfast and its libraries log, so every line is masked; a repeated line is written
+once, then counted. The buffer keeps the stderr of each server and the hub's own lines about it as they came, and
+masks them when they are read: a secret that became known later is masked too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Generic, Literal, TextIO, TypeVar
+
+import anyio
+from opentelemetry.trace import format_span_id, format_trace_id, get_current_span
+
+from holdfast.control.models import LogLine
+from holdfast.core import Redactor, State, Tripped
+from holdfast.hub import (
+    BreakerChanged,
+    CallEnded,
+    CloseFailed,
+    HubRecord,
+    RetryPlanned,
+    ToolApproved,
+    ToolChanged,
+    Transition,
+    as_fields,
+)
+from holdfast.wire import LONGEST_LINE, LONGEST_SECRET
+
+__all__ = [
+    "WINDOW_SECONDS",
+    "ConsoleFormatter",
+    "JsonFormatter",
+    "LogBuffer",
+    "LogHandler",
+    "RepeatedLine",
+    "RepeatedLines",
+    "log_text",
+    "transition_text",
+]
+
+WINDOW_SECONDS = 30.0
+"""How long repetitions of a line are counted instead of written."""
+
+MOST_COUNTED = 500
+"""How many different lines are counted at a time; over it, the oldest count is written early."""
+
+_T = TypeVar("_T")
+
+
+@dataclass
+class RepeatedLine(Generic[_T]):
+    """A line that was written, and the count of its repetitions."""
+
+    line: _T
+    since: float
+    times: int = field(default=0)
+
+    def seconds(self, now: float) -> float:
+        """Return for how many seconds it was counted."""
+        return min(now - self.since, WINDOW_SECONDS)
+
+
+class RepeatedLines(Generic[_T]):
+    """The lines that are counted now."""
+
+    def __init__(self) -> None:
+        self._counted: dict[Hashable, RepeatedLine[_T]] = {}
+
+    def is_new(self, key: Hashable, line: _T, now: float) -> bool:
+        """Whether to write a line; if not, it is counted. Take what is ``due`` first."""
+        counted = self._counted.get(key)
+        if counted is not None:
+            counted.times += 1
+            return False
+        self._counted[key] = RepeatedLine(line, now)
+        return True
+
+    def due(self, now: float) -> Iterator[RepeatedLine[_T]]:
+        """Yield the counts to write now; a line without repetition has none."""
+        for key, counted in [*self._counted.items()]:  # oldest first
+            if now - counted.since < WINDOW_SECONDS and len(self._counted) <= MOST_COUNTED:
+                return
+            del self._counted[key]
+            if counted.times:
+                yield counted
+
+    def rest(self) -> Iterator[RepeatedLine[_T]]:
+        """Yield all remaining counts, at the end."""
+        counted, self._counted = self._counted, {}
+        yield from (one for one in counted.values() if one.times)
+
+    def __len__(self) -> int:
+        return len(self._counted)
+
+
+ANSWERS = frozenset({"holdfast.reload"})
+"""Loggers that answer an action of a user: an equal mistake made twice is reported twice."""
+
+
+class LogHandler(logging.StreamHandler[TextIO]):
+    """Writes each line once; repeated warnings and errors are counted, and the count is written later."""
+
+    def __init__(
+        self, stream: TextIO, lines: ConsoleFormatter | JsonFormatter, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(stream)
+        self.setFormatter(lines)
+        self._lines = lines
+        self._now = now
+        self._repeated: RepeatedLines[logging.LogRecord] = RepeatedLines()
+
+    def know(self, secrets: Iterable[str]) -> None:
+        """Mask these secrets from now on, and what has the shape of a secret."""
+        self._lines.redactor = Redactor(secrets)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, or count it. The caller holds the handler's lock."""
+        now = self._now()
+        self._write_counts(self._repeated.due(now), now)
+        once = record.levelno < logging.WARNING or record.name in ANSWERS
+        if once or self._repeated.is_new(_same(record), record, now):
+            super().emit(record)
+
+    def tick(self) -> None:
+        """Write the due counts, also when nothing else is logged."""
+        self._locked(self._repeated.due)
+
+    def close(self) -> None:
+        """Write the remaining counts."""
+        self._locked(lambda _: self._repeated.rest())
+        super().close()
+
+    def _locked(self, counted: Callable[[float], Iterable[RepeatedLine[logging.LogRecord]]]) -> None:
+        self.acquire()
+        try:
+            now = self._now()
+            self._write_counts(counted(now), now)
+        finally:
+            self.release()
+
+    def _write_counts(self, counted: Iterable[RepeatedLine[logging.LogRecord]], now: float) -> None:
+        for one in counted:
+            again = logging.makeLogRecord(one.line.__dict__)
+            again.created = time.time()
+            again.repeated = (one.times, one.seconds(now))
+            super().emit(again)
+
+
+class _MaskingFormatter(logging.Formatter):
+    """The part that both formatters share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.redactor = Redactor()
+
+    def message(self, record: logging.LogRecord) -> str:
+        """Return the masked message; for a count, with the number of repetitions."""
+        text = self.redactor.mask(record.getMessage())
+        repeated = getattr(record, "repeated", None)
+        if repeated is None:
+            return text
+        times, seconds = repeated
+        return f"{text} … repeated {times} time{'s' if times != 1 else ''} in {seconds:.0f} s"
+
+    def trace(self, record: logging.LogRecord) -> str:
+        """Return the masked traceback, if there is one; a count does not repeat it."""
+        if record.exc_info is None or record.exc_info[0] is None or hasattr(record, "repeated"):
+            return ""
+        return self.redactor.mask(self.formatException(record.exc_info))
+
+
+class ConsoleFormatter(_MaskingFormatter):
+    """For people: the time, the level from warning on, and the message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one entry; further lines are indented, so that a server's text cannot look like a line of the hub."""
+        at = time.strftime("%H:%M:%S", time.localtime(record.created))
+        level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        whose = "" if record.name.partition(".")[0] == "holdfast" else f"{record.name}: "
+        trace = self.trace(record)
+        text = self.message(record) + (f"\n{trace}" if trace else "")
+        return f"{at} {level}{whose}" + text.replace("\n", "\n    ")
+
+
+class JsonFormatter(_MaskingFormatter):
+    """For programs: one JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return ``time``, ``level``, ``logger``, ``message``, the trace ids and the fields of the hub's record."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": self.message(record),
+        }
+        if not hasattr(record, "repeated") and (traced := get_current_span().get_span_context()).is_valid:
+            line["trace_id"], line["span_id"] = format_trace_id(traced.trace_id), format_span_id(traced.span_id)
+        about = getattr(record, "record", None)
+        if about is not None:
+            line |= self._masked(as_fields(about))
+        if hasattr(record, "repeated"):
+            line["repeated"], line["within_seconds"] = record.repeated[0], round(record.repeated[1], 1)
+        if trace := self.trace(record):
+            line["exception"] = trace
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+    def _masked(self, value: Any) -> Any:
+        match value:
+            case str():
+                return self.redactor.mask(value)
+            case Mapping():
+                return {key: self._masked(one) for key, one in value.items()}
+            case list() | tuple():
+                return [self._masked(one) for one in value]
+            case _:
+                return value
+
+
+def _same(record: logging.LogRecord) -> Hashable:
+    """Return the key of equal lines: numbers may differ, texts may not."""
+    args = record.args if isinstance(record.args, tuple) else (record.args,)
+    values = tuple(type(arg) if isinstance(arg, int | float) else str(arg) for arg in args)
+    return record.name, record.levelno, str(record.msg), values
+
+
+MOST_LINES = 1_000
+MOST_BYTES = 128 * 1024
+"""Limits for each server; over either, the oldest lines are dropped."""
+
+BACKLOG = 1_000
+"""Lines that wait for a slow reader; then the oldest are dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One line, not yet masked."""
+
+    at: float
+    source: Literal["stderr", "hub"]
+    level: str
+    raw: bytes
+    redactor: Redactor = field(repr=False)
+
+    def shown(self) -> LogLine:
+        text = self.redactor.mask(self.raw.decode("utf-8", "replace")).rstrip()
+        if len(self.raw) >= LONGEST_LINE:
+            # It was cut, perhaps inside a secret, and half a secret is not recognised.
+            text = f"{text[:-LONGEST_SECRET]}…"
+        return LogLine(at=self.at, source=self.source, level=self.level, text=text)
+
+
+class _ServerLog:
+    """One server's lines and their followers."""
+
+    def __init__(self) -> None:
+        self.lines: deque[_Line] = deque()
+        self.readers: set[_LogFollower] = set()
+        self.ended = False
+        self._bytes = 0
+
+    def add(self, line: _Line) -> None:
+        self.lines.append(line)
+        self._bytes += len(line.raw)
+        while self._bytes > MOST_BYTES or len(self.lines) > MOST_LINES:
+            self._bytes -= len(self.lines.popleft().raw)
+        for reader in self.readers:
+            reader.put(line)
+
+    def end(self) -> None:
+        """End the streams of all followers."""
+        self.ended = True
+        for reader in self.readers:
+            reader.came.set()
+
+
+class _LogFollower:
+    """The lines that wait for one follower."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[_Line] = deque(maxlen=BACKLOG)
+        self.came = anyio.Event()
+
+    def put(self, line: _Line) -> None:
+        self._waiting.append(line)
+        self.came.set()
+
+    def take(self) -> list[LogLine]:
+        taken = [line.shown() for line in self._waiting]
+        self._waiting.clear()
+        self.came = anyio.Event()
+        return taken
+
+
+class LogBuffer:
+    """The log lines of every server."""
+
+    def __init__(self, *, wall: Callable[[], float] = time.time) -> None:
+        self._wall = wall
+        self._logs: dict[str, _ServerLog] = {}
+        self._unmasked = Redactor()
+
+    def add_stderr(self, server: str, line: bytes, redactor: Redactor) -> None:
+        """Add a line that a server's process wrote to stderr."""
+        self._log_of(server).add(_Line(self._wall(), "stderr", "", line, redactor))
+
+    def handle(self, record: HubRecord) -> None:
+        """Add the hub's line about a record, if it has one."""
+        if (line := log_text(record)) is not None:
+            server, level, text = line
+            self._log_of(server).add(_Line(self._wall(), "hub", level, text.encode(), self._unmasked))
+
+    def last(self, server: str, most: int) -> tuple[LogLine, ...]:
+        """Return the last lines, oldest first."""
+        book = self._logs.get(server)
+        return tuple(line.shown() for line in list(book.lines)[-most:]) if book is not None else ()
+
+    async def follow(self, server: str, *, silence: float, last: int = 0) -> AsyncGenerator[list[LogLine], None]:
+        """Yield the last lines, then new ones as they come; an empty list after ``silence`` seconds without any."""
+        book, reader = self._log_of(server), _LogFollower()
+        book.readers.add(reader)
+        try:
+            if last:
+                yield list(self.last(server, last))
+            while not book.ended:
+                yield reader.take()
+                with anyio.move_on_after(silence):
+                    await reader.came.wait()
+            yield reader.take()
+        finally:
+            book.readers.discard(reader)
+
+    def forget(self, server: str) -> None:
+        """Drop a server that is no longer configured."""
+        if (book := self._logs.pop(server, None)) is not None:
+            book.end()
+
+    def close(self) -> None:
+        """End every stream."""
+        for book in self._logs.values():
+            book.end()
+
+    def _log_of(self, server: str) -> _ServerLog:
+        book = self._logs.get(server)
+        if book is None:
+            book = self._logs[server] = _ServerLog()
+        return book
+
+
+def log_text(record: HubRecord) -> tuple[str, str, str] | None:
+    """Return the server, level and text of the hub's line about a record; the texts in records are masked already."""
+    match record:
+        case Transition():
+            level = "warning" if record.new in (State.DENIED, State.PERMANENTLY_FAILED) else "info"
+            return record.server, level, transition_text(record)
+        case RetryPlanned():
+            return record.server, "info", f"reconnect attempt {record.attempt} in {record.delay:.1f} s"
+        case BreakerChanged(change=Tripped() as trip):
+            text = f"breaker open for {trip.retry_in:.0f} s after {trip.failures} failures"
+            return record.server, "warning", text
+        case BreakerChanged():
+            text = f"breaker closed; {record.change.refused} calls were refused while it was open"
+            return record.server, "info", text
+        case CloseFailed():
+            return record.server, "warning", f"an old connection did not close cleanly: {record.error}"
+        case ToolChanged():
+            held = "; it is held until the change is approved" if record.held else ""
+            return record.server, "warning", f"the tool {record.tool} changed since it was first seen{held}"
+        case ToolApproved():
+            return record.server, "info", f"the change of the tool {record.tool} was approved"
+        case CallEnded(outcome="denied" | "timed_out"):
+            return record.server, "warning", f"{record.method} {record.outcome}: {record.reason}"
+    return None
+
+
+def transition_text(record: Transition) -> str:
+    """Return what happened in words: ``lost: its process exited with code 3; reconnecting``."""
+    because = f": {record.reason}" if record.reason else ""
+    match record.new:
+        case State.CONNECTED:
+            return "connected"
+        case State.CONNECTING:
+            return f"{_START.get(record.cause, 'connecting')}{because}"
+        case State.RECONNECTING:
+            return f"{_LOSS.get(record.cause, 'connect failed')}{because}; reconnecting"
+        case State.PERMANENTLY_FAILED:
+            return f"parked{because}"
+        case State.IDLE:
+            return "idle: it starts at its next use"
+        case State.DISCONNECTED:
+            return _END.get(record.cause, "disconnected")
+    return f"{record.new.value}{because}"
+
+
+_START = {
+    "ConfigChanged": "its configuration changed; connecting",
+    "EnableRequested": "enabled; connecting",
+    "LoginSucceeded": "logged in; connecting",
+    "ReconnectRequested": "reconnect requested; connecting",
+}
+_LOSS = {
+    "Faltered": "lost after repeated failures",
+    "ReconnectRequested": "reconnect requested",
+    "SessionExpired": "its session expired",
+    "TransportLost": "lost",
+}
+_END = {"RemoveRequested": "removed from the configuration", "ShutdownRequested": "the hub stops"}

@@ -1,0 +1,384 @@
+"""Metrics for Prometheus: counters from the hub's records, gauges read from its slots at each scrape.
+
+The table is also the source of the reference in the docs. Labels are bounded: a configured server or an
+enumeration; never a tool, an address or a caller. The text is written in a worker thread; the global registry of
+``prometheus_client`` is not used.
+"""
+
+from __future__ import annotations
+
+import platform
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal
+
+import anyio.to_thread
+from prometheus_client import ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from holdfast._version import __version__
+from holdfast.core import BreakerState, State, Tripped
+from holdfast.hub import (
+    BreakerChanged,
+    CallEnded,
+    CloseFailed,
+    ConfigApplied,
+    ConfigRefused,
+    Hub,
+    HubRecord,
+    Missed,
+    OneClientRecord,
+    RetryPlanned,
+    Transition,
+)
+
+__all__ = [
+    "METHODS",
+    "METRICS",
+    "SECONDS",
+    "WAITS",
+    "Counts",
+    "Histogram",
+    "HubSample",
+    "Metric",
+    "Metrics",
+    "ServerSample",
+    "metrics_route",
+    "metrics_text",
+]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric."""
+
+    name: str
+    """The name without ``_total``, which the samples of a counter end with."""
+    kind: Literal["counter", "gauge", "histogram"]
+    labels: tuple[str, ...]
+    says: str
+
+    @property
+    def shown(self) -> str:
+        """The name to query; for a histogram add ``_bucket``, ``_sum`` or ``_count``."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("holdfast_calls", "counter", ("server", "method", "outcome"), "Calls by outcome"),
+        Metric(
+            "holdfast_call_seconds",
+            "histogram",
+            ("server",),
+            "Call duration in seconds as the caller sees it, without refused calls",
+        ),
+        Metric(
+            "holdfast_call_wait_seconds",
+            "histogram",
+            ("server",),
+            "Seconds until a call was sent: admission, concurrency limit and connection",
+        ),
+        Metric("holdfast_calls_in_flight", "gauge", ("server",), "Calls in flight: admitted and not ended"),
+        Metric("holdfast_calls_waiting", "gauge", ("server",), "Calls that wait for the concurrency limit"),
+        Metric("holdfast_server_state", "gauge", ("server", "state"), "1 for the current state of the server, else 0"),
+        Metric("holdfast_breaker_open", "gauge", ("server",), "1 while the circuit breaker refuses calls, else 0"),
+        Metric("holdfast_breaker_trips", "counter", ("server",), "Trips of the circuit breaker"),
+        Metric("holdfast_transitions", "counter", ("server", "state"), "Transitions of the server into each state"),
+        Metric("holdfast_retries", "counter", ("server",), "Reconnects planned after a failure"),
+        Metric("holdfast_close_failures", "counter", ("server",), "Old connections that did not close cleanly"),
+        Metric("holdfast_tools_pending", "gauge", ("server",), "Changed tools that are not approved yet"),
+        Metric("holdfast_catalog_tools", "gauge", ("server",), "Listed tools of the server"),
+        Metric("holdfast_catalog_version", "gauge", (), "Version of the published catalog"),
+        Metric("holdfast_client_connections", "gauge", ("server",), "Connections that belong to one client"),
+        Metric(
+            "holdfast_client_transitions",
+            "counter",
+            ("server", "state"),
+            "Transitions of connections that belong to one client",
+        ),
+        Metric("holdfast_config_changes", "counter", ("result",), "Configuration changes, applied or refused"),
+        Metric("holdfast_events_missed", "counter", (), "Records that a slow listener missed"),
+        Metric("holdfast_build_info", "gauge", ("version", "python"), "1, with the running version"),
+    )
+}
+
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+WAITS = (0.001, 0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 15.0)
+
+
+class Histogram:
+    """Counts values by upper bound, and their sum."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.sum += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Return the cumulative count for each bound."""
+        names = (*map(str, self._bounds), "+Inf")
+        return list(zip(names, map(float, accumulate(self._counts)), strict=True))
+
+    def copy(self) -> Histogram:
+        """Return a copy of the current values."""
+        same = Histogram(self._bounds)
+        same._counts, same.sum = [*self._counts], self.sum
+        return same
+
+
+class Counts:
+    """The counters of one server."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[tuple[str, str]] = Counter()
+        """By method and outcome."""
+        self.seconds = Histogram(SECONDS)
+        self.waits = Histogram(WAITS)
+        self.states: Counter[str] = Counter()
+        self.own_states: Counter[str] = Counter()
+        """The same for connections that belong to one client."""
+        self.trips = self.retries = self.close_failures = 0
+
+    def copy(self) -> Counts:
+        """Return a copy of the current values."""
+        same = Counts()
+        same.calls, same.states, same.own_states = self.calls.copy(), self.states.copy(), self.own_states.copy()
+        same.seconds, same.waits = self.seconds.copy(), self.waits.copy()
+        same.trips, same.retries, same.close_failures = self.trips, self.retries, self.close_failures
+        return same
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSample:
+    """The gauges of one server."""
+
+    state: State
+    refuses: bool
+    in_flight: int
+    waiting: int
+    own: int
+    tools: int
+    pending: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubSample:
+    """A whole hub at one moment, immutable."""
+
+    counted: Mapping[str, Counts]
+    seen: Mapping[str, ServerSample]
+    configs: Mapping[str, int]
+    missed: int
+    catalog_version: int
+
+
+def metrics_text(sample: HubSample, process: ProcessCollector) -> bytes:
+    """Return the whole text."""
+    return generate_latest(_Families([*_counted(sample.counted), *_seen(sample), *process.collect()]))
+
+
+class _Families(Collector):
+    """Ready families in the form that ``generate_latest`` takes."""
+
+    def __init__(self, families: list[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Family]:
+        return self._families
+
+
+def _counted(servers: Mapping[str, Counts]) -> Iterator[Family]:
+    calls = (((name, *key), n) for name, counts in servers.items() for key, n in counts.calls.items())
+    yield _counter("holdfast_calls", calls)
+    yield _histogram("holdfast_call_seconds", ((name, counts.seconds) for name, counts in servers.items()))
+    yield _histogram("holdfast_call_wait_seconds", ((name, counts.waits) for name, counts in servers.items()))
+    states = (((name, state), n) for name, counts in servers.items() for state, n in counts.states.items())
+    yield _counter("holdfast_transitions", states)
+    own = (((name, state), n) for name, counts in servers.items() for state, n in counts.own_states.items())
+    yield _counter("holdfast_client_transitions", own)
+    yield _counter("holdfast_breaker_trips", (((name,), counts.trips) for name, counts in servers.items()))
+    yield _counter("holdfast_retries", (((name,), counts.retries) for name, counts in servers.items()))
+    yield _counter("holdfast_close_failures", (((name,), counts.close_failures) for name, counts in servers.items()))
+
+
+def _seen(sample: HubSample) -> Iterator[Family]:
+    seen = sample.seen
+    states = (((name, state.value), one.state is state) for name, one in seen.items() for state in State)
+    yield _gauge("holdfast_server_state", states)
+    yield _gauge("holdfast_breaker_open", (((name,), one.refuses) for name, one in seen.items()))
+    yield _gauge("holdfast_calls_in_flight", (((name,), one.in_flight) for name, one in seen.items()))
+    yield _gauge("holdfast_calls_waiting", (((name,), one.waiting) for name, one in seen.items()))
+    yield _gauge("holdfast_client_connections", (((name,), one.own) for name, one in seen.items()))
+    yield _gauge("holdfast_catalog_tools", (((name,), one.tools) for name, one in seen.items()))
+    yield _gauge("holdfast_tools_pending", (((name,), one.pending) for name, one in seen.items()))
+    yield _gauge("holdfast_catalog_version", [((), sample.catalog_version)])
+    yield _counter("holdfast_config_changes", (((result,), times) for result, times in sample.configs.items()))
+    yield _counter("holdfast_events_missed", [((), sample.missed)])
+    yield _gauge("holdfast_build_info", [((__version__, platform.python_version()), 1)])
+
+
+def _counter(name: str, samples: Iterable[tuple[tuple[str, ...], float]]) -> Family:
+    family = CounterMetricFamily(name, METRICS[name].says, labels=METRICS[name].labels)
+    for labels, value in samples:
+        family.add_metric(labels, value)
+    return family
+
+
+def _gauge(name: str, samples: Iterable[tuple[tuple[str, ...], float]]) -> Family:
+    family = GaugeMetricFamily(name, METRICS[name].says, labels=METRICS[name].labels)
+    for labels, value in samples:
+        family.add_metric(labels, value)
+    return family
+
+
+def _histogram(name: str, samples: Iterable[tuple[str, Histogram]]) -> Family:
+    family = HistogramMetricFamily(name, METRICS[name].says, labels=METRICS[name].labels)
+    for server, histogram in samples:
+        family.add_metric((server,), histogram.buckets(), histogram.sum)
+    return family
+
+
+METHODS = frozenset(
+    {
+        "tools/call",
+        "prompts/get",
+        "resources/read",
+        "resources/subscribe",
+        "resources/unsubscribe",
+        "completion/complete",
+        "logging/setLevel",
+    }
+)
+"""The values of the label ``method``; every other method is ``other``, because a client may send any name."""
+
+ReadBy = Callable[[str], Awaitable[bool]]
+"""Whether a bearer token gives access to the metrics."""
+
+
+class Metrics:
+    """Counts records. Create it before the hub is entered, so that it misses none."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._servers: dict[str, Counts] = {}
+        self._configs: Counter[str] = Counter(applied=0, refused=0)
+        self._missed = 0
+        self._process = ProcessCollector(registry=None)
+        hub.listen(self._take)
+
+    async def text(self) -> bytes:
+        """Return the text: the sample is one short step, and the writing runs in a thread."""
+        return await anyio.to_thread.run_sync(metrics_text, self._sample(), self._process)
+
+    # Counters.
+
+    def _take(self, record: HubRecord) -> None:
+        match record:
+            case CallEnded():
+                _count_call(self._of(record.server), record)
+            case OneClientRecord(server=server, record=Transition(new=state)):
+                self._of(server).own_states[state.value] += 1
+            case Missed(count=count):
+                self._missed += count
+            case ConfigApplied() | ConfigRefused():
+                self._configs["applied" if isinstance(record, ConfigApplied) else "refused"] += 1
+                self._forget_removed()
+            case Transition() | RetryPlanned() | CloseFailed() | BreakerChanged():
+                _count_change(self._of(record.server), record)
+
+    def _of(self, server: str) -> Counts:
+        counts = self._servers.get(server)
+        if counts is None:
+            counts = self._servers[server] = Counts()
+        return counts
+
+    def _forget_removed(self) -> None:
+        for server in [*self._servers]:
+            if server not in self._hub.config.servers:
+                del self._servers[server]
+
+    # Gauges.
+
+    def _sample(self) -> HubSample:
+        self._forget_removed()
+        return HubSample(
+            counted={name: counts.copy() for name, counts in self._servers.items()},
+            seen=self._seen(),
+            configs=dict(self._configs),
+            missed=self._missed,
+            catalog_version=self._hub.catalog.version,
+        )
+
+    def _seen(self) -> dict[str, ServerSample]:
+        hub = self._hub
+        tools = Counter(entry.server for entry in hub.catalog.tools)
+        pending = Counter(change.server for change in hub.approvals.pending())
+        own: Counter[str] = Counter()
+        in_flight: Counter[str] = Counter()
+        waiting: Counter[str] = Counter()
+        for slot in hub.registry.clients.all():
+            own[slot.id] += 1
+            in_flight[slot.id] += slot.machine.life.calls
+            waiting[slot.id] += slot.bulkhead.waiting
+        return {
+            name: ServerSample(
+                state=health.state,
+                refuses=health.breaker is not BreakerState.CLOSED,
+                in_flight=in_flight[name] + hub.registry.slot(name).machine.life.calls,
+                waiting=waiting[name] + hub.registry.slot(name).bulkhead.waiting,
+                own=own[name],
+                tools=tools[name],
+                pending=pending[name],
+            )
+            for name, health in hub.servers.items()
+        }
+
+
+def metrics_route(metrics: Metrics, *, read_by: ReadBy | None = None) -> Route:
+    """Return the route ``/metrics``; with ``read_by`` it needs a bearer token that the function accepts."""
+
+    async def show(request: Request) -> Response:
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        if read_by is not None and not (kind.lower() == "bearer" and await read_by(token.strip())):
+            challenge = {"www-authenticate": "Bearer"}
+            return PlainTextResponse("a valid bearer token is required\n", status_code=401, headers=challenge)
+        return Response(await metrics.text(), headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
+
+    return Route("/metrics", show, methods=["GET"])
+
+
+def _count_call(counts: Counts, ended: CallEnded) -> None:
+    method = ended.method if ended.method in METHODS else "other"
+    counts.calls[method, ended.outcome] += 1
+    counts.waits.observe(ended.waited)
+    if ended.outcome != "refused":
+        counts.seconds.observe(ended.seconds)
+
+
+def _count_change(counts: Counts, record: Transition | RetryPlanned | CloseFailed | BreakerChanged) -> None:
+    match record:
+        case Transition():
+            counts.states[record.new.value] += 1
+        case RetryPlanned():
+            counts.retries += 1
+        case CloseFailed():
+            counts.close_failures += 1
+        case BreakerChanged():
+            counts.trips += isinstance(record.change, Tripped)

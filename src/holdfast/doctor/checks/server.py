@@ -1,0 +1,326 @@
+"""Checks of the server itself: its credentials, the handshake, its tools, and its state in a running hub."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+import anyio.to_thread
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
+from holdfast.auth import LoginStatus, Refreshed, refresh_now, status_of
+from holdfast.control import Server
+from holdfast.doctor.case import Case
+from holdfast.doctor.checks.base import Check, Observation, found
+from holdfast.doctor.diagnose.access import claims_of, configured_token
+from holdfast.doctor.diagnose.by_evidence import diagnose
+from holdfast.doctor.probe import probe
+from holdfast.doctor.report import Finding, LiveState, finding, shell
+from holdfast.hub import is_shown
+
+__all__ = ["HandshakeCheck", "HubCheck", "LoginCheck", "ToolsCheck"]
+
+
+class LoginCheck(Check):
+    """Where the server's credentials come from, and whether they have expired."""
+
+    id: ClassVar[str] = "login"
+    looks_at: ClassVar[str] = (
+        "where its credentials come from and whether they have expired; an expired login is renewed"
+    )
+    needs: ClassVar[tuple[str, ...]] = ("definition",)
+    transports: ClassVar[tuple[str, ...]] = ("http", "sse")
+    finds: ClassVar[tuple[str, ...]] = ("HF-LOGIN-RENEWED",)
+
+    async def look(self, case: Case) -> Observation:
+        """Read the store; ask the authorization server only for an expired token."""
+        store = case.tools.logins.store
+        # A keyring may ask the user first. The thread lets the deadline hold.
+        status = await anyio.to_thread.run_sync(status_of, case.spec, store, abandon_on_cancel=True)
+        match status.kind:
+            case "login":
+                return await self._login(case, status)
+            case "header":
+                return Observation(_header(case))
+            case "off":
+                return Observation("no login is used: the definition says so")
+            case "none":
+                return Observation(
+                    "there is no login" if not case.spec.headers else "headers of its definition, no login"
+                )
+            case _:
+                return Observation("credentials come from elsewhere")
+
+    async def _login(self, case: Case, status: LoginStatus) -> Observation:
+        if status.refused or (status.expired(time.time()) and not status.refreshable):
+            why = "the authorization server no longer renews it" if status.refused else "its token expired"
+            return _ended(case, why)
+        if not status.expired(time.time()):
+            return Observation(f"a login from {status.place}{_until(status)}")
+        return _renewed(case, await refresh_now(case.spec, case.tools.logins.store, renewer=case.tools.logins.renewer))
+
+
+def _renewed(case: Case, result: Refreshed) -> Observation:
+    match result.outcome:
+        case "renewed":
+            case.learned.renewed = f"renewed the login of `{case.id}`, which had expired{_until(result.status)}"
+            words = f"its token had expired and was renewed{_until(result.status)}"
+            note = finding("HF-LOGIN-RENEWED", words, "nothing needs to be done", "holdfast auth status")
+            return Observation(f"a login from {result.status.place}{_until(result.status)}, renewed just now", (note,))
+        case "unreachable":
+            return Observation(f"a login that expired and could not be renewed just now: {result.reason}")
+        case _:
+            return _ended(case, result.reason)
+
+
+def _ended(case: Case, why: str) -> Observation:
+    """No finding yet: the server may accept the request without a login. If not, the handshake reports it."""
+    case.learned.login_ended = why
+    return Observation(f"a login that has ended: {why}")
+
+
+def _header(case: Case) -> str:
+    claims = claims_of(configured_token(case.spec))
+    if claims is None or claims.expires is None:
+        return "an Authorization header of its definition"
+    when = "expired" if claims.expires < datetime.now(UTC) else "good until"
+    return f"an Authorization header of its definition: a token, {when} {claims.expires:%Y-%m-%d %H:%M} UTC"
+
+
+def _until(status: LoginStatus) -> str:
+    if status.expires_at is None:
+        return ""
+    return f", good until {datetime.fromtimestamp(status.expires_at, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+_NAMED = 5
+"""How many tools a message names; the rest is counted."""
+
+_ACCEPTED_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+_EITHER = (
+    "HF-CUT",
+    "HF-SILENT",
+    "HF-NOT-READY",
+    "HF-RATE",
+    "HF-AUTH-OUTAGE",
+    "HF-DENIED",
+    "HF-DENIED-UNCLEAR",
+    "HF-AUTH-SCOPE",
+    "HF-PROTOCOL",
+    "HF-RPC-ERROR",
+    "HF-BOUND",
+    "HF-KILLED",
+    "HF-EXITED",
+    "HF-UNEXPECTED",
+)
+"""Codes of the handshake and of the listing."""
+
+
+class HandshakeCheck(Check):
+    """Whether the server completes the MCP handshake."""
+
+    id: ClassVar[str] = "handshake"
+    looks_at: ClassVar[str] = "whether it answers, accepts the credentials, and speaks a known protocol version"
+    needs: ClassVar[tuple[str, ...]] = ("definition", "command", "port", "tls")
+    finds: ClassVar[tuple[str, ...]] = (
+        *_EITHER,
+        "HF-COMMAND-FORMAT",
+        "HF-COMMAND-START",
+        "HF-EXIT-VARIABLE",
+        "HF-EXIT-RUNTIME",
+        "HF-EXIT-MODULE",
+        "HF-EXIT-PACKAGE",
+        "HF-STDOUT-ONLY",
+        "HF-STDOUT-NOISE",
+        "HF-PROXY-LOGIN",
+        "HF-PROXY-REFUSED",
+        "HF-HTTPS-MEANT",
+        "HF-PLAIN-CREDENTIALS",
+        "HF-AUTH-NEEDED",
+        "HF-AUTH-REJECTED",
+        "HF-AUTH-EXPIRED",
+        "HF-AUTH-AUDIENCE",
+        "HF-LOGIN-INPUT",
+        "HF-LOGIN-ENDED",
+        "HF-LOGIN-UNREACHABLE",
+        "HF-PATH",
+        "HF-TYPE-SSE",
+        "HF-TYPE-HTTP",
+        "HF-REDIRECT",
+        "HF-STATUS",
+        "HF-NOT-MCP",
+        "HF-VERSION",
+    )
+
+    async def look(self, case: Case) -> Observation:
+        """Dial it as the hub does, and list what it offers on the same connection."""
+        tools = case.tools
+        seen = case.learned.probe = await probe(
+            case.spec, dialer=tools.dialer, turnstile=tools.turnstile, redactor=case.redactor, deadline=case.deadline
+        )
+        if not seen.version:
+            assert seen.evidence is not None  # noqa: S101 - a dial ends with a version or with evidence
+            return found(await diagnose(case, seen.evidence))
+        noisy = (_noisy(case, seen.noise),) if seen.noise else ()
+        return Observation(f"speaks MCP {seen.version} after {seen.handshake_seconds:.2f} s", noisy)
+
+
+def _noisy(case: Case, noise: str) -> Finding:
+    words = "it prints text on stdout that is not MCP; Holdfast skips it, other clients may fail"
+    text = "make it log to stderr; this command shows what it prints"
+    command = f"{shell(case.spec.command, *case.spec.args)} </dev/null"
+    return finding("HF-STDOUT-NOISE", words, text, command, detail=noise)
+
+
+class ToolsCheck(Check):
+    """Which tools it has, and whether clients can use them."""
+
+    id: ClassVar[str] = "tools"
+    looks_at: ClassVar[str] = "whether it lists its tools, with names and schemas that clients accept"
+    needs: ClassVar[tuple[str, ...]] = ("handshake",)
+    finds: ClassVar[tuple[str, ...]] = (
+        *_EITHER,
+        "HF-TOOLS-NONE",
+        "HF-TOOLS-HIDDEN",
+        "HF-TOOLS-DUPLICATE",
+        "HF-TOOLS-NAME",
+        "HF-TOOLS-SCHEMA",
+    )
+
+    async def look(self, case: Case) -> Observation:
+        """Check the listing of the handshake's connection."""
+        seen = case.learned.probe
+        assert seen is not None  # noqa: S101 - `handshake` made it
+        if seen.evidence is not None:
+            return found(await diagnose(case, seen.evidence))
+        offered = (seen.listing or {}).get("tools", ())
+        listed = {name: raw for name, raw in offered if is_shown(name, case.spec.tools)}
+        count = f"{len(listed)} tool{'' if len(listed) == 1 else 's'} listed in {seen.listing_seconds:.2f} s"
+        if not offered:
+            return Observation(count, (_none(other_offers=bool(seen.listing and len(seen.listing) > 1)),))
+        if not listed:
+            return Observation(count, (_hidden(case, len(offered)),))
+        return Observation(count, tuple(_faults(case, [name for name, _ in offered if name in listed], listed)))
+
+
+def _none(*, other_offers: bool) -> Finding:
+    words = "it lists no tools" + (", only prompts or resources" if other_offers else "")
+    text = (
+        "if it should have tools, compare its arguments and credentials with its documentation; this command shows them"
+    )
+    return finding("HF-TOOLS-NONE", words, text, "holdfast config show")
+
+
+def _hidden(case: Case, count: int) -> Finding:
+    words = f"its definition hides all of its {count} tools"
+    text = "show all of them, or correct the patterns"
+    return finding("HF-TOOLS-HIDDEN", words, text, edits=(case.edit("tools", {"include": ["*"]}),))
+
+
+def _faults(case: Case, names: list[str], listed: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        words = f"more than one tool is named {_some(twice)}"
+        yield _at_fault(case, "HF-TOOLS-DUPLICATE", words, twice)
+    if odd := [name for name in listed if not _ACCEPTED_NAME.fullmatch(name)]:
+        words = f"clients accept tool names of at most 64 letters, digits, _ and -; not {_some(odd)}"
+        yield _at_fault(case, "HF-TOOLS-NAME", words, odd)
+    invalid = {name: why for name, raw in listed.items() if (why := _schema_fault(raw))}
+    if invalid:
+        first, why = next(iter(invalid.items()))
+        words = f"the schema of {_some(list(invalid))} is not valid JSON Schema ({first}: {why})"
+        yield _at_fault(case, "HF-TOOLS-SCHEMA", words, list(invalid))
+
+
+def _at_fault(case: Case, code: str, words: str, names: list[str]) -> Finding:
+    text = "this is a bug in the server: report it to its authors; until it is fixed, hide these tools"
+    return finding(code, words, text, edits=(case.edit("tools.exclude", names),))
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(f"`{name[:70]}`" for name in names[:_NAMED])
+    return f"{shown} and {len(names) - _NAMED} more" if len(names) > _NAMED else shown
+
+
+def _schema_fault(raw: Mapping[str, Any]) -> str:
+    """Why a tool's schema is invalid; empty if it is valid."""
+    for key in ("inputSchema", "outputSchema"):
+        schema = raw.get(key)
+        if schema is None:
+            continue
+        try:
+            Draft202012Validator.check_schema(schema)
+        except SchemaError as exc:
+            where = "/".join(map(str, exc.absolute_path)) or key
+            return f"{where}: {' '.join(exc.message.split())[:100]}"
+        if key == "inputSchema" and schema.get("type") != "object":
+            return 'inputSchema: its type must be "object"'
+    return ""
+
+
+class HubCheck(Check):
+    """The state of this server in a running hub."""
+
+    id: ClassVar[str] = "hub"
+    looks_at: ClassVar[str] = "the server's state in a running hub, and why it may differ from this examination"
+    finds: ClassVar[tuple[str, ...]] = ("HF-HUB-DIFFERS",)
+
+    def applies(self, case: Case) -> bool:
+        """Only if a running hub serves this configuration."""
+        return case.tools.hub is not None
+
+    async def look(self, case: Case) -> Observation:
+        """Compare the hub's state with this examination."""
+        hub = case.tools.hub
+        server = await hub.server(case.id) if hub is not None else None
+        if server is None:
+            return Observation("the hub does not have this server")
+        difference, command = _difference(server, failed=case.learned.failed)
+        live = case.learned.live = _live(server, difference)
+        seen = f"{live.state}, breaker {live.breaker}"
+        if live.retry_in is not None:
+            seen += f", tries again in {live.retry_in:.0f} s"
+        if not difference:
+            return Observation(seen)
+        text = "wait a moment; if they still differ, make the hub try now"
+        return Observation(seen, (finding("HF-HUB-DIFFERS", difference, text, command),))
+
+
+def _live(server: Server, difference: str) -> LiveState:
+    retry_in = server.breaker.retry_in if server.breaker.state == "open" else server.retry_in
+    return LiveState(
+        state=server.state,
+        status=server.status,
+        breaker=server.breaker.state,
+        reason=server.reason,
+        retry_in=retry_in,
+        agrees=not difference,
+        difference=difference,
+    )
+
+
+def _difference(server: Server, *, failed: bool) -> tuple[str, str]:
+    """How the hub and this examination differ, and the command that makes the hub try again; empty if they agree."""
+    again = shell("holdfast", "reconnect", server.id)
+    reason = f": {server.reason}" if server.reason else ""
+    match server.status, failed:
+        case ("available", True):
+            words = (
+                "the hub is still connected, but a new connection fails: the server stopped or changed just now, "
+                "or the hub was started with another environment (PATH, variables, proxy)"
+            )
+            return words, again
+        case ("disabled", False):
+            return "it works, but it is disabled in the hub", shell("holdfast", "enable", server.id)
+        case ("transient" | "permanent" | "denied", False):
+            words = (
+                f"it works now, but it is {server.state.replace('_', ' ')} in the hub{reason}. The hub has not "
+                "tried again yet, or was started with another environment (PATH, variables, proxy, login)"
+            )
+            return words, again
+    return "", ""

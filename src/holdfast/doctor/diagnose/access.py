@@ -1,0 +1,284 @@
+"""Findings for 401 and 403: what was denied, and what would change it; a token's claims are read, not verified."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.to_thread
+
+from holdfast.auth import AuthorizationServer, audience_of, discover, known_client, unverified_claims
+from holdfast.config import OAuthSettings, ServerSpec
+from holdfast.core import Challenge, HttpStatus, Login, LoginState, is_outage_body, read_challenge
+from holdfast.doctor.case import Case
+from holdfast.doctor.report import Finding, ask_for, finding, shell
+from holdfast.errors import LoginFailed
+
+__all__ = [
+    "TokenClaims",
+    "authorization_outage",
+    "claims_of",
+    "configured_token",
+    "forbidden",
+    "is_for",
+    "is_outage",
+    "login_scope",
+    "login_wanted",
+    "unauthorized",
+]
+
+_DESCRIPTION = re.compile(r'error_description="([^"]*)"')
+
+ENVOY_SETTING = "the ext_authz filter's `grpc_service.timeout` or `http_service.server_uri.timeout`: 10s"
+AGENTGATEWAY_SETTING = (
+    "`extAuthz.timeout: 10s` up to version 0.12, `extAuthz.policies.http.requestTimeout: 10s` from 1.0 on"
+)
+
+
+async def unauthorized(case: Case, seen: HttpStatus) -> Finding:
+    """The finding for a 401."""
+    challenge = read_challenge(_challenge(seen))
+    if seen.login is not None and (challenge.made or not seen.credentials_sent):
+        return await _login(case, challenge, seen.login)
+    if challenge.wants_scope:
+        return _scope(case, challenge)
+    if not seen.credentials_sent:
+        return _needed(case)
+    claims = claims_of(configured_token(case.spec))
+    if claims is not None and claims.expires is not None and claims.expires < datetime.now(UTC):
+        return _replace(case, "HF-AUTH-EXPIRED", f"its token expired at {claims.expires:%Y-%m-%d %H:%M} UTC")
+    if claims is not None and not is_for(claims, case.spec.url):
+        audience = ", ".join(claims.audience[:3])
+        return _replace(case, "HF-AUTH-AUDIENCE", f"its token is for {audience}, not for this server")
+    said = _description(seen)
+    if "expired" in said.lower():
+        return _replace(case, "HF-AUTH-EXPIRED", f"the server says that its token has expired ({said})")
+    if "audience" in said.lower():
+        return _replace(case, "HF-AUTH-AUDIENCE", f"the server says that its token is for another server ({said})")
+    words = "the server does not accept the credentials in its `headers` (HTTP 401)"
+    return _replace(case, "HF-AUTH-REJECTED", words + (f": {said}" if said else ""))
+
+
+async def _login(case: Case, challenge: Challenge, login: Login) -> Finding:
+    if challenge.wants_scope:
+        return login_scope(challenge, login)
+    # Many servers that accept only a key also send a `Bearer` challenge.
+    if login.state is LoginState.NONE and not challenge.resource_metadata and case.spec.oauth == OAuthSettings():
+        return _needed(case, login)
+    return await login_wanted(case, challenge, login)
+
+
+def forbidden(case: Case, seen: HttpStatus) -> Finding:
+    """The finding for a 403 that is not an outage."""
+    challenge = read_challenge(_challenge(seen))
+    if challenge.wants_scope:
+        return login_scope(challenge, seen.login) if seen.login is not None else _scope(case, challenge)
+    body = " ".join(seen.body.split())[:160]
+    if not body or body == "external authorization failed":
+        return _unclear(case, body)
+    who = "your credentials are" if seen.credentials_sent else "a request without credentials is"
+    text = "ask the operator of the server, or of the gateway in front of it, for access; then this succeeds"
+    words = f"access was denied: {who} not allowed to use it (HTTP 403: {body})"
+    return finding("HF-DENIED", words, text, shell("holdfast", "doctor", case.id))
+
+
+def is_outage(seen: HttpStatus) -> bool:
+    """Whether a gateway reports an outage of its authorization service, also with a status other than 403."""
+    return seen.status in (403, 500, 502, 503, 504) and is_outage_body(seen.body)
+
+
+def authorization_outage(case: Case, seen: HttpStatus) -> Finding:
+    """The finding for a gateway that could not reach its authorization service."""
+    body = " ".join(seen.body.split())
+    words = f"the gateway could not complete its authorization check (HTTP {seen.status}: {body}); this is not a denial"
+    if _is_envoy(seen):
+        text = f"raise the gateway's authorization timeout: {ENVOY_SETTING}; then this succeeds"
+        return finding("HF-AUTH-OUTAGE", words, text, shell("holdfast", "doctor", case.id))
+    text = (
+        f"raise the gateway's authorization timeout: {AGENTGATEWAY_SETTING}; this command writes such a configuration"
+    )
+    return finding("HF-AUTH-OUTAGE", words, text, "holdfast gateway render --ext-auth-timeout 10s")
+
+
+def _unclear(case: Case, body: str) -> Finding:
+    gateway = "an Envoy gateway" if not body else "AgentGateway"
+    switch = (
+        "`status_on_error: {code: ServiceUnavailable}` in its ext_authz filter"
+        if not body
+        else "`failureMode: {denyWithStatus: 503}` in its extAuthz policy"
+    )
+    words = f"access was denied (HTTP 403{f': {body}' if body else ', no reason given'})"
+    text = (
+        f"ask for access; if every user is denied, {gateway} may report an authorization outage as this 403: "
+        f"set {switch}, and raise its timeout ({AGENTGATEWAY_SETTING if body else ENVOY_SETTING})"
+    )
+    return finding("HF-DENIED-UNCLEAR", words, text, shell("holdfast", "doctor", case.id))
+
+
+def _needed(case: Case, login: Login | None = None) -> Finding:
+    name = _variable_for(case.id)
+    instead = f"; if it takes a login instead, run `{login.command}`" if login is not None else ""
+    return finding(
+        "HF-AUTH-NEEDED",
+        "the server asks for credentials and none are configured (HTTP 401)",
+        f"put its token into a variable (this command waits for you to paste it) and use it in the definition{instead}",
+        ask_for(name),
+        edits=(case.edit("headers.Authorization", f"Bearer ${{env:{name}}}"),),
+    )
+
+
+def _replace(case: Case, code: str, words: str, *, kind: str = "a new token") -> Finding:
+    variables = case.definition.expansion.sources((*case.definition.path, "headers"))
+    if variables:
+        text = f"get {kind} and put it into {variables[0]} (this command waits for you to paste it)"
+        return finding(code, words, text, ask_for(variables[0]))
+    name = _variable_for(case.id)
+    text = f"get {kind}, put it into a variable (this command waits for you to paste it), and use it in the definition"
+    edits = (case.edit("headers.Authorization", f"Bearer ${{env:{name}}}"),)
+    return finding(code, words, text, ask_for(name), edits=edits)
+
+
+def _scope(case: Case, challenge: Challenge) -> Finding:
+    scope = " ".join(challenge.scope)
+    words = f"its token lacks {f'the scope `{scope}`' if scope else 'a scope'}, which the server requires"
+    return _replace(case, "HF-AUTH-SCOPE", words, kind=f"a token with {scope or 'that scope'}")
+
+
+def _challenge(seen: HttpStatus) -> str:
+    return seen.headers.get("www-authenticate", "")
+
+
+def _description(seen: HttpStatus) -> str:
+    found = _DESCRIPTION.search(_challenge(seen))
+    return " ".join(found[1].split())[:120] if found else ""
+
+
+def _is_envoy(seen: HttpStatus) -> bool:
+    return seen.headers.get("server", "").lower() == "envoy"
+
+
+def _variable_for(server: str) -> str:
+    name = re.sub(r"[^A-Z0-9]+", "_", server.upper()).strip("_") or "SERVER"
+    return f"{'_' if name[0].isdigit() else ''}{name}_TOKEN"
+
+
+ASKING_SECONDS = 5.0
+"""The longest time for login discovery in seconds; the server's own deadline may end earlier."""
+
+REDIRECT = "http://localhost:8765/callback"
+"""A redirect URI that a native app can register."""
+
+
+async def login_wanted(case: Case, challenge: Challenge, login: Login) -> Finding:
+    """The finding for a server that needs a login, or does not accept the present one."""
+    match login.state:
+        case LoginState.NONE:
+            return await _first_login(case, challenge, login)
+        case LoginState.GOOD:
+            words = "the server does not accept the login (HTTP 401)"
+            return finding("HF-AUTH-REJECTED", words, "log in again", login.command)
+        case LoginState.EXPIRED | LoginState.REFUSED:
+            words = f"its login has ended (HTTP 401): {case.learned.login_ended or 'it cannot be renewed'}"
+            return finding("HF-LOGIN-ENDED", words, "log in again", login.command)
+
+
+def login_scope(challenge: Challenge, login: Login) -> Finding:
+    """The finding for a valid login that lacks a scope."""
+    wanted = " ".join(challenge.scope)
+    words = f"its login lacks {f'the scope `{wanted}`' if wanted else 'a scope'}, which the server requires"
+    command = f"{login.command} {shell('--scope', wanted)}" if wanted else login.command
+    return finding("HF-AUTH-SCOPE", words, "log in again with that scope; scopes granted before are kept", command)
+
+
+async def _first_login(case: Case, challenge: Challenge, login: Login) -> Finding:
+    words = "the server asks for a login, and there is none (HTTP 401)"
+    server: AuthorizationServer | None = None
+    with anyio.move_on_after(min(ASKING_SECONDS, case.left)):
+        try:
+            server = (await discover(case.spec, challenge)).server
+        except LoginFailed as exc:
+            # Without the quotes, so that the placeholder is not masked as a value.
+            text = exc.hint.replace('"…"', "…") or "ask the server's operator how to log in, then log in"
+            return finding("HF-AUTH-NEEDED", f"{words}; {exc.message}", text, login.command)
+    missing = dict(await _missing_inputs(case, server)) if server is not None else {}
+    if not missing:
+        return finding("HF-AUTH-NEEDED", words, "log in", login.command)
+    named = ", ".join(f"`oauth.{key}`" for key in missing)
+    words = f"the server asks for a login, and its definition lacks {named}"
+    text = "ask the operator of the authorization server for them, write them into the definition, then log in"
+    edits = tuple(case.edit(f"oauth.{key}", example) for key, example in missing.items())
+    return finding("HF-LOGIN-INPUT", words, text, login.command, edits=edits)
+
+
+async def _missing_inputs(case: Case, server: AuthorizationServer) -> list[tuple[str, str]]:
+    """The missing keys of ``oauth`` that discovery cannot find, each with an example."""
+    grants = await anyio.to_thread.run_sync(case.tools.logins.store.grants, abandon_on_cancel=True)
+    known = known_client(case.spec.oauth, server, grants, time.time()) is not None
+    return list(_inputs(case, server, registers=known or bool(server.registration_endpoint)))
+
+
+def _inputs(case: Case, server: AuthorizationServer, *, registers: bool) -> Iterator[tuple[str, str]]:
+    oauth = case.spec.oauth
+    if not registers:
+        yield "clientId", "the id that Holdfast was registered with"
+        if oauth.redirect_uri is None and server.authorization_endpoint:
+            yield "redirectUri", REDIRECT
+    if not server.authorization_endpoint and not server.device_authorization_endpoint:
+        yield "authorizationUrl", f"{server.issuer}/authorize"
+        yield "deviceAuthorizationUrl", f"{server.issuer}/device"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenClaims:
+    """The claims of a JSON web token."""
+
+    expires: datetime | None = None
+    audience: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+
+
+def configured_token(spec: ServerSpec) -> str:
+    """The bearer token in the configured headers; empty if there is none."""
+    headers = spec.headers if isinstance(spec.headers, Mapping) else {}
+    value = next((value for name, value in headers.items() if name.lower() == "authorization"), "")
+    kind, _, token = value.strip().partition(" ")
+    return token.strip() if kind.lower() == "bearer" else ""
+
+
+def claims_of(token: str) -> TokenClaims | None:
+    """The claims of a token; None if it is not a readable JSON web token."""
+    claims = unverified_claims(token)
+    if claims is None:
+        return None
+    expires = claims.get("exp")
+    try:
+        return TokenClaims(
+            expires=datetime.fromtimestamp(float(expires), UTC) if isinstance(expires, int | float) else None,
+            audience=audience_of(claims),
+            scopes=tuple(str(claims.get("scope") or " ".join(_texts(claims.get("scp")))).split()),
+        )
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def is_for(claims: TokenClaims, url: str) -> bool:
+    """Whether a token's audience can be the server at ``url``; an audience that is not a URL can be any server."""
+    if not claims.audience:
+        return True
+    here = urlsplit(url)
+    return any(not _is_address(audience) or urlsplit(audience).netloc == here.netloc for audience in claims.audience)
+
+
+def _is_address(text: str) -> bool:
+    return text.startswith(("http://", "https://"))
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()

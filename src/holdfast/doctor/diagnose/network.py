@@ -1,0 +1,306 @@
+"""Findings for a failed connection or TLS handshake: which step failed, and what to change.
+
+A certificate is read over a second connection that verifies nothing and sends no credentials.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.abc
+from anyio.streams.tls import TLSAttribute, TLSStream
+from cryptography import x509
+
+from holdfast.core import NetworkFailure, NetworkFault, TimedOut, TlsFailure, TlsFault, is_loopback
+from holdfast.doctor.case import Case
+from holdfast.doctor.platform import LISTENERS, SET_CLOCK, lookup, show_route
+from holdfast.doctor.report import Finding, finding, shell
+from holdfast.doctor.route import Route
+
+__all__ = [
+    "cut",
+    "filtered",
+    "no_address",
+    "no_handshake",
+    "proxied",
+    "refused",
+    "silent",
+    "speaks_plain_http",
+    "speaks_tls",
+    "unreachable",
+    "unverified",
+]
+
+
+def no_address(case: Case, route: Route, *, exists: bool) -> Finding:
+    """The name does not resolve; ``exists`` means that the name server did not answer, so the name may exist."""
+    if route.proxy:
+        return proxied(case, route, f"its host name {route.host} does not resolve")
+    if exists:
+        words = f"the host name {route.host} could not be looked up: the name server does not answer"
+        return finding(
+            "HF-DNS-SERVER",
+            words,
+            "check this machine's network and name server, then try again",
+            "cat /etc/resolv.conf",
+            shell("holdfast", "doctor", case.id),
+        )
+    inside = "" if "." in route.host else "; a name without a dot exists only inside its own network"
+    return finding(
+        "HF-DNS-NAME",
+        f"there is no host named {route.host}{inside}",
+        "correct the host in `url`, or connect to the network in which it exists; this command succeeds then",
+        lookup(route.host),
+    )
+
+
+def refused(case: Case, route: Route) -> Finding:
+    """The machine refused the connection."""
+    if route.proxy:
+        return proxied(case, route, "it refuses connections")
+    where = "on this machine" if is_loopback(route.host) else f"on {route.host}"
+    listing = LISTENERS if is_loopback(route.host) else shell("ssh", route.host, "ss", "-ltn")
+    return finding(
+        "HF-REFUSED",
+        f"nothing listens at {route}: the connection was refused",
+        f"start the server, or correct the port in `url`; this command lists the open ports {where}",
+        listing,
+    )
+
+
+def filtered(case: Case, route: Route, after: float) -> Finding:
+    """No reply came."""
+    if route.proxy:
+        return proxied(case, route, f"it did not answer within {after:g} s")
+    return finding(
+        "HF-FILTERED",
+        f"{route} did not answer within {after:g} s: a firewall drops the packets, or the host is off",
+        "connect the VPN, open the port, or correct the host in `url`; this command succeeds when the port is open",
+        shell("nc", "-vz", "-w", "5", route.host, str(route.port)),
+    )
+
+
+def unreachable(case: Case, route: Route) -> Finding:
+    """The network reported that there is no route."""
+    if route.proxy:
+        return proxied(case, route, "there is no route to it")
+    return finding(
+        "HF-UNREACHABLE",
+        f"there is no route to {route}",
+        "connect to the host's network or VPN; this command then shows the route",
+        show_route((case.learned.addresses or (route.host,))[0]),
+    )
+
+
+def proxied(case: Case, route: Route, why: str, *, code: str = "HF-PROXY-DOWN") -> Finding:
+    """The proxy failed."""
+    return finding(
+        code,
+        f"requests to {case.host} go through the proxy {route.proxy} ({route.variable}), and {why}",
+        f"correct {route.variable}, or connect to this host without a proxy",
+        f'export NO_PROXY="${{NO_PROXY:+$NO_PROXY,}}{case.host}"',
+    )
+
+
+def cut(case: Case, seen: NetworkFailure) -> Finding:
+    """An open connection broke."""
+    how = "reset" if seen.fault is NetworkFault.RESET else "closed"
+    text = "the server may have crashed on the request: look at its log, then try again"
+    words = f"the connection was {how} before an answer came"
+    return finding("HF-CUT", words, text, shell("holdfast", "doctor", case.id))
+
+
+def silent(case: Case, seen: TimedOut) -> Finding:
+    """No answer came in time."""
+    longer = max(round(seen.after * 4), 60)
+    return finding(
+        "HF-SILENT",
+        f"no answer within {seen.after:g} s (waiting for {seen.doing})",
+        "allow more time; if that helps, set `attemptTimeout` to that time, otherwise look at the server's log",
+        shell("holdfast", "doctor", case.id, "--timeout", str(longer)),
+        edits=(case.setting("load.attemptTimeout", f"{longer}s"),),
+    )
+
+
+LOOK_SECONDS = 3.0
+"""The longest time in seconds for the second connection; it only adds details."""
+
+ANSWER_SECONDS = 1.5
+"""The part of that time for an HTTP answer; the certificate is known without it."""
+
+SKEW = timedelta(minutes=5)
+"""A larger difference of the clocks is reported."""
+
+_QUESTION = b"HEAD / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\nUser-Agent: holdfast\r\n\r\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Certificate:
+    names: tuple[str, ...]
+    issuer: str
+    begins: datetime
+    ends: datetime
+    server_time: datetime | None
+    """The time in the server's Date header, if it sent one."""
+
+
+async def unverified(case: Case, route: Route, seen: TlsFailure) -> Finding:
+    """The finding for a handshake that failed."""
+    if seen.fault is TlsFault.HANDSHAKE:
+        return await no_handshake(case, route)
+    shown = await _look(route)
+    match seen.fault:
+        case TlsFault.EXPIRED | TlsFault.NOT_YET_VALID if shown is not None and _is_our_clock(shown):
+            return _clock(shown)
+        case TlsFault.EXPIRED:
+            when = f" on {shown.ends:%Y-%m-%d}" if shown else ""
+            text = f"ask the operator of {route.host} to renew it; this command shows the certificate"
+            return finding("HF-TLS-EXPIRED", f"the certificate of {route} expired{when}", text, _show(route))
+        case TlsFault.NOT_YET_VALID:
+            when = f" before {shown.begins:%Y-%m-%d}" if shown else " yet"
+            text = "ask the operator to replace it, or wait; if this machine's clock is wrong, set it"
+            return finding("HF-TLS-EARLY", f"the certificate of {route} is not valid{when}", text, _show(route), "date")
+        case TlsFault.WRONG_NAME:
+            return _other_name(case, route, shown)
+        case TlsFault.UNKNOWN_CA:
+            return _unknown_authority(route, shown)
+        case _:
+            text = f"ask the operator of {route.host} to replace it; this command shows more"
+            words = f"the certificate of {route} does not verify: {seen.detail or 'OpenSSL does not say why'}"
+            return finding("HF-TLS-UNVERIFIED", words, text, _show(route))
+
+
+async def speaks_tls(route: Route) -> bool:
+    """Whether a TLS handshake succeeds there, with any certificate."""
+    with anyio.move_on_after(ANSWER_SECONDS):
+        return await _look(route) is not None
+    return False
+
+
+async def speaks_plain_http(route: Route) -> bool:
+    """Whether it answers plain HTTP."""
+    with anyio.move_on_after(LOOK_SECONDS):
+        try:
+            async with await anyio.connect_tcp(route.host, route.port) as stream:
+                return (await _asked(stream, route)).startswith(b"HTTP/")
+        except (OSError, anyio.BrokenResourceError, anyio.EndOfStream):
+            return False
+    return False
+
+
+def _other_name(case: Case, route: Route, shown: _Certificate | None) -> Finding:
+    names = shown.names if shown else ()
+    words = f"the certificate is not for {route.host}" + (f", but for {', '.join(names[:4])}" if names else "")
+    usable = next((name for name in names if "*" not in name), "")
+    if not usable:
+        return finding("HF-TLS-NAME", words, "use a host name in `url` that the certificate contains", _show(route))
+    parts = urlsplit(case.spec.url)
+    there = parts._replace(netloc=f"{usable}:{parts.port}" if parts.port else usable).geturl()
+    text = "if that is the right server, write this name"
+    return finding("HF-TLS-NAME", words, text, edits=case.url_edit(there))
+
+
+def _unknown_authority(route: Route, shown: _Certificate | None) -> Finding:
+    who = f"{shown.issuer!r}" if shown and shown.issuer else "an authority"
+    text = "if you trust it, ask its operator for its certificate as a file, and export the path"
+    command = "export SSL_CERT_FILE=/path/to/its-certificate.pem"
+    return finding(
+        "HF-TLS-AUTHORITY",
+        f"the certificate of {route} is signed by {who}, which this machine does not trust",
+        text,
+        command,
+    )
+
+
+def _is_our_clock(shown: _Certificate) -> bool:
+    there = shown.server_time
+    return there is not None and abs(there - datetime.now(UTC)) > SKEW and shown.begins <= there <= shown.ends
+
+
+def _clock(shown: _Certificate) -> Finding:
+    here = datetime.now(UTC)
+    there = shown.server_time or here
+    words = (
+        f"this machine's clock says {here:%Y-%m-%d %H:%M} UTC, the server's {there:%Y-%m-%d %H:%M} UTC; "
+        "by the server's, its certificate is valid"
+    )
+    return finding("HF-TLS-CLOCK", words, "set this machine's clock", SET_CLOCK, "date -u")
+
+
+async def no_handshake(case: Case, route: Route, *, after: float | None = None) -> Finding:
+    """The finding for a handshake that failed or did not end."""
+    if await speaks_plain_http(route):
+        there = urlsplit(case.spec.url)._replace(scheme="http").geturl()
+        words = f"{route} speaks plain http, and `url` says https"
+        return finding("HF-TLS-PLAIN", words, "write http", edits=case.url_edit(there))
+    how = "failed" if after is None else f"did not end within {after:.3g} s"
+    text = "check the server's TLS settings (versions, ciphers, a client certificate); this command shows the handshake"
+    return finding("HF-TLS-HANDSHAKE", f"the TLS handshake with {route} {how}", text, _show(route))
+
+
+def _show(route: Route) -> str:
+    name = shell("openssl", "s_client", "-connect", str(route), "-servername", route.host)
+    return f"{name} </dev/null"
+
+
+async def _look(route: Route) -> _Certificate | None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with anyio.move_on_after(LOOK_SECONDS):
+        try:
+            tcp = await anyio.connect_tcp(route.host, route.port)
+            async with tcp:
+                stream = await TLSStream.wrap(tcp, hostname=route.host, ssl_context=context, standard_compatible=False)
+                encoded = stream.extra(TLSAttribute.peer_certificate_binary)  # noqa: S610 - no database is near
+                return _read(encoded, _date(await _asked(stream, route)))
+        except (OSError, anyio.BrokenResourceError, anyio.EndOfStream, ValueError):
+            return None
+    return None
+
+
+async def _asked(stream: anyio.abc.ByteStream, route: Route) -> bytes:
+    """The beginning of its answer to a request without credentials."""
+    with anyio.move_on_after(ANSWER_SECONDS):
+        try:
+            await stream.send(_QUESTION % route.host.encode("utf-8"))
+            return await stream.receive(4096)
+        except (anyio.EndOfStream, anyio.BrokenResourceError, ssl.SSLError):
+            return b""
+    return b""
+
+
+def _date(answer: bytes) -> datetime | None:
+    for line in answer.split(b"\r\n"):
+        if line.lower().startswith(b"date:"):
+            try:
+                return parsedate_to_datetime(line[5:].strip().decode("latin-1")).astimezone(UTC)
+            except (ValueError, TypeError):
+                return None
+    return None
+
+
+def _read(encoded: bytes | None, server_time: datetime | None) -> _Certificate | None:
+    if encoded is None:
+        return None
+    certificate = x509.load_der_x509_certificate(encoded)
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = (*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress)))
+    except x509.ExtensionNotFound:
+        names = ()
+    organisation = certificate.issuer.get_attributes_for_oid(x509.NameOID.ORGANIZATION_NAME)
+    common = certificate.issuer.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    issuer = next((str(part.value) for part in (*common, *organisation)), "")
+    return _Certificate(
+        names=names,
+        issuer=issuer,
+        begins=certificate.not_valid_before_utc,
+        ends=certificate.not_valid_after_utc,
+        server_time=server_time,
+    )

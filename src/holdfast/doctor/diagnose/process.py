@@ -1,0 +1,380 @@
+"""Findings for a command that cannot be started, and for a process that ended.
+
+A process's output decides only which advice is given. Whether and how it failed depends on its exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+
+import anyio
+
+from holdfast.core import STOPPED_FROM_OUTSIDE, CommandFault, CommandUnusable, ProcessExit
+from holdfast.doctor.case import Case
+from holdfast.doctor.report import Edit, Finding, ask_for, finding, shell
+from holdfast.wire import environment_of
+
+__all__ = ["ended", "missing_interpreter", "unusable"]
+
+PACKAGES: Mapping[str, tuple[str, str]] = {
+    "npx": ("Node.js", "https://nodejs.org/en/download"),
+    "npm": ("Node.js", "https://nodejs.org/en/download"),
+    "node": ("Node.js", "https://nodejs.org/en/download"),
+    "uvx": ("uv", "https://docs.astral.sh/uv/getting-started/installation/"),
+    "uv": ("uv", "https://docs.astral.sh/uv/getting-started/installation/"),
+    "pipx": ("pipx", "https://pipx.pypa.io/stable/installation/"),
+    "bun": ("Bun", "https://bun.sh/docs/installation"),
+    "bunx": ("Bun", "https://bun.sh/docs/installation"),
+    "deno": ("Deno", "https://docs.deno.com/runtime/getting_started/installation/"),
+    "docker": ("Docker", "https://docs.docker.com/get-docker/"),
+    "python": ("Python", "https://www.python.org/downloads/"),
+    "python3": ("Python", "https://www.python.org/downloads/"),
+}
+"""Commands that often start servers: the package that contains each, and its download page."""
+
+INSTALLERS: Mapping[str, str] = {"uv": "python3 -m pip install --user uv", "pipx": "python3 -m pip install --user pipx"}
+"""Commands that install a package with a Python that most machines have."""
+
+STANDS_FOR = {"python": "python3", "python3": "python", "pip": "pip3", "nodejs": "node"}
+"""Programs that have another name on some systems."""
+
+
+RUNNERS = {".py": "python3", ".js": "node", ".mjs": "node", ".cjs": "node", ".rb": "ruby", ".pl": "perl"}
+"""The program that runs a script, by suffix; a shell runs all others."""
+
+
+def unusable(case: Case, seen: CommandUnusable) -> Finding:
+    """The finding for a command that cannot be started."""
+    match seen.fault:
+        case CommandFault.NOT_FOUND if (interpreter := missing_interpreter(case)) is not None:
+            return interpreter
+        case CommandFault.NOT_FOUND:
+            return _missing(case, seen.command)
+        case CommandFault.NOT_EXECUTABLE:
+            return finding(
+                "HF-COMMAND-RUN-BIT",
+                f"`{seen.command}` exists, but it is not executable",
+                "make it executable",
+                shell("chmod", "+x", _path(case)),
+            )
+        case CommandFault.BAD_DIRECTORY:
+            return finding(
+                "HF-COMMAND-FOLDER",
+                f"the working folder of `{seen.command}` does not exist: {case.spec.cwd}",
+                "create it, or correct `cwd` in the definition",
+                shell("mkdir", "-p", str(case.spec.cwd)),
+            )
+        case CommandFault.BAD_FORMAT:
+            return _no_program(case, seen.command)
+        case CommandFault.OTHER:
+            return finding(
+                "HF-COMMAND-START",
+                f"`{seen.command}` could not be started: {seen.detail or 'the system does not say why'}",
+                "start it by hand to see the error",
+                shell(seen.command, *case.spec.args),
+            )
+
+
+def missing_interpreter(case: Case) -> Finding | None:
+    """The finding for a script whose first line names a program that does not exist."""
+    script = Path(_path(case))
+    words = _first_line(script).split()
+    if not words:
+        return None
+    by_name = Path(words[0]).name == "env" and len(words) > 1
+    wanted = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), "") if by_name else ""
+    if wanted and shutil.which(wanted, path=_search_path(case)):
+        return None
+    if not wanted and Path(words[0]).exists():
+        return None
+    return _no_interpreter(case, script, wanted or words[0])
+
+
+def _no_interpreter(case: Case, script: Path, wanted: str) -> Finding:
+    words = f"the first line of the script {script} names `{wanted}`, which does not exist"
+    name = Path(wanted).name
+    here = next((one for one in (name, STANDS_FOR.get(name, "")) if one and _is_on_path(case, one)), "")
+    if here:
+        edits = (case.edit("command", here), case.edit("args", [str(script), *case.spec.args]))
+        return finding("HF-COMMAND-INTERPRETER", words, f"run it with the `{here}` on PATH", edits=edits)
+    text = _install(name) or f"install `{name}`, or correct the first line of the script"
+    return finding("HF-COMMAND-INTERPRETER", words, text, *(_installer(name) or _which_elsewhere(name)))
+
+
+def _missing(case: Case, command: str) -> Finding:
+    name = Path(command).name
+    if os.sep in command:
+        where = f"the file {_path(case)} does not exist"
+        near = _nearest(name, _files_in(Path(_path(case)).parent))
+        value = str(Path(_path(case)).with_name(near)) if near else ""
+    else:
+        where = f"the command `{command}` is not on the PATH that servers get"
+        near = value = _instead(case, name)
+    if near:
+        text = f"if `{near}` is the right name, write it"
+        return finding("HF-COMMAND-MISSING", where, text, edits=(case.edit("command", value),))
+    text = _install(name) or _package_runner(case, name) or f"install `{name}`, or write its full path into `command`"
+    return finding("HF-COMMAND-MISSING", where, text, *(_installer(name) or _which_elsewhere(name)))
+
+
+def _instead(case: Case, name: str) -> str:
+    """A command with a similar name; empty if there is none."""
+    other = STANDS_FOR.get(name, "")
+    if other and _is_on_path(case, other):
+        return other
+    return "" if name in PACKAGES else _nearest(name, _programs(_search_path(case)))
+
+
+def _install(name: str) -> str:
+    if name not in PACKAGES:
+        return ""
+    package, address = PACKAGES[name]
+    return f"`{name}` is part of {package}: install it ({address})"
+
+
+def _installer(name: str) -> tuple[str, ...]:
+    package = PACKAGES.get(name, ("", ""))[0]
+    return (INSTALLERS[package],) if package in INSTALLERS else ()
+
+
+def _package_runner(case: Case, name: str) -> str:
+    """Many servers are packages that a runner such as uvx downloads."""
+    if not name.startswith(("mcp-", "server-")) and "mcp" not in name:
+        return ""
+    runner = next((runner for runner in ("uvx", "npx") if shutil.which(runner, path=_search_path(case))), "uvx")
+    return f'if it is a package, let {runner} download it: "command": "{runner}", "args": ["{name}", …]'
+
+
+def _which_elsewhere(name: str) -> tuple[str, ...]:
+    return (f"command -v {shell(name)}  # in the shell where it works: write the output into `command`",)
+
+
+def _no_program(case: Case, command: str) -> Finding:
+    script = Path(_path(case))
+    runner = RUNNERS.get(script.suffix, "sh")
+    text = f"`{command}` is not a program: its first line is not like #!/bin/sh"
+    edits = (case.edit("command", runner), case.edit("args", [str(script), *case.spec.args]))
+    return finding("HF-COMMAND-FORMAT", text, f"if it is a script, run it with `{runner}`", edits=edits)
+
+
+# Finding programs
+
+
+def _is_on_path(case: Case, name: str) -> bool:
+    return shutil.which(name, path=_search_path(case)) is not None
+
+
+def _path(case: Case) -> str:
+    """The file of the command: its own path, or its path on PATH."""
+    command = case.spec.command
+    if os.sep in command:
+        return str((case.spec.cwd or Path()) / Path(command).expanduser())
+    return shutil.which(command, path=_search_path(case)) or command
+
+
+def _search_path(case: Case) -> str:
+    return environment_of(case.spec).get("PATH", os.defpath)
+
+
+def _first_line(file: Path) -> str:
+    """The text after ``#!``; empty if the file does not start with it."""
+    try:
+        with file.open("rb") as stream:
+            line = stream.read(256).partition(b"\n")[0]
+    except OSError:
+        return ""
+    return line[2:].decode("utf-8", "replace").strip() if line.startswith(b"#!") else ""
+
+
+def _nearest(name: str, names: Iterator[str]) -> str:
+    return next(iter(get_close_matches(name, set(names), n=1, cutoff=0.75)), "")
+
+
+def _programs(path: str) -> Iterator[str]:
+    for folder in path.split(os.pathsep):
+        yield from _files_in(Path(folder or "."))
+
+
+def _files_in(folder: Path) -> Iterator[str]:
+    try:
+        yield from (entry.name for entry in os.scandir(folder) if entry.is_file() and os.access(entry, os.X_OK))
+    except OSError:
+        return
+
+
+LINES = 12
+"""How many lines of its output are shown."""
+
+ASKING_SECONDS = 5.0
+"""How long ``--version`` of a runtime may take."""
+
+_VARIABLE = re.compile(r"(?<![\w$./-])([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)(?![\w/-])")
+_LACKS = re.compile(
+    r"(?i)not (?:set|found|defined|provided|given|configured|specified)|missing|must|require|need|\bset\b|please"
+    r"|KeyError|undefined|unset|empty"
+)
+_NOT_VARIABLES = re.compile(r"^(?:ERR|E|UV|NODE|HTTP|SIG|MODULE)_")
+_PYTHON_MODULE = re.compile(r"No module named '?([\w.]+)'?")
+_NODE_MODULE = re.compile(r"Cannot find (?:module|package) '([^']+)'")
+_NO_PACKAGE = re.compile(
+    r"(?:npm (?:error|ERR!) (?:code )?E?404.*?'([^']+?)(?:@[^'@]*)?' is not in this registry"
+    r"|Because ([\w.@/-]+) was not found in the package registry)",
+    re.DOTALL,
+)
+_WANTS = re.compile(
+    r"(?i)\b(node|python)(?:\.js)?\b[^\n]{0,40}?((?:>=|~=|==|>|\^)\s?v?\d+(?:\.\d+)*)"
+    r"|\b(?:requires?|needs?|wants?)\s+(?:at least\s+)?(node|python)(?:\.js)?\s+(?:version\s+)?(v?\d+(?:\.\d+)*)"
+)
+"""How programs say which runtime they need."""
+
+_OLD_NODE = re.compile(
+    r"ERR_REQUIRE_ESM|No such built-in module: node:|Cannot find module 'node:"
+    r"|Unexpected token '(?:\?\.|\?\?=?|\|\|=|&&=)'|\b(?:fetch|structuredClone) is not defined"
+)
+_OLD_PYTHON = re.compile(
+    r"No module named 'tomllib'"
+    r"|cannot import name '\w+' from '(?:typing|types|asyncio|enum|datetime|collections(?:\.abc)?)'"
+)
+"""Errors of an old runtime about a program for a newer one."""
+
+
+async def ended(case: Case, seen: ProcessExit) -> Finding:
+    """The finding for a process that ended while it was needed."""
+    if -seen.code in STOPPED_FROM_OUTSIDE:
+        return _killed(case, seen)
+    said = "\n".join(part for part in (seen.stderr, seen.noise) if part)
+    return (
+        _package(case, seen, said)
+        or await _runtime(case, seen, said)
+        or _module(case, seen, said)
+        or _variable(case, seen, said)
+        or _plain(case, seen)
+    )
+
+
+def how(seen: ProcessExit) -> str:
+    """How it ended, as text."""
+    when = "after the handshake" if seen.stood else "before it was ready"
+    return f"killed by signal {-seen.code} {when}" if seen.code < 0 else f"exited with code {seen.code} {when}"
+
+
+def by_hand(case: Case) -> str:
+    """The server's command, for a shell."""
+    spec = case.spec
+    command = shell(spec.command, *spec.args)
+    return f"cd {shell(str(spec.cwd))} && {command}" if spec.cwd is not None else command
+
+
+def _killed(case: Case, seen: ProcessExit) -> Finding:
+    text = "try again; if it happens again, look in the system's log for the cause, such as no free memory"
+    words = f"its process was {how(seen)}"
+    return finding("HF-KILLED", words, text, shell("holdfast", "doctor", case.id), detail=_tail(seen))
+
+
+def _plain(case: Case, seen: ProcessExit) -> Finding:
+    text = "its output says what it needs" if _tail(seen) else "it printed nothing: run it by hand to see more"
+    return finding("HF-EXITED", f"its process {how(seen)}", text, by_hand(case), detail=_tail(seen))
+
+
+def _variable(case: Case, seen: ProcessExit, said: str) -> Finding | None:
+    """The finding for environment variables that it asked for and did not get."""
+    given = environment_of(case.spec)
+    wanted = list(dict.fromkeys(name for name in _asked_for(said) if name not in given))
+    if not wanted:
+        return None
+    first = " and ".join(f"`{name}`" for name in wanted[:3])
+    exported = [name for name in wanted if name in os.environ]
+    where = "exported here, but servers get only the variables in `env`" if exported else "not set"
+    edits: tuple[Edit, ...] = tuple(case.edit(f"env.{name}", f"${{env:{name}}}") for name in wanted[:3])
+    commands = tuple(ask_for(name) for name in wanted[:3] if name not in exported)
+    words = f"its process {how(seen)}. It needs {first}, which {'is' if len(wanted) == 1 else 'are'} {where}"
+    text = "add it to the definition" + (", and export it (this command waits for you to paste it)" if commands else "")
+    return finding("HF-EXIT-VARIABLE", words, text, *commands, edits=edits, detail=_tail(seen))
+
+
+def _asked_for(said: str) -> Iterator[str]:
+    for line in said.splitlines():
+        if _LACKS.search(line):
+            yield from (name for name in _VARIABLE.findall(line) if not _NOT_VARIABLES.match(name))
+
+
+def _module(case: Case, seen: ProcessExit, said: str) -> Finding | None:
+    if found := _PYTHON_MODULE.search(said):
+        module = found[1].partition(".")[0]
+        program = case.learned.program or case.spec.command
+        install = shell(program, "-m", "pip", "install", module) if "python" in Path(program).name else ""
+        text = f"install it for the Python that runs the server ({program})"
+        words = f"its process {how(seen)}: Python has no module `{module}`"
+        return finding("HF-EXIT-MODULE", words, text, install or by_hand(case), detail=_tail(seen))
+    if found := _NODE_MODULE.search(said):
+        words = f"its process {how(seen)}: Node has no module `{found[1]}`"
+        if found[1].startswith(("/", ".")):
+            text = "that file does not exist: build the server, or correct its path in `args`"
+            return finding("HF-EXIT-MODULE", words, text, shell("ls", "-l", found[1]), detail=_tail(seen))
+        folder = str(case.spec.cwd or ".")
+        install = f"cd {shell(folder)} && {shell('npm', 'install', found[1])}"
+        return finding("HF-EXIT-MODULE", words, "install it in the server's folder", install, detail=_tail(seen))
+    return None
+
+
+def _package(case: Case, seen: ProcessExit, said: str) -> Finding | None:
+    found = _NO_PACKAGE.search(said)
+    if found is None:
+        return None
+    name = found[1] or found[2]
+    runner = Path(case.spec.command).name
+    look = shell("npm", "search", name) if runner.startswith(("npx", "npm", "bun")) else shell("uvx", name, "--help")
+    words = f"its process {how(seen)}: {runner} found no package `{name}`"
+    text = "correct the name of the package in `args`; this command searches the registry"
+    return finding("HF-EXIT-PACKAGE", words, text, look, detail=_tail(seen))
+
+
+async def _runtime(case: Case, seen: ProcessExit, said: str) -> Finding | None:
+    runtime = _wanted_runtime(said)
+    if runtime is None:
+        return None
+    kind, version = runtime
+    program = _runtime_program(case, kind)
+    has = await _version_of(program)
+    asked = f"{kind.title()} {version}" if version else f"a newer {kind.title()}"
+    words = f"its process {how(seen)}: it needs {asked}, and {program} is {has or 'of another version'}"
+    text = f"install {asked} and write its full path into `command`, or put it first on PATH"
+    return finding("HF-EXIT-RUNTIME", words, text, shell(program, "--version"), detail=_tail(seen))
+
+
+def _wanted_runtime(said: str) -> tuple[str, str] | None:
+    """The runtime that it needs, and the version if it names one."""
+    if wants := _WANTS.search(said):
+        return (wants[1] or wants[3]).lower(), (wants[2] or wants[4]).replace(" ", "")
+    if _OLD_NODE.search(said):
+        return "node", ""
+    return ("python", "") if _OLD_PYTHON.search(said) else None
+
+
+def _runtime_program(case: Case, kind: str) -> str:
+    program = case.learned.program or case.spec.command
+    if kind in Path(program).name:
+        return program
+    path = environment_of(case.spec).get("PATH")
+    names = ("node",) if kind == "node" else ("python3", "python")
+    return next((found for name in names if (found := shutil.which(name, path=path))), names[0])
+
+
+async def _version_of(program: str) -> str:
+    try:
+        with anyio.fail_after(ASKING_SECONDS):
+            ran = await anyio.run_process([program, "--version"], check=False, stderr=subprocess.STDOUT)
+    except (OSError, TimeoutError):
+        return ""
+    return ran.stdout.decode("utf-8", "replace").strip().splitlines()[0][:40] if ran.stdout.strip() else ""
+
+
+def _tail(seen: ProcessExit) -> str:
+    lines = [line.rstrip() for line in (seen.stderr or seen.noise).splitlines() if line.strip()]
+    return "\n".join(lines[-LINES:])

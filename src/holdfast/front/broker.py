@@ -1,0 +1,420 @@
+"""Connects clients and servers: who is connected, which calls are in flight, and where a message goes.
+
+A server's request or log message goes to the client whose call it belongs to. If the transport does not show that
+(stdio, a shared stream), it goes to the only client there is. With several clients it is refused and reported:
+the broker never guesses.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import anyio
+import anyio.abc
+from mcp import MCPError
+from mcp.server.subscriptions import PromptsListChanged, ResourcesListChanged, ResourceUpdated, ToolsListChanged
+from mcp.shared.subscriptions import ServerEvent
+from mcp_types import INVALID_REQUEST
+
+from holdfast.config import ServerSpec
+from holdfast.core import State, Transition
+from holdfast.errors import HoldfastError
+from holdfast.front.access.principals import HOW_TO_BE_KNOWN
+from holdfast.front.clients import Call, Client, require_capability
+from holdfast.front.input_required import PendingCalls
+from holdfast.front.messages import STATUS_URI
+from holdfast.front.subscriptions import Subscriptions
+from holdfast.front.view import View
+from holdfast.hub import Hub, HubRecord, Missed, Published, Slot
+from holdfast.wire import CALL_NOTIFICATIONS, Caller, Relay
+
+__all__ = ["Broker", "ClientRelay", "IdleCaller"]
+
+
+class IdleCaller:
+    """A connected client without a call in flight; messages go to its notification stream."""
+
+    def __init__(self, broker: Broker, client: Client) -> None:
+        self._broker = broker
+        self._client = client
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """What the client declares."""
+        return self._client.capabilities
+
+    async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Send a request; a modern client can receive one only in the result of its own call."""
+        require_capability(self._client, method, params)
+        if self._client.modern:
+            raise MCPError(INVALID_REQUEST, f"{method} cannot reach this client now: it has no call in flight")
+        return await self._client.channel.ask(method, params)
+
+    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Send a notification, if the client wants it."""
+        if method != "notifications/message" or self._client.wants_log((params or {}).get("level")):
+            self._broker.start(self._client.channel.tell, method, params)
+
+
+class ClientRelay(Relay):
+    """The relay of a connection that belongs to one client: everything goes to that client."""
+
+    def __init__(self, broker: Broker, client: Client) -> None:
+        self._broker = broker
+        self._client = client
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """What the client declares."""
+        return self._client.capabilities
+
+    async def asked(
+        self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None
+    ) -> dict[str, Any]:
+        """Send a server's request to the client."""
+        return await (caller or self._broker.caller_of(self._client, server)).ask(method, params)
+
+    def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
+        """Send a server's notification to the client."""
+        uri = (params or {}).get("uri")
+        if method in CALL_NOTIFICATIONS:
+            self._broker.caller_of(self._client, server).tell(method, params)
+        elif method == "notifications/resources/updated" and isinstance(uri, str):
+            self._broker.post_updated(server, uri, only=self._client.owner)
+            if not self._client.modern:
+                self._broker.tell(self._client, method, {"uri": self._client.view.shown_uri(server, uri)})
+
+
+log = logging.getLogger("holdfast.front")
+
+SHARED_CAPABILITIES: Mapping[str, Any] = {
+    "sampling": {},
+    "elicitation": {"form": {}, "url": {}},
+    "roots": {"listChanged": True},
+}
+"""What the hub declares to a shared server, before any client is known."""
+
+_CHANGED: Mapping[str, tuple[str, ServerEvent]] = {
+    "tools": ("notifications/tools/list_changed", ToolsListChanged()),
+    "prompts": ("notifications/prompts/list_changed", PromptsListChanged()),
+    "resources": ("notifications/resources/list_changed", ResourcesListChanged()),
+    "templates": ("notifications/resources/list_changed", ResourcesListChanged()),
+}
+
+
+class Broker:
+    """One for all endpoints of the hub; it is the hub's relay."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self.pending_calls = PendingCalls()
+        self.findings: dict[str, str] = {}
+        """What an operator should change, by server."""
+        self._subscriptions: list[Subscriptions] = []
+        self._clients: set[Client] = set()
+        self._calls: dict[Call, None] = {}
+        self._roots_of: dict[str, Client | None] = {}
+        """Whose roots a server has that asked outside a call; None where no client could be asked."""
+        self._quiet = anyio.Event()
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self.draining = False
+        """Whether new calls are refused."""
+        hub.registry.attach(self)
+
+    # Lifetime.
+
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Forward the hub's records to clients, until cancelled."""
+        records = self.hub.events()
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            tasks.start_soon(self.pending_calls.expire)
+            task_status.started()
+            try:
+                async for record in records:
+                    self._handle(record)
+                await anyio.sleep_forever()
+            finally:
+                self.pending_calls.close()
+                self._tasks = None
+                tasks.cancel_scope.cancel()
+
+    def start(self, work: Callable[..., Any], *args: Any) -> None:
+        """Run a task in the background, for as long as the broker runs."""
+        if self._tasks is not None:
+            self._tasks.start_soon(work, *args)
+
+    async def drain(self, within: float) -> bool:
+        """Refuse new calls, and wait for those in flight; False if some are left after ``within`` seconds."""
+        self.draining = True
+        with anyio.move_on_after(within):
+            while self._calls:
+                self._quiet = anyio.Event()
+                await self._quiet.wait()
+        return not self._calls
+
+    # Clients and their calls.
+
+    def add_subscriptions(self, subscriptions: Subscriptions) -> None:
+        """Send events to the subscribers of an endpoint from now on."""
+        self._subscriptions.append(subscriptions)
+
+    def remove_subscriptions(self, subscriptions: Subscriptions) -> None:
+        """An endpoint closed."""
+        self._subscriptions.remove(subscriptions)
+
+    def attach(self, client: Client) -> None:
+        """A client connected."""
+        self._clients.add(client)
+        self._announce_roots()
+
+    def notify(self, slot: Slot, method: str, params: Mapping[str, Any] | None) -> None:
+        """Send a notification to a server, if it is connected and of the era that has it."""
+        lease = slot.lease
+        if lease is not None and lease.connection is not None and lease.connection.era == "legacy":
+            self.start(lease.connection.notify, method, params)
+
+    def detach(self, client: Client) -> None:
+        """A client left: end its subscriptions and its own connections."""
+        self._clients.discard(client)
+        self._announce_roots()
+        for server, uri in list(client.subscribed):
+            self._unsubscribe(client, server, uri)
+        if not any(call.client is client for call in self._calls):
+            self.release(client)
+
+    def release(self, client: Client) -> None:
+        """Close the client's own connections, unless its owner goes on."""
+        if not client.persistent:
+            self.hub.registry.clients.release(client.owner)
+
+    @contextmanager
+    def in_flight(self, call: Call) -> Iterator[None]:
+        """The call is in flight for the length of the block."""
+        if self.draining:
+            raise MCPError(INVALID_REQUEST, "Holdfast is shutting down and takes no new calls; try again in a moment")
+        self._calls[call] = None
+        try:
+            with self.hub.registry.clients.using(call.client.owner, call.server):
+                yield
+        finally:
+            self._calls.pop(call, None)
+            self._quiet.set()
+
+    def slot(self, client: Client, server: str) -> Slot:
+        """Return the slot that a client uses: the shared one, or its own, which starts now if needed."""
+        shared = self.hub.registry.slot(server)
+        if not isinstance(shared.spec, ServerSpec) or not self.is_per_client(server):
+            return shared
+        if self.is_stateless(client, server):
+            self._report_stateless(server)
+        relay = ClientRelay(self, client)
+        return self.hub.registry.clients.of(client.owner, shared.spec, lambda: relay, expires=client.expires)
+
+    def is_per_client(self, server: str) -> bool:
+        """Whether each client has its own connection to a server; a disabled server has none."""
+        slot = self.hub.registry.slot(server)
+        per_client = isinstance(slot.spec, ServerSpec) and slot.spec.sharing == "per-client" and slot.spec.enabled
+        return per_client and slot.state not in (State.DISABLING, State.DISABLED)
+
+    def is_stateless(self, client: Client, server: str) -> bool:
+        """Whether a server keeps no state for this client between calls: the client sends no key."""
+        return client.modern and not client.persistent and server in self.hub.servers and self.is_per_client(server)
+
+    def existing_slot(self, client: Client, server: str) -> Slot | None:
+        """The same as ``slot``, but it starts no connection."""
+        return (
+            self.hub.registry.clients.find(client.owner, server)
+            if self.is_per_client(server)
+            else self.hub.registry.slot(server)
+        )
+
+    async def wait_for_first_listing(self, view: View) -> None:
+        """Wait a moment for servers that were never listed: many clients list only once."""
+        within = self.hub.config.settings.call.ready_timeout
+        for server in view.servers:
+            source = self.hub.catalog.servers.get(server)
+            if source is not None and source.listing is None:
+                await self.hub.registry.slot(server).outcome(within)
+
+    # Subscriptions and log levels.
+
+    async def subscribe(self, client: Client, server: str, uri: str) -> None:
+        """Notify a client when a resource changes; raise if the server refuses."""
+        if (server, uri) in client.subscribed:
+            return
+        slot = self.slot(client, server)
+        first = slot.desired_state.watch(uri)
+        client.subscribed.add((server, uri))
+        if first and _era(slot) != "modern":
+            try:
+                await self.hub.registry.request(server, "resources/subscribe", {"uri": uri}, repeatable=True, slot=slot)
+            except BaseException:
+                client.subscribed.discard((server, uri))
+                slot.desired_state.unwatch(uri)
+                raise
+        self.hub.registry.clients.use(client.owner, server)
+
+    def _unsubscribe(self, client: Client, server: str, uri: str) -> None:
+        client.subscribed.discard((server, uri))
+        slot = self.existing_slot(client, server) if server in self.hub.servers else None
+        if slot is None:
+            return
+        if slot.desired_state.unwatch(uri) and _era(slot) == "legacy":
+            self.start(self._request_quietly, server, "resources/unsubscribe", {"uri": uri}, slot)
+        self.hub.registry.clients.leave(client.owner, server)
+
+    def unsubscribe(self, client: Client, server: str, uri: str) -> None:
+        """Stop notifying a client about a resource."""
+        if (server, uri) in client.subscribed:
+            self._unsubscribe(client, server, uri)
+
+    def wants_log(self, client: Client, server: str, level: str) -> None:
+        """Ask a server to log at the lowest level that one of its clients wants."""
+        slot = self.existing_slot(client, server)
+        lease = slot.lease if slot is not None else None
+        if slot is None or not slot.desired_state.log(level) or lease is None or lease.connection is None:
+            return
+        if lease.connection.era == "legacy" and "logging" in lease.connection.capabilities:
+            self.start(self._request_quietly, server, "logging/setLevel", {"level": level}, slot)
+
+    async def _request_quietly(self, server: str, method: str, params: Mapping[str, Any], slot: Slot) -> None:
+        with suppress(HoldfastError):
+            await self.hub.registry.request(server, method, params, repeatable=True, slot=slot)
+
+    # Requests and notifications of servers (the ``Relay`` of the wire).
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """What the hub declares to a shared server."""
+        return SHARED_CAPABILITIES
+
+    async def asked(
+        self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None
+    ) -> dict[str, Any]:
+        """Send a server's request to the client whose call it belongs to, or to the only client."""
+        whose = caller or self._only_caller(server)
+        if method == "roots/list" and caller is None:
+            self._roots_of[server] = self._only_client(server)
+        if whose is None:
+            raise self._unattributed(server, method)
+        return await whose.ask(method, params)
+
+    def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
+        """Forward a server's notification to the clients that it concerns."""
+        if method == "notifications/resources/updated":
+            uri = (params or {}).get("uri")
+            if isinstance(uri, str):
+                self._updated(server, uri)
+        elif method in CALL_NOTIFICATIONS and (whose := self._only_caller(server)) is not None:
+            whose.tell(method, params)
+
+    def tell(self, client: Client, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Notify a client on its own stream."""
+        if client.queue(method, params):
+            self.start(client.flush)
+
+    def _only_caller(self, server: str) -> Caller | None:
+        """Return the only possible caller; None if there is none, or more than one."""
+        calls, clients = self._candidates(server)
+        if len({client.owner for client in (*clients, *(call.client for call in calls))}) != 1:
+            return None
+        return calls[-1] if calls else IdleCaller(self, clients[0])
+
+    def _only_client(self, server: str) -> Client | None:
+        """Return the only client of a server; None if there is none, or more than one."""
+        clients = self._candidates(server)[1]
+        return clients[0] if len({client.owner for client in clients}) == 1 else None
+
+    def _announce_roots(self) -> None:
+        """Notify a server that read the roots of no client or of another one: it then asks again."""
+        for server, before in list(self._roots_of.items()):
+            client = self._only_client(server)
+            if client in (None, before) or client.modern or "roots" not in client.capabilities:
+                continue
+            self._roots_of[server] = client
+            if server in self.hub.servers:
+                self.notify(self.hub.registry.slot(server), "notifications/roots/list_changed", None)
+
+    def _candidates(self, server: str) -> tuple[list[Call], list[Client]]:
+        calls = [call for call in self._calls if call.server == server]
+        return calls, [client for client in self._clients if client.view.covers(server)]
+
+    def caller_of(self, client: Client, server: str) -> Caller:
+        """Return a client's call to this server if one is in flight, else the client itself."""
+        own = [call for call in self._calls if call.server == server and call.client.owner == client.owner]
+        return own[-1] if own else IdleCaller(self, client)
+
+    def _report_stateless(self, server: str) -> None:
+        text = (
+            "a client of protocol 2026-07-28 over HTTP sends no client key: each of its calls gets a new connection, "
+            f"and the server keeps no state for it between calls. {HOW_TO_BE_KNOWN}"
+        )
+        if server not in self.findings:
+            log.warning("%s: %s", server, text)
+        self.findings[server] = text
+
+    def _unattributed(self, server: str, method: str) -> MCPError:
+        if not any(self._candidates(server)):
+            return MCPError(INVALID_REQUEST, f"no client is connected that could answer {method}")
+        if server not in self.findings:
+            log.warning(
+                "%s: %s cannot be attributed to one of several clients and was refused; "
+                'set "sharing": "per-client" on this server',
+                server,
+                method,
+            )
+        self.findings[server] = (
+            f"{method} from this server cannot be attributed to one of several clients, so the hub refuses it. "
+            'Set "sharing": "per-client" to give each client a connection of its own.'
+        )
+        return MCPError(INVALID_REQUEST, f"{method} cannot be attributed to one of several clients")
+
+    # Records of the hub.
+
+    def _handle(self, record: HubRecord) -> None:
+        match record:
+            case Published(server=server, kinds=kinds):
+                self._changed(server, kinds)
+            case Missed():
+                self._changed(None, tuple(_CHANGED))
+            case Transition():
+                self._post(None, ResourceUpdated(STATUS_URI))
+                self._notify_subscribers("", STATUS_URI)
+            case _:
+                pass
+
+    def _changed(self, server: str | None, kinds: tuple[str, ...]) -> None:
+        for method, event in {_CHANGED[kind] for kind in kinds}:
+            self._post(server, event)
+            for client in self._clients:
+                if not client.modern and (server is None or client.view.covers(server)):
+                    self.tell(client, method)
+
+    def _updated(self, server: str, uri: str) -> None:
+        self.post_updated(server, uri)
+        self._notify_subscribers(server, uri)
+
+    def post_updated(self, server: str, uri: str, *, only: Hashable = None) -> None:
+        """Tell all subscribers, or those of one client, that a resource changed."""
+        for each in self._subscriptions:
+            if each.view.covers(server):
+                each.post(ResourceUpdated(each.view.shown_uri(server, uri)), only=only)
+
+    def _notify_subscribers(self, server: str, uri: str) -> None:
+        for client in self._clients:
+            if not client.modern and (server, uri) in client.subscribed:
+                self.tell(client, "notifications/resources/updated", {"uri": client.view.shown_uri(server, uri)})
+
+    def _post(self, server: str | None, event: ServerEvent) -> None:
+        for each in self._subscriptions:
+            if server is None or each.view.covers(server):
+                each.post(event)
+
+
+def _era(slot: Slot) -> str | None:
+    lease = slot.lease
+    return lease.connection.era if lease is not None and lease.connection is not None else None

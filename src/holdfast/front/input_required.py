@@ -1,0 +1,176 @@
+"""A legacy server's requests to a modern client: the call stays open while the client collects the answers.
+
+A modern client cannot receive a request. It gets an ``input_required`` result and repeats its own request with the
+answers. Meanwhile the call to the server is pending here, under a random handle that is valid once, for the same
+request, by the same principal. A pending call keeps its place at the server and its timeout does not run. A call
+whose client does not return within ``ASK_SECONDS`` is cancelled.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import anyio
+import anyio.abc
+from mcp import MCPError
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
+
+from holdfast.front.clients import ASK_SECONDS, Call, Channel, require_capability
+
+__all__ = ["OpenCall", "PendingCalls", "request_identity"]
+
+MAX_PENDING = 1_000
+"""How many calls may be pending at a time; beyond that a server's request is refused."""
+
+
+def request_identity(method: str, params: Mapping[str, Any], principal: str | None) -> str:
+    """Return what a repeated request must share with the original one."""
+    same = {key: params.get(key) for key in ("name", "uri", "arguments")}
+    return json.dumps([method, principal, same], sort_keys=True)
+
+
+class _Question:
+    """A server's request, and its answer."""
+
+    def __init__(self, method: str, params: Mapping[str, Any] | None) -> None:
+        self.method = method
+        self.params = params
+        self.answer: dict[str, Any] | None = None
+        self.answered = anyio.Event()
+
+
+class OpenCall(Call):
+    """A modern client's call, which may last over several requests of the client."""
+
+    identity = ""
+    """Set by the forwarder: what a request that resumes this call must match."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._questions: dict[str, _Question] = {}
+        self._asked = 0
+        self._changed = anyio.Event()
+        self._result: Mapping[str, Any] | None = None
+        self._failure: Exception | None = None
+        self._scope = anyio.CancelScope()
+        self.pending_since: float | None = None
+
+    async def run(self, work: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
+        """Make the call in a task of its own: it may outlive the request that started it."""
+        try:
+            with self._scope:
+                self._result = await work()
+        except Exception as exc:  # noqa: BLE001 - raised in the request that waits for it
+            self._failure = exc
+        if self._result is None and self._failure is None:
+            self._failure = MCPError(INTERNAL_ERROR, "the call was cancelled")
+        self._notify()
+
+    async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Add a request to the next ``input_required`` result, and wait for its answer."""
+        require_capability(self.client, method, params)
+        self._asked += 1
+        key, question = f"q{self._asked}", _Question(method, params)
+        self._questions[key] = question
+        self._notify()
+        try:
+            await question.answered.wait()
+        finally:
+            self._questions.pop(key, None)
+        assert question.answer is not None  # noqa: S101 - it was answered
+        return question.answer
+
+    async def advance(self, channel: Channel, token: str | int | None) -> Mapping[str, Any] | None:
+        """Wait for the result, or for a request of the server (None); the client's stream is open meanwhile."""
+        self._channel, self._token, self.pending_since = channel, token, None
+        try:
+            while self._result is None and self._failure is None and not self._questions:
+                changed = self._changed
+                await self.flush()
+                await changed.wait()
+            await self.flush()
+        except BaseException:
+            self.cancel()
+            raise
+        finally:
+            self._channel = None
+        if self._failure is not None:
+            raise self._failure
+        return self._result
+
+    def questions(self) -> dict[str, Any]:
+        """Return the open requests, as the protocol writes them."""
+        return {
+            key: {"method": one.method} | ({"params": dict(one.params)} if one.params else {})
+            for key, one in self._questions.items()
+        }
+
+    def answer(self, answers: Mapping[str, Any]) -> None:
+        """Take the client's answers; a missing one is requested again."""
+        for key, answer in answers.items():
+            question = self._questions.get(key)
+            if question is not None and isinstance(answer, Mapping):
+                question.answer = dict(answer)
+                question.answered.set()
+                del self._questions[key]
+
+    def cancel(self) -> None:
+        """Cancel the call at the server too."""
+        self._scope.cancel()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+
+class PendingCalls:
+    """The calls that wait for answers of their clients."""
+
+    def __init__(self) -> None:
+        self._prefix = f"holdfast.{secrets.token_urlsafe(9)}."
+        self._calls: dict[str, OpenCall] = {}
+
+    def add(self, call: OpenCall) -> dict[str, Any]:
+        """Keep a call and return the ``input_required`` result for its client."""
+        self._sweep()
+        if len(self._calls) >= MAX_PENDING:
+            call.cancel()
+            raise MCPError(INTERNAL_ERROR, "too many calls wait for answers of their clients")
+        handle = self._prefix + secrets.token_urlsafe(32)
+        self._calls[handle] = call
+        call.pending_since = anyio.current_time()
+        return {"resultType": "input_required", "inputRequests": call.questions(), "requestState": handle}
+
+    def is_ours(self, state: object) -> bool:
+        """Whether the hub made this state; any other one belongs to the server."""
+        return isinstance(state, str) and state.startswith(self._prefix)
+
+    def take(self, state: str, identity: str) -> OpenCall:
+        """Remove and return the call that a client resumes."""
+        call = self._calls.get(state)
+        if call is None or call.identity != identity:
+            raise MCPError(INVALID_PARAMS, "Invalid or expired requestState")
+        del self._calls[state]
+        return call
+
+    async def expire(self) -> None:
+        """Cancel the calls whose clients do not return in time."""
+        while True:
+            await anyio.sleep(ASK_SECONDS / 20)
+            self._sweep()
+
+    def _sweep(self) -> None:
+        now = anyio.current_time()
+        for handle, call in list(self._calls.items()):
+            if call.pending_since is not None and now - call.pending_since > ASK_SECONDS:
+                del self._calls[handle]
+                call.cancel()
+
+    def close(self) -> None:
+        """Cancel all of them."""
+        for call in self._calls.values():
+            call.cancel()
+        self._calls.clear()

@@ -1,0 +1,224 @@
+"""Texts for clients: errors, refusals, instructions, and the hub's own status tool and resource (HUB-11).
+
+Failures use the words of MSG-1 … MSG-3.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mcp import MCPError
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
+
+from holdfast.core import Failure, Kind, RpcError, State, Unknown, for_user
+from holdfast.errors import CallFailed, HoldfastError, ServerUnavailable
+from holdfast.front.access.principals import HOW_TO_BE_KNOWN
+from holdfast.front.view import View
+from holdfast.hub import Hub, failure_status, warnings_of
+
+__all__ = [
+    "IDENTITY",
+    "STATELESS",
+    "STATUS_URI",
+    "error_result",
+    "explained",
+    "instructions",
+    "protocol_error",
+    "stateless_notice",
+    "status_contents",
+    "status_resource",
+    "status_result",
+    "status_tool",
+    "status_tool_name",
+    "unknown_name",
+    "with_notice",
+]
+
+STATELESS = "holdfast/stateless"
+"""The key in ``_meta`` that is true if the server kept no state from the client's earlier calls."""
+
+RESOURCE_NOT_FOUND = -32002
+"""The legacy era's own code; the modern era uses "invalid params"."""
+
+IDENTITY = "Holdfast acts as one identity: every call uses the credentials of Holdfast's configuration."
+
+LONGEST_INSTRUCTIONS = 4_000
+"""How many characters of each server's instructions are shown at an endpoint of many servers."""
+
+
+def unknown_name(kind: Kind, found: Unknown, *, modern: bool) -> MCPError:
+    """Return the error for a name that was never listed."""
+    noun = kind.value.removesuffix("s")
+    near = f"; did you mean {' or '.join(found.nearest)}?" if found.nearest else ""
+    legacy = RESOURCE_NOT_FOUND if kind is Kind.RESOURCE else INVALID_PARAMS
+    return MCPError(INVALID_PARAMS if modern else legacy, f"Unknown {noun}: {found.name}{near}")
+
+
+def explained(error: HoldfastError) -> str:
+    """Return one text: what happened, why, and when to try again."""
+    if not isinstance(error, ServerUnavailable):
+        return " ".join(filter(None, (f"{error.message.rstrip('.')}.", error.hint)))
+    status = failure_status(State(error.state))
+    if status is None:
+        return f"{error.message.rstrip('.')}."
+    words = for_user(Failure(error.server_id, status, error.reason))
+    return f"{words} Try again in {max(error.retry_in, 1.0):.0f} s." if error.retry_in is not None else words
+
+
+def error_result(error: HoldfastError) -> dict[str, Any]:
+    """Return a tool result with the reason: a model reads results, but may never see a protocol error."""
+    result: dict[str, Any] = {"content": [{"type": "text", "text": explained(error)}], "isError": True}
+    if isinstance(error, ServerUnavailable):
+        state = {"server": error.server_id, "state": error.state, "reason": error.reason, "retryIn": error.retry_in}
+        result["_meta"] = {"holdfast/unavailable": state}
+    return result
+
+
+def with_notice(result: Mapping[str, Any], server: str, *, tool: bool) -> dict[str, Any]:
+    """Add the notice that the server kept no state for this client: in ``_meta``, and as text for the model."""
+    meta = result.get("_meta")
+    noted = {**result, "_meta": {**(meta if isinstance(meta, Mapping) else {}), STATELESS: True}}
+    if tool and isinstance(result.get("content"), list):
+        block = {"type": "text", "text": stateless_notice([server]), "annotations": {"audience": ["assistant"]}}
+        noted["content"] = [*result["content"], block]
+    return noted
+
+
+def stateless_notice(servers: Sequence[str]) -> str:
+    """Return the notice for a client that sends no key; empty if no server needs it."""
+    if not servers:
+        return ""
+    return (
+        f"Holdfast: these MCP servers have one connection per client: {', '.join(servers)}. "
+        "This client sends no client key, so each call gets a new connection and nothing is kept between calls. "
+        f"{HOW_TO_BE_KNOWN}"
+    )
+
+
+def protocol_error(error: HoldfastError, *, modern: bool) -> MCPError:
+    """Return a protocol error; an error that the server itself answered passes unchanged."""
+    seen = error.evidence if isinstance(error, CallFailed) else None
+    if isinstance(seen, RpcError):
+        code = INVALID_PARAMS if modern and seen.code == RESOURCE_NOT_FOUND else seen.code
+        return MCPError(code, seen.message, seen.data)
+    return MCPError(INTERNAL_ERROR, explained(error))
+
+
+def instructions(view: View, status_tool: str) -> str:
+    """Return the instructions that a client reads once: how to use the servers, and which are unavailable."""
+    hub = view.hub
+    if view.server is not None:
+        warning = warnings_of([hub.server_health(view.server)]).for_model
+        return "\n\n".join(filter(None, (_instructions_of(hub, view.server), warning)))
+    names = ", ".join(view.servers) or "none"
+    parts = [
+        f"MCP servers behind one endpoint, kept by Holdfast: {names}. A tool's name begins with its server's name.",
+        hub.warnings().for_model,
+        f"The tool `{status_tool}` shows which servers are unavailable, why, and when to try again.",
+        IDENTITY,
+    ]
+    said = {server: _instructions_of(hub, server) for server in view.servers}
+    parts += [f"## {server}\n{words[:LONGEST_INSTRUCTIONS]}" for server, words in said.items() if words]
+    return "\n\n".join(filter(None, parts))
+
+
+def _instructions_of(hub: Hub, server: str) -> str:
+    lease = hub.registry.slot(server).lease
+    connection = lease.connection if lease is not None else None
+    return connection.instructions if connection is not None else ""
+
+
+STATUS_URI = "holdfast://status"
+
+_TOOL = "holdfast_status"
+
+
+def status_tool_name(hub: Hub) -> str:
+    """Return the name of the tool; it gives way to a server's tool of the same name."""
+    name = _TOOL
+    while (Kind.TOOL, name) in hub.catalog.owners:
+        name += "_"
+    return name
+
+
+def status_tool(hub: Hub) -> dict[str, Any]:
+    """Return the tool for the list."""
+    return {
+        "name": status_tool_name(hub),
+        "title": "Holdfast status",
+        "description": "Which MCP servers behind this endpoint are unavailable, why, and when to try again.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "server": {"type": "string", "description": "The id of one server; all servers if left out."}
+            },
+        },
+        "annotations": {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False},
+    }
+
+
+def status_resource() -> dict[str, Any]:
+    """Return the resource for the list."""
+    return {
+        "uri": STATUS_URI,
+        "name": "holdfast-status",
+        "title": "Holdfast status",
+        "description": "The state of every MCP server behind this endpoint.",
+        "mimeType": "application/json",
+    }
+
+
+def status_result(hub: Hub, arguments: Mapping[str, Any], findings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the result of the tool."""
+    wanted = arguments.get("server")
+    servers = {name: one for name, one in _servers(hub, findings).items() if wanted in (None, name)}
+    if wanted is not None and not servers:
+        known = ", ".join(hub.servers) or "none"
+        text = f"No server named {wanted!r} is configured. Configured: {known}."
+        return {"content": [{"type": "text", "text": text}], "isError": True}
+    lines = [_line(name, one) for name, one in servers.items()]
+    text = "\n".join(filter(None, (hub.warnings().for_model, *lines)))
+    return {"content": [{"type": "text", "text": text}], "structuredContent": {"servers": servers}, "isError": False}
+
+
+def status_contents(hub: Hub, findings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the contents of the resource."""
+    body = {"servers": _servers(hub, findings), "identity": IDENTITY, "collisions": _collisions(hub)}
+    text = json.dumps(body, ensure_ascii=False, indent=1)
+    return {"contents": [{"uri": STATUS_URI, "mimeType": "application/json", "text": text}]}
+
+
+def _servers(hub: Hub, findings: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    tools: dict[str, int] = {}
+    all_changed = hub.approvals.changed
+    for entry in hub.catalog.tools:
+        tools[entry.server] = tools.get(entry.server, 0) + 1
+    return {
+        name: {
+            "state": health.state.value,
+            "available": failure_status(health.state) is None and health.state.value not in ("disabled", "disabling"),
+            "reason": health.reason,
+            "retryIn": health.retry_in,
+            "tools": tools.get(name, 0),
+        }
+        | ({"finding": findings[name]} if name in findings else {})
+        | ({"changedTools": sorted(changed)} if (changed := all_changed.get(name)) else {})
+        for name, health in hub.servers.items()
+    }
+
+
+def _line(name: str, one: Mapping[str, Any]) -> str:
+    because = f": {one['reason']}" if one["reason"] and not one["available"] else ""
+    later = f" (next try in {one['retryIn']:.0f} s)" if one["retryIn"] and not one["available"] else ""
+    changed = one.get("changedTools")
+    warning = f"; changed since first seen: {', '.join(changed)}" if changed else ""
+    return f"{name}: {one['state']}{because}{later}; {one['tools']} tools listed{warning}"
+
+
+def _collisions(hub: Hub) -> list[dict[str, str]]:
+    return [
+        {"server": one.key.server, "name": one.key.original, "wanted": one.wanted, "given": one.given}
+        for one in hub.catalog.collisions
+    ]

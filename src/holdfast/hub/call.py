@@ -1,0 +1,418 @@
+"""The path of a call: resolved in the catalog, admitted, sent once, settled, timed and recorded.
+
+A call is sent a second time only if the server refused it before acting (its session had expired, or nothing
+listened), or if its tool is declared read-only or idempotent and the connection died. The error of every other
+failure says that the outcome is uncertain. Times are real times, whichever clock the hub has: an event loop's clock
+may have a resolution of a millisecond, and many calls take less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from holdfast.config import CallPolicy, Config, ServerSpec
+from holdfast.core import (
+    Catalog,
+    Evidence,
+    HttpStatus,
+    Kind,
+    NameKey,
+    NetworkFailure,
+    NetworkFault,
+    NotMcp,
+    NotMcpFault,
+    Outcome,
+    OverBound,
+    Permit,
+    ProcessExit,
+    Refusal,
+    RefusalReason,
+    RpcError,
+    State,
+    TimedOut,
+    TokenNotRenewed,
+    Unexpected,
+    Unknown,
+    classify_evidence,
+    masked,
+)
+from holdfast.errors import (
+    BreakerOpen,
+    CallDenied,
+    CallFailed,
+    ConnectionClosed,
+    HoldfastError,
+    HubClosed,
+    ServerBusy,
+    ServerDenied,
+    ServerDisabled,
+    ServerFailure,
+    ServerNotReady,
+    ServerPermanentlyFailed,
+    ServerUnavailable,
+    ToolHeld,
+    UnknownTool,
+)
+from holdfast.hub import tracing
+from holdfast.hub.approvals import Approvals
+from holdfast.hub.clock import Clock
+from holdfast.hub.lease import Lease, session_expired
+from holdfast.hub.limits import BulkheadFull
+from holdfast.hub.records import CallEnded, CallOutcome, HubRecord
+from holdfast.hub.slot import Slot
+from holdfast.types import ProgressFn
+from holdfast.wire import Caller, Connection
+
+__all__ = ["CallRequest", "CallTimer", "holds_changed", "is_repeatable", "refuse_held", "resolve", "send"]
+
+
+def resolve(catalog: Catalog, name: str, kind: Kind) -> NameKey:
+    """The server and the original name of an item, whether it is listed now or not."""
+    found = catalog.resolve(name, kind)
+    if isinstance(found, Unknown):
+        noun = kind.value.removesuffix("s")
+        hint = f"did you mean {' or '.join(found.nearest)}?" if found.nearest else ""
+        raise UnknownTool(f"no server has a {noun} named `{name}`", hint=hint)
+    return found
+
+
+def is_repeatable(catalog: Catalog, name: str) -> bool:
+    """Whether a tool declares itself read-only or idempotent."""
+    entry = catalog.entry(name)
+    annotations = entry.item.raw.get("annotations") if entry is not None else None
+    if not isinstance(annotations, Mapping):
+        return False
+    return annotations.get("readOnlyHint") is True or annotations.get("idempotentHint") is True
+
+
+def holds_changed(config: Config, server: str) -> bool:
+    """Whether a server's tools are held when they change."""
+    spec = config.servers.get(server)
+    return isinstance(spec, ServerSpec) and spec.hold_changed
+
+
+def refuse_held(approvals: Approvals, server: str, method: str, params: Mapping[str, Any]) -> None:
+    """Raise ``ToolHeld`` for a call to a tool that waits for approval."""
+    tool = str(params.get("name"))
+    if method == "tools/call" and approvals.is_held(server, tool):
+        raise ToolHeld(
+            f"the tool `{tool}` of `{server}` is held: it is not known to be unchanged since it was first seen",
+            hint="A person must review the change and approve it before the tool can be called.",
+        )
+
+
+class CallTimer:
+    """Wraps one call from its request to its end."""
+
+    __slots__ = (
+        "_began",
+        "_clock",
+        "_method",
+        "_outcome",
+        "_server",
+        "_since",
+        "_stage",
+        "_trace",
+        "_waited",
+        "_write",
+    )
+
+    def __init__(
+        self, server: str, method: str, params: Mapping[str, Any], clock: Clock, write: Callable[[HubRecord], None]
+    ) -> None:
+        self._server = server
+        self._method = method
+        self._clock = clock
+        self._write = write
+        self._trace = tracing.begin(server, method, params)
+        self._outcome: CallOutcome = "completed"
+        self._waited = 0.0
+        self._stage: tracing.Stage | None = None
+        self._began = self._since = perf_counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def enter(self, stage: tracing.Stage) -> None:
+        """The call reaches this stage."""
+        self._add_wait()
+        self._stage = stage
+        if self._trace is not None:
+            self._trace.enter(stage)
+
+    def carried(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The parameters for the server, with the trace context if there is a trace."""
+        return params if self._trace is None else self._trace.carried(params)
+
+    def _add_wait(self) -> None:
+        """Time that was not spent with the server counts as waiting."""
+        now = perf_counter()
+        if self._stage != "upstream":
+            self._waited += now - self._since
+        self._since = now
+
+    def answered(self, result: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Note the server's result, and return it."""
+        if result.get("isError") is True:
+            self._outcome = "tool_error"
+        return result
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._add_wait()
+        ended = CallEnded(
+            server=self._server,
+            method=self._method,
+            outcome=self._outcome if exc is None else _outcome(exc),
+            waited=self._waited,
+            seconds=self._since - self._began,
+            at=self._clock.now(),
+            error=type(exc).__name__ if isinstance(exc, HoldfastError) else "",
+            reason=exc.message if isinstance(exc, HoldfastError) else "",
+        )
+        if self._trace is not None:
+            self._trace.end(ended)
+        self._write(ended)
+
+
+def _outcome(exc: BaseException) -> CallOutcome:
+    """The outcome of a call without a result. An exception that is no ``Exception`` is a cancellation."""
+    match exc:
+        case ServerUnavailable() | ToolHeld():
+            return "refused"
+        case CallDenied():
+            return "denied"
+        case CallFailed(evidence=RpcError()):
+            return "rpc_error"
+        case CallFailed(evidence=TimedOut()):
+            return "timed_out"
+        case Exception():
+            return "failed"
+        case _:
+            return "cancelled"
+
+
+_T = TypeVar("_T")
+
+
+class CallRequest:
+    """One request, for the connection that stands when it is sent."""
+
+    __slots__ = ("_caller", "_method", "_on_progress", "_params", "_policy", "_refuse", "_timer")
+
+    def __init__(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        policy: CallPolicy,
+        timer: CallTimer,
+        refuse: Callable[[], None],
+        *,
+        on_progress: ProgressFn | None,
+        caller: Caller | None,
+    ) -> None:
+        self._method = method
+        self._params = params
+        self._policy = policy
+        self._timer = timer
+        self._refuse = refuse
+        self._on_progress = on_progress
+        self._caller = caller
+
+    async def __call__(self, connection: Connection) -> Mapping[str, Any]:
+        """Send it once. A tool may be held only since its server is up, so that is checked here again."""
+        self._refuse()
+        return await connection.request(
+            self._method,
+            self._timer.carried(self._params),
+            idle=self._policy.timeout,
+            within=self._policy.hard_timeout,
+            on_progress=self._on_progress,
+            caller=self._caller,
+        )
+
+
+async def send(
+    slot: Slot, ask: Callable[[Connection], Awaitable[_T]], timer: CallTimer, *, repeatable: bool, ready_at: float
+) -> _T:
+    """Make one call; it waits until ``ready_at`` for a server that is coming up."""
+    attempt = _Attempt(slot, timer)
+    try:
+        return await attempt.make(ask, ready_at)
+    except ServerFailure as failure:
+        if not attempt.may_be_repeated(failure.evidence, repeatable=repeatable):
+            raise attempt.error(failure, repeatable=repeatable) from None
+    again = _Attempt(slot, timer)
+    try:
+        return await again.make(ask, ready_at)
+    except ServerFailure as failure:
+        raise again.error(failure, repeatable=repeatable) from None
+
+
+class _Attempt:
+    """One attempt to send a call, on one connection."""
+
+    def __init__(self, slot: Slot, timer: CallTimer) -> None:
+        self._slot = slot
+        self._timer = timer
+        self._lease: Lease | None = None
+        self._faults = 0
+
+    async def make(self, ask: Callable[[Connection], Awaitable[_T]], ready_at: float) -> _T:
+        slot, timer = self._slot, self._timer
+        timer.enter("admission")
+        permit = _admitted(slot)
+        outcome, reason = Outcome.NEUTRAL, ""
+        try:
+            async with slot.bulkhead.place():
+                timer.enter("wait")
+                lease = self._lease = await _ready(slot, ready_at)
+                permit.connection, self._faults = lease.generation, lease.faults
+                assert lease.connection is not None  # noqa: S101 - a lease that stands has one
+                timer.enter("upstream")
+                result = await ask(lease.connection)
+                outcome = Outcome.COMPLETED
+                return result
+        except BulkheadFull:
+            raise _unavailable(slot, ServerBusy, "has reached its limit of calls in flight", retry_in=1.0) from None
+        except ServerFailure as failure:
+            outcome = self._outcome(failure.evidence)
+            reason = classify_evidence(self._masked(failure.evidence), connected_before=True).reason
+            if session_expired(failure.evidence) and permit.connection is not None:
+                slot.session_expired(permit.connection)
+            raise
+        finally:
+            slot.settle(permit, outcome, reason)
+
+    def may_be_repeated(self, seen: Evidence, *, repeatable: bool) -> bool:
+        if isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED:
+            # While the lost connection is still the current one, a second attempt would be refused too.
+            stands = self._lease is not None and self._lease is self._slot.lease
+            return not stands
+        return session_expired(seen) or (repeatable and isinstance(seen, NetworkFailure | ProcessExit))
+
+    def error(self, failure: ServerFailure, *, repeatable: bool) -> CallFailed:
+        """The caller's error: what happened, on which server, and whether the server may have acted.
+
+        It is never chained to the original exception, which may quote secrets.
+        """
+        seen = self._masked(failure.evidence)
+        verdict = classify_evidence(seen, connected_before=True)
+        words = f"the call to `{self._slot.id}` failed: {verdict.reason}"
+        uncertain = not repeatable and _may_have_acted(seen)
+        if uncertain:
+            words += ". Its outcome is uncertain: the server may have acted on it, or still act"
+        if isinstance(seen, NetworkFailure | ProcessExit) or (self._is_over() and isinstance(seen, OverBound | NotMcp)):
+            return ConnectionClosed(seen, words, hint=verdict.hint, uncertain=uncertain)
+        kind = CallDenied if verdict.status == "denied" else CallFailed
+        return kind(seen, words, hint=verdict.hint)
+
+    def _outcome(self, seen: Evidence) -> Outcome:
+        """What a failure means for the connection."""
+        match seen:
+            case RpcError() | NotMcp(fault=NotMcpFault.BAD_RESULT):
+                return Outcome.COMPLETED
+            case TimedOut():
+                return Outcome.TIMED_OUT
+            case TokenNotRenewed():
+                return Outcome.NEUTRAL  # the authorization server is down: that says nothing about this one
+            case HttpStatus() if session_expired(seen) or classify_evidence(seen).status == "denied":
+                return Outcome.NEUTRAL
+            case NetworkFailure() | ProcessExit() | OverBound() | NotMcp() if self._is_over():
+                return Outcome.CONNECTION_LOST
+            case NetworkFailure(fault=NetworkFault.REFUSED):
+                return Outcome.CONNECTION_LOST  # nothing listens: no connection can still stand
+            case NetworkFailure() if self._lease is not None:
+                return self._counted(self._lease)
+            case _:
+                return Outcome.TRANSPORT_FAILURE
+
+    def _counted(self, lease: Lease) -> Outcome:
+        """Over HTTP each call fails by itself when a server dies: calls in flight together are one failure."""
+        if lease.faults != self._faults:
+            return Outcome.NEUTRAL
+        lease.faults += 1
+        return Outcome.TRANSPORT_FAILURE
+
+    def _is_over(self) -> bool:
+        """Whether the whole connection is lost, not only this request. A broken pipe is always lost."""
+        connection = self._lease.connection if self._lease is not None else None
+        piped = getattr(self._slot.spec, "transport", "") == "stdio"
+        return piped or (connection is not None and connection.wire.ended)
+
+    def _masked(self, seen: Evidence) -> Evidence:
+        return masked(seen, (self._lease or self._slot).redactor)
+
+
+def _admitted(slot: Slot) -> Permit:
+    decision = slot.admit()
+    if isinstance(decision, Permit):
+        return decision
+    raise refused(slot, decision)
+
+
+def refused(slot: Slot, refusal: Refusal) -> ServerUnavailable:
+    """The error for a refusal; the network was not touched."""
+    kind, words = _REFUSALS[refusal.reason]
+    return _unavailable(slot, kind, words, retry_in=refusal.retry_in)
+
+
+async def _ready(slot: Slot, ready_at: float) -> Lease:
+    """The live connection; waits for a dial that is under way, and for nothing else."""
+    while True:
+        lease = slot.lease
+        if lease is not None:
+            return lease
+        if slot.machine.dialing is None and slot.state in _HOPELESS:
+            kind, words = _HOPELESS[slot.state]
+            raise _unavailable(slot, kind, words)
+        if not await slot.changed(until=ready_at):
+            raise _unavailable(slot, ServerNotReady, "is not ready yet", retry_in=slot.health().retry_in)
+
+
+def _may_have_acted(seen: Evidence) -> bool:
+    """Whether the server may have acted on the request. After a refusal or an error response it has not."""
+    match seen:
+        case HttpStatus():
+            return seen.status >= 500 or seen.status == 408
+        case NetworkFailure():
+            return seen.stood
+        case _:
+            return isinstance(seen, ProcessExit | TimedOut | OverBound | NotMcp | Unexpected)
+
+
+def _unavailable(
+    slot: Slot, kind: type[ServerUnavailable], words: str, *, retry_in: float | None = None
+) -> ServerUnavailable:
+    health = slot.health()
+    later = f"; try again in {max(retry_in, 0.1):.1f} s" if retry_in is not None else ""
+    because = f": {health.reason}" if health.reason else ""
+    return kind(
+        f"MCP server '{slot.id}' {words}{because}{later}",
+        server_id=slot.id,
+        state=health.state.value,
+        reason=health.reason,
+        retry_in=retry_in,
+    )
+
+
+_REFUSALS: dict[RefusalReason, tuple[type[ServerUnavailable], str]] = {
+    RefusalReason.OPEN: (BreakerOpen, "failed too often and is not called for a moment"),
+    RefusalReason.PROBING: (BreakerOpen, "is being probed by another call"),
+    RefusalReason.PERMANENTLY_FAILED: (ServerPermanentlyFailed, "is unavailable"),
+    RefusalReason.DENIED: (ServerDenied, "denied access"),
+    RefusalReason.DISABLED: (ServerDisabled, "is disabled"),
+    RefusalReason.STOPPED: (HubClosed, "is no longer served"),
+}
+
+_HOPELESS: dict[State, tuple[type[ServerUnavailable], str]] = {
+    State.PERMANENTLY_FAILED: (ServerPermanentlyFailed, "is unavailable"),
+    State.DENIED: (ServerDenied, "denied access"),
+    State.DISABLING: (ServerDisabled, "is disabled"),
+    State.DISABLED: (ServerDisabled, "is disabled"),
+    State.DISCONNECTED: (HubClosed, "is no longer served"),
+}

@@ -1,0 +1,161 @@
+"""Slots that belong to one client each, for servers with ``sharing: per-client``.
+
+Each is a slot with the same machine as a shared one, so a lost connection comes back for its client. It publishes
+nothing to the catalog: the shared slot lists the server. Their number is limited per server. A slot whose client
+can leave without notice ends when it is unused for too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import anyio
+
+from holdfast.config import ServerSpec, Settings
+from holdfast.core import Listing, effects as do, events as on
+from holdfast.errors import ServerBusy
+from holdfast.hub.lease import FindRelay
+from holdfast.hub.records import OneClientRecord, Sink
+from holdfast.hub.slot import Slot, SlotContext
+
+__all__ = ["ClientSlots", "ready_within"]
+
+
+@dataclass(eq=False)
+class _Own:
+    """One owner's slot for one server."""
+
+    slot: Slot
+    expires: bool
+    """Whether the owner can leave without notice."""
+    unused_since: float
+    uses: int = 0
+
+
+class ClientSlots:
+    """The slots of all clients that have slots of their own."""
+
+    def __init__(self) -> None:
+        self._context: SlotContext | None = None
+        self._own: dict[tuple[Hashable, str], _Own] = {}
+        self._changed = anyio.Event()
+
+    def open(self, context: SlotContext, write: Sink) -> None:
+        """Start; the records of these slots are marked as those of one client."""
+        self._context = replace(context, host=_ClientSlotHost(write))
+        context.tasks.start_soon(self._expire, name="unused connections")
+
+    def adopt(self, settings: Settings) -> None:
+        """Use other settings, for existing connections too."""
+        if self._context is not None:
+            self._context = replace(self._context, settings=settings)
+            self._changed.set()
+
+    def of(self, owner: Hashable, spec: ServerSpec, relay: FindRelay, *, expires: bool = False) -> Slot:
+        """The owner's slot for a server; started if it is new, replaced if the definition changed."""
+        own = self._own.get((owner, spec.id))
+        if own is not None and own.slot.spec == spec:
+            return own.slot
+        assert self._context is not None  # noqa: S101 - the hub is open
+        if own is not None:
+            own.slot.handle(on.RemoveRequested())
+        else:
+            self._refuse_too_many(spec.id, self._context.settings.per_client.connections)
+        slot = Slot(spec, replace(self._context, relay=relay))
+        self._own[owner, spec.id] = _Own(slot, expires, unused_since=self._context.clock.now())
+        self._context.tasks.start_soon(slot.run, name=f"{spec.id} of one client")
+        slot.handle(on.StartRequested())
+        self._changed.set()
+        return slot
+
+    def find(self, owner: Hashable, server: str) -> Slot | None:
+        """The owner's slot for a server, or None."""
+        own = self._own.get((owner, server))
+        return own.slot if own is not None else None
+
+    @contextmanager
+    def using(self, owner: Hashable, server: str) -> Iterator[None]:
+        """Mark the owner's slot, if there is one, as in use during the block."""
+        own = self.use(owner, server)
+        try:
+            yield
+        finally:
+            self._unuse(own)
+
+    def use(self, owner: Hashable, server: str) -> _Own | None:
+        """Count one more use of the owner's slot, until ``leave``."""
+        if (own := self._own.get((owner, server))) is not None:
+            own.uses += 1
+        return own
+
+    def leave(self, owner: Hashable, server: str) -> None:
+        """Count one use less."""
+        self._unuse(self._own.get((owner, server)))
+
+    def _unuse(self, own: _Own | None) -> None:
+        if own is not None and self._context is not None:
+            own.uses = max(own.uses - 1, 0)
+            own.unused_since = self._context.clock.now()
+            self._changed.set()
+
+    def release(self, owner: Hashable) -> None:
+        """End all slots of an owner that has left."""
+        self._end([key for key in self._own if key[0] == owner])
+
+    def end(self, server: str) -> None:
+        """End all clients' slots for a server that was removed or disabled."""
+        self._end([key for key in self._own if key[1] == server])
+
+    def all(self) -> list[Slot]:
+        """Every client slot."""
+        return [own.slot for own in self._own.values()]
+
+    def _end(self, keys: list[tuple[Hashable, str]]) -> None:
+        for key in keys:
+            self._own.pop(key).slot.handle(on.RemoveRequested())
+
+    def _refuse_too_many(self, server: str, most: int) -> None:
+        if sum(1 for key in self._own if key[1] == server) >= most:
+            raise ServerBusy(
+                f"MCP server '{server}' has reached its limit of {most} client connections; "
+                "wait until a client leaves, or raise `holdfast.perClient.connections`",
+                server_id=server,
+                state="connected",
+            )
+
+    async def _expire(self) -> None:
+        """End the slots that are unused for too long; runs until cancelled."""
+        while (context := self._context) is not None:
+            self._changed = anyio.Event()
+            idle, now = context.settings.per_client.idle, context.clock.now()
+            due = {key: own.unused_since + idle for key, own in self._own.items() if own.expires and not own.uses}
+            self._end([key for key, at in due.items() if at <= now])
+            await context.clock.wait(self._changed, min((at for at in due.values() if at > now), default=None))
+
+
+def ready_within(slot: Slot, settings: Settings, *, own: bool) -> float:
+    """How long a call waits for its server; the first call of a client's slot waits for its first dial."""
+    first = own and not slot.machine.life.ever_connected
+    return settings.load.attempt_timeout if first else settings.call.ready_timeout
+
+
+class _ClientSlotHost:
+    """The host of client slots: it publishes nothing, and marks records as those of one client."""
+
+    def __init__(self, write: Sink) -> None:
+        self._write = write
+
+    def publish(self, listing: Listing) -> None:
+        """Do nothing: the shared slot publishes."""
+
+    def withdraw(self, server: str, *, removed: bool) -> None:
+        """Do nothing: nothing was published."""
+
+    def reinstate(self, server: str) -> None:
+        """Do nothing: nothing was published."""
+
+    def record(self, record: do.Record) -> None:
+        """Mark the record: it says nothing about the server's health for others."""
+        self._write(OneClientRecord(server=record.server, record=record))

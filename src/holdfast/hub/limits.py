@@ -1,0 +1,134 @@
+"""Limits: how many dials begin at once, and how many calls one server has in flight and waiting (HUB-12).
+
+A place of the dial limit is given back when its attempt ends, or after a fixed time, the earlier of both. So a retry
+never repeats the burst that may have caused the failure, and a server that never answers delays no other server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import anyio
+import anyio.abc
+
+__all__ = ["HOLD_SECONDS", "Bulkhead", "BulkheadFull", "DialLimit", "Semaphore"]
+
+
+class Semaphore:
+    """At most ``number`` places are taken at a time. A smaller number takes effect as places are released."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._free = anyio.Semaphore(number)
+        self._surplus = 0
+
+    @property
+    def free(self) -> int:
+        """How many places are free."""
+        return self._free.value
+
+    def resize(self, number: int) -> None:
+        """Change the number of places. No holder loses its place."""
+        for _ in range(number - self._number):
+            self.release()
+        self._surplus += max(0, self._number - number)
+        self._number = number
+        with suppress(anyio.WouldBlock):
+            while self._surplus:
+                self._free.acquire_nowait()
+                self._surplus -= 1
+
+    def acquire_nowait(self) -> None:
+        """Take a place; raises ``anyio.WouldBlock`` if none is free."""
+        self._free.acquire_nowait()
+
+    async def acquire(self) -> None:
+        """Take a place as soon as one is free."""
+        await self._free.acquire()
+
+    def release(self) -> None:
+        """Give a place back."""
+        if self._surplus:
+            self._surplus -= 1
+        else:
+            self._free.release()
+
+
+HOLD_SECONDS = 1.0
+"""A healthy server has answered by then; a server that has not is slow by itself, not because of the limit."""
+
+
+class DialLimit:
+    """At most ``places`` new attempts at a time; ``tasks`` owns the timers that give places back."""
+
+    def __init__(self, places: int, tasks: anyio.abc.TaskGroup, *, hold: float = HOLD_SECONDS) -> None:
+        self._places = Semaphore(places)
+        self._tasks = tasks
+        self._hold = hold
+
+    def resize(self, places: int) -> None:
+        """Change the number of places."""
+        self._places.resize(places)
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Wait for a place; it is given back at the end of the block, or earlier."""
+        await self._places.acquire()
+        held = anyio.CancelScope()
+        self._tasks.start_soon(self._release_later, held)
+        try:
+            yield
+        finally:
+            held.cancel()
+
+    async def _release_later(self, held: anyio.CancelScope) -> None:
+        try:
+            with held:
+                await anyio.sleep(self._hold)
+        finally:
+            self._places.release()
+
+
+class BulkheadFull(Exception):
+    """The limits of calls in flight and of waiting calls are both reached."""
+
+
+class Bulkhead:
+    """The places of one server."""
+
+    def __init__(self, places: int, queue: int, *, patience: float) -> None:
+        self._places = Semaphore(places)
+        self._queue = queue
+        self._patience = patience
+        self.waiting = 0
+
+    def resize(self, places: int, queue: int, *, patience: float) -> None:
+        """Use other numbers from now on; calls in flight or waiting keep the old ones."""
+        self._places.resize(places)
+        self._queue = queue
+        self._patience = patience
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Hold a place during the block; raises ``BulkheadFull`` if the queue is full or the wait takes too long."""
+        try:
+            self._places.acquire_nowait()
+        except anyio.WouldBlock:
+            await self._wait()
+        try:
+            yield
+        finally:
+            self._places.release()
+
+    async def _wait(self) -> None:
+        if self.waiting >= self._queue:
+            raise BulkheadFull
+        self.waiting += 1
+        try:
+            with anyio.fail_after(self._patience):
+                await self._places.acquire()
+        except TimeoutError:
+            raise BulkheadFull from None
+        finally:
+            self.waiting -= 1

@@ -1,0 +1,120 @@
+"""The older HTTP+SSE transport: one long stream brings everything, each message of ours is a POST.
+
+A refused POST fails its own request alone; the end of the stream fails all requests.
+"""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import anyio.abc
+import httpx2
+from pydantic_core import from_json
+
+from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault
+from holdfast.errors import ServerFailure
+from holdfast.wire.http.client import EVENT_STREAM, HttpPeer, content_type, read_events
+from holdfast.wire.rpc import DuplexDispatcher, Message
+from holdfast.wire.tracing import in_headers
+
+__all__ = ["SseDispatcher"]
+
+CUT_SECONDS = 0.2
+"""A server that dies cuts its stream at about the same time as a POST under way."""
+
+
+class SseDispatcher(DuplexDispatcher):
+    """The SDK's dispatcher over HTTP+SSE."""
+
+    def __init__(self, peer: HttpPeer) -> None:
+        super().__init__("sse", peer.limits)
+        self._peer = peer
+        self._endpoint: httpx2.URL | None = None
+        self._known = anyio.Event()
+        self._posting: set[anyio.CancelScope] = set()
+
+    async def _write(self, message: Message) -> None:
+        """POST a message, unless the stream ends first: then no answer could come.
+
+        A POST that went on would also open a connection that has no owner.
+        """
+        with anyio.CancelScope() as scope:
+            self._posting.add(scope)
+            try:
+                return await self._post(message)
+            except ServerFailure as failure:
+                if _was_cut(failure.evidence):
+                    await self._end_or_moment()
+                raise
+            finally:
+                self._posting.discard(scope)
+        raise self._exchange.failure()
+
+    async def _end_or_moment(self) -> None:
+        """Wait a moment for the end of the stream: it tells whether only the POST was cut."""
+        with anyio.move_on_after(CUT_SECONDS):
+            await self._over.wait()
+
+    async def _post(self, message: Message) -> None:
+        await self._known.wait()
+        if self._endpoint is None:
+            raise self._exchange.failure()
+        doing = f"the receipt of {message.get('method', 'an answer')}"
+        content = json.dumps(message, separators=(",", ":")).encode()
+        headers = {"content-type": "application/json", **in_headers(message.get("params"))}
+        async with self._peer.request(
+            "POST", self._endpoint, headers=headers, content=content, doing=doing
+        ) as response:
+            if response.status_code >= 400:
+                raise ServerFailure((await self._peer.refusal(response))[0])
+
+    async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
+        headers = {"accept": EVENT_STREAM, "cache-control": "no-store"}
+        try:
+            async with self._peer.request("GET", self._peer.url, headers=headers, doing="the event stream") as response:
+                if response.status_code >= 400:
+                    return (await self._peer.refusal(response))[0]
+                kind = content_type(response)
+                if kind != EVENT_STREAM:
+                    detail = f"it answered with {kind or 'no content type'}"
+                    return NotMcp(fault=NotMcpFault.CONTENT_TYPE, detail=detail)
+                await self._take_events(response)
+            return NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
+        finally:
+            self._endpoint = None
+            self._known.set()
+            for scope in self._posting:
+                scope.cancel()
+
+    async def _take_events(self, response: httpx2.Response) -> None:
+        # A stream keeps the bound that it was opened with.
+        async for event in read_events(response, self._limits):
+            if event.event == "endpoint":
+                self._endpoint = self._same_origin(event.data)
+                self._known.set()
+            elif event.event == "message" and event.data:
+                self._exchange.received += len(event.data)
+                self._exchange.take(_decode(event.data))
+
+    def _same_origin(self, place: str) -> httpx2.URL:
+        """The URL for POSTs. Another origin is refused, since it would get our credentials."""
+        here = self._peer.url
+        try:
+            there = here.join(place)
+        except (httpx2.InvalidURL, ValueError) as exc:
+            raise ServerFailure(NotMcp(fault=NotMcpFault.NO_ENDPOINT, detail="it is no address")) from exc
+        if (here.scheme, here.host, here.port) != (there.scheme, there.host, there.port):
+            raise ServerFailure(NotMcp(fault=NotMcpFault.NO_ENDPOINT, detail="it is on another origin"))
+        return there
+
+
+def _was_cut(seen: Evidence) -> bool:
+    return isinstance(seen, NetworkFailure) and seen.fault is not NetworkFault.REFUSED
+
+
+def _decode(text: str) -> object:
+    try:
+        return from_json(text)
+    except ValueError as exc:
+        raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=text[:80])) from exc

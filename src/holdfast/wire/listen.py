@@ -1,0 +1,236 @@
+"""Watch a connection: keep its streams of notifications open, and see at once when the server is gone.
+
+A pipe (stdio, SSE) ends by itself. Over HTTP there is a stream where the server offers one: a GET in the legacy era,
+``subscriptions/listen`` in the modern one. A stream that ends is opened again. Nothing is replayed, so the lists then
+count as changed. A stream that cannot be opened again, because no server answers, means that the server is gone. The
+desired state (subscribed resources, log level) outlives connections: each new connection gets it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import anyio.abc
+from mcp import ClientSession, MCPError
+from mcp_types import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, ServerCapabilities
+from pydantic import ValidationError
+
+from holdfast.core import Evidence, HttpStatus, NetworkFailure, TimedOut
+from holdfast.errors import ServerFailure
+from holdfast.wire.http.transport import HttpDispatcher
+from holdfast.wire.rpc import RawRequest, RawResult
+from holdfast.wire.session import Connection
+
+__all__ = ["LIST_CHANGED", "LOG_LEVELS", "DesiredState", "apply_desired_state", "subscribe", "watch_connection"]
+
+LIST_CHANGED = frozenset(
+    {
+        "notifications/tools/list_changed",
+        "notifications/prompts/list_changed",
+        "notifications/resources/list_changed",
+    }
+)
+"""The notifications of a changed list."""
+
+SOUND_SECONDS = 5.0
+"""After a stream that lasted this long, the next one is opened without a pause."""
+
+PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
+"""The pause after a short stream; it doubles each time, up to the longest."""
+
+
+async def watch_connection(connection: Connection, changed: Callable[[], object]) -> Evidence:
+    """Wait until the connection is lost; ``changed`` is called when notifications may have been missed."""
+    stream = _Stream(connection, changed)
+    if isinstance(connection.wire, HttpDispatcher):
+        return await stream.hold()
+    async with anyio.create_task_group() as tasks:
+        if connection.era == "modern":
+            tasks.start_soon(stream.hold)
+        gone = await connection.wire.gone()
+        tasks.cancel_scope.cancel()
+    return gone
+
+
+class _Stream:
+    """The stream of one connection, opened again each time that it ends."""
+
+    def __init__(self, connection: Connection, changed: Callable[[], object]) -> None:
+        self._connection = connection
+        self._changed = changed
+        self._short_ones = 0
+        self._open = False
+        self._ever_open = False
+
+    async def hold(self) -> Evidence:
+        """Keep a stream open; returns the evidence when no stream can be opened any more."""
+        self._connection.on_stream = self._opened
+        while True:
+            began, self._open = anyio.current_time(), False
+            try:
+                if not await self._read():
+                    await anyio.sleep_forever()
+            except ServerFailure as failure:
+                if self._tells_the_end(failure.evidence):
+                    return failure.evidence
+                if _not_found(failure.evidence):
+                    await anyio.sleep_forever()
+            await self._pause(anyio.current_time() - began)
+            if not self._open:
+                self._changed()
+
+    async def _read(self) -> bool:
+        """Read one stream to its end; False if the server has none to offer."""
+        connection = self._connection
+        if connection.era == "modern":
+            return await subscribe(connection.session, _offered(connection.session.server_capabilities))
+        assert isinstance(connection.wire, HttpDispatcher)  # noqa: S101 - the only kind that comes here
+        return await connection.wire.read_stream(opened=self._opened)
+
+    def _opened(self) -> None:
+        """From now on notifications come. One between the last listing and now was missed."""
+        self._open = self._ever_open = True
+        self._changed()
+
+    def _tells_the_end(self, seen: Evidence) -> bool:
+        """Whether the server is gone: no answer, or a forgotten session. A stream that was open and broke is no proof.
+
+        A 404 to the first request means that the server offers no stream.
+        """
+        if isinstance(seen, HttpStatus):
+            return _not_found(seen) and self._ever_open
+        return isinstance(seen, NetworkFailure | TimedOut) and not self._open
+
+    async def _pause(self, lasted: float) -> None:
+        self._short_ones = 0 if lasted >= SOUND_SECONDS else self._short_ones + 1
+        if self._short_ones > 1:
+            await anyio.sleep(min(PAUSE_SECONDS * 2.0 ** min(self._short_ones - 2, 10), LONGEST_PAUSE_SECONDS))
+
+
+def _not_found(seen: Evidence) -> bool:
+    return isinstance(seen, HttpStatus) and seen.status == 404
+
+
+async def subscribe(session: ClientSession, wanted: Mapping[str, Any]) -> bool:
+    """Hold a subscription until the server ends it; False if there is nothing to subscribe to."""
+    if not wanted:
+        return False
+    try:
+        await session.send_request(
+            RawRequest(method="subscriptions/listen", params={"notifications": dict(wanted)}), RawResult
+        )
+    except MCPError as exc:
+        return exc.code not in _NO_SUCH_THING
+    except ValidationError:
+        return True
+    return True
+
+
+_NO_SUCH_THING = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS, INVALID_REQUEST})
+
+
+def _offered(can: ServerCapabilities | None) -> dict[str, Any]:
+    """The changes that the server offers notifications of."""
+    if can is None:
+        return {}
+    offers = {"toolsListChanged": can.tools, "promptsListChanged": can.prompts, "resourcesListChanged": can.resources}
+    return {key: True for key, offer in offers.items() if offer is not None and offer.list_changed}
+
+
+LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+"""From the most messages to the fewest."""
+
+CONFIRM_SECONDS = 15.0
+"""How long a server may take to confirm one request. Without an answer, the next connection asks again."""
+
+
+class DesiredState:
+    """What all clients of one server together want of it."""
+
+    def __init__(self) -> None:
+        self._watchers: dict[str, int] = {}
+        self.log_level: str | None = None
+        """The lowest level that any client wants; each client then gets what it asked for itself."""
+        self.changed = anyio.Event()
+
+    @property
+    def uris(self) -> frozenset[str]:
+        """The resources that at least one client watches."""
+        return frozenset(self._watchers)
+
+    def watch(self, uri: str) -> bool:
+        """Add a watcher; returns whether it is the first."""
+        self._watchers[uri] = self._watchers.get(uri, 0) + 1
+        self._wake()
+        return self._watchers[uri] == 1
+
+    def unwatch(self, uri: str) -> bool:
+        """Remove a watcher; returns whether it was the last."""
+        left = self._watchers.pop(uri, 0) - 1
+        if left > 0:
+            self._watchers[uri] = left
+        self._wake()
+        return left == 0
+
+    def log(self, level: str) -> bool:
+        """A client wants this level; returns whether the server must send more than before."""
+        if self.log_level is not None and LOG_LEVELS.index(level) >= LOG_LEVELS.index(self.log_level):
+            return False
+        self.log_level = level
+        return True
+
+    def _wake(self) -> None:
+        self.changed.set()
+        self.changed = anyio.Event()
+
+
+async def apply_desired_state(connection: Connection, wishes: DesiredState) -> None:
+    """Apply the desired state to a new connection, for as long as it lasts."""
+    for uri in wishes.uris:
+        connection.missed(uri)
+    if connection.era == "modern":
+        await _subscribe_each(connection, wishes)
+        return
+    if wishes.log_level is not None:
+        await _request(connection, "logging/setLevel", {"level": wishes.log_level})
+    for uri in wishes.uris:
+        await _request(connection, "resources/subscribe", {"uri": uri})
+
+
+async def _request(connection: Connection, method: str, params: dict[str, str]) -> None:
+    with suppress(ServerFailure):
+        await connection.request(method, params, idle=CONFIRM_SECONDS, within=CONFIRM_SECONDS)
+
+
+async def _subscribe_each(connection: Connection, wishes: DesiredState) -> None:
+    """Open one subscription for each resource, so that one can end without the others."""
+    open_ones: dict[str, anyio.CancelScope] = {}
+    async with anyio.create_task_group() as tasks:
+        while True:
+            changed, wanted = wishes.changed, wishes.uris
+            for uri in open_ones.keys() - wanted:
+                open_ones.pop(uri).cancel()
+            for uri in wanted - open_ones.keys():
+                open_ones[uri] = anyio.CancelScope()
+                tasks.start_soon(_keep_subscribed, connection, uri, open_ones[uri])
+            await changed.wait()
+
+
+async def _keep_subscribed(connection: Connection, uri: str, scope: anyio.CancelScope) -> None:
+    """Keep one subscription open; open it again after a cut, for as long as the connection lasts."""
+    pause = PAUSE_SECONDS
+    with scope:
+        while await _subscription_ended(connection, uri):
+            await anyio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            connection.missed(uri)
+
+
+async def _subscription_ended(connection: Connection, uri: str) -> bool:
+    try:
+        return await subscribe(connection.session, {"resourceSubscriptions": [uri]})
+    except ServerFailure:
+        return True

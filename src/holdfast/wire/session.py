@@ -1,0 +1,365 @@
+"""One live connection to a server: the handshake, then requests, listings, calls, pings, close.
+
+The handshake finds the protocol era with as few requests as possible. Any task may use a connection; only the task
+that dialed it closes it. Every wait has a bound. Every failure is ``ServerFailure`` with evidence; a server's JSON-RPC
+error is an answer, and is ``RpcError`` evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import anyio
+import mcp_types as types
+from mcp import ClientSession, MCPError
+from mcp_types import HEADER_MISMATCH, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from holdfast.config import Limits
+from holdfast.core import Evidence, HttpStatus, NotMcp, NotMcpFault, RpcError, TimedOut
+from holdfast.errors import ServerFailure
+from holdfast.types import CallResult, ProgressFn
+from holdfast.wire.http.sse import SseDispatcher
+from holdfast.wire.http.transport import HttpDispatcher
+from holdfast.wire.listing import Offer, OfferKind, ToolInfo, list_everything, list_tools
+from holdfast.wire.relay import Caller, IdleTimeout, RelayDispatcher, calling
+from holdfast.wire.rpc import RawRequest, RawResult, first_error
+from holdfast.wire.stdio import StdioDispatcher
+
+__all__ = ["Connection", "Era", "Wire", "negotiate"]
+
+Era: TypeAlias = Literal["modern", "legacy"]
+
+PROBE_SECONDS = 3.0
+"""How long a stdio server may leave a probe unanswered before it gets ``initialize`` as well.
+
+Old servers ignore unknown methods, and a slow one has not answered yet. So both requests stay open from then on,
+and the first answer decides."""
+
+NO_ANSWER_ABOUT_ERA = frozenset({401, 403, 407, 408, 429})
+
+
+async def negotiate(session: ClientSession, *, era: Era | None, patient: bool) -> Era:
+    """Agree on a version; ``patient`` is for pipes, where an answer may never come."""
+    if era == "legacy":
+        found = await _greet_or_none(session)
+        if found is not None:
+            return found
+    probe = _probe_patiently if patient else _probe
+    return await probe(session)
+
+
+async def _greet_or_none(session: ClientSession) -> Era | None:
+    """``initialize``, for a server that was legacy last time; None if it is no longer."""
+    try:
+        return await _greet(session)
+    except ServerFailure as failure:
+        seen = failure.evidence
+        if isinstance(seen, RpcError) and seen.code in (UNSUPPORTED_PROTOCOL_VERSION, METHOD_NOT_FOUND):
+            return None
+        raise
+
+
+async def _probe(session: ClientSession) -> Era:
+    try:
+        return await _discover(session, LATEST_MODERN_VERSION)
+    except _SpeaksNoModern:
+        return await _greet(session)
+
+
+async def _probe_patiently(session: ClientSession) -> Era:
+    """Probe; after a while send ``initialize`` too, and take the first answer."""
+    answers: dict[str, Era | Exception] = {}
+    answered = anyio.Event()
+
+    async def ask(what: str, question: Callable[[], Awaitable[Era]]) -> None:
+        try:
+            answers[what] = await question()
+        except (ServerFailure, _SpeaksNoModern) as exc:
+            answers[what] = exc
+        answered.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask, "probe", lambda: _discover(session, LATEST_MODERN_VERSION))
+        with anyio.move_on_after(PROBE_SECONDS):
+            await answered.wait()
+        if not answers or isinstance(answers.get("probe"), _SpeaksNoModern):
+            tasks.start_soon(ask, "greeting", lambda: _greet(session))
+            while not _settled(answers):
+                answered = anyio.Event()
+                await answered.wait()
+        tasks.cancel_scope.cancel()
+    return _decided(answers)
+
+
+def _settled(answers: dict[str, Era | Exception]) -> bool:
+    """Whether one request succeeded, or both failed."""
+    return any(isinstance(answer, str) for answer in answers.values()) or len(answers) == 2
+
+
+def _decided(answers: dict[str, Era | Exception]) -> Era:
+    for answer in answers.values():
+        if isinstance(answer, str):
+            return answer
+    failures = [answers[what] for what in ("greeting", "probe") if isinstance(answers.get(what), ServerFailure)]
+    telling = [f for f in failures if isinstance(f, ServerFailure) and not isinstance(f.evidence, TimedOut)]
+    raise (telling or failures)[0]  # type: ignore[misc]  # both lists hold exceptions only
+
+
+class _SpeaksNoModern(Exception):
+    """The probe was answered, and the answer is not the modern era."""
+
+
+async def _discover(session: ClientSession, version: str) -> Era:
+    """Probe at ``version``; once more at another if the server names one that we support."""
+    try:
+        raw = await session.send_discover(version)
+    except MCPError as exc:
+        return await _discover_again(session, exc)
+    except ServerFailure as failure:
+        seen = failure.evidence
+        if isinstance(seen, HttpStatus) and seen.status < 500 and seen.status not in NO_ANSWER_ABOUT_ERA:
+            raise _SpeaksNoModern from failure
+        raise
+    return _adopt(session, raw)
+
+
+async def _discover_again(session: ClientSession, refusal: MCPError) -> Era:
+    if refusal.code != UNSUPPORTED_PROTOCOL_VERSION:
+        raise _SpeaksNoModern from refusal
+    supported = _supported(refusal.data)
+    shared = [known for known in MODERN_PROTOCOL_VERSIONS if known in supported]
+    if shared:
+        return await _discover_at(session, shared[-1])
+    if supported and not set(supported) & set(HANDSHAKE_PROTOCOL_VERSIONS):
+        raise _no_version(supported) from refusal
+    raise _SpeaksNoModern from refusal
+
+
+async def _discover_at(session: ClientSession, version: str) -> Era:
+    try:
+        return _adopt(session, await session.send_discover(version))
+    except MCPError as exc:
+        raise _SpeaksNoModern from exc
+
+
+def _adopt(session: ClientSession, raw: dict[str, Any]) -> Era:
+    try:
+        result = types.DiscoverResult.model_validate(raw)
+    except ValidationError as exc:
+        raise _SpeaksNoModern from exc
+    if not set(result.supported_versions) & set(MODERN_PROTOCOL_VERSIONS):
+        raise _SpeaksNoModern
+    session.adopt(result)
+    return "modern"
+
+
+async def _greet(session: ClientSession) -> Era:
+    try:
+        await session.initialize()
+    except MCPError as exc:
+        raise ServerFailure(RpcError(method="initialize", code=exc.code, message=exc.message)) from exc
+    except ValidationError as exc:
+        raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=first_error(exc))) from exc
+    except RuntimeError as exc:  # the SDK raises it for a version that it does not know
+        raise ServerFailure(NotMcp(fault=NotMcpFault.VERSION)) from exc
+    return "legacy"
+
+
+def _supported(data: object) -> list[str]:
+    try:
+        return types.UnsupportedProtocolVersionErrorData.model_validate(data).supported
+    except ValidationError:
+        return []
+
+
+def _no_version(supported: list[str]) -> ServerFailure:
+    return ServerFailure(NotMcp(fault=NotMcpFault.VERSION, detail=", ".join(supported)[:100]))
+
+
+CLOSE_SECONDS = 10.0
+"""Each step of a close has a bound of its own; this one covers a mistake in them."""
+
+DRAIN_SECONDS = 2.0
+"""How long requests under way may take to end by themselves after a session has expired."""
+
+_T = TypeVar("_T")
+Wire: TypeAlias = HttpDispatcher | SseDispatcher | StdioDispatcher
+
+
+class Connection:
+    """One live connection."""
+
+    def __init__(
+        self, session: ClientSession, wire: Wire, relayed: RelayDispatcher, limits: Limits, closers: AsyncExitStack
+    ) -> None:
+        self.session = session
+        self.wire = wire
+        self._relayed = relayed
+        self._limits = limits
+        self._closers = closers
+        self.era: Era = "legacy"
+        self.on_stream: Callable[[], None] = _ignore
+        """Called each time that a subscription to the server's notifications begins."""
+
+    def adopt(self, limits: Limits) -> None:
+        """Use other bounds from the next message on."""
+        self._limits = limits
+        self.wire.adopt(limits)
+
+    def noticed(self, method: str, pass_on: Callable[[str], None] | None) -> None:
+        """A notification came that belongs to no request."""
+        if method == "notifications/subscriptions/acknowledged":
+            self.on_stream()
+        elif pass_on is not None:
+            pass_on(method)
+
+    @property
+    def instructions(self) -> str:
+        """The server's instructions for its use."""
+        return self.session.instructions or ""
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """The capabilities that the server declared."""
+        can = self.session.server_capabilities
+        return can.model_dump(by_alias=True, mode="json", exclude_none=True) if can is not None else {}
+
+    def missed(self, uri: str) -> None:
+        """A watched resource may have changed while no stream was open: send its watchers a change."""
+        self._relayed.told("notifications/resources/updated", {"uri": uri})
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Send a notification; the server does not answer it."""
+        await self._relayed.notify(method, params)
+
+    async def drain(self) -> None:
+        """Wait for the requests under way to end. Bounded, and shielded from cancellation."""
+        if isinstance(self.wire, HttpDispatcher):
+            with anyio.move_on_after(DRAIN_SECONDS, shield=True):
+                await self.wire.quiet()
+
+    async def aclose(self) -> None:
+        """End the session, then its transport. Bounded, and shielded from cancellation."""
+        try:
+            # No exception is passed in: a task group would wrap it, and callers check its type.
+            await self.session.__aexit__(None, None, None)
+        finally:
+            with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+                await self._closers.aclose()
+
+    @property
+    def protocol_version(self) -> str:
+        """The negotiated protocol version."""
+        return self.session.protocol_version or ""
+
+    async def list_tools(self, *, within: float) -> tuple[ToolInfo, ...]:
+        """Every tool of the server, over all pages, within so many seconds."""
+        listing = list_tools(self.session, self._limits, lambda: self.wire.received)
+        return await self._bounded(listing, within, "its list of tools")
+
+    async def list_everything(self, *, within: float) -> Mapping[OfferKind, tuple[Offer, ...]]:
+        """Tools, prompts, resources and templates, over all pages, within so many seconds."""
+        listing = list_everything(self.session, self._limits, lambda: self.wire.received)
+        return await self._bounded(listing, within, "its lists")
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        idle: float,
+        within: float,
+        on_progress: ProgressFn | None = None,
+    ) -> CallResult:
+        """Call a tool once. Raises ``ServerFailure`` unless the server gave a result."""
+        params = {"name": name, "arguments": dict(arguments)}
+        return CallResult.from_raw(
+            await self.request("tools/call", params, idle=idle, within=within, on_progress=on_progress)
+        )
+
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        idle: float,
+        within: float,
+        on_progress: ProgressFn | None = None,
+        caller: Caller | None = None,
+    ) -> Mapping[str, Any]:
+        """Send a request once, for ``caller``; returns its result as it came.
+
+        ``idle`` is how long the server may be silent: progress extends it, up to ``within`` in all. Time in which
+        the server waits for the caller's answer does not count.
+        """
+        with anyio.CancelScope() as quiet:
+            timeout = IdleTimeout(quiet, idle=idle, within=within)
+
+            async def tell(progress: float, total: float | None, message: str | None) -> None:
+                timeout.extend()
+                if on_progress is not None:
+                    await on_progress(progress, total, message)
+
+            with calling(self._relayed, caller, timeout):
+                return await self._mirrored(method, params, tell)
+        waited, key = (within, "hardTimeout") if timeout.ran_out else (idle, "timeout")
+        what = params.get("name") or params.get("uri") or method
+        seen = TimedOut(doing=f"the result of {what}", after=waited, setting=f"holdfast.call.{key}")
+        raise ServerFailure(self.wire.unanswered() or seen)
+
+    async def ping(self, *, within: float) -> None:
+        """Check that the connection still answers. An error is an answer too."""
+        await self._bounded(self._ping(), within, "a sign of life")
+
+    async def _mirrored(self, method: str, params: Mapping[str, Any], on_progress: ProgressFn) -> Mapping[str, Any]:
+        try:
+            return await self._ask(method, params, on_progress)
+        except MCPError as exc:
+            if exc.code != HEADER_MISMATCH:
+                raise _rpc_failure(method, exc) from exc
+        # The server refused the request before it acted: it wants arguments mirrored into headers, and the session
+        # learns from a listing which ones.
+        await list_tools(self.session, self._limits, lambda: self.wire.received)
+        try:
+            return await self._ask(method, params, on_progress)
+        except MCPError as exc:
+            raise _rpc_failure(method, exc) from exc
+
+    async def _ask(self, method: str, params: Mapping[str, Any], on_progress: ProgressFn) -> Mapping[str, Any]:
+        request = RawRequest(method=method, params=dict(params))
+        try:
+            result = await self.session.send_request(request, RawResult, progress_callback=on_progress)
+        except ValidationError as exc:
+            raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=first_error(exc))) from exc
+        return result.raw
+
+    async def _ping(self) -> None:
+        try:
+            if self.era == "modern":
+                await self.session.send_discover(self.protocol_version or LATEST_MODERN_VERSION)
+            else:
+                await self.session.send_request(types.PingRequest(), types.EmptyResult)
+        except (MCPError, ValidationError):
+            return
+
+    async def _bounded(self, work: Awaitable[_T], within: float, doing: str) -> _T:
+        try:
+            with anyio.fail_after(within):
+                return await work
+        except TimeoutError:
+            raise ServerFailure(self._silence(doing, within)) from None
+
+    def _silence(self, doing: str, after: float) -> Evidence:
+        return self.wire.unanswered() or TimedOut(doing=doing, after=after)
+
+
+def _ignore() -> None:
+    """The default for a callback that was not set."""
+
+
+def _rpc_failure(method: str, exc: MCPError) -> ServerFailure:
+    return ServerFailure(RpcError(method=method, code=exc.code, message=exc.message, data=exc.error.data))

@@ -1,0 +1,34 @@
+"""Log in as a person does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import anyio
+
+from holdfast.auth.grant import Grant
+from holdfast.auth.login import LoginMethod, log_in
+from holdfast.auth.store import TokenStore
+from holdfast.config.spec import ServerSpec
+from tests.peers.browser import Browser
+
+__all__ = ["PATIENCE", "aged", "logged_in"]
+
+PATIENCE = 20.0
+"""For things that take a fraction of a second on an idle machine."""
+
+
+async def logged_in(
+    spec: ServerSpec, store: TokenStore, *, how: LoginMethod = "browser", scope: tuple[str, ...] = ()
+) -> tuple[Grant, Browser]:
+    """A person logs in; their browser records what it saw."""
+    async with Browser(elsewhere=how == "paste") as browser:
+        with anyio.fail_after(PATIENCE):
+            given = await log_in(spec, store=store, person=browser, how=how, scope=scope)
+    return given, browser
+
+
+def aged(store: TokenStore, kept: Grant, **changes: Any) -> Grant:
+    """The grant as it will be when its access token has ended."""
+    return store.put(replace(kept, **{"expires_at": 1.0, **changes}))

@@ -1,0 +1,204 @@
+"""The text of the status, for arbitrary servers and widths."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as st
+
+from holdfast.cli.layout import Page
+from holdfast.cli.status_view import aged, card, heading, left, needs_attention, span, spark, table, tally, worst_last
+from holdfast.cli.status_watch import KeyAction, WatchedFleet, WatchState, event_text, frame
+from holdfast.cli.terminal import decode
+from holdfast.control.models import Activity, BreakerView, HubView, Server, Servers, Status
+from tests.cli.fleets import fleet
+from tests.cli.hub_peer import NOW, server
+
+HUB = HubView(version="1", pid=1, now=NOW, started=NOW - 5, endpoint="http://127.0.0.1:1/mcp", config="mcp.json")
+STATUSES: tuple[Status, ...] = ("available", "transient", "permanent", "denied", "idle", "disabled")
+
+words = st.text(max_size=60)
+numbers = st.lists(st.integers(0, 10_000), max_size=40).map(tuple)
+activities = st.builds(Activity, step=st.just(10.0), until=st.just(NOW), calls=numbers, errors=numbers)
+servers = st.builds(
+    server,
+    words,
+    st.sampled_from(STATUSES),
+    summary=words,
+    action=words,
+    reason=words,
+    target=words,
+    held=st.lists(words, max_size=2).map(tuple),
+    retry_in=st.none() | st.floats(0, 1e6),
+    breaker=st.builds(BreakerView, state=st.sampled_from(("open", "closed", "half_open")), retry_in=st.none()),
+    activity=st.none() | activities,
+    tools=st.integers(0, 10_000),
+)
+fleets = st.lists(servers, max_size=6, unique_by=lambda one: one.id)
+
+
+@given(fleet=fleets, width=st.integers(20, 220), ascii_only=st.booleans())
+def test_no_line_is_wider_than_the_page_and_none_has_anything_that_a_terminal_obeys(
+    fleet: list[Server], width: int, ascii_only: bool
+) -> None:
+    page = Page(width=width, ascii_only=ascii_only)
+    lines = [*heading(HUB, NOW, page), *table(fleet, NOW, page), *needs_attention(fleet, page)]
+    for one in fleet:
+        lines += card(one, NOW, page)
+    for line in lines:
+        assert line.cell_len <= width
+        assert not any(ord(character) < 32 or 0x7F <= ord(character) < 0xA0 for character in line.plain)
+
+
+@given(fleet=fleets, width=st.integers(20, 220), height=st.integers(4, 60), in_full=st.booleans())
+def test_a_picture_is_as_high_as_the_screen_and_no_wider(
+    fleet: list[Server], width: int, height: int, in_full: bool
+) -> None:
+    watched = WatchedFleet(HUB, Servers(now=NOW, servers=tuple(fleet)), 100.0)
+    watched.take("gone", {"server": "x"}, 100.0)
+    lines = frame(watched, WatchState(in_full=in_full), Page(width=width), height, 101.0)
+    assert len(lines) == height
+    assert all(line.cell_len <= width and "\n" not in line.plain for line in lines)
+
+
+@given(st.lists(st.integers(0, 10**9), max_size=30), st.integers(1, 40), st.booleans())
+def test_a_spark_is_as_wide_as_asked_for_and_empty_only_where_nothing_happened(
+    numbers: list[int], width: int, ascii_only: bool
+) -> None:
+    line = spark(numbers, width, ascii_only=ascii_only)
+    assert len(line) == width
+    assert [sign != " " for sign in line[::-1]][: len(numbers)] == [number > 0 for number in numbers[::-1]][:width]
+
+
+def test_the_worst_come_last_and_the_same_are_in_order_of_their_names() -> None:
+    names = [one.id for one in worst_last([*fleet(), server("alpha", "permanent"), server("beta", "permanent")])]
+    assert names == ["notes", "archive", "scratch", "ticker", "vault", "alpha", "beta", "calendar"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0s"), (0.6, "1s"), (59.4, "59s"), (60, "1m"), (3599, "59m"), (7300, "2h"), (2e5, "2d")]
+)
+def test_a_span_is_told_in_its_largest_unit(seconds: float, text: str) -> None:
+    assert span(seconds) == text
+
+
+def test_countdowns_go_on_and_end_at_now() -> None:
+    told = server("a", "transient", retry_in=5, breaker=BreakerView(state="open", retry_in=2))
+    later = aged(told, 3)
+    assert (later.retry_in, later.breaker.retry_in) == (2, 0)
+    assert (left(later.retry_in), left(aged(told, 9).retry_in), left(None)) == ("2s", "now", "")
+
+
+def test_the_sum_tells_who_comes_back_and_who_needs_somebody() -> None:
+    assert tally([]) == "no servers are configured"
+    assert tally([server("a")]) == "1 of 1 server available"
+    assert tally(fleet()) == "1 of 6 servers available, 1 idle, 1 disabled, 1 coming back, 2 need attention"
+
+
+# What is watched
+
+
+def watched_fleet(*only: str) -> WatchedFleet:
+    return WatchedFleet(HUB, Servers(now=NOW, servers=fleet()), 100.0, only=only)
+
+
+def test_a_watched_fleet_learns_from_events_and_counts_from_when_it_heard_them() -> None:
+    it = watched_fleet()
+    it.take("server", server("ticker", "transient", retry_in=10).model_dump(mode="json"), 200.0)
+    seen = it.server("ticker", 204.0)
+    assert seen is not None
+    assert seen.retry_in == 6
+    it.take("activity", {"ticker": {"step": 10, "until": NOW, "calls": [1, 2]}, "no-such": {}}, 204.0)
+    seen = it.server("ticker", 204.0)
+    assert seen is not None
+    assert seen.activity is not None
+    assert seen.activity.calls == (1, 2)
+    assert it.hub_now(260.0) == NOW + 160
+    assert it.take("gone", {"server": "ticker"}, 205.0) is not None
+    assert it.server("ticker", 205.0) is None
+
+
+def test_a_watched_fleet_of_some_servers_leaves_the_others_out() -> None:
+    it = watched_fleet("vault")
+    assert [one.id for one in it.worst_first()] == ["vault"]
+    assert it.take("gone", {"server": "notes"}, 101.0) is None
+    assert it.take("retry", {"server": "vault", "attempt": 1, "delay": 2}, 101.0) is not None
+    assert it.take("missed", {"count": 3}, 101.0) is not None
+    it.take("server", server("notes").model_dump(mode="json"), 101.0)
+    assert [one.id for one in it.worst_first()] == ["vault"]
+
+
+@pytest.mark.parametrize(
+    ("event", "data", "text"),
+    [
+        ("transition", {"server": "a", "old": "x", "new": "y", "cause": "TransportLost"}, "a: x -> y: transport lost"),
+        ("transition", {"server": "a", "old": "x", "new": "y", "reason": "it\nfell"}, "a: x -> y: it fell"),
+        ("breaker", {"server": "a", "state": "closed"}, "a: breaker closed"),
+        ("breaker", {"server": "a", "state": "open", "retry_in": 60}, "a: breaker open for 1m"),
+        ("published", {"server": "a", "version": 3, "kinds": ["tools"]}, "a: published tools"),
+        ("close_failed", {"server": "a", "error": "boom"}, "a: its old connection was not closed cleanly: boom"),
+        ("missed", {"count": 4}, "4 events were missed"),
+        ("hub", {"draining": True}, "the hub is shutting down: it takes no new calls"),
+        ("hub", {"config_problem": "mcp.json:1:1: no"}, "the last config change was not applied: mcp.json:1:1: no"),
+        ("hub", {}, ""),
+        ("something-new", {"server": "a"}, ""),
+    ],
+)
+def test_each_event_is_told_in_a_line(event: str, data: dict[str, object], text: str) -> None:
+    assert event_text(event, data) == text
+
+
+# Keys
+
+
+@pytest.mark.parametrize(
+    ("typed", "keys", "rest"),
+    [
+        (b"q", ["q"], b""),
+        (b"\x1b[A\x1bOBj", ["up", "down", "j"], b""),
+        (b"\x1b[5~\x1b[6~\r\x03", ["page_up", "page_down", "enter", "ctrl-c"], b""),
+        (b"\x1bq", ["escape", "q"], b""),
+        (b"\x1b[200~x", ["x"], b""),
+        (b"j\x1b", ["j"], b"\x1b"),
+        (b"\x1b[", [], b"\x1b["),
+    ],
+)
+def test_what_is_typed_becomes_keys(typed: bytes, keys: list[str], rest: bytes) -> None:
+    assert decode(typed) == (keys, rest)
+
+
+@given(st.binary(max_size=40))
+def test_no_byte_of_any_input_stays_except_the_start_of_a_sequence(typed: bytes) -> None:
+    _, rest = decode(typed)
+    assert rest == b"" or rest.startswith(b"\x1b")
+
+
+def test_the_selection_stays_with_its_server_and_never_leaves_the_list() -> None:
+    state, names = WatchState(), ["a", "b", "c"]
+    state.settle(names)
+    for key in ("down", "down", "down"):
+        assert state.press(key, names) is None
+    assert state.selected == "c"
+    state.settle(["c", "a"])
+    assert state.selected == "c"
+    state.settle(["a"])
+    assert state.selected == "a"
+    assert state.press("up", ["a"]) is None
+    assert state.press("r", ["a"]) == KeyAction("reconnect", "a")
+
+
+def test_keys_that_act_do_nothing_where_there_is_no_server() -> None:
+    state = WatchState()
+    state.settle([])
+    for key in ("r", "e", "d", "y", "enter", "down", "end"):
+        assert state.press(key, []) is None
+    assert state.press("q", []) == KeyAction("quit")
+
+
+def test_a_server_is_switched_off_after_a_yes_and_only_then() -> None:
+    for key, action in (("y", KeyAction("disable", "a")), ("n", None), ("down", None), ("enter", None)):
+        state = WatchState(selected="a")
+        state.press("d", ["a", "b"])
+        assert state.asking == "a"
+        assert state.press(key, ["a", "b"]) == action
+        assert state.asking == ""
+        assert state.selected == "a"

@@ -1,0 +1,218 @@
+"""Who may use the control API, and who may not: tokens, codes, origins and hosts."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from starlette.requests import Request
+
+from holdfast.control.models import ApiError, Session
+from holdfast.control.server import api as limits
+from holdfast.control.server.api import ApiRefused, BrowserSessions, TooManyGuesses, _check_origin
+from holdfast.control.server.openapi import OPERATIONS
+from holdfast.errors import HubRefused
+from holdfast.front.access.guard import TokenPolicy
+from holdfast.testing import HttpServer
+from tests.control.server.controlled_hub import CALLER, TOKEN, Steered, steered
+from tests.front.test_guard import HEADERS, INITIALIZE
+
+pytestmark = pytest.mark.anyio
+
+MISSING = {"command": "no-such-command-anywhere"}
+
+
+async def signed_in(hub: Steered) -> str:
+    code = (await hub.control.code()).code
+    answer = await hub.ask("/api/session", method="POST", token=None, body={"code": code})
+    assert answer.status_code == 200
+    return Session.model_validate_json(answer.content).token
+
+
+@pytest.mark.requirement("SEC-2", "HUB-5")
+async def test_nothing_is_told_or_done_without_a_token() -> None:
+    async with HttpServer({"a": "one"}) as up, steered({"x": up.definition}) as hub:
+        for operation in OPERATIONS:
+            path = operation.path.replace("{server}", "x")
+            for token in (None, "wrong", TOKEN + "x", TOKEN[:-1]):
+                if operation.needs != "nothing":
+                    answer = await hub.ask(path, method=operation.method, token=token)
+                    assert (operation.name, answer.status_code) == (operation.name, 401)
+                    assert answer.headers["www-authenticate"] == "Bearer"
+                    assert "x" not in answer.json()
+        basic = await hub.ask("/api/hub", token=None, authorization=f"Basic {TOKEN}")
+        assert basic.status_code == 401
+        assert hub.hub.server_health("x").generation == 1
+
+
+@pytest.mark.requirement("SEC-2", "HUB-5")
+async def test_a_callers_token_is_no_control_token_and_the_reverse() -> None:
+    policy = TokenPolicy(tokens={"caller": CALLER})
+    async with steered({"x": MISSING}, tokens=policy) as hub:
+        assert (await hub.ask("/api/hub", token=CALLER)).status_code == 401
+        assert (await hub.ask("/api/hub", token=TOKEN)).status_code == 200
+        page = await signed_in(hub)
+        assert (await hub.ask("/api/hub", token=page)).status_code == 200
+        for token, status in ((CALLER, 200), (TOKEN, 401), (page, 401), (None, 401)):
+            answer = await hub.ask("/mcp", method="POST", token=token, body=INITIALIZE, accept=HEADERS["accept"])
+            assert answer.status_code == status
+
+
+@pytest.mark.requirement("SEC-2", "HUB-5")
+async def test_another_host_or_origin_is_refused_even_with_the_token() -> None:
+    async with steered({"x": MISSING}) as hub:
+        authority = hub.base.removeprefix("http://")
+        assert (await hub.ask("/api/hub", host="evil.example")).status_code == 421
+        strangers = (
+            "http://evil.example",
+            "null",
+            "http://127.0.0.1:1",
+            "http://localhost:4653",
+            "file://",
+            "http://[",
+        )
+        for origin in strangers:
+            answer = await hub.ask("/api/servers/x/disable", method="POST", origin=origin)
+            assert (origin, answer.status_code) == (origin, 403)
+            assert ApiError.model_validate_json(answer.content).error
+        assert (await hub.ask("/api/hub", origin=f"http://{authority}")).status_code == 200
+        assert hub.hub.server_health("x").state.value != "disabled"
+
+
+@pytest.mark.requirement("SEC-2", "HUB-5")
+@pytest.mark.parametrize("origin", [b"http://[", b"null", b""])
+def test_what_is_no_origin_is_refused_without_the_guard_in_front_too(origin: bytes) -> None:
+    with pytest.raises(ApiRefused) as refused:
+        _check_origin(Request({"type": "http", "headers": [(b"origin", origin)]}))
+    assert refused.value.status == 403
+
+
+@pytest.mark.requirement("SEC-2", "HUB-5")
+async def test_what_a_web_page_elsewhere_can_send_by_itself_does_nothing() -> None:
+    """A form, or a fetch without leave: no header of its own but the harmless ones, cookies at most."""
+    async with steered({"x": MISSING}) as hub:
+        code = (await hub.control.code()).code
+        for origin in ("http://evil.example", "http://127.0.0.1:8080"):
+            simple = {"content_type": "text/plain", "origin": origin, "cookie": f"token={TOKEN}"}
+            for path in ("/api/servers/x/disable", "/api/servers/x/reconnect", "/api/codes", "/api/session"):
+                answer = await hub.ask(path, method="POST", token=None, body={"code": code}, **simple)
+                assert answer.status_code in (401, 403)
+                assert "access-control-allow-origin" not in answer.headers
+            assert (await hub.ask("/api/hub", method="OPTIONS", origin=origin)).status_code in (401, 403, 405)
+        plain = await hub.ask("/api/session", method="POST", token=None, body={"code": code}, content_type="text/plain")
+        assert plain.status_code == 422
+        in_query = await hub.ask(f"/api/hub?token={TOKEN}&access_token={TOKEN}", token=None, cookie=f"token={TOKEN}")
+        assert in_query.status_code == 401
+        assert (await signed_in(hub)) != TOKEN
+
+
+@pytest.mark.requirement("SEC-2", "HUB-5")
+async def test_a_code_signs_in_once_and_its_token_makes_no_further_codes() -> None:
+    async with steered({"x": MISSING}) as hub:
+        code = (await hub.control.code()).code
+        first = await hub.ask("/api/session", method="POST", token=None, body={"code": code})
+        again = await hub.ask("/api/session", method="POST", token=None, body={"code": code})
+        assert (first.status_code, again.status_code) == (200, 401)
+        token = Session.model_validate_json(first.content).token
+        assert (await hub.ask("/api/servers/x/enable", method="POST", token=token)).status_code == 200
+        for path, method in (("/api/codes", "POST"), ("/api/targets", "GET")):
+            assert (await hub.ask(path, method=method, token=token)).status_code == 403
+        assert first.headers["cache-control"] == "no-store"
+    async with steered({"x": MISSING}) as hub:
+        assert (await hub.ask("/api/hub", token=token)).status_code == 401
+
+
+@pytest.mark.requirement("SEC-2", "HUB-5")
+async def test_guessing_at_codes_comes_to_an_end() -> None:
+    async with steered({"x": MISSING}) as hub:
+        code = (await hub.control.code()).code
+        statuses = [
+            (await hub.ask("/api/session", method="POST", token=None, body={"code": f"guess-{number}"})).status_code
+            for number in range(limits.GUESSES + 2)
+        ]
+        assert statuses == [401] * limits.GUESSES + [403, 403]
+        answer = await hub.ask("/api/session", method="POST", token=None, body={"code": code})
+        assert answer.status_code == 403
+
+
+@pytest.mark.requirement("SEC-2", "MSG-6")
+async def test_no_refusal_repeats_what_was_shown() -> None:
+    async with steered({"x": MISSING}) as hub:
+        for path in ("/api/hub", "/api/session"):
+            answer = await hub.ask(path, method="POST", token="shown-token-value", body={"code": "shown-code-value"})
+            assert "shown-" not in answer.text
+
+
+class Time:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.requirement("SEC-2")
+def test_codes_get_old_and_are_few() -> None:
+    time = Time()
+    sessions = BrowserSessions(TOKEN, clock=time)
+    old = sessions.new_code()
+    time.now += limits.CODE_SECONDS
+    assert sessions.sign_in(old) is None
+    codes = [sessions.new_code() for _ in range(limits.MOST_CODES + 1)]
+    assert sessions.sign_in(codes[0]) is None
+    assert sessions.sign_in(codes[1]) is not None
+
+
+@pytest.mark.requirement("SEC-2")
+def test_a_minute_after_the_last_wrong_guess_a_code_works_again() -> None:
+    time = Time()
+    sessions = BrowserSessions(TOKEN, clock=time)
+    code = sessions.new_code()
+    for _ in range(limits.GUESSES):
+        assert sessions.sign_in("wrong") is None
+    with pytest.raises(TooManyGuesses):
+        sessions.sign_in(code)
+    time.now += limits.GUESS_SECONDS
+    assert sessions.sign_in(code) is not None
+
+
+@pytest.mark.requirement("SEC-2")
+def test_the_oldest_browser_is_signed_out_when_there_are_too_many() -> None:
+    sessions = BrowserSessions(TOKEN, clock=Time())
+    tokens = [sessions.sign_in(sessions.new_code()) for _ in range(limits.MOST_SESSIONS + 1)]
+    assert tokens[0] is not None
+    assert sessions.access(tokens[0]) is None
+    assert all(sessions.access(token or "") == "session" for token in tokens[1:])
+    assert sessions.access(TOKEN) == "control"
+    assert TOKEN not in repr(sessions)
+
+
+@pytest.mark.requirement("HUB-5")
+async def test_a_client_with_a_wrong_token_is_told_so() -> None:
+    async with steered({"x": MISSING}) as hub:
+        hub.control._api._peer._headers = {"authorization": "Bearer wrong"}
+        with anyio.fail_after(10), pytest.raises(HubRefused) as refused:
+            await hub.control.hub()
+    assert refused.value.status == 401
+    assert "holdfast status --open" in refused.value.hint
+
+
+@pytest.mark.requirement("HUB-5", "SEC-2")
+async def test_metrics_need_a_token_where_callers_need_one() -> None:
+    async with steered({"x": MISSING}) as hub:
+        shown = await hub.ask("/metrics", token=None)
+        assert shown.status_code == 200
+        assert 'holdfast_server_state{server="x"' in shown.text
+        assert (await hub.ask("/metrics", token=None, host="evil.example")).status_code == 421
+    async with steered({"x": MISSING}, tokens=TokenPolicy(tokens={"caller": CALLER})) as hub:
+        page = await signed_in(hub)
+        for token, status in ((None, 401), ("wrong", 401), (CALLER, 200), (TOKEN, 200), (page, 200)):
+            assert (await hub.ask("/metrics", token=token)).status_code == status
+
+
+@pytest.mark.requirement("HUB-5", "SEC-2")
+async def test_the_page_is_served_without_a_token_and_contains_no_data() -> None:
+    async with steered({"secret-name": MISSING}, tokens=TokenPolicy(tokens={"caller": CALLER})) as hub:
+        page = await hub.ask("/", token=None)
+        assert page.status_code == 200
+        assert "secret-name" not in page.text
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        assert (await hub.ask("/", token=None, host="evil.example")).status_code == 421

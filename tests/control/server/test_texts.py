@@ -1,0 +1,154 @@
+"""What a person is told of a server: true in every state, the same on the page and in the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as some
+
+from holdfast.control.server.views import Facts, _login_command, pasteable, text_for
+from holdfast.core.breaker import BreakerState
+from holdfast.core.classify import classify_evidence
+from holdfast.core.evidence import HttpStatus, Login, LoginState
+from holdfast.core.lifecycle.table import State
+from holdfast.core.machine import Health
+from holdfast.hub.journal import STATUS
+
+
+def health(state: State, **more: Any) -> Health:
+    base: dict[str, Any] = {
+        "server": "x",
+        "state": state,
+        "reason": "",
+        "generation": None,
+        "failures": 0,
+        "attempts": 0,
+        "breaker": BreakerState.CLOSED,
+        "retry_in": None,
+    }
+    return Health(**{**base, **more})
+
+
+@pytest.mark.requirement("HUB-5")
+def test_a_server_that_is_up_needs_no_action() -> None:
+    assert text_for(health(State.CONNECTED), Facts(tools=3)) == ("Connected; 3 tools.", "", "")
+    assert text_for(health(State.CONNECTED), Facts(tools=1)).summary == "Connected; 1 tool."
+
+
+@pytest.mark.requirement("HUB-5")
+def test_held_tools_ask_for_an_approval() -> None:
+    words = text_for(health(State.CONNECTED), Facts(tools=3, held=2))
+    assert "2 of them are held" in words.summary
+    assert words.command == "holdfast approve x"
+
+
+@pytest.mark.requirement("HUB-5", "MSG-1", "MSG-5")
+def test_a_retried_server_needs_no_action() -> None:
+    coming = health(State.RECONNECTING, reason="it is not ready", attempts=2, retry_in=3.6)
+    words = text_for(coming, Facts(attempts_allowed=5))
+    assert words.summary == (
+        "MCP server 'x' is starting up and not ready yet — it will be retried."
+        " The last attempt: it is not ready. Attempt 2 of 5."
+    )
+    assert (words.action, words.command) == ("", "")
+
+
+@pytest.mark.requirement("HUB-5", "MSG-3")
+def test_a_login_is_offered_only_where_it_helps() -> None:
+    denied = health(State.DENIED, reason="its credentials were rejected (HTTP 401)")
+    assert text_for(denied, Facts(login="holdfast login x --scope s")).command == "holdfast login x --scope s"
+    words = text_for(denied, Facts(hint="replace the credentials in its `headers`"))
+    assert words.command == ""
+    assert words.action == "Replace the credentials in its `headers`."
+    assert "starting up" not in words.summary
+
+
+@pytest.mark.requirement("HUB-5", "MSG-2")
+def test_a_failure_comes_with_its_cure_and_a_closer_look() -> None:
+    failed = health(State.PERMANENTLY_FAILED, reason="the command `y` was not found", retry_in=250.0)
+    words = text_for(failed, Facts(hint="install it"))
+    assert words.summary.startswith("MCP server 'x' is unavailable: the command `y` was not found. Tools from")
+    assert words.summary.endswith("The hub tries it again by itself.")
+    assert (words.action, words.command) == ("Install it.", "holdfast doctor x")
+
+
+@pytest.mark.requirement("HUB-5", "BRK-5")
+def test_an_open_breaker_says_that_calls_are_refused() -> None:
+    shut = health(State.CONNECTED, breaker=BreakerState.OPEN, breaker_retry_in=41.7)
+    assert "refused for now" in text_for(shut, Facts()).summary
+    coming = health(State.RECONNECTING, breaker=BreakerState.OPEN, breaker_retry_in=9.0)
+    assert "Calls to it are refused for now." in text_for(coming, Facts()).summary
+    trying = health(State.CONNECTED, breaker=BreakerState.HALF_OPEN)
+    assert "refused except one test call" in text_for(trying, Facts()).summary
+
+
+@pytest.mark.requirement("HUB-5")
+@pytest.mark.parametrize("state", State)
+def test_words_do_not_age_while_time_runs(state: State) -> None:
+    now = health(state, attempts=1, retry_in=8.0, breaker=BreakerState.OPEN, breaker_retry_in=9.0)
+    later = health(state, attempts=1, retry_in=3.0, breaker=BreakerState.OPEN, breaker_retry_in=4.0)
+    assert text_for(now, Facts(attempts_allowed=5)) == text_for(later, Facts(attempts_allowed=5))
+
+
+@pytest.mark.requirement("HUB-5")
+def test_a_command_can_be_pasted_for_any_server_name() -> None:
+    words = text_for(health(State.DISABLED, server="two words; rm -rf /"), Facts())
+    assert words.command == "holdfast enable 'two words; rm -rf /'"
+
+
+@pytest.mark.requirement("MSG-2", "MSG-1", "MSG-4")
+@given(
+    state=some.sampled_from(State),
+    breaker=some.sampled_from(BreakerState),
+    retry_in=some.none() | some.floats(0, 1e6),
+    attempts=some.integers(0, 9),
+    facts=some.builds(
+        Facts,
+        tools=some.integers(0, 9),
+        held=some.integers(0, 9),
+        hint=some.sampled_from(["", "do this", "Ünd"]),
+        login=some.sampled_from(["", "holdfast login x"]),
+    ),
+)
+def test_every_state_has_words_that_are_true_of_it(
+    state: State, breaker: BreakerState, retry_in: float | None, attempts: int, facts: Facts
+) -> None:
+    one = health(state, breaker=breaker, retry_in=retry_in, attempts=attempts, breaker_retry_in=retry_in)
+    words = text_for(one, facts)
+    assert words == text_for(one, facts)
+    assert words.summary.endswith(".")
+    assert ("starting up" in words.summary) == (STATUS[state] == "transient")
+    assert ("will not work" in words.summary) == (STATUS[state] == "permanent")
+    assert not words.command or words.command.startswith("holdfast ")
+    if STATUS[state] == "transient":
+        assert not words.action
+
+
+@pytest.mark.requirement("HUB-5")
+def test_the_login_that_is_offered_is_the_one_that_the_reason_names() -> None:
+    login = Login(state=LoginState.NONE, command="holdfast login x")
+    bearer = {"www-authenticate": 'Bearer resource_metadata="https://x.example/m"'}
+    scope = {"www-authenticate": 'Bearer error="insufficient_scope", scope="read write"'}
+    seen = [
+        HttpStatus(status=401, headers=bearer, login=login),
+        HttpStatus(status=401, login=login),
+        HttpStatus(status=403, headers=scope, login=login),
+        HttpStatus(status=401, credentials_sent=True, login=login),
+        HttpStatus(status=401, credentials_sent=True),
+        HttpStatus(status=403, login=login),
+    ]
+    commands = [_login_command(one) for one in seen]
+    assert commands == ["holdfast login x"] * 2 + ["holdfast login x --scope 'read write'", "", "", ""]
+    for one, command in zip(seen, commands, strict=True):
+        assert (f"run `{command}`" in classify_evidence(one).reason) == bool(command)
+
+
+@pytest.mark.requirement("HUB-5")
+def test_a_command_to_paste_works_in_any_folder_and_without_the_programs_name_on_the_path() -> None:
+    here = {"program": "/opt/h/bin/holdfast", "config": "/my files/mcp.json"}
+    assert pasteable("holdfast doctor x", **here) == "/opt/h/bin/holdfast doctor x --config '/my files/mcp.json'"
+    assert pasteable("holdfast login x --scope s", **here).endswith("login x --scope s --config '/my files/mcp.json'")
+    assert pasteable("holdfast enable x", **here) == "/opt/h/bin/holdfast enable x"
+    assert pasteable("holdfast doctor x", program="holdfast", config="") == "holdfast doctor x"
+    assert pasteable("", **here) == ""

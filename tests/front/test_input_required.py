@@ -1,0 +1,131 @@
+"""Calls that wait for a modern client's answers: good for one use, by the one who was asked, for a while."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import mcp_types as types
+import pytest
+from mcp import Client, MCPError
+
+from holdfast.errors import CallFailed
+from holdfast.front import clients, input_required
+from tests.front.conftest import Person, front
+from tests.front.peer_server import running
+
+pytestmark = pytest.mark.anyio
+
+ASK = {"kind": "elicit"}
+ANSWER: Any = {"q1": types.ElicitResult(action="accept", content={"colour": "red"})}
+
+
+async def _asked(client: Client) -> types.InputRequiredResult:
+    result = await client.session.call_tool("o__ask", ASK, allow_input_required=True)
+    assert isinstance(result, types.InputRequiredResult)
+    return result
+
+
+async def _request(client: Client, state: str | None, arguments: dict[str, Any] = ASK, answers: Any = ANSWER) -> Any:
+    return await client.session.call_tool(
+        "o__ask", arguments, input_responses=answers, request_state=state, allow_input_required=True
+    )
+
+
+@pytest.mark.requirement("HUB-7")
+async def test_a_state_is_good_for_one_use_and_for_the_same_request_alone(ada: Person) -> None:
+    async with (
+        running("legacy") as origin,
+        front({"o": {"url": origin.url}}) as served,
+        ada.client(served.all, "modern") as client,
+    ):
+        first = await _asked(client)
+        with pytest.raises(MCPError, match="Invalid or expired requestState"):
+            await _request(client, first.request_state, {"kind": "elicit", "more": 1})
+        result = await _request(client, first.request_state)
+        with pytest.raises(MCPError, match="Invalid or expired requestState"):
+            await _request(client, first.request_state)
+    assert result.content[0].text == "red"
+
+
+@pytest.mark.requirement("HUB-7")
+async def test_an_answer_that_is_left_out_is_asked_for_again(ada: Person) -> None:
+    async with (
+        running("legacy") as origin,
+        front({"o": {"url": origin.url}}) as served,
+        ada.client(served.all, "modern") as client,
+    ):
+        first = await _asked(client)
+        again = await _request(client, first.request_state, answers={})
+        assert isinstance(again, types.InputRequiredResult)
+        result = await _request(client, again.request_state)
+    assert result.content[0].text == "red"
+
+
+@pytest.mark.requirement("HUB-7")
+async def test_a_call_whose_client_does_not_return_is_cancelled(ada: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        running("legacy") as origin,
+        front({"o": {"url": origin.url}}) as served,
+        ada.client(served.all, "modern") as client,
+    ):
+        first = await _asked(client)
+        desk = served.app.state.front._broker
+        assert len(desk._calls) == 1
+        monkeypatch.setattr(input_required, "ASK_SECONDS", -1.0)
+        desk.pending_calls._sweep()
+        with anyio.fail_after(10):
+            assert await desk.drain(10)
+        with pytest.raises(MCPError):
+            await _request(client, first.request_state)
+    assert clients.ASK_SECONDS > 0
+
+
+@pytest.mark.requirement("HUB-7")
+async def test_time_does_not_run_while_the_client_is_asked(ada: Person) -> None:
+    async with (
+        running("legacy") as origin,
+        front({"o": {"url": origin.url}}, call={"timeout": "2s", "hardTimeout": "3s"}) as served,
+        ada.client(served.all, "legacy") as client,
+    ):
+
+        async def until_others_have_run_out_of_time() -> None:
+            for _ in range(2):
+                with pytest.raises(CallFailed, match="hang"):
+                    await served.hub.call_tool("o__hang", {})
+
+        ada.before_answering = until_others_have_run_out_of_time
+        with anyio.fail_after(20):
+            result: Any = await client.call_tool("o__ask", ASK)
+    assert result.content[0].text == "ada's blue"
+
+
+async def test_draining_takes_no_new_calls_and_waits_for_those_under_way(ada: Person) -> None:
+    async with (
+        running("legacy") as origin,
+        front({"o": {"url": origin.url}}) as served,
+        ada.client(served.all, "legacy") as client,
+    ):
+        asked, go = anyio.Event(), anyio.Event()
+
+        async def slowly() -> None:
+            asked.set()
+            await go.wait()
+
+        ada.before_answering = slowly
+        results: list[Any] = []
+
+        async def call() -> None:
+            results.append(await client.call_tool("o__ask", ASK))
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(call)
+                await asked.wait()
+                assert not await served.app.state.front.drain(0.01)
+                assert served.app.state.front.draining
+                with pytest.raises(MCPError, match="shutting down"):
+                    await client.call_tool("o__echo", {"text": "late"})
+                go.set()
+            assert await served.app.state.front.drain(5)
+    assert results[0].content[0].text == "ada's blue"
