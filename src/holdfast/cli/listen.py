@@ -23,6 +23,7 @@ __all__ = [
     "DEFAULT_URL",
     "AcceptedJwt",
     "CallerAuth",
+    "GatewayAuth",
     "bind",
     "check_token_length",
     "endpoint",
@@ -60,6 +61,17 @@ class AcceptedJwt:
     audience: str
     keys: str
     """The URL of a JWKS, or the path of a public key."""
+    groups_claim: str = "groups"
+    scopes_claim: str = "scope"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayAuth:
+    """A gateway that names its users in headers; the secret shows that a request comes from the gateway."""
+
+    secret: str = field(repr=False)
+    user_header: str = "X-Forwarded-User"
+    groups_header: str = "X-Forwarded-Groups"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +81,16 @@ class CallerAuth:
     token: str | None = field(default=None, repr=False)
     token_file: Path | None = None
     """Where the token comes from. The hub reads it again while it runs."""
+    tokens_file: Path | None = None
     jwt: AcceptedJwt | None = None
+    gateway: GatewayAuth | None = None
     hosts: tuple[str, ...] = ()
     """Host names that requests may use, besides the usual ones."""
+
+    @property
+    def can_verify(self) -> bool:
+        """Whether callers must identify themselves."""
+        return any((self.token, self.tokens_file, self.jwt, self.gateway))
 
 
 def require_auth_beyond_loopback(host: str, *, can_verify: bool) -> None:
@@ -79,7 +98,7 @@ def require_auth_beyond_loopback(host: str, *, can_verify: bool) -> None:
     if not is_loopback(host) and not can_verify:
         raise UsageError(
             f"{host} can be reached from other machines, and callers need no token",
-            hint="use --token-file FILE, or listen on 127.0.0.1",
+            hint="use --token-file FILE or --tokens-file FILE, or listen on 127.0.0.1",
         )
 
 
@@ -112,14 +131,14 @@ def notify_ready(environ: Mapping[str, str]) -> None:
         notify.send(b"READY=1")
 
 
-def read_token(file: Path) -> str:
-    """The token in a file."""
+def read_token(file: Path, name: str = "the token") -> str:
+    """The token in a file; ``name`` is for messages."""
     try:
         token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as exc:
         why = getattr(exc, "strerror", None) or type(exc).__name__
         raise HoldfastError(f"cannot read the token file {file}: {why}", hint="check the path") from exc
-    check_token_length("the token", token)
+    check_token_length(name, token)
     return token
 
 
