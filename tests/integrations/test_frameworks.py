@@ -35,9 +35,9 @@ FRAMEWORKS = (
     Framework("google_adk", "google-adk[mcp]", "google-adk[mcp]==2.10.0"),
 )
 RELEASES = [
-    pytest.param(framework, release, id=f"{framework.name}-{release}")
+    pytest.param(framework, release, id=f"{framework.name}-{release}", marks=marks)
     for framework in FRAMEWORKS
-    for release in ("current", "oldest")
+    for release, marks in (("current", ()), ("oldest", pytest.mark.field))
 ]
 
 OUTAGE = "MCP server 'weather' "

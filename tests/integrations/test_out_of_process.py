@@ -22,6 +22,7 @@ FRAMEWORKS = {
 }
 
 
+@pytest.mark.field
 @pytest.mark.requirement("INT-3")
 @pytest.mark.parametrize("over", ["http", "stdio"])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
