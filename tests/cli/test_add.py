@@ -44,11 +44,11 @@ def servers(file: Path) -> dict[str, object]:
 
 def test_a_command_is_added_to_the_users_own_file_and_tried(inside: Inside, own: Path) -> None:
     with StdioServer({"echo": "says it again"}) as server:
-        command, args = server.definition["command"], server.definition["args"]
-        ran = inside("add", "notes", "--", str(command), *map(str, args))
+        command, args = str(server.definition["command"]), json.loads(json.dumps(server.definition["args"]))
+        ran = inside("add", "notes", "--", command, *args)
     assert ran.code == 0, ran.err
     assert ran.out == f"added notes to {own}\nIt works: 1 tool.\n"
-    assert servers(own) == {"notes": {"command": command, "args": list(args)}}
+    assert servers(own) == {"notes": {"command": command, "args": args}}
     assert own.stat().st_mode & 0o777 == 0o600
     assert f"add --undo --file {own}" in ran.err
 
