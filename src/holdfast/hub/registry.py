@@ -121,6 +121,7 @@ class SlotRegistry:
         for slot in [self._add(server) for server in self.config.servers.values()]:
             self._start(slot)
         tasks.start_soon(self._writer.run, name="state writer")
+        tasks.start_soon(self._writer.watch, self._switched_elsewhere, self._approved_elsewhere, name="state watch")
         tasks.start_soon(self._warden.keep, name="warden keeper")
         tasks.start_soon(_watch_logins, self, logins, name="login watch")
 
@@ -259,6 +260,19 @@ class SlotRegistry:
             self.publish(listing)
         self.state_changed()
         return approved
+
+    # For the state that other hubs share.
+
+    def _switched_elsewhere(self, server: str, disabled: bool) -> None:
+        slot = self.slots.get(server)
+        if slot is not None and slot.spec.enabled and slot.switched_off != disabled and not self._closing:
+            slot.handle(on.DisableRequested() if disabled else on.EnableRequested())
+
+    def _approved_elsewhere(self) -> None:
+        for server in self.approvals.follow():
+            listing = self.approvals.latest(server)
+            if server in self.slots and listing is not None and not self.catalog.servers[server].withdrawn:
+                self.publish(listing)
 
     # For the slots (``SlotHost`` in slot.py).
 
