@@ -108,6 +108,8 @@ class Lease:
         self.listing: Listing | None = None
         self.redactor = Redactor()
         self.close_error = ""
+        self.cut = ""
+        """Why the hub itself ended it; empty if the server or the network did."""
         self.faults = 0
         """How often the network failed on this lease; calls in flight together count as one."""
         self.drains = False
