@@ -113,7 +113,6 @@ CUTS: Mapping[type[on.Event], str] = {
     on.ShutdownRequested: "the hub is closing",
     on.RefreshFailed: "the connection failed too often",
     on.LivenessFailed: "the connection failed too often",
-    on.CallTransportFailed: "the connection failed too often",
 }
 """The events by which the hub ends a connection that still stands, and the reason for the calls on it."""
 
@@ -250,7 +249,6 @@ class Slot:
         context = self._context
         effects = self.machine.settle(permit, outcome, context.clock.now(), chance=context.chance(), reason=reason)
         if effects:
-            self._note_cuts(on.CallTransportFailed, effects)
             self._perform(effects)
             self._note()
 
