@@ -236,8 +236,17 @@ def _listing_to(listing: Listing) -> dict[str, list[list[object]]]:
 
 
 def _listing_from(server: str, kept: Mapping[str, list[tuple[str, dict[str, object]]]]) -> Listing:
-    items = {kind: tuple(Item(name, raw) for name, raw in kept[kind]) for kind in (kind.value for kind in Kind)}
-    return Listing(server=server, generation=0, **items)
+    def items(kind: Kind) -> tuple[Item, ...]:
+        return tuple(Item(name, raw) for name, raw in kept[kind.value])
+
+    return Listing(
+        server=server,
+        generation=0,
+        tools=items(Kind.TOOL),
+        prompts=items(Kind.PROMPT),
+        resources=items(Kind.RESOURCE),
+        templates=items(Kind.TEMPLATE),
+    )
 
 
 Snapshot: TypeAlias = "Callable[[], tuple[Config, Catalog, frozenset[str]]]"
