@@ -126,7 +126,9 @@ async def test_it_says_that_it_is_out_of_touch_and_finds_back(tmp_path: Path) ->
         port = page.url.rstrip("/").rpartition(":")[2]
         page.hub.send(signal.SIGKILL)
         await page.hub.ended()
-        await page.window.until("document.querySelector('.banner[data-kind=lost]')?.innerText.includes('This page shows the state of')")
+        await page.window.until(
+            "document.querySelector('.banner[data-kind=lost]')?.innerText.includes('This page shows the state of')"
+        )
         await page.press("one", "Enable")
         await page.says("one", "The hub does not answer.")
         await page.window.keep_picture("out-of-touch")
