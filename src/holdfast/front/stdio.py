@@ -157,7 +157,7 @@ class StdoutWriter:
                 self._call(self._wrote, size)
 
     def _call(self, function: Callable[..., object], *args: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed, so nothing waits
             self._loop.call_soon_threadsafe(function, *args)
 
     def _wrote(self, size: int) -> None:
