@@ -124,6 +124,7 @@ async def _run_http(serving: ServeOptions) -> None:
             if serving.callers.token_file is not None:
                 tasks.start_soon(_follow_token_file, serving, accepted)
             tasks.start_soon(_end_on_signal, drain, serving.drain, end)
+            tasks.start_soon(admin.run)
             with note:
                 await server.serve([serving.listener])
             tasks.cancel_scope.cancel()
