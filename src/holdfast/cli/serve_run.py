@@ -126,6 +126,7 @@ async def _run_http(serving: ServeOptions) -> None:
             if serving.callers.token_file is not None:
                 tasks.start_soon(_follow_token_file, serving, accepted)
             tasks.start_soon(_end_on_signal, drain, serving.drain, end)
+            tasks.start_soon(admin.run)
             with note:
                 await server.serve([serving.listener])
             tasks.cancel_scope.cancel()
@@ -233,15 +234,8 @@ async def _run_stdio(serving: ServeOptions) -> None:
             async with hub, anyio.create_task_group() as tasks:
                 _watch(tasks, serving, hub)
                 tasks.start_soon(_end_on_signal, broker.drain, serving.drain, stdin.end)
-                await _wait_for_tools(hub)
                 await serve_stdio(hub, broker=broker)
                 tasks.cancel_scope.cancel()
-
-
-async def _wait_for_tools(hub: Hub) -> None:
-    """On the first run, wait a moment for tools, because many clients list tools only once."""
-    if any(source.listing is None for source in hub.catalog.servers.values()):
-        await hub.ready(hub.config.settings.call.ready_timeout)
 
 
 # For both
