@@ -208,7 +208,7 @@ def _write(database: sqlite3.Connection, before: Mapping[str, StoredServer], aft
         if known is None or (known.fingerprint, known.listing) != (one.fingerprint, one.listing):
             listing = json.dumps(_listing_to(one.listing)) if one.listing else None
             database.execute(_WRITE_LISTING, (server, one.fingerprint, one.disabled, listing))
-        # A server that this hub did not know may have been disabled by another hub: only a switch of this hub is written.
+        # Another hub may have disabled a server that is new to this one: only a switch of this hub is written.
         if one.disabled != (known is not None and known.disabled):
             database.execute(_WRITE_SWITCH, (server, one.fingerprint, one.disabled))
         if known is None or known.names != one.names:
