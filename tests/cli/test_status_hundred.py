@@ -170,11 +170,11 @@ def test_words_of_a_filter_are_looked_for_everywhere() -> None:
 
 def test_on_a_terminal_a_filter_narrows_the_list_live(cli: Cli, hub: HubPeer) -> None:
     with cli.on_terminal("status", "--watch", **hub.environment) as terminal:
-        terminal.until_on_screen("/ filter")
+        terminal.until_on_screen("/ find")
         terminal.press("/deny")
         terminal.until_on_screen("filter: deny  (5 of 100 servers)")
         terminal.until_on_screen("> deny-0")
         terminal.press("\r")
-        terminal.until_on_screen("/ filter")
+        terminal.until_on_screen("/ find")
         terminal.press("q")
         assert terminal.code() == 0

@@ -52,7 +52,7 @@ def status(
     """Show the state of every server of a running hub, the worst last, and what to do about it.
 
     With --watch on a terminal, the arrow keys select a server and enter shows its
-    details; r reconnects it, d disables it, e enables it, / filters, q quits.
+    details; r reconnects it, d disables it, e enables it, / finds, q quits.
     Without a terminal it prints one line for each change, or with --json one object for
     each event.
 

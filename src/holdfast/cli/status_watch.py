@@ -183,7 +183,7 @@ def _breaker_text(data: Mapping[str, Any]) -> str:
 
 ActionKind: TypeAlias = Literal["quit", "suspend", "redraw", "reconnect", "enable", "disable"]
 
-LIST_KEYS = "up/down select  enter details  r reconnect  e enable  d disable  / filter  q quit"
+LIST_KEYS = "up/down select  enter details  r reconnect  e enable  d disable  / find  q quit"
 CARD_KEYS = "up/down scroll  esc back  r reconnect  e enable  d disable  q quit"
 
 _ENDING = ("q", "Q", "ctrl-c", "ctrl-d")
