@@ -46,6 +46,7 @@ from holdfast.front import (
     serve_stdio,
 )
 from holdfast.hub import Hub, Reloader, default_state_file
+from holdfast.wire import raise_descriptor_limit
 
 __all__ = ["EndableStdin", "ServeOptions", "admin_of", "announced", "run"]
 
@@ -86,6 +87,7 @@ class ServeOptions:
 
 def run(serving: ServeOptions) -> None:
     """Serve until a signal, or the end of stdin."""
+    raise_descriptor_limit()
     fast = importlib.util.find_spec("uvloop") is not None
     anyio.run(_run_stdio if serving.listener is None else _run_http, serving, backend_options={"use_uvloop": fast})
 
