@@ -40,6 +40,7 @@ def main() -> None:
     _make_noise(flags)
     if flags.exit_at_once is not None:
         sys.exit(flags.exit_at_once)
+    time.sleep(flags.read_after)
     _Server(flags, log).run()
     log.write("eof")
     if flags.ignore_stdin_close:
@@ -180,6 +181,7 @@ def _flags() -> argparse.Namespace:
     parser.add_argument("--handshake-fault", choices=("error", "misfit", "version"))
     parser.add_argument("--oversized", type=int, default=0, help="pad each tool's description by N bytes")
     parser.add_argument("--exit-at-once", type=int, help="exit with this code before reading anything")
+    parser.add_argument("--read-after", type=float, default=0.0, help="read nothing for so many seconds")
     parser.add_argument("--stderr", help="write this line there at the start")
     parser.add_argument("--grow", type=int, default=0, help="have a tool `grow` that adds one, and say so N times")
     for name, meaning in _SWITCHES.items():

@@ -113,7 +113,8 @@ class Dialer:
         wire, left = connection.wire, max(deadline - anyio.current_time(), 0.0)
         try:
             with anyio.fail_after(left):
-                era = await negotiate(connection.session, era=era, patient=isinstance(wire, StdioDispatcher))
+                has_read = wire.has_read if isinstance(wire, StdioDispatcher) else None
+                era = await negotiate(connection.session, era=era, has_read=has_read)
         except TimeoutError:
             seen = wire.unanswered() or TimedOut(doing="its first answer", after=round(left, 1))
             raise ServerFailure(seen) from None

@@ -172,15 +172,15 @@ class Child:
             text = text.partition("\n")[2] or text[LONGEST_SECRET:]
         return self._redactor.mask(text).strip()
 
-    def heard_us(self) -> bool:
-        """Whether it has read everything that we wrote."""
-        if self._stdin is None:
+    def has_read(self) -> bool | None:
+        """Whether it has read everything that we wrote; None where the system does not tell."""
+        if self._stdin is None or self._unsent:
             return False
         try:
             unread = fcntl.ioctl(self._stdin, termios.FIONREAD, bytes(4))
         except OSError:  # not every system reports this for the writing end of a pipe
-            return False
-        return not self._unsent and struct.unpack("i", unread)[0] == 0
+            return None
+        return bool(struct.unpack("i", unread)[0] == 0)
 
     async def close(self, *, politely: bool) -> None:
         """End the whole group: close its stdin, then SIGTERM, then SIGKILL. Shielded and bounded."""

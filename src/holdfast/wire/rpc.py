@@ -471,7 +471,8 @@ class DuplexDispatcher(Dispatcher[TransportContext]):
         """Send a request and wait for its result; the deadline covers the write too."""
         opts = opts or {}
         request_id, waiter = self._exchange.open(opts)
-        timeout = opts.get("timeout")
+        # The SDK limits its probe to 10 s. A slow start is no answer: the dial's own deadline bounds the probe.
+        timeout = opts.get("timeout") if method != "server/discover" else None
         abandoned = "the caller no longer waits" if opts.get("cancel_on_abandon", True) else ""
         try:
             with anyio.fail_after(timeout):

@@ -58,6 +58,10 @@ class StdioDispatcher(DuplexDispatcher):
         """The first noise on its stdout, masked."""
         return self._noise
 
+    def has_read(self) -> bool | None:
+        """Whether the process has read all that was written to it; None where the system does not tell."""
+        return self._child.has_read()
+
     def unanswered(self) -> Evidence | None:
         """A program that printed only noise is no MCP server."""
         if self._noise and not self._exchange.spoke:
@@ -105,7 +109,7 @@ class StdioDispatcher(DuplexDispatcher):
         return ProcessExit(
             code=code,
             stood=self.stood,
-            heard=self._child.heard_us(),
+            heard=bool(self._child.has_read()),
             stderr=await self._child.last_words(),
             noise=self._noise,
         )
