@@ -194,6 +194,7 @@ class Loader:
             read=_tools,
             deadline=deadline,
             within=policy.attempt_timeout,
+            total=policy.total_timeout,
             era=known.era,
         )
         await found.run(dialer, dial_limit)

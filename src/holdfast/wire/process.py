@@ -22,7 +22,7 @@ import anyio
 import anyio.abc
 
 from holdfast.config import ServerSpec
-from holdfast.core import BadConfig, CommandFault, CommandUnusable, Redactor
+from holdfast.core import BadConfig, CommandFault, CommandUnusable, Redactor, plain
 from holdfast.errors import ServerFailure
 from holdfast.wire.warden import MARK, Warden
 
@@ -53,6 +53,9 @@ LONGEST_LINE = 8 * 1024
 
 OnStderr: TypeAlias = Callable[[str, bytes, Redactor], None]
 """Called for each line of a server's stderr: the server's id, the line as it came, the redactor for it."""
+
+SHOWN_LINE = 200
+"""How many characters of the last line on stderr are shown while a server starts."""
 
 LONGEST_SECRET = 1024
 """How much is dropped where stderr was cut inside a line: a cut secret would not be recognised."""
@@ -162,6 +165,15 @@ class Child:
     def exit_code(self) -> int | None:
         """None while it runs."""
         return self._process.returncode
+
+    @property
+    def last_line(self) -> str:
+        """The last line of its stderr so far, masked and without control characters; empty if there is none."""
+        lines = self._stderr.decode("utf-8", "replace").splitlines()[-2:]
+        if self._stderr_cut:
+            lines = lines[1:]  # the first may be cut inside a secret
+        line = next((line for line in reversed(lines) if line.strip()), "")
+        return plain(self._redactor.mask(line)).strip()[:SHOWN_LINE]
 
     async def last_words(self) -> str:
         """The end of its stderr, masked; waits a moment for the rest in the pipe."""

@@ -7,6 +7,7 @@ message ever comes.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import anyio
 import anyio.abc
@@ -52,6 +53,8 @@ class StdioDispatcher(DuplexDispatcher):
         self._noise_bytes = 0
         self._noise_since = anyio.current_time()
         self._ended = anyio.Event()
+        self.on_first_message: Callable[[], None] | None = None
+        """Called once, for the first message of the protocol."""
 
     @property
     def noise(self) -> str:
@@ -144,6 +147,9 @@ class StdioDispatcher(DuplexDispatcher):
         self._exchange.received += len(line)
         try:
             self._exchange.take(from_json(line))
+            if self.on_first_message is not None and self._exchange.spoke:
+                self.on_first_message()
+                self.on_first_message = None
         except ValueError:
             self._take_noise(line)
         except ServerFailure as failure:
