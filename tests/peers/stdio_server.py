@@ -69,10 +69,13 @@ class _Server:
 
     def run(self) -> None:
         """Answer every line until there is no more."""
+        flags_stall = self._flags.stall_after_probe
         for line in sys.stdin.buffer:
             message = json.loads(line)
             method = message.get("method", "response")
             self._log.write(f"message {method}")
+            if flags_stall and method != "server/discover":
+                continue
             if not self._is_ignored(method):
                 self._die_if_told(method, before=True)
                 self._answer(message)
@@ -197,6 +200,7 @@ _SWITCHES = {
     "flood-stderr": "write 4 MiB to stderr first, then work",
     "never-answer": "read everything and stay silent",
     "ignore-discover": "stay silent on server/discover alone",
+    "stall-after-probe": "answer server/discover, and nothing after it",
     "die-on-discover": "exit 1 on server/discover",
     "die-after-handshake": "exit 1 once the handshake is over",
     "die-after-list": "exit 1 once the tools were listed",

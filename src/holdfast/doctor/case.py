@@ -95,6 +95,7 @@ class Learned:
     addresses: tuple[str, ...] = ()
     program: str = ""
     probe: Probe | None = None
+    """The dial of this server, also while it is under way."""
     failed: bool = False
     """Whether a check failed."""
     login_ended: str = ""
@@ -102,6 +103,10 @@ class Learned:
     renewed: str = ""
     """The message about an expired login that was renewed."""
     live: LiveState | None = None
+
+    def probing(self, attempt: Probe) -> None:
+        """A dial has begun."""
+        self.probe = attempt
 
 
 @dataclass(kw_only=True)

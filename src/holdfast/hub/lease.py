@@ -38,6 +38,7 @@ from holdfast.wire import (
     Offer,
     OfferKind,
     Relay,
+    Starting,
     apply_desired_state,
     evidence_in,
     watch_connection,
@@ -106,12 +107,18 @@ class Lease:
         self.connection: Connection | None = None
         """None until the connection stands."""
         self.listing: Listing | None = None
+        self.attempt: Attempt[Listing] | None = None
         self.redactor = Redactor()
         self.close_error = ""
         self.faults = 0
         """How often the network failed on this lease; calls in flight together count as one."""
         self.drains = False
         """Whether its session expired: requests in flight may end, for a moment, before it is closed."""
+
+    @property
+    def starting(self) -> Starting | None:
+        """How the start of its process goes; None where no process starts, or it has answered."""
+        return self.attempt.starting if self.attempt is not None else None
 
     def __repr__(self) -> str:
         return f"<Lease {self.generation} {'stands' if self.connection is not None else 'dialing'}>"
@@ -220,7 +227,7 @@ class Connector:
         async def listing(connection: Connection, within: float) -> Listing:
             return _listing(spec, lease.generation, await connection.list_everything(within=within))
 
-        attempt = Attempt(
+        attempt = lease.attempt = Attempt(
             spec=spec,
             redactor=lease.redactor,
             read=listing,

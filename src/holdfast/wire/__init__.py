@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.wire.attempt import Attempt as Attempt, evidence_in as evidence_in
+    from holdfast.wire.attempt import Attempt as Attempt, Starting as Starting, evidence_in as evidence_in
     from holdfast.wire.dial import Dialer as Dialer
     from holdfast.wire.http.client import (
         CONNECT_SECONDS as CONNECT_SECONDS,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "attempt": ["Attempt", "evidence_in"],
+        "attempt": ["Attempt", "Starting", "evidence_in"],
         "dial": ["Dialer"],
         "http.client": ["CONNECT_SECONDS", "NOT_HTTP", "evidence_of", "ssl_context"],
         "http.fetch": ["ApiClient", "HttpAnswer", "exchange", "fetch"],

@@ -42,6 +42,11 @@ class Starting(NamedTuple):
     line: str
     """The last line of its stderr, masked; empty if there is none."""
 
+    @property
+    def words(self) -> str:
+        """``starting for 12 s; stderr: "fetching …"``: the process's own text is quoted and labelled."""
+        return f"starting for {self.seconds:.0f} s" + (f'; stderr: "{self.line}"' if self.line else "")
+
 
 @dataclass(kw_only=True)
 class Attempt(Generic[T]):
