@@ -82,6 +82,9 @@ class _Server:
                 self._die_if_told(method, before=False)
             if self._flags.stop_reading and method == "tools/list":
                 _sleep_for_ever()
+            if self._flags.close_stdin and method == "tools/list":
+                os.close(0)
+                _sleep_for_ever()
             if self._flags.flood and method == "tools/list":
                 _flood()
 
@@ -209,6 +212,7 @@ _SWITCHES = {
     "flood": "write to stderr, and notices to stdout, without end, once the tools were listed",
     "die-in-call": "exit 9 in the middle of a tool call",
     "stop-reading": "read no more of stdin once the tools were listed",
+    "close-stdin": "close stdin once the tools were listed, and live on",
     "ignore-stdin-close": "live on when stdin ends",
     "ignore-term": "do not die of SIGTERM",
     "grandchild": "leave a process that holds stdout and stderr and ignores SIGTERM",

@@ -81,6 +81,11 @@ if TYPE_CHECKING:
         for_user as for_user,
     )
     from holdfast.core.names import Kind as Kind, uri_lead as uri_lead
+    from holdfast.core.process_output import (
+        OutputKind as OutputKind,
+        ProcessOutput as ProcessOutput,
+        read_output as read_output,
+    )
     from holdfast.core.redact import (
         MASK as MASK,
         Redactor as Redactor,
@@ -131,6 +136,7 @@ __getattr__, __dir__ = lazy_exports(
         "machine": ["Health", "Machine"],
         "messages": ["Failure", "FailureStatus", "ServerStatus", "for_model", "for_user"],
         "names": ["Kind", "uri_lead"],
+        "process_output": ["OutputKind", "ProcessOutput", "read_output"],
         "redact": ["MASK", "Redactor", "mask_url", "masked", "plain"],
     },
     modules=["lifecycle.effects", "lifecycle.events"],

@@ -7,6 +7,7 @@ of a process: it decides which line people read and which advice they get, never
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -156,11 +157,10 @@ _ERROR = re.compile(r"(?i)^(?:[\w.@/-]+: )?\W?(?:fatal|error)\b ?(?:\[\w+\])?:? 
 
 
 def _error(lines: Sequence[str]) -> ProcessOutput | None:
-    """The first line that begins as an error; the usage text after it is not read, except for its next line."""
+    """The first line that begins as an error; a usage text may follow it."""
     for at, line in enumerate(lines):
         if _ERROR.match(line) and not _BORING.search(line):
-            following = [one for one in lines[at + 1 : at + 2] if not one.lower().startswith("usage")]
-            return _asking(line, following) or ProcessOutput(line=_clean(line), kind=OutputKind.ERROR)
+            return _asking(line, lines[at + 1 :]) or ProcessOutput(line=_clean(line), kind=OutputKind.ERROR)
     return None
 
 
@@ -169,19 +169,21 @@ _LACKS = re.compile(
     r"(?i)not (?:set|found|defined|provided|given|configured|specified)|missing|must|require|need|\bset\b|please"
     r"|undefined|unset|empty|\bno\b.*\bprovided|\bor pass\b"
 )
+_USAGE = re.compile(r"(?i)\s*(?:usage|options|commands|environment variables)\b")
 _NOT_VARIABLES = re.compile(r"^(?:ERR|E|UV|NODE|HTTP|SIG|MODULE)_")
 
 
 def _variables(lines: Sequence[str]) -> ProcessOutput | None:
-    for line in lines:
-        if not _BORING.search(line) and (found := _asking(line, [])) is not None:
-            return found
+    for at, line in enumerate(lines):
+        if not _BORING.search(line) and any(_named(line)):
+            return _asking(line, lines[at + 1 :])
     return None
 
 
 def _asking(line: str, following: Sequence[str]) -> ProcessOutput | None:
-    """A line that asks for variables, itself or in the line that follows."""
-    wanted = list(dict.fromkeys(name for one in (line, *following) for name in _named(one)))
+    """A line that asks for variables, itself or in the lines that follow; a usage text names too many."""
+    said = [line, *itertools.takewhile(lambda one: not _USAGE.match(one), following)]
+    wanted = list(dict.fromkeys(name for one in said for name in _named(one)))
     if not wanted:
         return None
     return ProcessOutput(line=_clean(line), kind=OutputKind.VARIABLE, variables=tuple(wanted[:MOST_VARIABLES]))

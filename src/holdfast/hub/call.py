@@ -380,7 +380,9 @@ def _may_have_acted(seen: Evidence) -> bool:
         case HttpStatus():
             return seen.status >= 500 or seen.status == 408
         case NetworkFailure():
-            return seen.stood
+            return seen.stood and seen.sent
+        case ProcessExit():
+            return seen.sent
         case _:
             return isinstance(seen, ProcessExit | TimedOut | OverBound | NotMcp | Unexpected)
 

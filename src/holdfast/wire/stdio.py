@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import anyio
 import anyio.abc
@@ -81,7 +82,14 @@ class StdioDispatcher(DuplexDispatcher):
             # The reader learns the reason in a moment; it says more than a broken pipe.
             with anyio.move_on_after(EXIT_SECONDS + 2 * LAST_WORDS_SECONDS):
                 await self._ended.wait()
-            raise self._exchange.failure() from None
+            raise ServerFailure(self._not_sent()) from None
+
+    def _not_sent(self) -> Evidence:
+        """Why a message was not written whole: a process cannot act on a part of a line."""
+        seen = self._exchange.ended.evidence if self._exchange.ended is not None else None
+        if isinstance(seen, ProcessExit | NetworkFailure):
+            return replace(seen, sent=False)
+        return NetworkFailure(fault=NetworkFault.CLOSED, stood=True, sent=False, detail="it closed its stdin")
 
     async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
         """Read lines until the process exits or closes its stdout."""

@@ -15,7 +15,15 @@ from pathlib import Path
 
 import anyio
 
-from holdfast.core import STOPPED_FROM_OUTSIDE, CommandFault, CommandUnusable, ProcessExit
+from holdfast.core import (
+    STOPPED_FROM_OUTSIDE,
+    CommandFault,
+    CommandUnusable,
+    OutputKind,
+    ProcessExit,
+    ProcessOutput,
+    read_output,
+)
 from holdfast.doctor.case import Case
 from holdfast.doctor.report import Edit, Finding, ask_for, finding, shell
 from holdfast.wire import environment_of
@@ -214,19 +222,6 @@ LINES = 12
 ASKING_SECONDS = 5.0
 """How long ``--version`` of a runtime may take."""
 
-_VARIABLE = re.compile(r"(?<![\w$./-])([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)(?![\w/-])")
-_LACKS = re.compile(
-    r"(?i)not (?:set|found|defined|provided|given|configured|specified)|missing|must|require|need|\bset\b|please"
-    r"|KeyError|undefined|unset|empty"
-)
-_NOT_VARIABLES = re.compile(r"^(?:ERR|E|UV|NODE|HTTP|SIG|MODULE)_")
-_PYTHON_MODULE = re.compile(r"No module named '?([\w.]+)'?")
-_NODE_MODULE = re.compile(r"Cannot find (?:module|package) '([^']+)'")
-_NO_PACKAGE = re.compile(
-    r"(?:npm (?:error|ERR!) (?:code )?E?404.*?'([^']+?)(?:@[^'@]*)?' is not in this registry"
-    r"|Because ([\w.@/-]+) was not found in the package registry)",
-    re.DOTALL,
-)
 _WANTS = re.compile(
     r"(?i)\b(node|python)(?:\.js)?\b[^\n]{0,40}?((?:>=|~=|==|>|\^)\s?v?\d+(?:\.\d+)*)"
     r"|\b(?:requires?|needs?|wants?)\s+(?:at least\s+)?(node|python)(?:\.js)?\s+(?:version\s+)?(v?\d+(?:\.\d+)*)"
@@ -248,10 +243,11 @@ async def ended(case: Case, seen: ProcessExit) -> Finding:
     """The finding for a process that ended while it was needed."""
     if -seen.code in STOPPED_FROM_OUTSIDE:
         return _killed(case, seen)
-    said = "\n".join(part for part in (seen.stderr, seen.noise) if part)
+    text = "\n".join(part for part in (seen.stderr, seen.noise) if part)
+    said = read_output(text)
     return (
         _package(case, seen, said)
-        or await _runtime(case, seen, said)
+        or await _runtime(case, seen, text)
         or _module(case, seen, said)
         or _variable(case, seen, said)
         or _plain(case, seen)
@@ -282,10 +278,10 @@ def _plain(case: Case, seen: ProcessExit) -> Finding:
     return finding("HF-EXITED", f"its process {how(seen)}", text, by_hand(case), detail=_tail(seen))
 
 
-def _variable(case: Case, seen: ProcessExit, said: str) -> Finding | None:
+def _variable(case: Case, seen: ProcessExit, said: ProcessOutput) -> Finding | None:
     """The finding for environment variables that it asked for and did not get."""
     given = environment_of(case.spec)
-    wanted = list(dict.fromkeys(name for name in _asked_for(said) if name not in given))
+    wanted = [name for name in said.variables if name not in given]
     if not wanted:
         return None
     first = " and ".join(f"`{name}`" for name in wanted[:3])
@@ -298,36 +294,29 @@ def _variable(case: Case, seen: ProcessExit, said: str) -> Finding | None:
     return finding("HF-EXIT-VARIABLE", words, text, *commands, edits=edits, detail=_tail(seen))
 
 
-def _asked_for(said: str) -> Iterator[str]:
-    for line in said.splitlines():
-        if _LACKS.search(line):
-            yield from (name for name in _VARIABLE.findall(line) if not _NOT_VARIABLES.match(name))
-
-
-def _module(case: Case, seen: ProcessExit, said: str) -> Finding | None:
-    if found := _PYTHON_MODULE.search(said):
-        module = found[1].partition(".")[0]
+def _module(case: Case, seen: ProcessExit, said: ProcessOutput) -> Finding | None:
+    if said.kind is not OutputKind.MODULE:
+        return None
+    if "No module named" in said.line:
+        module = said.subject.partition(".")[0]
         program = case.learned.program or case.spec.command
         install = shell(program, "-m", "pip", "install", module) if "python" in Path(program).name else ""
         text = f"install it for the Python that runs the server ({program})"
         words = f"its process {how(seen)}: Python has no module `{module}`"
         return finding("HF-EXIT-MODULE", words, text, install or by_hand(case), detail=_tail(seen))
-    if found := _NODE_MODULE.search(said):
-        words = f"its process {how(seen)}: Node has no module `{found[1]}`"
-        if found[1].startswith(("/", ".")):
-            text = "that file does not exist: build the server, or correct its path in `args`"
-            return finding("HF-EXIT-MODULE", words, text, shell("ls", "-l", found[1]), detail=_tail(seen))
-        folder = str(case.spec.cwd or ".")
-        install = f"cd {shell(folder)} && {shell('npm', 'install', found[1])}"
-        return finding("HF-EXIT-MODULE", words, "install it in the server's folder", install, detail=_tail(seen))
-    return None
+    words = f"its process {how(seen)}: Node has no module `{said.subject}`"
+    if said.subject.startswith(("/", ".")):
+        text = "that file does not exist: build the server, or correct its path in `args`"
+        return finding("HF-EXIT-MODULE", words, text, shell("ls", "-l", said.subject), detail=_tail(seen))
+    folder = str(case.spec.cwd or ".")
+    install = f"cd {shell(folder)} && {shell('npm', 'install', said.subject)}"
+    return finding("HF-EXIT-MODULE", words, "install it in the server's folder", install, detail=_tail(seen))
 
 
-def _package(case: Case, seen: ProcessExit, said: str) -> Finding | None:
-    found = _NO_PACKAGE.search(said)
-    if found is None:
+def _package(case: Case, seen: ProcessExit, said: ProcessOutput) -> Finding | None:
+    name = said.subject
+    if said.kind is not OutputKind.PACKAGE or not name:
         return None
-    name = found[1] or found[2]
     runner = Path(case.spec.command).name
     look = shell("npm", "search", name) if runner.startswith(("npx", "npm", "bun")) else shell("uvx", name, "--help")
     words = f"its process {how(seen)}: {runner} found no package `{name}`"
