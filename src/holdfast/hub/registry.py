@@ -30,7 +30,7 @@ from holdfast.hub.records import ConfigApplied, config_applied
 from holdfast.hub.slot import Slot, SlotContext
 from holdfast.hub.store import StateWriter, Store
 from holdfast.types import ProgressFn
-from holdfast.wire import Caller, Dialer, Relay, Warden
+from holdfast.wire import Caller, Dialer, Relay, Warden, keep_reaping
 
 __all__ = ["SlotRegistry", "reconnect", "switch"]
 
@@ -119,6 +119,7 @@ class SlotRegistry:
             self._start(slot)
         tasks.start_soon(self._writer.run, name="state writer")
         tasks.start_soon(self._warden.keep, name="warden keeper")
+        tasks.start_soon(keep_reaping, self._warden, name="orphans")
         tasks.start_soon(_watch_logins, self, logins, name="login watch")
 
     async def leave(self) -> None:

@@ -38,8 +38,10 @@ if TYPE_CHECKING:
         LONGEST_LINE as LONGEST_LINE,
         LONGEST_SECRET as LONGEST_SECRET,
         OnStderr as OnStderr,
+        adopt_orphans as adopt_orphans,
         environment_of as environment_of,
         find_program as find_program,
+        keep_reaping as keep_reaping,
     )
     from holdfast.wire.relay import (
         CALL_NOTIFICATIONS as CALL_NOTIFICATIONS,
@@ -61,7 +63,15 @@ __getattr__, __dir__ = lazy_exports(
         "http.fetch": ["ApiClient", "HttpAnswer", "exchange", "fetch"],
         "listen": ["DesiredState", "LIST_CHANGED", "LOG_LEVELS", "apply_desired_state", "watch_connection"],
         "listing": ["Offer", "OfferKind", "ToolInfo", "tool_info"],
-        "process": ["LONGEST_LINE", "LONGEST_SECRET", "OnStderr", "environment_of", "find_program"],
+        "process": [
+            "LONGEST_LINE",
+            "LONGEST_SECRET",
+            "OnStderr",
+            "adopt_orphans",
+            "environment_of",
+            "find_program",
+            "keep_reaping",
+        ],
         "relay": ["CALL_NOTIFICATIONS", "CLIENT_REQUESTS", "Caller", "Relay"],
         "rpc": ["RawNotification", "RawRequest", "RawResult"],
         "session": ["Connection", "Era"],
