@@ -153,6 +153,16 @@ def _node(lines: Sequence[str]) -> ProcessOutput | None:
     return _asking(line, []) or ProcessOutput(line=_clean(line), kind=OutputKind.ERROR)
 
 
+def _caught(lines: Sequence[str]) -> ProcessOutput | None:
+    """A missing module or key, where a program caught the exception and printed its text alone."""
+    for line in lines:
+        if key := _KEY_ERROR.match(line.strip()):
+            return ProcessOutput(line=_clean(line), kind=OutputKind.VARIABLE, variables=(key[1],))
+        if found := _PYTHON_MODULE.search(line) or _NODE_MODULE.search(line):
+            return ProcessOutput(line=_clean(line), kind=OutputKind.MODULE, subject=found[1])
+    return None
+
+
 _ERROR = re.compile(r"(?i)^(?:[\w.@/-]+: )?\W?(?:fatal|error)\b ?(?:\[\w+\])?:? \S")
 
 
@@ -216,6 +226,7 @@ _RECOGNISERS: tuple[Callable[[Sequence[str]], ProcessOutput | None], ...] = (
     _docker,
     _python,
     _node,
+    _caught,
     _error,
     _variables,
     _suspicious,

@@ -22,7 +22,7 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, RequestId
 from pydantic import ValidationError
 
 from holdfast.front.view import View
-from holdfast.wire import LOG_LEVELS, RawNotification, RawRequest, RawResult
+from holdfast.wire import LOG_LEVELS, Era, RawNotification, RawRequest, RawResult
 
 __all__ = ["ASK_SECONDS", "Call", "Channel", "Client", "require_capability"]
 
@@ -137,6 +137,11 @@ class Call:
         self._wake = wake
         self._outbox: deque[tuple[str, Mapping[str, Any] | None]] = deque(maxlen=OUTBOX)
         self._sending = anyio.Lock()
+
+    @property
+    def era(self) -> Era:
+        """The era that the client speaks."""
+        return "modern" if self.client.modern else "legacy"
 
     @property
     def capabilities(self) -> Mapping[str, Any]:

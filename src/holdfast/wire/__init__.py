@@ -8,7 +8,7 @@ from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.wire.attempt import Attempt as Attempt, Starting as Starting, evidence_in as evidence_in
-    from holdfast.wire.dial import Dialer as Dialer
+    from holdfast.wire.dial import Dialer as Dialer, DialHooks as DialHooks
     from holdfast.wire.http.client import (
         CONNECT_SECONDS as CONNECT_SECONDS,
         NOT_HTTP as NOT_HTTP,
@@ -58,7 +58,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "attempt": ["Attempt", "Starting", "evidence_in"],
-        "dial": ["Dialer"],
+        "dial": ["DialHooks", "Dialer"],
         "http.client": ["CONNECT_SECONDS", "NOT_HTTP", "evidence_of", "ssl_context"],
         "http.fetch": ["ApiClient", "HttpAnswer", "exchange", "fetch"],
         "listen": ["DesiredState", "LIST_CHANGED", "LOG_LEVELS", "apply_desired_state", "watch_connection"],

@@ -81,6 +81,8 @@ class Dialer:
 
         With ``start_within``, a process may take so long for its first answer; ``within`` begins with that answer.
         """
+        if spec.era != "auto":
+            era = spec.era
         first = start_within if start_within is not None and spec.transport == "stdio" else within
         times = _Times(deadline=anyio.current_time() + first, within=within)
         try:
@@ -121,20 +123,22 @@ class Dialer:
             raise
         try:
             # The SSE transport exists only in the legacy era.
-            connection.era = await self._greet(connection, times, "legacy" if spec.transport == "sse" else era)
+            fixed = spec.era != "auto"
+            era = "legacy" if spec.transport == "sse" else era
+            connection.era = await self._greet(connection, times, era, fixed=fixed)
         except BaseException:
             await connection.aclose()
             raise
         return connection
 
-    async def _greet(self, connection: Connection, times: _Times, era: Era | None) -> Era:
+    async def _greet(self, connection: Connection, times: _Times, era: Era | None, *, fixed: bool) -> Era:
         wire, left = connection.wire, max(times.deadline - anyio.current_time(), 0.0)
         try:
             with anyio.fail_after(left) as scope:
                 if isinstance(wire, StdioDispatcher):
                     wire.on_first_message = lambda: _shorten(scope, times.within)
                 has_read = wire.has_read if isinstance(wire, StdioDispatcher) else None
-                era = await negotiate(connection.session, era=era, has_read=has_read)
+                era = await negotiate(connection.session, era=era, has_read=has_read, fixed=fixed)
         except TimeoutError:
             seen = wire.unanswered() or TimedOut(doing="its first answer", after=round(left, 1), setting=_setting(wire))
             raise ServerFailure(seen) from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import anyio
 import anyio.abc
@@ -26,13 +26,11 @@ from holdfast.types import CallResult, ProgressFn
 from holdfast.wire.http.sse import SseDispatcher
 from holdfast.wire.http.transport import HttpDispatcher
 from holdfast.wire.listing import Offer, OfferKind, ToolInfo, list_everything, list_tools
-from holdfast.wire.relay import Caller, IdleTimeout, RelayDispatcher, calling
+from holdfast.wire.relay import Caller, Era, IdleTimeout, RelayDispatcher, calling
 from holdfast.wire.rpc import RawRequest, RawResult, first_error
 from holdfast.wire.stdio import StdioDispatcher
 
 __all__ = ["Connection", "Era", "HasRead", "Wire", "negotiate"]
-
-Era: TypeAlias = Literal["modern", "legacy"]
 
 HasRead: TypeAlias = Callable[[], bool | None]
 """Whether a process has read all that was written to it; None where the system does not tell."""
@@ -57,13 +55,29 @@ FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.02, 0.25
 NO_ANSWER_ABOUT_ERA = frozenset({401, 403, 407, 408, 429})
 
 
-async def negotiate(session: ClientSession, *, era: Era | None, has_read: HasRead | None = None) -> Era:
-    """Agree on a version; ``has_read`` is for a process, which may ignore a probe or start slowly."""
+async def negotiate(
+    session: ClientSession, *, era: Era | None, has_read: HasRead | None = None, fixed: bool = False
+) -> Era:
+    """Agree on a version, of ``era`` alone if that is fixed.
+
+    ``has_read`` is for a process, which may ignore a probe or start slowly.
+    """
+    if fixed and era is not None:
+        return await _only(session, era)
     if era == "legacy":
         found = await _greet_or_none(session)
         if found is not None:
             return found
     return await _probe(session) if has_read is None else await _probe_process(session, has_read)
+
+
+async def _only(session: ClientSession, era: Era) -> Era:
+    if era == "legacy":
+        return await _greet(session)
+    try:
+        return await _discover(session, LATEST_MODERN_VERSION)
+    except _SpeaksNoModern as exc:
+        raise ServerFailure(NotMcp(fault=NotMcpFault.VERSION, detail="it does not speak the modern era")) from exc
 
 
 async def _greet_or_none(session: ClientSession) -> Era | None:
