@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
@@ -15,11 +15,11 @@ from holdfast.wire import Attempt
 
 if TYPE_CHECKING:
     from holdfast.hub import DialLimit
-    from holdfast.wire import Connection, Dialer, Offer, OfferKind
+    from holdfast.wire import Connection, Dialer, Offers
 
 __all__ = ["Probe", "probe", "trace_of"]
 
-Probe: TypeAlias = "Attempt[Mapping[OfferKind, tuple[Offer, ...]]]"
+Probe: TypeAlias = "Attempt[Offers]"
 
 
 async def probe(
@@ -33,7 +33,7 @@ async def probe(
 ) -> Probe:
     """Dial, list and close; only a cancellation is raised. ``begun`` gets the attempt before it starts."""
 
-    async def everything(connection: Connection, within: float) -> Mapping[OfferKind, tuple[Offer, ...]]:
+    async def everything(connection: Connection, within: float) -> Offers:
         return await connection.list_everything(within=within)
 
     left = max(deadline - anyio.current_time(), 0.0)

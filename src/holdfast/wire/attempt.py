@@ -125,7 +125,7 @@ class Attempt(Generic[T]):
     ) -> AsyncIterator[Connection]:
         """A connection whose listing is complete; it is closed when the block ends.
 
-        The place is given back before the block runs. Raises what went wrong, which ``evidence_in`` reads.
+        The place is given back after the handshake. Raises what went wrong, which ``evidence_in`` reads.
         """
         async with AsyncExitStack() as place:
             await _take(place, limit, self.deadline)
@@ -139,10 +139,10 @@ class Attempt(Generic[T]):
                 era=self.era,
                 hooks=hooks,
             ) as connection:
+                await place.aclose()
                 if on_connected is not None:
                     on_connected(connection)
                 await self._list(connection)
-                await place.aclose()
                 yield connection
 
     def _started(self, child: Child) -> None:
