@@ -8,8 +8,16 @@ from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.config.clients.backup import Backups as Backups
+    from holdfast.config.clients.document import (
+        ClientFile as ClientFile,
+        rename_key as rename_key,
+        replace_value as replace_value,
+        set_member as set_member,
+        write_whole as write_whole,
+    )
     from holdfast.config.clients.known import (
         CLIENTS as CLIENTS,
+        ClientLocation as ClientLocation,
         ClientPaths as ClientPaths,
         KnownClient as KnownClient,
         Scope as Scope,
@@ -28,11 +36,12 @@ if TYPE_CHECKING:
     from holdfast.config.fields import InvalidValue as InvalidValue, parse_duration as parse_duration
     from holdfast.config.find import (
         find_config as find_config,
+        is_named as is_named,
         read_config as read_config,
         state_folder as state_folder,
         user_folders as user_folders,
     )
-    from holdfast.config.jsonc import KeyPath as KeyPath, SourceMap as SourceMap, joined as joined
+    from holdfast.config.jsonc import KeyPath as KeyPath, SourceMap as SourceMap, joined as joined, parse as parse
     from holdfast.config.provenance import (
         ConfigReport as ConfigReport,
         IgnoredKey as IgnoredKey,
@@ -70,7 +79,8 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "clients.backup": ["Backups"],
-        "clients.known": ["CLIENTS", "ClientPaths", "KnownClient", "Scope", "client_named"],
+        "clients.document": ["ClientFile", "rename_key", "replace_value", "set_member", "write_whole"],
+        "clients.known": ["CLIENTS", "ClientLocation", "ClientPaths", "KnownClient", "Scope", "client_named"],
         "clients.moving": [
             "ImportPlan",
             "ImportRow",
@@ -82,8 +92,8 @@ __getattr__, __dir__ = lazy_exports(
         ],
         "definition": ["Definition", "looks_secret"],
         "fields": ["InvalidValue", "parse_duration"],
-        "find": ["find_config", "read_config", "state_folder", "user_folders"],
-        "jsonc": ["KeyPath", "SourceMap", "joined"],
+        "find": ["find_config", "is_named", "read_config", "state_folder", "user_folders"],
+        "jsonc": ["KeyPath", "SourceMap", "joined", "parse"],
         "provenance": ["ConfigReport", "IgnoredKey", "Origin", "ServerProvenance", "Value", "report_config"],
         "read": [
             "ConfigReading",

@@ -60,6 +60,13 @@ CONFIGURATION = (
         "Export it, or write a default: ${NAME:-default}. Every missing variable is listed.",
     ),
     Code(
+        "HF-PLACEHOLDER",
+        "warning",
+        "A value in the definition is a placeholder",
+        "The definition was copied from documentation, and a value such as <YOUR_API_KEY> was not replaced.",
+        "Put the real value into a variable, and write ${env:NAME}. `holdfast doctor --fix` writes the reference.",
+    ),
+    Code(
         "HF-FILE-READABLE",
         "warning",
         "Other users can read a file with secrets",

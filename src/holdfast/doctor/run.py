@@ -95,6 +95,8 @@ class Doctor:
             whole = await self._run_global_checks(store)
             tools = self._tools(warden, timers, store, whole, hub)
             servers = await self._examine_all(names, tools, on_server)
+        if hub is not None:
+            servers = tuple(_with_times_of_now(server, anyio.current_time() - hub.asked_at) for server in servers)
         return Report(
             holdfast=__version__,
             ok=all(server.health != "failed" for server in servers) and all(one.status != "failed" for one in whole),
@@ -250,6 +252,19 @@ class _Look:
 
     def _again(self, *options: str) -> str:
         return shell("holdfast", "doctor", *([self._server] if self._server else []), *options)
+
+
+def _with_times_of_now(server: ServerReport, passed: float) -> ServerReport:
+    """The report with the hub's waits as ``status`` shows them now, not as they were when the hub was asked."""
+    live = server.hub
+    if live is None:
+        return server
+    waits = {"retry_in": _less(live.retry_in, passed), "breaker_retry_in": _less(live.breaker_retry_in, passed)}
+    return server.model_copy(update={"hub": live.model_copy(update=waits)})
+
+
+def _less(seconds: float | None, passed: float) -> float | None:
+    return max(seconds - passed, 0.0) if seconds is not None else None
 
 
 def _health(results: Mapping[str, CheckResult]) -> Health:

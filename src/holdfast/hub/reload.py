@@ -78,7 +78,8 @@ class Reloader:
 
     async def _take(self) -> tuple[ConfigRecord, ...]:
         try:
-            reading = await anyio.to_thread.run_sync(lambda: read_file(self._file, environ=self._environ))
+            found = self._hub.config.found
+            reading = await anyio.to_thread.run_sync(lambda: read_file(self._file, environ=self._environ, found=found))
         except ConfigError as exc:
             return (self._refuse((), exc.problems),)
         self._watch(file.path for file in (d.env_file for d in reading.definitions) if file is not None)

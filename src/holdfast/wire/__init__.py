@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         tool_info as tool_info,
     )
     from holdfast.wire.process import (
+        INHERITED as INHERITED,
         LONGEST_LINE as LONGEST_LINE,
         LONGEST_SECRET as LONGEST_SECRET,
         OnStderr as OnStderr,
@@ -61,7 +62,7 @@ __getattr__, __dir__ = lazy_exports(
         "http.fetch": ["ApiClient", "HttpAnswer", "exchange", "fetch"],
         "listen": ["DesiredState", "LIST_CHANGED", "LOG_LEVELS", "apply_desired_state", "watch_connection"],
         "listing": ["Offer", "OfferKind", "ToolInfo", "tool_info"],
-        "process": ["LONGEST_LINE", "LONGEST_SECRET", "OnStderr", "environment_of", "find_program"],
+        "process": ["INHERITED", "LONGEST_LINE", "LONGEST_SECRET", "OnStderr", "environment_of", "find_program"],
         "relay": ["CALL_NOTIFICATIONS", "CLIENT_REQUESTS", "Caller", "Relay"],
         "rpc": ["RawNotification", "RawRequest", "RawResult"],
         "session": ["Connection", "Era"],

@@ -15,12 +15,12 @@ from jsonschema.exceptions import SchemaError
 
 from holdfast.auth import LoginStatus, Refreshed, refresh_now, status_of
 from holdfast.control import Server
-from holdfast.doctor.case import Case
+from holdfast.doctor.case import SAME_ENVIRONMENT, Case
 from holdfast.doctor.checks.base import Check, Observation, found
 from holdfast.doctor.diagnose.access import claims_of, configured_token
 from holdfast.doctor.diagnose.by_evidence import diagnose
 from holdfast.doctor.probe import probe
-from holdfast.doctor.report import Finding, LiveState, finding, shell
+from holdfast.doctor.report import Edit, Finding, LiveState, finding, shell
 from holdfast.hub import is_shown
 
 __all__ = ["HandshakeCheck", "HubCheck", "LoginCheck", "ToolsCheck"]
@@ -173,9 +173,8 @@ class HandshakeCheck(Check):
 
 def _noisy(case: Case, noise: str) -> Finding:
     words = "it prints text on stdout that is not MCP; Holdfast skips it, other clients may fail"
-    text = "make it log to stderr; this command shows what it prints"
-    command = f"{shell(case.spec.command, *case.spec.args)} </dev/null"
-    return finding("HF-STDOUT-NOISE", words, text, command, detail=noise)
+    text = f"make it log to stderr; this command shows what it prints, {SAME_ENVIRONMENT}"
+    return finding("HF-STDOUT-NOISE", words, text, *case.by_hand(then=" </dev/null"), detail=noise)
 
 
 class ToolsCheck(Check):
@@ -239,7 +238,16 @@ def _faults(case: Case, names: list[str], listed: Mapping[str, Mapping[str, Any]
 
 def _at_fault(case: Case, code: str, words: str, names: list[str]) -> Finding:
     text = "this is a bug in the server: report it to its authors; until it is fixed, hide these tools"
-    return finding(code, words, text, edits=(case.edit("tools.exclude", names),))
+    return finding(code, words, text, edits=(_hide(case, names),))
+
+
+def _hide(case: Case, names: list[str]) -> Edit:
+    """The edit that hides tools and keeps what the definition says already."""
+    tools = case.given.get("tools")
+    if isinstance(tools, list):
+        return case.edit("tools", {"include": tools, "exclude": names})
+    hidden = tools.get("exclude") if isinstance(tools, dict) else None
+    return case.edit("tools.exclude", [*(hidden if isinstance(hidden, list) else ()), *names])
 
 
 def _some(names: list[str]) -> str:
@@ -283,8 +291,6 @@ class HubCheck(Check):
         difference, command = _difference(server, failed=case.learned.failed)
         live = case.learned.live = _live(server, difference)
         seen = f"{live.state}, breaker {live.breaker}"
-        if live.retry_in is not None:
-            seen += f", tries again in {live.retry_in:.0f} s"
         if not difference:
             return Observation(seen)
         text = "wait a moment; if they still differ, make the hub try now"
@@ -292,13 +298,13 @@ class HubCheck(Check):
 
 
 def _live(server: Server, difference: str) -> LiveState:
-    retry_in = server.breaker.retry_in if server.breaker.state == "open" else server.retry_in
     return LiveState(
         state=server.state,
         status=server.status,
         breaker=server.breaker.state,
         reason=server.reason,
-        retry_in=retry_in,
+        retry_in=server.retry_in,
+        breaker_retry_in=server.breaker.retry_in,
         agrees=not difference,
         difference=difference,
     )

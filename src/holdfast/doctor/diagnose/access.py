@@ -211,7 +211,7 @@ async def _first_login(case: Case, challenge: Challenge, login: Login) -> Findin
     named = ", ".join(f"`oauth.{key}`" for key in missing)
     words = f"the server asks for a login, and its definition lacks {named}"
     text = "ask the operator of the authorization server for them, write them into the definition, then log in"
-    edits = tuple(case.edit(f"oauth.{key}", example) for key, example in missing.items())
+    edits = tuple(case.edit(f"oauth.{key}", example, certain=False) for key, example in missing.items())
     return finding("HF-LOGIN-INPUT", words, text, login.command, edits=edits)
 
 

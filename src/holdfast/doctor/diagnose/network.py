@@ -103,7 +103,7 @@ def proxied(case: Case, route: Route, why: str, *, code: str = "HF-PROXY-DOWN") 
         code,
         f"requests to {case.host} go through the proxy {route.proxy} ({route.variable}), and {why}",
         f"correct {route.variable}, or connect to this host without a proxy",
-        f'export NO_PROXY="${{NO_PROXY:+$NO_PROXY,}}{case.host}"',
+        f'export NO_PROXY="${{NO_PROXY:+$NO_PROXY,}}"{shell(case.host)}',
     )
 
 
@@ -202,7 +202,7 @@ def _other_name(case: Case, route: Route, shown: _Certificate | None) -> Finding
     parts = urlsplit(case.spec.url)
     there = parts._replace(netloc=f"{usable}:{parts.port}" if parts.port else usable).geturl()
     text = "if that is the right server, write this name"
-    return finding("HF-TLS-NAME", words, text, edits=case.url_edit(there))
+    return finding("HF-TLS-NAME", words, text, edits=case.url_edit(there, certain=False))
 
 
 def _unknown_authority(route: Route, shown: _Certificate | None) -> Finding:
@@ -237,7 +237,7 @@ async def no_handshake(case: Case, route: Route, *, after: float | None = None) 
     if await speaks_plain_http(route):
         there = urlsplit(case.spec.url)._replace(scheme="http").geturl()
         words = f"{route} speaks plain http, and `url` says https"
-        return finding("HF-TLS-PLAIN", words, "write http", edits=case.url_edit(there))
+        return finding("HF-TLS-PLAIN", words, "write http", edits=case.url_edit(there, certain=False))
     how = "failed" if after is None else f"did not end within {after:.3g} s"
     text = "check the server's TLS settings (versions, ciphers, a client certificate); this command shows the handshake"
     return finding("HF-TLS-HANDSHAKE", f"the TLS handshake with {route} {how}", text, _show(route))

@@ -16,7 +16,7 @@ from pathlib import Path
 import anyio
 
 from holdfast.core import STOPPED_FROM_OUTSIDE, CommandFault, CommandUnusable, ProcessExit
-from holdfast.doctor.case import Case
+from holdfast.doctor.case import SAME_ENVIRONMENT, Case
 from holdfast.doctor.report import Edit, Finding, ask_for, finding, shell
 from holdfast.wire import environment_of
 
@@ -76,8 +76,8 @@ def unusable(case: Case, seen: CommandUnusable) -> Finding:
             return finding(
                 "HF-COMMAND-START",
                 f"`{seen.command}` could not be started: {seen.detail or 'the system does not say why'}",
-                "start it by hand to see the error",
-                shell(seen.command, *case.spec.args),
+                f"start it by hand to see the error, {SAME_ENVIRONMENT}",
+                *case.by_hand(),
             )
 
 
@@ -264,13 +264,6 @@ def how(seen: ProcessExit) -> str:
     return f"killed by signal {-seen.code} {when}" if seen.code < 0 else f"exited with code {seen.code} {when}"
 
 
-def by_hand(case: Case) -> str:
-    """The server's command, for a shell."""
-    spec = case.spec
-    command = shell(spec.command, *spec.args)
-    return f"cd {shell(str(spec.cwd))} && {command}" if spec.cwd is not None else command
-
-
 def _killed(case: Case, seen: ProcessExit) -> Finding:
     text = "try again; if it happens again, look in the system's log for the cause, such as no free memory"
     words = f"its process was {how(seen)}"
@@ -278,8 +271,9 @@ def _killed(case: Case, seen: ProcessExit) -> Finding:
 
 
 def _plain(case: Case, seen: ProcessExit) -> Finding:
-    text = "its output says what it needs" if _tail(seen) else "it printed nothing: run it by hand to see more"
-    return finding("HF-EXITED", f"its process {how(seen)}", text, by_hand(case), detail=_tail(seen))
+    text = "its output says what it needs" if _tail(seen) else "it printed nothing"
+    text = f"{text}; this command runs it again, {SAME_ENVIRONMENT}"
+    return finding("HF-EXITED", f"its process {how(seen)}", text, *case.by_hand(), detail=_tail(seen))
 
 
 def _variable(case: Case, seen: ProcessExit, said: str) -> Finding | None:
@@ -311,7 +305,8 @@ def _module(case: Case, seen: ProcessExit, said: str) -> Finding | None:
         install = shell(program, "-m", "pip", "install", module) if "python" in Path(program).name else ""
         text = f"install it for the Python that runs the server ({program})"
         words = f"its process {how(seen)}: Python has no module `{module}`"
-        return finding("HF-EXIT-MODULE", words, text, install or by_hand(case), detail=_tail(seen))
+        commands = (install,) if install else case.by_hand()
+        return finding("HF-EXIT-MODULE", words, text, *commands, detail=_tail(seen))
     if found := _NODE_MODULE.search(said):
         words = f"its process {how(seen)}: Node has no module `{found[1]}`"
         if found[1].startswith(("/", ".")):
