@@ -83,6 +83,7 @@ async def test_a_placeholder_becomes_a_reference_to_a_variable(
         value = value[step]  # type: ignore[index,call-overload]
     assert value == written
     assert found.remedy.commands
+    clinic.matches(f"placeholder_{path[0]}", found)
 
 
 @pytest.mark.requirement("DOC-8")

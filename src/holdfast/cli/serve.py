@@ -16,7 +16,8 @@ import typer
 
 from holdfast.cli.listen import DEFAULT_HOST, DEFAULT_PORT, AcceptedJwt, CallerAuth, bind, require_auth_beyond_loopback
 from holdfast.cli.output import side_console, typed_command
-from holdfast.config import Config, find_config, load_config
+from holdfast.cli.trust import load_trusted
+from holdfast.config import Config
 from holdfast.control import TOKEN_VARIABLE as CONTROL_TOKEN_VARIABLE
 from holdfast.errors import ConfigNotFound, HoldfastError, UsageError
 
@@ -109,8 +110,7 @@ def serve(
     secret = _token(token, token_file)
     log = Logging(format=log_format, level=LogLevel.DEBUG if verbose else log_level)
     jwt = _jwt(jwt_issuer, jwt_audience, jwt_keys)
-    file = None if demo else _find(config)
-    loaded = load_config(file) if file is not None else None
+    loaded = None if demo else _load(config)
     if stdio:
         _serve(loaded, None, log, watch=watch, drain=drain)
         return
@@ -155,10 +155,10 @@ def _jwt(issuer: str | None, audience: str | None, keys: str | None) -> Accepted
     return AcceptedJwt(issuer=issuer, audience=audience, keys=keys)
 
 
-def _find(config: Path | None) -> Path | None:
-    """The file to serve; None for the demo servers, if no file was named or found."""
+def _load(config: Path | None) -> Config | None:
+    """The configuration to serve; None for the demo fleet, if there is no file and none was named."""
     try:
-        return find_config(config, environ=os.environ, cwd=Path.cwd())
+        return load_trusted(config)
     except ConfigNotFound as exc:
         side = side_console()
         side.print("No mcp.json was found, so this serves demo servers. To serve your own:", soft_wrap=True)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         set_member as set_member,
         write_whole as write_whole,
     )
+    from holdfast.config.clients.entries import entry_secrets as entry_secrets
     from holdfast.config.clients.known import (
         CLIENTS as CLIENTS,
         ClientLocation as ClientLocation,
@@ -74,12 +75,14 @@ if TYPE_CHECKING:
         Transport as Transport,
         targets_of as targets_of,
     )
+    from holdfast.config.trust import TrustStore as TrustStore, summarize as summarize
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "clients.backup": ["Backups"],
         "clients.document": ["ClientFile", "rename_key", "replace_value", "set_member", "write_whole"],
+        "clients.entries": ["entry_secrets"],
         "clients.known": ["CLIENTS", "ClientLocation", "ClientPaths", "KnownClient", "Scope", "client_named"],
         "clients.moving": [
             "ImportPlan",
@@ -119,5 +122,6 @@ __getattr__, __dir__ = lazy_exports(
             "Transport",
             "targets_of",
         ],
+        "trust": ["TrustStore", "summarize"],
     },
 )

@@ -18,6 +18,7 @@ from holdfast.config import (
     ClientFile,
     ClientLocation,
     KeyPath,
+    entry_secrets,
     parse,
     rename_key,
     replace_value,
@@ -76,6 +77,8 @@ class EditPlan:
     before: str = field(repr=False)
     after: str = field(repr=False)
     edits: tuple[ProposedEdit, ...]
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    """The secrets of the file, for the diff."""
 
     def diff(self) -> Iterator[str]:
         """The change as a diff. It may contain secrets: mask it before it is shown."""
@@ -123,7 +126,15 @@ def plan_edits(report: Report, *, certain: bool = True) -> tuple[EditPlan | None
         taken.append(proposed)
     if not taken:
         return None, left
-    return EditPlan(file=file.file, before=file.text, after=text, edits=tuple(taken)), left
+    secrets = _secrets(file)
+    return EditPlan(file=file.file, before=file.text, after=text, edits=tuple(taken), secrets=secrets), left
+
+
+def _secrets(file: ClientFile) -> frozenset[str]:
+    """The secrets of every definition. A text with a reference to a variable is none, and must be seen."""
+    groups = (file.servers((group,)) for group in ("mcpServers", "servers"))
+    found = (entry_secrets(raw) for group in groups for raw in group.values() if isinstance(raw, dict))
+    return frozenset(secret for secrets in found for secret in secrets if "${" not in secret)
 
 
 def undo_edits(file: Path, environ: Mapping[str, str] = os.environ) -> Path:
