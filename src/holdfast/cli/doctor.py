@@ -137,7 +137,11 @@ def _write_edits(report: Report, *, ask: bool) -> list[Repaired]:
 
 
 def _show_diff(plan: EditPlan) -> None:
+    """Each edit exactly as it is written, then the diff, in which texts that look like secrets are masked."""
     console = side_console()
+    for one in plan.edits:
+        verb = "becomes the key" if one.edit.action == "rename" else "becomes"
+        console.print(Text(plain(f"{one.edit.key} {verb} {one.edit.value}")), soft_wrap=True)
     redactor = Redactor(plan.secrets)
     for line in plan.diff():
         shown = plain(redactor.mask(line))
