@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import socket
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NoReturn
 
 from holdfast.core import is_loopback
@@ -19,6 +20,7 @@ __all__ = [
     "DEFAULT_URL",
     "AcceptedJwt",
     "CallerAuth",
+    "GatewayAuth",
     "bind",
     "endpoint",
     "require_auth_beyond_loopback",
@@ -46,6 +48,17 @@ class AcceptedJwt:
     audience: str
     keys: str
     """The URL of a JWKS, or the path of a public key."""
+    groups_claim: str = "groups"
+    scopes_claim: str = "scope"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayAuth:
+    """A gateway that names its users in headers; the secret shows that a request comes from the gateway."""
+
+    secret: str = field(repr=False)
+    user_header: str = "X-Forwarded-User"
+    groups_header: str = "X-Forwarded-Groups"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +66,16 @@ class CallerAuth:
     """How callers identify themselves. Without a token or a JWT, every local program may call."""
 
     token: str | None = field(default=None, repr=False)
+    tokens_file: Path | None = None
     jwt: AcceptedJwt | None = None
+    gateway: GatewayAuth | None = None
     hosts: tuple[str, ...] = ()
     """Host names that requests may use, besides the usual ones."""
+
+    @property
+    def can_verify(self) -> bool:
+        """Whether callers must identify themselves."""
+        return any((self.token, self.tokens_file, self.jwt, self.gateway))
 
 
 def require_auth_beyond_loopback(host: str, *, can_verify: bool) -> None:
@@ -63,7 +83,7 @@ def require_auth_beyond_loopback(host: str, *, can_verify: bool) -> None:
     if not is_loopback(host) and not can_verify:
         raise UsageError(
             f"{host} can be reached from other machines, and callers need no token",
-            hint="use --token-file FILE, or listen on 127.0.0.1",
+            hint="use --token-file FILE or --tokens-file FILE, or listen on 127.0.0.1",
         )
 
 

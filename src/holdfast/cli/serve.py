@@ -14,7 +14,15 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.listen import DEFAULT_HOST, DEFAULT_PORT, AcceptedJwt, CallerAuth, bind, require_auth_beyond_loopback
+from holdfast.cli.listen import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    AcceptedJwt,
+    CallerAuth,
+    GatewayAuth,
+    bind,
+    require_auth_beyond_loopback,
+)
 from holdfast.cli.output import side_console, typed_command
 from holdfast.cli.trust import load_trusted
 from holdfast.config import Config
@@ -69,6 +77,10 @@ def serve(
     token_file: Annotated[
         Path | None, typer.Option("--token-file", metavar="FILE", help="Read that token from a file")
     ] = None,
+    tokens_file: Annotated[
+        Path | None,
+        typer.Option("--tokens-file", metavar="FILE", help="Named tokens: JSON with name, sha256, groups and expires"),
+    ] = None,
     jwt_issuer: Annotated[
         str | None, typer.Option("--jwt-issuer", metavar="URL", help="Accept JWTs of this issuer")
     ] = None,
@@ -79,6 +91,26 @@ def serve(
         str | None,
         typer.Option("--jwt-keys", metavar="URL|FILE", help="Its keys: a JWKS URL, or a PEM file"),
     ] = None,
+    jwt_groups_claim: Annotated[
+        str, typer.Option("--jwt-groups-claim", metavar="NAME", help="The claim with the groups of a user")
+    ] = "groups",
+    jwt_scopes_claim: Annotated[
+        str, typer.Option("--jwt-scopes-claim", metavar="NAME", help="The claim with the scopes of a user")
+    ] = "scope",
+    gateway_secret_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--gateway-secret-file",
+            metavar="FILE",
+            help="Trust the user headers of a gateway that sends this secret as Holdfast-Gateway-Secret",
+        ),
+    ] = None,
+    gateway_user_header: Annotated[
+        str, typer.Option("--gateway-user-header", metavar="NAME", help="The gateway's header with the user")
+    ] = "X-Forwarded-User",
+    gateway_groups_header: Annotated[
+        str, typer.Option("--gateway-groups-header", metavar="NAME", help="The gateway's header with the groups")
+    ] = "X-Forwarded-Groups",
     allow_host: Annotated[
         list[str] | None,
         typer.Option("--allow-host", metavar="NAME", help="Another host name for requests; may be repeated"),
@@ -101,21 +133,22 @@ def serve(
     Without a configuration it serves demo servers, each with its own kind of failure.
     SIGTERM and Ctrl-C end it after the calls in flight. SIGHUP reads the mcp.json again; on a terminal it
     ends the hub, because the terminal was closed.
-    To listen beyond this machine it needs a token (--token-file, --token or $HOLDFAST_TOKEN) or JWTs
-    (--jwt-issuer, --jwt-audience and --jwt-keys together).
+    To listen beyond this machine it needs a token (--token-file, --token or $HOLDFAST_TOKEN), named tokens
+    (--tokens-file), JWTs (--jwt-issuer, --jwt-audience and --jwt-keys together) or a gateway's secret.
     """
     if demo and config is not None:
         raise UsageError("--demo and --config exclude each other", hint="use one of them")
     _refuse_empty({"--token": token, "--host": host}, allow_host or ())
     secret = _token(token, token_file)
     log = Logging(format=log_format, level=LogLevel.DEBUG if verbose else log_level)
-    jwt = _jwt(jwt_issuer, jwt_audience, jwt_keys)
+    jwt = _jwt(jwt_issuer, jwt_audience, jwt_keys, groups_claim=jwt_groups_claim, scopes_claim=jwt_scopes_claim)
+    gateway = _gateway(gateway_secret_file, user_header=gateway_user_header, groups_header=gateway_groups_header)
     loaded = None if demo else _load(config)
     if stdio:
         _serve(loaded, None, log, watch=watch, drain=drain)
         return
-    require_auth_beyond_loopback(host, can_verify=secret is not None or jwt is not None)
-    who = CallerAuth(token=secret, jwt=jwt, hosts=tuple(allow_host or ()))
+    who = CallerAuth(token=secret, tokens_file=tokens_file, jwt=jwt, gateway=gateway, hosts=tuple(allow_host or ()))
+    require_auth_beyond_loopback(host, can_verify=who.can_verify)
     with closing(bind(host, port)) as listener:
         _serve(loaded, listener, log, watch=watch, drain=drain, host=host, callers=who)
 
@@ -136,7 +169,7 @@ def _serve(
 
     who = callers or CallerAuth()
     token = control_token(os.environ, callers=who.token)
-    log_to_stderr(log.format.value, log.level.value, secrets=[secret for secret in (who.token, token) if secret])
+    log_to_stderr(log.format.value, log.level.value, secrets=_secrets(who, token))
     serving = ServeOptions(
         config=config, listener=listener, host=host, watch=watch, callers=who, drain=drain, control_token=token
     )
@@ -144,7 +177,22 @@ def _serve(
         run(serving)
 
 
-def _jwt(issuer: str | None, audience: str | None, keys: str | None) -> AcceptedJwt | None:
+def _secrets(callers: CallerAuth, control: str) -> list[str]:
+    gateway = callers.gateway.secret if callers.gateway is not None else None
+    return [secret for secret in (callers.token, control, gateway) if secret]
+
+
+def _gateway(file: Path | None, *, user_header: str, groups_header: str) -> GatewayAuth | None:
+    if file is None:
+        return None
+    secret = _read_token(file)
+    _check_length("the gateway's secret", secret)
+    return GatewayAuth(secret=secret, user_header=user_header, groups_header=groups_header)
+
+
+def _jwt(
+    issuer: str | None, audience: str | None, keys: str | None, *, groups_claim: str, scopes_claim: str
+) -> AcceptedJwt | None:
     if issuer is None and audience is None and keys is None:
         return None
     if not issuer or not audience or not keys:
@@ -152,7 +200,9 @@ def _jwt(issuer: str | None, audience: str | None, keys: str | None) -> Accepted
             "--jwt-issuer, --jwt-audience and --jwt-keys belong together",
             hint="a JWT is checked for its issuer, its audience and its signature",
         )
-    return AcceptedJwt(issuer=issuer, audience=audience, keys=keys)
+    return AcceptedJwt(
+        issuer=issuer, audience=audience, keys=keys, groups_claim=groups_claim, scopes_claim=scopes_claim
+    )
 
 
 def _load(config: Path | None) -> Config | None:

@@ -33,7 +33,17 @@ from holdfast.cli.serve_telemetry import keep_log
 from holdfast.config import Config, load_config
 from holdfast.control import TOKEN_VARIABLE, ControlServer, HubInfo, MayRead, RunningHub, registered
 from holdfast.demo import demo_fleet, forget_running, note_running
-from holdfast.front import IDENTITY, LOOPBACK_HOSTS, Broker, TokenPolicy, create_app, jwt_verifier, serve_stdio
+from holdfast.front import (
+    IDENTITY,
+    LOOPBACK_HOSTS,
+    Broker,
+    TokenPolicy,
+    TokensFile,
+    TrustedGateway,
+    create_app,
+    jwt_verifier,
+    serve_stdio,
+)
 from holdfast.hub import Hub, Reloader, default_state_file
 
 __all__ = ["EndableStdin", "ServeOptions", "admin_of", "announced", "run"]
@@ -115,13 +125,28 @@ async def _run_http(serving: ServeOptions) -> None:
 
 def _tokens(callers: CallerAuth) -> TokenPolicy | None:
     """How callers are checked; None if every local program may call."""
-    if callers.token is None and callers.jwt is None:
+    if not callers.can_verify:
         return None
     verify = None
     if callers.jwt is not None:
         wanted = callers.jwt
-        verify = jwt_verifier(issuer=wanted.issuer, audience=wanted.audience, keys=wanted.keys)
-    return TokenPolicy(tokens={"caller": callers.token} if callers.token else {}, verify=verify)
+        verify = jwt_verifier(
+            issuer=wanted.issuer,
+            audience=wanted.audience,
+            keys=wanted.keys,
+            groups_claim=wanted.groups_claim,
+            scopes_claim=wanted.scopes_claim,
+        )
+    named = callers.gateway
+    gateway = None
+    if named is not None:
+        gateway = TrustedGateway(secret=named.secret, user_header=named.user_header, groups_header=named.groups_header)
+    return TokenPolicy(
+        tokens={"caller": callers.token} if callers.token else {},
+        file=TokensFile(callers.tokens_file) if callers.tokens_file is not None else None,
+        verify=verify,
+        gateway=gateway,
+    )
 
 
 class _HubServer(uvicorn.Server):

@@ -69,6 +69,7 @@ from holdfast.core.evidence import (
     read_challenge,
 )
 from holdfast.core.messages import FailureStatus
+from holdfast.core.process_output import hint_for, need_of, telling_line
 
 __all__ = ["OUTAGE_BODIES", "Verdict", "classify_evidence", "classify_load_error", "is_outage_body", "status_class"]
 
@@ -313,16 +314,12 @@ def _command(seen: CommandUnusable) -> Verdict:
 def _exit(seen: ProcessExit) -> Verdict:
     how = f"was killed by signal {-seen.code}" if seen.code < 0 else f"exited with code {seen.code}"
     when = "" if seen.stood else " before it was ready"
-    last = _last_line(seen.stderr) or _last_line(seen.noise)
-    reason = f"its process {how}{when}" + (f": {last}" if last else "")
+    telling = _short(telling_line(seen.stderr) or telling_line(seen.noise))
+    reason = f"its process {how}{when}" + (f": {telling}" if telling else "")
     if seen.stood or seen.code == EX_TEMPFAIL or -seen.code in STOPPED_FROM_OUTSIDE:
         return Verdict(status="transient", reason=reason)
-    return _permanent(reason, "run its command by hand to see what it needs")
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return _short(lines[-1]) if lines else ""
+    need = need_of(seen.stderr) or need_of(seen.noise)
+    return _permanent(reason, hint_for(need) if need is not None else "run its command by hand to see what it needs")
 
 
 def _permanent(reason: str, hint: str, *, detail: str = "") -> Verdict:

@@ -168,6 +168,13 @@ COMMAND = (
         "Correct its name in `args`.",
     ),
     Code(
+        "HF-EXIT-DOCKER",
+        "error",
+        "Docker cannot start the server's container",
+        "Docker is not running, this user may not use it, or the image does not exist.",
+        "Start Docker, or correct the name of the image in `args`.",
+    ),
+    Code(
         "HF-KILLED",
         "error",
         "The server's process was killed",

@@ -136,6 +136,7 @@ class HandshakeCheck(Check):
         "HF-EXIT-RUNTIME",
         "HF-EXIT-MODULE",
         "HF-EXIT-PACKAGE",
+        "HF-EXIT-DOCKER",
         "HF-STDOUT-ONLY",
         "HF-STDOUT-NOISE",
         "HF-PROXY-LOGIN",
