@@ -142,10 +142,9 @@ class UntrustedConfig(ConfigError):
     def __init__(self, file: Path, data: bytes) -> None:
         self.file = file
         self.data = data
-        super().__init__(
-            [Problem(message="this project file was found, and you have not trusted its content", file=file)],
-            hint=f"look at it, then run `holdfast trust {shlex.quote(str(file))}`; or name it with --config",
-        )
+        message = "this project file was found, and you have not trusted its content"
+        hint = f"look at it, then run `holdfast trust {shlex.quote(str(file))}`; or name it with --config"
+        super().__init__([Problem(message=message, hint=hint, file=file)])
 
 
 class UsageError(HoldfastError):

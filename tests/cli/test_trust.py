@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import anyio
 import pytest
 
 from tests.cli.command import HOLDFAST, LONGEST, Cli
+from tests.cli.serve_process import config, spawned
 
 pytestmark = pytest.mark.requirement("SEC-8")
 
@@ -196,6 +198,26 @@ def test_a_file_that_everyone_may_write_is_refused(repository: Repository) -> No
     ran = repository.run("tools")
     assert "chmod o-w" in ran.stderr
     assert not repository.did_harm
+
+
+@pytest.mark.anyio
+async def test_an_edit_while_it_is_served_needs_trust_again(repository: Repository) -> None:
+    later = repository.folder / "later"
+    definition = {"command": "touch", "args": [str(later)]}
+    repository.file.write_text(json.dumps({"mcpServers": {}}))
+    assert repository.run("trust", "mcp.json").returncode == 0
+    command = [str(HOLDFAST), "serve", "--port", "0"]
+    state = str(repository.cli.folder / ".local" / "state")
+    async with spawned(command, repository.folder, repository.cli.folder, XDG_STATE_HOME=state) as hub:
+        await hub.said("ready when:")
+        config(repository.file, later=definition)
+        await hub.said("holdfast trust")
+        assert not later.exists()
+        assert repository.run("trust", "mcp.json").returncode == 0
+        await hub.said("later")
+        with anyio.fail_after(30):
+            while not later.exists():  # noqa: ASYNC110 - another process makes it
+                await anyio.sleep(0.05)
 
 
 @pytest.mark.parametrize("answer", ["y", "n"])
