@@ -118,6 +118,15 @@ def test_no_command_to_paste_runs_what_the_file_says(cli: Cli, definition: dict[
 
 
 @pytest.mark.requirement("DOC-8")
+def test_a_name_that_looks_like_an_option_is_not_one_in_a_command_to_paste(cli: Cli) -> None:
+    cli.configure({"--fix": {"command": "sleep", "args": ["60"]}})
+    seen = cli.run("doctor", "--timeout", "1")
+    ours = [command for command in typed(seen.stdout) if command.startswith("holdfast doctor")]
+    assert ours
+    assert all(command.endswith(" -- --fix") for command in ours)
+
+
+@pytest.mark.requirement("DOC-8")
 def test_fix_shows_a_diff_keeps_a_backup_and_can_be_undone(cli: Cli) -> None:
     cli.configure({"server": PLACEHOLDER})
     file = cli.folder / "mcp.json"

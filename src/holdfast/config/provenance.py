@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from holdfast.config.definition import Definition, Ignored
 from holdfast.config.expand import Expansion
 from holdfast.config.fields import format_duration, format_size
-from holdfast.config.find import find_config, is_named, search_places
+from holdfast.config.find import find_config, search_places
 from holdfast.config.jsonc import KeyPath, SourceMap, joined
 from holdfast.config.models import HoldfastSettings, is_oauth_key
 from holdfast.config.read import ConfigReading, read_file
@@ -111,7 +111,7 @@ def report_config(
     except ConfigNotFound as error:
         return ConfigReport(file=None, searched=error.searched, problems=error.problems)
     try:
-        reading = read_file(file, environ=environ, found=not is_named(path, environ))
+        reading = read_file(file, environ=environ)  # it runs nothing, so a user may look before the file is trusted
     except ConfigError as error:
         return ConfigReport(file=file, problems=error.problems)
     return _report(reading, file, () if path else search_places(environ=environ, cwd=cwd))

@@ -50,6 +50,9 @@ _NO_IMAGE = re.compile(
     r"|repository ([\w./:-]+) does not exist"
 )
 
+_IS_NAME = re.compile(r"[@\w]")
+"""A name from a foreign output must not be an option of the command that advice puts it into."""
+
 _NOISE = re.compile(
     r"(?i)^(?:npm (?:error|err!|warn|notice)(?:$|.*(?:complete log of this run|_logs/|npm notice|A complete log)).*"
     r"|npm (?:error|err!)\s*$|node\.js v\d.*|at .+|\^+|[\]})(;,\s]+|\.{3,}|-{3,}|={3,}|traceback \(most recent.*"
@@ -123,16 +126,17 @@ def hint_for(need: Need) -> str:
 def _docker(text: str) -> Need | None:
     if found := _NO_DOCKER.search(text):
         return Need("docker", line=_line_at(text, found.start()))
-    if found := _NO_IMAGE.search(text):
+    if (found := _NO_IMAGE.search(text)) and _IS_NAME.match(found[1] or found[2]):
         return Need("image", (found[1] or found[2],), line=_line_at(text, found.start()))
     return None
 
 
 def _package(text: str) -> Need | None:
     found = _NO_PACKAGE.search(text)
-    if found is None:
+    name = (found[1] or found[2] or found[3]) if found is not None else ""
+    if found is None or not _IS_NAME.match(name):
         return None
-    return Need("package", (found[1] or found[2] or found[3],), line=_line_at(text, found.start()))
+    return Need("package", (name,), line=_line_at(text, found.start()))
 
 
 def _runtime(text: str) -> Need | None:
@@ -148,7 +152,7 @@ def _runtime(text: str) -> Need | None:
 def _module(text: str) -> Need | None:
     if found := _PYTHON_MODULE.search(text):
         return Need("python_module", (found[1].partition(".")[0],), line=_line_at(text, found.start()))
-    if found := _NODE_MODULE.search(text):
+    if (found := _NODE_MODULE.search(text)) and not found[1].startswith("-"):
         return Need("node_module", (found[1],), line=_line_at(text, found.start()))
     return None
 

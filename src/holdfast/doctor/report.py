@@ -44,6 +44,7 @@ __all__ = [
     "check_names",
     "code_named",
     "finding",
+    "on_server",
     "problem_finding",
     "read_or_report",
     "rename_edits",
@@ -181,6 +182,13 @@ def _position(edit: Edit) -> tuple[int, ...]:
 def ask_for(variable: str) -> str:
     """A command that reads a variable's value from the keyboard, so that it is not shown and not in the history."""
     return f"read -rs {variable} && export {variable}"
+
+
+def on_server(command: str, server: str, *options: str) -> str:
+    """A command of ours for one server. A name that begins with a dash must not be read as an option."""
+    if server.startswith("-"):
+        return shell("holdfast", command, *options, "--", server)
+    return shell("holdfast", command, server, *options)
 
 
 def shell(*words: str) -> str:

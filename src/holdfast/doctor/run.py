@@ -31,6 +31,7 @@ from holdfast.doctor.report import (
     Report,
     ServerReport,
     finding,
+    on_server,
     shell,
     worst,
 )
@@ -251,7 +252,7 @@ class _Look:
         return finding("HF-CHECK-CRASHED", words, text, f"HOLDFAST_DEBUG=1 {self._again()}", detail=detail)
 
     def _again(self, *options: str) -> str:
-        return shell("holdfast", "doctor", *([self._server] if self._server else []), *options)
+        return on_server("doctor", self._server, *options) if self._server else shell("holdfast", "doctor", *options)
 
 
 def _with_times_of_now(server: ServerReport, passed: float) -> ServerReport:

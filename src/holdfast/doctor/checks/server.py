@@ -20,7 +20,7 @@ from holdfast.doctor.checks.base import Check, Observation, found
 from holdfast.doctor.diagnose.access import claims_of, configured_token
 from holdfast.doctor.diagnose.by_evidence import diagnose
 from holdfast.doctor.probe import probe
-from holdfast.doctor.report import Edit, Finding, LiveState, finding, shell
+from holdfast.doctor.report import Edit, Finding, LiveState, finding, on_server
 from holdfast.hub import is_shown
 
 __all__ = ["HandshakeCheck", "HubCheck", "LoginCheck", "ToolsCheck"]
@@ -313,7 +313,7 @@ def _live(server: Server, difference: str) -> LiveState:
 
 def _difference(server: Server, *, failed: bool) -> tuple[str, str]:
     """How the hub and this examination differ, and the command that makes the hub try again; empty if they agree."""
-    again = shell("holdfast", "reconnect", server.id)
+    again = on_server("reconnect", server.id)
     reason = f": {server.reason}" if server.reason else ""
     match server.status, failed:
         case ("available", True):
@@ -323,7 +323,7 @@ def _difference(server: Server, *, failed: bool) -> tuple[str, str]:
             )
             return words, again
         case ("disabled", False):
-            return "it works, but it is disabled in the hub", shell("holdfast", "enable", server.id)
+            return "it works, but it is disabled in the hub", on_server("enable", server.id)
         case ("transient" | "permanent" | "denied", False):
             words = (
                 f"it works now, but it is {server.state.replace('_', ' ')} in the hub{reason}. The hub has not "

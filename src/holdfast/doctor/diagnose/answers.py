@@ -15,7 +15,7 @@ from holdfast.doctor.case import SAME_ENVIRONMENT, Case
 from holdfast.doctor.diagnose import access, network
 from holdfast.doctor.diagnose.network import speaks_tls
 from holdfast.doctor.probe import Probe, probe
-from holdfast.doctor.report import Finding, finding, shell
+from holdfast.doctor.report import Finding, finding, on_server, shell
 from holdfast.wire import NOT_HTTP
 
 __all__ = [
@@ -182,7 +182,7 @@ def _path(case: Case) -> str:
 
 
 def _again(case: Case) -> str:
-    return shell("holdfast", "doctor", case.id)
+    return on_server("doctor", case.id)
 
 
 SEARCH_SECONDS = 4.0

@@ -16,7 +16,7 @@ import anyio
 
 from holdfast.core import STOPPED_FROM_OUTSIDE, CommandFault, CommandUnusable, Need, ProcessExit, hint_for, need_of
 from holdfast.doctor.case import SAME_ENVIRONMENT, Case
-from holdfast.doctor.report import Edit, Finding, ask_for, finding, shell
+from holdfast.doctor.report import Edit, Finding, ask_for, finding, on_server, shell
 from holdfast.wire import environment_of
 
 __all__ = ["ended", "missing_interpreter", "unusable"]
@@ -60,14 +60,14 @@ def unusable(case: Case, seen: CommandUnusable) -> Finding:
                 "HF-COMMAND-RUN-BIT",
                 f"`{seen.command}` exists, but it is not executable",
                 "make it executable",
-                shell("chmod", "+x", _path(case)),
+                shell("chmod", "+x", "--", _path(case)),
             )
         case CommandFault.BAD_DIRECTORY:
             return finding(
                 "HF-COMMAND-FOLDER",
                 f"the working folder of `{seen.command}` does not exist: {case.spec.cwd}",
                 "create it, or correct `cwd` in the definition",
-                shell("mkdir", "-p", str(case.spec.cwd)),
+                shell("mkdir", "-p", "--", str(case.spec.cwd)),
             )
         case CommandFault.BAD_FORMAT:
             return _no_program(case, seen.command)
@@ -151,7 +151,7 @@ def _package_runner(case: Case, name: str) -> str:
 
 
 def _which_elsewhere(name: str) -> tuple[str, ...]:
-    return (f"command -v {shell(name)}  # in the shell where it works: write the output into `command`",)
+    return (f"command -v -- {shell(name)}  # in the shell where it works: write the output into `command`",)
 
 
 def _no_program(case: Case, command: str) -> Finding:
@@ -243,7 +243,7 @@ def how(seen: ProcessExit) -> str:
 def _killed(case: Case, seen: ProcessExit) -> Finding:
     text = "try again; if it happens again, look in the system's log for the cause, such as no free memory"
     words = f"its process was {how(seen)}"
-    return finding("HF-KILLED", words, text, shell("holdfast", "doctor", case.id), detail=_tail(seen))
+    return finding("HF-KILLED", words, text, on_server("doctor", case.id), detail=_tail(seen))
 
 
 def _plain(case: Case, seen: ProcessExit) -> Finding:
