@@ -29,6 +29,7 @@ COMMANDS = {
     "demo": ("holdfast.cli.demo", "Break and repair the demo servers, and see what a client sees"),
     "trust": ("holdfast.cli.trust", "Trust the mcp.json of a project, so that it may be used"),
     "import": ("holdfast.cli.import_", "Copy the servers of other clients, and connect the clients to the hub"),
+    "service": ("holdfast.cli.service", "Run the hub in the background, with systemd or launchd"),
     "config": ("holdfast.cli.config", "Show the configuration, and where each value comes from"),
     "gateway": ("holdfast.cli.gateway", "Render the configuration of AgentGateway, or keep it up to date"),
 }

@@ -21,21 +21,22 @@ from holdfast.cli.listen import (
     CallerAuth,
     GatewayAuth,
     bind,
+    check_token_length,
+    inherited_socket,
+    read_token,
     require_auth_beyond_loopback,
 )
 from holdfast.cli.output import side_console, typed_command
 from holdfast.cli.trust import load_trusted
 from holdfast.config import Config
 from holdfast.control import TOKEN_VARIABLE as CONTROL_TOKEN_VARIABLE
-from holdfast.errors import ConfigNotFound, HoldfastError, UsageError
+from holdfast.errors import ConfigNotFound, UsageError
 
 __all__ = ["app", "control_token"]
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 TOKEN_VARIABLE = "HOLDFAST_TOKEN"  # noqa: S105 - the name of a variable
-SHORTEST_TOKEN = 16
-"""Characters. A shorter token can be guessed by anyone who can reach the port."""
 
 
 class LogFormat(Enum):
@@ -75,7 +76,8 @@ def serve(
         str | None, typer.Option("--token", metavar="TOKEN", help="Require this bearer token from every caller")
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="Read that token from a file")
+        Path | None,
+        typer.Option("--token-file", metavar="FILE", help="Read that token from a file, and again when it changes"),
     ] = None,
     tokens_file: Annotated[
         Path | None,
@@ -132,7 +134,7 @@ def serve(
 
     Without a configuration it serves demo servers, each with its own kind of failure.
     SIGTERM and Ctrl-C end it after the calls in flight. SIGHUP reads the mcp.json again; on a terminal it
-    ends the hub, because the terminal was closed.
+    ends the hub, because the terminal was closed. Under systemd it listens on the socket that systemd passes.
     To listen beyond this machine it needs a token (--token-file, --token or $HOLDFAST_TOKEN), named tokens
     (--tokens-file), JWTs (--jwt-issuer, --jwt-audience and --jwt-keys together) or a gateway's secret.
     """
@@ -147,10 +149,19 @@ def serve(
     if stdio:
         _serve(loaded, None, log, watch=watch, drain=drain)
         return
-    who = CallerAuth(token=secret, tokens_file=tokens_file, jwt=jwt, gateway=gateway, hosts=tuple(allow_host or ()))
-    require_auth_beyond_loopback(host, can_verify=who.can_verify)
-    with closing(bind(host, port)) as listener:
-        _serve(loaded, listener, log, watch=watch, drain=drain, host=host, callers=who)
+    who = CallerAuth(
+        token=secret,
+        token_file=token_file,
+        tokens_file=tokens_file,
+        jwt=jwt,
+        gateway=gateway,
+        hosts=tuple(allow_host or ()),
+    )
+    inherited = inherited_socket(os.environ)
+    address = inherited.getsockname()[0] if inherited is not None else host
+    require_auth_beyond_loopback(address, can_verify=who.can_verify)
+    with closing(inherited or bind(host, port)) as listener:
+        _serve(loaded, listener, log, watch=watch, drain=drain, host=address, callers=who)
 
 
 def _serve(
@@ -185,8 +196,7 @@ def _secrets(callers: CallerAuth, control: str) -> list[str]:
 def _gateway(file: Path | None, *, user_header: str, groups_header: str) -> GatewayAuth | None:
     if file is None:
         return None
-    secret = _read_token(file)
-    _check_length("the gateway's secret", secret)
+    secret = read_token(file, "the gateway's secret")
     return GatewayAuth(secret=secret, user_header=user_header, groups_header=groups_header)
 
 
@@ -229,18 +239,12 @@ def _refuse_empty(given: Mapping[str, str | None], allowed_hosts: Sequence[str])
 def _token(given: str | None, file: Path | None) -> str | None:
     if given is not None and file is not None:
         raise UsageError("--token and --token-file exclude each other", hint="use one of them")
-    token = _read_token(file) if file is not None else given or os.environ.get(TOKEN_VARIABLE) or None
+    if file is not None:
+        return read_token(file)
+    token = given or os.environ.get(TOKEN_VARIABLE) or None
     if token is not None:
-        _check_length("the token", token)
+        check_token_length("the token", token)
     return token
-
-
-def _check_length(name: str, token: str) -> None:
-    if len(token) < SHORTEST_TOKEN:
-        raise UsageError(
-            f"{name} has fewer than {SHORTEST_TOKEN} characters",
-            hint="make one: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'",
-        )
 
 
 def control_token(environ: Mapping[str, str], *, callers: str | None) -> str:
@@ -248,18 +252,10 @@ def control_token(environ: Mapping[str, str], *, callers: str | None) -> str:
     given = environ.get(CONTROL_TOKEN_VARIABLE)
     if not given:
         return secrets.token_urlsafe(32)
-    _check_length(CONTROL_TOKEN_VARIABLE, given)
+    check_token_length(CONTROL_TOKEN_VARIABLE, given)
     if given == callers:
         raise UsageError(
             "the control token is also the callers' token: every caller could disable servers",
             hint=f"set {CONTROL_TOKEN_VARIABLE} to another value, or unset it",
         )
     return given
-
-
-def _read_token(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as exc:
-        why = getattr(exc, "strerror", None) or type(exc).__name__
-        raise HoldfastError(f"cannot read the token file {file}: {why}", hint="check the path") from exc
