@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli.output import data_console, print_json, side_console, working
-from holdfast.config import Config, load_config
+from holdfast.cli.trust import load_trusted
+from holdfast.config import Config
 from holdfast.core import plain
 from holdfast.types import LoadResult, MCPServerLoadOutcome, Tool
 
@@ -34,7 +35,7 @@ def tools(
 
     Exit code 0: every server is available. 1: at least one is not.
     """
-    found = load_config(config)
+    found = load_trusted(config)
     result = anyio.run(_load, found, servers or [])
     if as_json:
         print_json({"servers": [_as_json(outcome) for outcome in result.outcomes]})

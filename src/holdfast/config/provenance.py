@@ -111,7 +111,7 @@ def report_config(
     except ConfigNotFound as error:
         return ConfigReport(file=None, searched=error.searched, problems=error.problems)
     try:
-        reading = read_file(file, environ=environ)
+        reading = read_file(file, environ=environ)  # it runs nothing, so a user may look before the file is trusted
     except ConfigError as error:
         return ConfigReport(file=file, problems=error.problems)
     return _report(reading, file, () if path else search_places(environ=environ, cwd=cwd))

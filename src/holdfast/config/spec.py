@@ -211,6 +211,8 @@ class Config:
     servers: Mapping[str, ServerSpec | BadServer]
     settings: Settings = Settings()
     source: Path | None = None
+    found: bool = False
+    """Whether the search found the file and no one named it: then a changed file needs the user's trust again."""
 
 
 @dataclass(frozen=True, kw_only=True)

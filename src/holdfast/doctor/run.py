@@ -31,6 +31,7 @@ from holdfast.doctor.report import (
     Report,
     ServerReport,
     finding,
+    on_server,
     shell,
     worst,
 )
@@ -111,6 +112,8 @@ class Doctor:
                 timers.start_soon(self._report_starts, on_starting)
             servers = await self._examine_all(names, tools, on_server)
             timers.cancel_scope.cancel()
+        if hub is not None:
+            servers = tuple(_with_times_of_now(server, anyio.current_time() - hub.asked_at) for server in servers)
         return Report(
             holdfast=__version__,
             ok=all(server.health != "failed" for server in servers) and all(one.status != "failed" for one in whole),
@@ -280,7 +283,20 @@ class _Look:
         return finding("HF-CHECK-CRASHED", words, text, f"HOLDFAST_DEBUG=1 {self._again()}", detail=detail)
 
     def _again(self, *options: str) -> str:
-        return shell("holdfast", "doctor", *([self._server] if self._server else []), *options)
+        return on_server("doctor", self._server, *options) if self._server else shell("holdfast", "doctor", *options)
+
+
+def _with_times_of_now(server: ServerReport, passed: float) -> ServerReport:
+    """The report with the hub's waits as ``status`` shows them now, not as they were when the hub was asked."""
+    live = server.hub
+    if live is None:
+        return server
+    waits = {"retry_in": _less(live.retry_in, passed), "breaker_retry_in": _less(live.breaker_retry_in, passed)}
+    return server.model_copy(update={"hub": live.model_copy(update=waits)})
+
+
+def _less(seconds: float | None, passed: float) -> float | None:
+    return max(seconds - passed, 0.0) if seconds is not None else None
 
 
 def _health(results: Mapping[str, CheckResult]) -> Health:

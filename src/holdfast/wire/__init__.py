@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         tool_info as tool_info,
     )
     from holdfast.wire.process import (
+        INHERITED as INHERITED,
         LONGEST_LINE as LONGEST_LINE,
         LONGEST_SECRET as LONGEST_SECRET,
         OnStderr as OnStderr,
@@ -65,6 +66,7 @@ __getattr__, __dir__ = lazy_exports(
         "listen": ["DesiredState", "LIST_CHANGED", "LOG_LEVELS", "apply_desired_state", "watch_connection"],
         "listing": ["Offer", "OfferKind", "Offers", "ToolInfo", "tool_info"],
         "process": [
+            "INHERITED",
             "LONGEST_LINE",
             "LONGEST_SECRET",
             "OnStderr",
