@@ -116,9 +116,10 @@ def classify_evidence(  # noqa: PLR0912 - one arm for each kind of evidence
         case TlsFailure():
             return _permanent(*_TLS[evidence.fault], detail=evidence.detail)
         case TimedOut():
+            waited = f"no answer within {evidence.after:g} s (waiting for {evidence.doing})"
             return Verdict(
                 status="transient",
-                reason=f"no answer within {evidence.after:g} s (waiting for {evidence.doing})",
+                reason=waited + _quoted(evidence.stderr),
                 hint=f"if it is always this slow, raise `{evidence.setting}`",
             )
         case Redirected():
@@ -324,6 +325,10 @@ def _exit(seen: ProcessExit) -> Verdict:
         return Verdict(status="transient", reason=reason)
     need = need_of(seen.stderr) or need_of(seen.noise)
     return _permanent(reason, hint_for(need) if need is not None else "run its command by hand to see what it needs")
+
+
+def _quoted(line: str) -> str:
+    return f'; stderr: "{_short(line)}"' if line else ""
 
 
 def _permanent(reason: str, hint: str, *, detail: str = "") -> Verdict:
