@@ -104,12 +104,12 @@ async def _probe_process(session: ClientSession, has_read: HasRead) -> Era:
     A process that gets both at once may answer both and change its era with the second answer.
     """
     async with anyio.create_task_group() as tasks:
-        probe = _Question(lambda: _discover(session, LATEST_MODERN_VERSION), tasks)
+        probe = _HandshakeRequest(lambda: _discover(session, LATEST_MODERN_VERSION), tasks)
         await _answered_or_ignored(probe, has_read)
         if isinstance(probe.answer, str | ServerFailure):
             tasks.cancel_scope.cancel()
         else:
-            greeting = _Question(lambda: _greet(session), tasks)
+            greeting = _HandshakeRequest(lambda: _greet(session), tasks)
             await _settled(probe, greeting)
             tasks.cancel_scope.cancel()
             probe = _decisive(probe, greeting)
@@ -119,7 +119,7 @@ async def _probe_process(session: ClientSession, has_read: HasRead) -> Era:
     return probe.answer
 
 
-class _Question:
+class _HandshakeRequest:
     """A request of the handshake that is under way, and its answer once there is one."""
 
     def __init__(self, ask: Callable[[], Awaitable[Era]], tasks: anyio.abc.TaskGroup) -> None:
@@ -135,7 +135,7 @@ class _Question:
         self.answered.set()
 
 
-async def _answered_or_ignored(probe: _Question, has_read: HasRead) -> None:
+async def _answered_or_ignored(probe: _HandshakeRequest, has_read: HasRead) -> None:
     """Wait for the answer to a probe, or until the process has read it and given none for a while."""
     began, pause = anyio.current_time(), FIRST_LOOK_SECONDS
     read_at: float | None = None
@@ -150,7 +150,7 @@ async def _answered_or_ignored(probe: _Question, has_read: HasRead) -> None:
         pause = min(2 * pause, LONGEST_LOOK_SECONDS)
 
 
-async def _settled(probe: _Question, greeting: _Question) -> None:
+async def _settled(probe: _HandshakeRequest, greeting: _HandshakeRequest) -> None:
     """Wait until both are answered, or ``initialize`` succeeded, or it is ignored after a late answer to the probe."""
     async with anyio.create_task_group() as tasks:
 
@@ -170,7 +170,7 @@ async def _settled(probe: _Question, greeting: _Question) -> None:
         tasks.start_soon(modern)
 
 
-def _decisive(probe: _Question, greeting: _Question) -> _Question:
+def _decisive(probe: _HandshakeRequest, greeting: _HandshakeRequest) -> _HandshakeRequest:
     """The question whose answer decides: a success, of ``initialize`` before the probe; else the more telling failure.
 
     A server that was probed late and refuses ``initialize`` is modern.
