@@ -19,6 +19,7 @@ import pyte
 import pytest
 
 import holdfast
+from holdfast.config import TrustStore
 from tests.peers.stdio import StdioPeer
 
 __all__ = ["HOLDFAST", "LONGEST", "Cli", "Terminal", "cli", "stdio"]
@@ -56,6 +57,12 @@ class Cli:
 
     def configure(self, servers: Mapping[str, object], **settings: object) -> None:
         (self.folder / "mcp.json").write_text(json.dumps({"mcpServers": servers, "holdfast": settings}))
+        self.trust()
+
+    def trust(self) -> None:
+        """Trust the folder's ``mcp.json``, as its user does once."""
+        file = self.folder / "mcp.json"
+        TrustStore(self.environment).trust(file, file.read_bytes())
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -82,6 +82,12 @@ if TYPE_CHECKING:
         for_user as for_user,
     )
     from holdfast.core.names import Kind as Kind, uri_lead as uri_lead
+    from holdfast.core.process_output import (
+        Need as Need,
+        hint_for as hint_for,
+        need_of as need_of,
+        telling_line as telling_line,
+    )
     from holdfast.core.redact import (
         MASK as MASK,
         Redactor as Redactor,
@@ -133,6 +139,7 @@ __getattr__, __dir__ = lazy_exports(
         "machine": ["Health", "Machine"],
         "messages": ["Failure", "FailureStatus", "ServerStatus", "for_model", "for_user"],
         "names": ["Kind", "uri_lead"],
+        "process_output": ["Need", "hint_for", "need_of", "telling_line"],
         "redact": ["MASK", "Redactor", "mask_url", "masked", "plain"],
     },
     modules=["lifecycle.effects", "lifecycle.events"],
