@@ -77,4 +77,4 @@ def test_the_wheel_brings_the_page_with_it(tmp_path: Path) -> None:
     subprocess.run(built, cwd=ROOT, check=True, capture_output=True, timeout=60)
     (wheel,) = tmp_path.glob("*.whl")
     inside = zipfile.ZipFile(wheel).namelist()
-    assert {f"holdfast/admin/static/{name}" for name in NAMES} <= {*inside}
+    assert {f"holdfast/control/server/static/{name}" for name in NAMES} <= {*inside}
