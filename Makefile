@@ -6,17 +6,21 @@ READY  := $(VENV)/.ready
 NODE_READY := .tools/node/.ready
 RUN    := .tools/run
 RUN_READY := $(RUN)/.ready
+PARALLEL := -n 2 --dist worksteal
 
-.PHONY: help serve test browser cover lint format bench docs schema lock clean
+.PHONY: help serve test test-long browser cover lint format bench docs schema lock clean
 
 help:  ## Show this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
 
 serve: $(RUN_READY)  ## Serve CONFIG=mcp.json behind one MCP endpoint; without it, the mcp.json that is found, or a demo fleet
 	@exec $(RUN)/bin/holdfast serve $(if $(CONFIG),--config "$(CONFIG)") $(ARGS)
 
 test: lint $(NODE_READY) browser  ## Set up, then lint, types, import rules and all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile -q
+	$(BIN)/python -m pytest $(PARALLEL) -q
+
+test-long: $(NODE_READY) browser  ## The tests that search longer: more seeds, more examples
+	$(BIN)/python -m pytest $(PARALLEL) -m long -q
 
 # The browser for the status page's tests. Where it cannot be installed, these tests are skipped and say so.
 browser:
@@ -27,7 +31,7 @@ browser:
 	else echo "no chromium and chromedriver: the status page's tests will be skipped" >&2; fi
 
 cover: $(NODE_READY) browser  ## All tests with line and branch coverage: takes twice as long
-	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered -q
+	$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term:skip-covered -q
 
 lint: $(READY)  ## Formatting, lint, types and import rules
 	$(BIN)/ruff format --check .
