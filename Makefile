@@ -8,7 +8,7 @@ RUN    := .tools/run
 RUN_READY := $(RUN)/.ready
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: help serve test test-long browser cover lint format bench docs schema lock clean
+.PHONY: help serve test test-long test-field browser cover lint format bench docs schema lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -21,6 +21,9 @@ test: lint $(NODE_READY) browser  ## Set up, then lint, types, import rules and 
 
 test-long: $(NODE_READY) browser  ## The tests that search longer: more seeds, more examples
 	$(BIN)/python -m pytest $(PARALLEL) -m long -q
+
+test-field: $(READY)  ## Real clients from PyPI and npm, each in an environment of its own: needs the network
+	$(BIN)/python -m pytest -m field -q tests/field
 
 # The browser for the status page's tests. Where it cannot be installed, these tests are skipped and say so.
 browser:
