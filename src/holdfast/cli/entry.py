@@ -28,6 +28,7 @@ COMMANDS = {
     "auth": ("holdfast.cli.auth", "Show your logins, and how long they last"),
     "demo": ("holdfast.cli.demo", "Break and repair the demo servers, and see what a client sees"),
     "import": ("holdfast.cli.import_", "Copy the servers of other clients, and connect the clients to the hub"),
+    "service": ("holdfast.cli.service", "Run the hub in the background, with systemd or launchd"),
     "config": ("holdfast.cli.config", "Show the configuration, and where each value comes from"),
     "gateway": ("holdfast.cli.gateway", "Render the configuration of AgentGateway, or keep it up to date"),
 }

@@ -6,6 +6,7 @@ Secrets are masked in everything that is printed.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from rich.text import Text
 
 from holdfast.cli.listen import DEFAULT_URL
 from holdfast.cli.output import data_console, own_command, print_error, print_json, side_console, typed_command
+from holdfast.cli.service import hub_service, install_service, service_is_installed
 from holdfast.config import (
     CLIENTS,
     Backups,
@@ -99,7 +101,20 @@ def import_(
         print_json(as_data(plan, pointed, done=not dry_run))
     else:
         print_plan(plan, pointed, done=not dry_run)
+    if any(kept for _, kept in pointed) and not (stdio or as_json):
+        _offer_service(plan.destination, url, ask=not yes)
     raise typer.Exit(0 if (plan.rows or pointed) and all(row.is_ours for row in plan.rows) else 1)
+
+
+def _offer_service(config: Path, url: str, *, ask: bool) -> None:
+    """Offer to run the hub in the background: the client needs it from now on."""
+    if url != DEFAULT_URL or service_is_installed():
+        return
+    command = f"{typed_command()} service install --config {shlex.quote(str(config))}"
+    if not (ask and sys.stdin.isatty()):
+        side_console().print(f"To keep it running in the background: {command}", soft_wrap=True)
+    elif typer.confirm("Run the hub in the background, also after a restart of your session?", err=True):
+        install_service(hub_service(config))
 
 
 def _chosen(names: list[str]) -> list[KnownClient]:
