@@ -23,7 +23,7 @@ test-long: $(NODE_READY) browser  ## The tests that search longer: more seeds, m
 	$(BIN)/python -m pytest $(PARALLEL) -m long -q
 
 test-field: $(READY)  ## Real clients from PyPI and npm, each in an environment of its own: needs the network
-	$(BIN)/python -m pytest -m field -q tests/field
+	$(BIN)/python -m pytest -m field -q
 
 # The browser for the status page's tests. Where it cannot be installed, these tests are skipped and say so.
 browser:
