@@ -91,8 +91,8 @@ async def fleet(way: Way, folder: Path) -> AsyncIterator[Fleet]:
             home.mkdir()
             # By its path: a bridge hands the command to a shell, which would take a program in quotes apart.
             holdfast = str(Path(sys.executable).with_name("holdfast"))
-            args = ["serve", "--stdio", "--config", str(file)]
-            yield Fleet(server, {"command": holdfast, "args": args, "env": environment(home)}, None)
+            env = {**environment(home), "HOLDFAST_CONFIG": str(file)}
+            yield Fleet(server, {"command": holdfast, "args": ["serve", "--stdio"], "env": env}, None)
             return
         async with served(home, "--config", str(file)) as hub:
             await hub.said("connected")

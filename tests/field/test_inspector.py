@@ -22,9 +22,10 @@ _LAUNCHER = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 
 
 async def inspect(hub: dict[str, Any], *options: str, folder: Path) -> dict[str, Any]:
-    where = [hub["url"], "--transport", "http"] if "url" in hub else [hub["command"], *hub["args"]]
+    given = [part for name, value in hub.get("env", {}).items() for part in ("-e", f"{name}={value}")]
+    where = [hub["url"], "--transport", "http"] if "url" in hub else [*given, hub["command"], *hub["args"]]
     command = [str(node()), str(INSPECTOR.modules / _LAUNCHER), "--cli", *where, *options]
-    env = {**_env(folder), **hub.get("env", {})}
+    env = _env(folder)
     ran = await anyio.run_process(command, env=env, check=False, stderr=subprocess.PIPE)
     assert ran.stdout, ran.stderr.decode()
     return dict(json.loads(ran.stdout))
