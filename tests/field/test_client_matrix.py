@@ -77,7 +77,8 @@ class Fleet:
         """What Holdfast says of the server to people; nothing where no control API listens."""
         if self._running is None:
             return {}
-        ran = await anyio.to_thread.run_sync(lambda: run("status", "one", "--json", home=self._running.home))
+        home = self._running.home
+        ran = await anyio.to_thread.run_sync(lambda: run("status", "one", "--json", home=home))
         (found,) = json.loads(ran.stdout)["servers"]
         return dict(found)
 
