@@ -62,6 +62,22 @@ class Listing:
     prompts: tuple[Item, ...] = ()
     resources: tuple[Item, ...] = ()
     templates: tuple[Item, ...] = ()
+    failed: Mapping[Kind, str] = field(default_factory=dict)
+    """The kinds that could not be listed, and why: they keep their last good list (LIFE-26)."""
+
+    def keeping(self, last: Listing) -> Listing:
+        """The same, with the last good items of the kinds that failed."""
+
+        def items(kind: Kind) -> tuple[Item, ...]:
+            return (last if kind in self.failed else self).of(kind)
+
+        return replace(
+            self,
+            tools=items(Kind.TOOL),
+            prompts=items(Kind.PROMPT),
+            resources=items(Kind.RESOURCE),
+            templates=items(Kind.TEMPLATE),
+        )
 
     def of(self, kind: Kind) -> tuple[Item, ...]:
         """The items of one kind."""
@@ -174,6 +190,8 @@ class Catalog:
         source = self.servers.get(listing.server, CatalogSource())
         if source.listing is not None and listing.generation < source.listing.generation:
             return self
+        if listing.failed and source.listing is not None:
+            listing = listing.keeping(source.listing)
         if listing == source.listing and not source.withdrawn:
             return self
         namer = _Namer(self, listing.server, source.prefix)

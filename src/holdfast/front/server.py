@@ -225,12 +225,16 @@ class McpServer(Server[Any]):
         more = {"nextCursor": str(start + PAGE)} if start + PAGE < len(items) else {}
         return {key: page, **more}
 
+    @property
+    def _findings(self) -> Mapping[str, str]:
+        return {**self.view.hub.registry.findings, **self._broker.findings}
+
     # Forwarded requests.
 
     async def _call(self, ctx: Context, client: Client) -> Mapping[str, Any]:
         params = ctx.params or {}
         if self.view.server is None and params["name"] == status_tool_name(self.view.hub):
-            return status_result(self.view.hub, params.get("arguments") or {}, self._broker.findings)
+            return status_result(self.view.hub, params.get("arguments") or {}, self._findings)
         key = await self._find(Kind.TOOL, params["name"], client)
         return self._linked(key, await self._forwarder.call_tool(ctx, client, key, {**params, "name": key.original}))
 
@@ -244,7 +248,7 @@ class McpServer(Server[Any]):
         params = ctx.params or {}
         uri = str(params["uri"])
         if self.view.server is None and uri == STATUS_URI:
-            return status_contents(self.view.hub, self._broker.findings)
+            return status_contents(self.view.hub, self._findings)
         key = await self._find(Kind.RESOURCE, uri, client)
         own = {**params, "uri": key.original}
         result = self._linked(key, await self._forwarder.forward(ctx, client, key.server, own, repeatable=True))

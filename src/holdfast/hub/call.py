@@ -299,12 +299,15 @@ class _Attempt:
         """
         seen = self._masked(failure.evidence)
         verdict = classify_evidence(seen, connected_before=True)
-        words = f"the call to `{self._slot.id}` failed: {verdict.reason}"
+        cut = self._lease.cut if self._lease is not None and isinstance(seen, NetworkFailure | ProcessExit) else ""
+        words = (
+            f"the call to `{self._slot.id}` {f'was cut off by the hub: {cut}' if cut else f'failed: {verdict.reason}'}"
+        )
         uncertain = not repeatable and _may_have_acted(seen)
         if uncertain:
             words += ". Its outcome is uncertain: the server may have acted on it, or still act"
         if isinstance(seen, NetworkFailure | ProcessExit) or (self._is_over() and isinstance(seen, OverBound | NotMcp)):
-            return ConnectionClosed(seen, words, hint=verdict.hint, uncertain=uncertain)
+            return ConnectionClosed(seen, words, hint="" if cut else verdict.hint, uncertain=uncertain)
         kind = CallDenied if verdict.status == "denied" else CallFailed
         return kind(seen, words, hint=verdict.hint)
 

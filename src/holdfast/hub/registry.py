@@ -26,7 +26,7 @@ from holdfast.hub.clock import Clock
 from holdfast.hub.journal import HubRecord, Journal, Published
 from holdfast.hub.lease import Connector, ServerCache, is_shown
 from holdfast.hub.limits import DialLimit
-from holdfast.hub.records import ConfigApplied, config_applied
+from holdfast.hub.records import ConfigApplied, ListFailed, config_applied
 from holdfast.hub.slot import Slot, SlotContext
 from holdfast.hub.store import StateWriter, Store
 from holdfast.types import ProgressFn
@@ -121,6 +121,7 @@ class SlotRegistry:
         for slot in [self._add(server) for server in self.config.servers.values()]:
             self._start(slot)
         tasks.start_soon(self._writer.run, name="state writer")
+        tasks.start_soon(self._writer.watch, self._switched_elsewhere, self._approved_elsewhere, name="state watch")
         tasks.start_soon(self._warden.keep, name="warden keeper")
         tasks.start_soon(_watch_logins, self, logins, name="login watch")
 
@@ -260,13 +261,44 @@ class SlotRegistry:
         self.state_changed()
         return approved
 
+    # For the state that other hubs share.
+
+    def _switched_elsewhere(self, server: str, disabled: bool) -> None:
+        slot = self.slots.get(server)
+        if slot is not None and slot.spec.enabled and slot.switched_off != disabled and not self._closing:
+            slot.handle(on.DisableRequested() if disabled else on.EnableRequested())
+
+    def _approved_elsewhere(self) -> None:
+        for server in self.approvals.follow():
+            listing = self.approvals.latest(server)
+            if server in self.slots and listing is not None and not self.catalog.servers[server].withdrawn:
+                self.publish(listing)
+
     # For the slots (``SlotHost`` in slot.py).
 
     def publish(self, listing: Listing) -> None:
         """Publish a newer complete listing, except for what is held."""
+        self._note_failed_lists(listing)
         self._show(listing.server, self.catalog.publish(self.approvals.review(listing)))
         if self.approvals.unsaved:
             self.state_changed()
+
+    def _note_failed_lists(self, listing: Listing) -> None:
+        known = self.catalog.servers[listing.server].listing if listing.server in self.catalog.servers else None
+        for kind, reason in listing.failed.items():
+            if known is None or known.failed.get(kind) != reason:
+                at = self.clock.now()
+                self.journal.write(ListFailed(server=listing.server, kind=kind.value, reason=reason, at=at))
+
+    @property
+    def findings(self) -> dict[str, str]:
+        """What is wrong with servers that are up all the same, in words, by server."""
+        listings = {server: source.listing for server, source in self.catalog.servers.items()}
+        return {
+            server: "; ".join(f"its {kind.value} could not be listed: {why}" for kind, why in listing.failed.items())
+            for server, listing in listings.items()
+            if listing is not None and listing.failed
+        }
 
     def withdraw(self, server: str, *, removed: bool) -> None:
         """Withdraw a server's items, and end the connections to it that belong to one client."""
