@@ -6,9 +6,11 @@ READY  := $(VENV)/.ready
 NODE_READY := .tools/node/.ready
 RUN    := .tools/run
 RUN_READY := $(RUN)/.ready
-PARALLEL := -n 2 --dist worksteal
+# One more worker than cores: most tests wait for a process or a socket some of their time.
+WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || sysctl -n hw.ncpu) + 1 )))
+PARALLEL = -n $(WORKERS) --dist worksteal
 
-.PHONY: help serve test test-long test-field browser cover lint format bench docs schema lock clean
+.PHONY: help serve test tests test-long test-field browser cover lint format bench docs schema lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -16,7 +18,11 @@ help:  ## Show this list
 serve: $(RUN_READY)  ## Serve CONFIG=mcp.json behind one MCP endpoint; without it, the mcp.json that is found, or a demo fleet
 	@exec $(RUN)/bin/holdfast serve $(if $(CONFIG),--config "$(CONFIG)") $(ARGS)
 
-test: lint $(NODE_READY) browser  ## Set up, then lint, types, import rules and all tests
+# Lint runs beside the tests: it fills the gaps in which they wait.
+test: $(READY) $(NODE_READY) browser  ## Set up, then lint, types, import rules and all tests
+	@$(MAKE) --no-print-directory -j 2 -Oline lint tests
+
+tests: $(NODE_READY) browser
 	$(BIN)/python -m pytest $(PARALLEL) -q
 
 test-long: $(NODE_READY) browser  ## The tests that search longer: more seeds, more examples
