@@ -10,7 +10,7 @@ RUN_READY := $(RUN)/.ready
 WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || sysctl -n hw.ncpu) + 1 )))
 PARALLEL = -n $(WORKERS) --dist worksteal
 
-.PHONY: help serve test tests test-long test-field browser cover lint format bench docs schema lock clean
+.PHONY: help serve test tests test-long test-field browser promtool cover lint format bench docs schema lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -19,10 +19,10 @@ serve: $(RUN_READY)  ## Serve CONFIG=mcp.json behind one MCP endpoint; without i
 	@exec $(RUN)/bin/holdfast serve $(if $(CONFIG),--config "$(CONFIG)") $(ARGS)
 
 # Lint runs beside the tests: it fills the gaps in which they wait.
-test: $(READY) $(NODE_READY) browser  ## Set up, then lint, types, import rules and all tests
+test: $(READY) $(NODE_READY) browser promtool  ## Set up, then lint, types, import rules and all tests
 	@$(MAKE) --no-print-directory -j 2 -Oline lint tests
 
-tests: $(NODE_READY) browser
+tests: $(NODE_READY) browser promtool
 	$(BIN)/python -m pytest $(PARALLEL) -q
 
 test-long: $(NODE_READY) browser  ## The tests that search longer: more seeds, more examples
@@ -39,7 +39,15 @@ browser:
 			chromium chromium-driver fonts-liberation >/dev/null; \
 	else echo "no chromium and chromedriver: the status page's tests will be skipped" >&2; fi
 
-cover: $(NODE_READY) browser  ## All tests with line and branch coverage: takes twice as long
+# promtool for the tests of the alerts. Where it cannot be installed, these tests are skipped and say so.
+promtool:
+	@if command -v promtool >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+			prometheus >/dev/null; \
+	else echo "no promtool: the tests of the alerts will be skipped" >&2; fi
+
+cover: $(NODE_READY) browser promtool  ## All tests with line and branch coverage: takes twice as long
 	$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term:skip-covered -q
 
 lint: $(READY)  ## Formatting, lint, types and import rules
