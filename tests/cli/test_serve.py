@@ -346,7 +346,7 @@ def test_what_cannot_be_served_is_told(home: Path, arguments: list[str], message
     ],
 )
 def test_wrong_usage_is_told(home: Path, arguments: list[str], message: str) -> None:
-    ran = run("serve", *arguments, home=home)
+    ran = run("serve", "--port", "0", *arguments, home=home)
     assert ran.returncode == 2
     assert message in ran.stderr
 

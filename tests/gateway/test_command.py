@@ -64,7 +64,7 @@ def test_the_timeout_and_the_outage_status_can_be_chosen(mcp: Path) -> None:
         (("--ext-auth-timeout", "10"), "`10` is not a timeout"),
         (("--ext-auth-protocol", "allow"), "--ext-auth-protocol is grpc or http"),
         (("--ext-auth-host", "authz"), "not host:port"),
-        (("--failure-mode", "allow"), "No such option"),
+        (("--failure-mode", "allow"), "no such option"),
         (("--jwt-issuer", "https://i"), "--jwt-issuer and --jwt-jwks belong together"),
         (("--admin-address", "15000"), "--admin-address is `15000`"),
     ],

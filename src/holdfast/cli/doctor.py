@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,6 +37,7 @@ from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
     from holdfast.doctor import EditPlan
+    from holdfast.wire import Starting
 
 __all__ = ["app", "print_code", "print_report"]
 
@@ -60,7 +61,7 @@ def doctor(
         typer.Option(
             "--timeout",
             metavar="S",
-            help="Seconds for each server [default: holdfast.load.attemptTimeout]",
+            help="Seconds for each server [default: holdfast.load.attemptTimeout, and startTimeout for a command]",
             min=0.1,
             max=3600,
             show_default=False,
@@ -162,20 +163,29 @@ async def _examine(reading: ConfigReading, names: list[str], seconds: float | No
     waiting = [d.server.id for d in reading.definitions if (d.server.id in names if names else d.server.enabled)]
     total = len(waiting)
 
+    starts: dict[str, str] = {}
+
     def on_server(report: ServerReport) -> None:
         if report.id in waiting:
             waiting.remove(report.id)
-            moving.update(_progress(waiting, total))
+            starts.pop(report.id, None)
+            moving.update(_progress(waiting, total, starts))
 
-    with working(_progress(waiting, total)) as moving:
-        return await Doctor(reading, timeout=seconds, fix=fix).examine(names, on_server=on_server)
+    def on_starting(server: str, start: Starting) -> None:
+        starts[server] = start.words
+        moving.update(_progress(waiting, total, starts))
+
+    with working(_progress(waiting, total, starts)) as moving:
+        examination = Doctor(reading, timeout=seconds, fix=fix)
+        return await examination.examine(names, on_server=on_server, on_starting=on_starting)
 
 
-def _progress(waiting: list[str], total: int) -> str:
+def _progress(waiting: list[str], total: int, starts: Mapping[str, str]) -> str:
     if not waiting:
         return f"{total} of {total} servers checked"
     names = ", ".join(waiting[:3]) + (f" and {len(waiting) - 3} more" if len(waiting) > 3 else "")
-    return f"{total - len(waiting)} of {total} servers checked; waiting for {names}"
+    oldest = next((f"; {name}: {starts[name]}" for name in waiting if name in starts), "")
+    return f"{total - len(waiting)} of {total} servers checked; waiting for {names}{oldest}"
 
 
 def _explain(codes: list[str]) -> None:

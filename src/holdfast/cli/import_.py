@@ -166,7 +166,6 @@ def _undo(clients: list[KnownClient], around: ClientPaths, *, dry_run: bool, as_
     return 0 if done else 1
 
 
-JSON_VERSION = 1
 LONGEST_LINE = 160
 """A file without line breaks is one long line. Longer lines of a diff are cut."""
 
@@ -231,7 +230,6 @@ def print_diff(pointing: PointingPlan) -> None:
 def as_data(plan: ImportPlan, pointed: Sequence[tuple[PointingPlan, Path | None]], *, done: bool) -> dict[str, Any]:
     """The result as JSON data."""
     return {
-        "version": JSON_VERSION,
         "config": str(plan.destination),
         "written": done and plan.is_change,
         "servers": [_row_data(row) for row in plan.rows],
@@ -270,7 +268,7 @@ def undone_as_data(undone: Sequence[UndoPlan], *, done: bool) -> dict[str, Any]:
         }
         for undoing in undone
     ]
-    return {"version": JSON_VERSION, "written": done and bool(undone), "undone": rows}
+    return {"written": done and bool(undone), "undone": rows}
 
 
 def _print_row(row: ImportRow, *, done: bool) -> None:

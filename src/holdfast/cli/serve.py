@@ -177,7 +177,9 @@ def _serve(
     # These imports take a second, and a bad config must not wait for them.
     from holdfast.cli.serve_run import ServeOptions, run  # noqa: PLC0415 - see above
     from holdfast.cli.serve_telemetry import log_to_stderr, traced  # noqa: PLC0415 - see above
+    from holdfast.wire import adopt_orphans  # noqa: PLC0415 - see above
 
+    adopt_orphans()
     who = callers or CallerAuth()
     token = control_token(os.environ, callers=who.token)
     log_to_stderr(log.format.value, log.level.value, secrets=_secrets(who, token))

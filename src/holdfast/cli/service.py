@@ -31,7 +31,6 @@ __all__ = ["app", "hub_service", "install_service", "launchd_agent", "service_is
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False, no_args_is_help=True)
 
-JSON_VERSION = 1
 UNIT = "holdfast"
 LABEL = "holdfast.hub"
 
@@ -128,7 +127,7 @@ def install(
         return
     install_service(wanted, quiet=as_json)
     if as_json:
-        print_json({"version": JSON_VERSION, "files": list(map(str, files)), **_state(manager)})
+        print_json({"files": list(map(str, files)), **_state(manager)})
 
 
 @app.command()
@@ -146,7 +145,7 @@ def uninstall(
     for file in files:
         file.unlink(missing_ok=True)
     if as_json:
-        print_json({"version": JSON_VERSION, "removed": list(map(str, files))})
+        print_json({"removed": list(map(str, files))})
     elif files:
         for file in files:
             data_console().print(f"removed {file}", soft_wrap=True)
@@ -165,7 +164,7 @@ def status(
     manager = _manager()
     state = _state(manager)
     if as_json:
-        print_json({"version": JSON_VERSION, **state})
+        print_json({**state})
     elif not state["installed"]:
         side_console().print(f"no service is installed; to install it: {typed_command()} service install")
     else:
@@ -277,7 +276,7 @@ def _names_in(file: Path | None) -> set[str]:
 
 def _print_files(files: Mapping[Path, str], *, as_json: bool) -> None:
     if as_json:
-        print_json({"version": JSON_VERSION, "files": {str(file): text for file, text in files.items()}})
+        print_json({"files": {str(file): text for file, text in files.items()}})
         return
     for file, text in files.items():
         sys.stdout.write(f"# {file}\n{text}\n")

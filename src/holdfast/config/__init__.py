@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.config.clients.backup import Backups as Backups
+    from holdfast.config.clients.backup import Backup as Backup, Backups as Backups
     from holdfast.config.clients.document import (
         ClientFile as ClientFile,
         rename_key as rename_key,
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "clients.backup": ["Backups"],
+        "clients.backup": ["Backup", "Backups"],
         "clients.document": ["ClientFile", "rename_key", "replace_value", "set_member", "write_whole"],
         "clients.entries": ["entry_secrets"],
         "clients.known": ["CLIENTS", "ClientLocation", "ClientPaths", "KnownClient", "Scope", "client_named"],

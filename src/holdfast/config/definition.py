@@ -25,7 +25,7 @@ from holdfast.config.expand import Expansion, expand, variables_for
 from holdfast.config.fields import InvalidValue, kind_of, read_flag, read_transport
 from holdfast.config.jsonc import KeyPath, SourceMap, joined, quoted
 from holdfast.config.models import SERVER_KEYS, ServerFile, oauth_settings
-from holdfast.config.spec import BadServer, ServerSpec, Sharing, ToolFilter, Transport
+from holdfast.config.spec import BadServer, EraChoice, ServerSpec, Sharing, ToolFilter, Transport
 from holdfast.errors import Problem
 
 __all__ = [
@@ -292,6 +292,8 @@ class _DefinitionReader:
             prefix=model.prefix,
             enabled=model.enabled is not False and not model.disabled,
             lazy=model.lazy,
+            start_timeout=model.start_timeout,
+            era=cast("EraChoice", model.era),
             sharing=cast("Sharing", model.sharing),
             secrets=gather_secrets(
                 env=env,

@@ -159,6 +159,7 @@ class _ServerValues:
         yield from self._process() if self._server.transport == "stdio" else self._requests()
         yield self._value("enabled", self._server.enabled, "enabled", "disabled")
         yield self._value("lazy", self._server.lazy, "lazy")
+        yield self._value("era", self._server.era, "era")
         yield self._value("sharing", self._server.sharing, "sharing")
         prefix = self._server.prefix
         yield self._value("prefix", self._server.id if prefix is None else prefix, "prefix")

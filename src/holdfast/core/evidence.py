@@ -112,6 +112,8 @@ class NetworkFailure:
     fault: NetworkFault
     stood: bool = False
     """Whether this connection had been established before it failed."""
+    sent: bool = True
+    """Whether the request may have reached the server; False where it was never written whole."""
     errno: int | None = None
     detail: str = ""
 
@@ -241,6 +243,8 @@ class ProcessExit:
     """Whether the handshake had been completed."""
     heard: bool = False
     """Whether it had read a request before it ended: then that request may have ended it."""
+    sent: bool = True
+    """Whether the request may have reached the process; False where it was never written whole."""
     stderr: str = ""
     """The last lines that it wrote there."""
     noise: str = ""

@@ -69,6 +69,10 @@ class LiveHub:
         finally:
             self._asked.set()
 
+    async def asked(self) -> None:
+        """Wait until it answered, or until asking failed."""
+        await self._asked.wait()
+
     async def server(self, name: str) -> Server | None:
         """The hub's state of this server; None if the hub does not have it or did not answer."""
         await self._asked.wait()
@@ -103,6 +107,7 @@ class Learned:
     addresses: tuple[str, ...] = ()
     program: str = ""
     probe: Probe | None = None
+    """The dial of this server, also while it is under way."""
     failed: bool = False
     """Whether a check failed."""
     login_ended: str = ""
@@ -110,6 +115,10 @@ class Learned:
     renewed: str = ""
     """The message about an expired login that was renewed."""
     live: LiveState | None = None
+
+    def probing(self, attempt: Probe) -> None:
+        """A dial has begun."""
+        self.probe = attempt
 
 
 @dataclass(kw_only=True)

@@ -164,8 +164,13 @@ class HandshakeCheck(Check):
     async def look(self, case: Case) -> Observation:
         """Dial it as the hub does, and list what it offers on the same connection."""
         tools = case.tools
-        seen = case.learned.probe = await probe(
-            case.spec, dialer=tools.dialer, turnstile=tools.turnstile, redactor=case.redactor, deadline=case.deadline
+        seen = await probe(
+            case.spec,
+            dialer=tools.dialer,
+            turnstile=tools.turnstile,
+            redactor=case.redactor,
+            deadline=case.deadline,
+            begun=case.learned.probing,
         )
         if not seen.version:
             assert seen.evidence is not None  # noqa: S101 - a dial ends with a version or with evidence
