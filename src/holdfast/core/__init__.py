@@ -82,9 +82,10 @@ if TYPE_CHECKING:
     )
     from holdfast.core.names import Kind as Kind, uri_lead as uri_lead
     from holdfast.core.process_output import (
-        OutputKind as OutputKind,
-        ProcessOutput as ProcessOutput,
-        read_output as read_output,
+        Need as Need,
+        hint_for as hint_for,
+        need_of as need_of,
+        telling_line as telling_line,
     )
     from holdfast.core.redact import (
         MASK as MASK,
@@ -136,7 +137,7 @@ __getattr__, __dir__ = lazy_exports(
         "machine": ["Health", "Machine"],
         "messages": ["Failure", "FailureStatus", "ServerStatus", "for_model", "for_user"],
         "names": ["Kind", "uri_lead"],
-        "process_output": ["OutputKind", "ProcessOutput", "read_output"],
+        "process_output": ["Need", "hint_for", "need_of", "telling_line"],
         "redact": ["MASK", "Redactor", "mask_url", "masked", "plain"],
     },
     modules=["lifecycle.effects", "lifecycle.events"],

@@ -69,7 +69,7 @@ from holdfast.core.evidence import (
     read_challenge,
 )
 from holdfast.core.messages import FailureStatus
-from holdfast.core.process_output import OutputKind, ProcessOutput, read_output
+from holdfast.core.process_output import hint_for, need_of, telling_line
 
 __all__ = ["OUTAGE_BODIES", "Verdict", "classify_evidence", "classify_load_error", "is_outage_body", "status_class"]
 
@@ -116,9 +116,10 @@ def classify_evidence(  # noqa: PLR0912 - one arm for each kind of evidence
         case TlsFailure():
             return _permanent(*_TLS[evidence.fault], detail=evidence.detail)
         case TimedOut():
+            waited = f"no answer within {evidence.after:g} s (waiting for {evidence.doing})"
             return Verdict(
                 status="transient",
-                reason=f"no answer within {evidence.after:g} s (waiting for {evidence.doing})",
+                reason=waited + _quoted(evidence.stderr),
                 hint=f"if it is always this slow, raise `{evidence.setting}`",
             )
         case Redirected():
@@ -318,25 +319,16 @@ def _command(seen: CommandUnusable) -> Verdict:
 def _exit(seen: ProcessExit) -> Verdict:
     how = f"was killed by signal {-seen.code}" if seen.code < 0 else f"exited with code {seen.code}"
     when = "" if seen.stood else " before it was ready"
-    said = read_output(seen.stderr if seen.stderr.strip() else seen.noise)
-    reason = f"its process {how}{when}" + (f": {_short(said.line)}" if said.line else "")
+    telling = _short(telling_line(seen.stderr) or telling_line(seen.noise))
+    reason = f"its process {how}{when}" + (f": {telling}" if telling else "")
     if seen.stood or seen.code == EX_TEMPFAIL or -seen.code in STOPPED_FROM_OUTSIDE:
         return Verdict(status="transient", reason=reason)
-    return _permanent(reason, _exit_hint(said))
+    need = need_of(seen.stderr) or need_of(seen.noise)
+    return _permanent(reason, hint_for(need) if need is not None else "run its command by hand to see what it needs")
 
 
-def _exit_hint(said: ProcessOutput) -> str:
-    """What to do about a process that ended, as far as its output says."""
-    if said.variables:
-        name = said.variables[0]
-        return f'set `{name}`, and pass it on in the definition: "env": {{"{name}": "${{env:{name}}}"}}'
-    if said.kind is OutputKind.PACKAGE:
-        return f"correct the name or version of `{said.subject}` in `args`" if said.subject else "correct `args`"
-    if said.kind is OutputKind.MODULE:
-        return f"install `{said.subject}` where the server runs, or correct its path in `args`"
-    if said.kind is OutputKind.DOCKER:
-        return "check that Docker runs, and that the image and the arguments are right"
-    return "run its command by hand to see what it needs"
+def _quoted(line: str) -> str:
+    return f'; stderr: "{_short(line)}"' if line else ""
 
 
 def _permanent(reason: str, hint: str, *, detail: str = "") -> Verdict:

@@ -127,6 +127,8 @@ class TimedOut:
     after: float
     setting: str = "holdfast.load.attemptTimeout"
     """The key that gives it longer, as written in the config."""
+    stderr: str = ""
+    """The last line that a process wrote there while it started."""
 
 
 class TlsFault(Enum):

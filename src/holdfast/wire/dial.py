@@ -140,8 +140,7 @@ class Dialer:
                 has_read = wire.has_read if isinstance(wire, StdioDispatcher) else None
                 era = await negotiate(connection.session, era=era, has_read=has_read, fixed=fixed)
         except TimeoutError:
-            seen = wire.unanswered() or TimedOut(doing="its first answer", after=round(left, 1), setting=_setting(wire))
-            raise ServerFailure(seen) from None
+            raise ServerFailure(wire.unanswered() or _silence(wire, left, times)) from None
         wire.stood = True
         return era
 
@@ -177,9 +176,13 @@ def _shorten(scope: anyio.CancelScope, within: float) -> None:
     scope.deadline = min(scope.deadline, anyio.current_time() + within)
 
 
-def _setting(wire: Wire) -> str:
-    """The key that gives a handshake more time."""
-    return "startTimeout" if isinstance(wire, StdioDispatcher) else "holdfast.load.attemptTimeout"
+def _silence(wire: Wire, left: float, times: _Times) -> TimedOut:
+    """A handshake that took too long, with the key that gives it more time."""
+    if not isinstance(wire, StdioDispatcher):
+        return TimedOut(doing="its first answer", after=round(left, 1))
+    if wire.spoke:
+        return TimedOut(doing="the end of the handshake", after=round(times.within, 1))
+    return TimedOut(doing="its first answer", after=round(left, 1), setting="startTimeout", stderr=wire.last_line)
 
 
 def _pass_on(on_stderr: OnStderr, server: str, redactor: Redactor, line: bytes) -> None:

@@ -65,6 +65,16 @@ class StdioDispatcher(DuplexDispatcher):
         """The first noise on its stdout, masked."""
         return self._noise
 
+    @property
+    def spoke(self) -> bool:
+        """Whether it has sent a message of the protocol."""
+        return self._exchange.spoke
+
+    @property
+    def last_line(self) -> str:
+        """The last line of its stderr so far, masked."""
+        return self._child.last_line
+
     def has_read(self) -> bool | None:
         """Whether the process has read all that was written to it; None where the system does not tell."""
         return self._child.has_read()

@@ -6,7 +6,6 @@ A process's output decides only which advice is given. Whether and how it failed
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -15,15 +14,7 @@ from pathlib import Path
 
 import anyio
 
-from holdfast.core import (
-    STOPPED_FROM_OUTSIDE,
-    CommandFault,
-    CommandUnusable,
-    OutputKind,
-    ProcessExit,
-    ProcessOutput,
-    read_output,
-)
+from holdfast.core import STOPPED_FROM_OUTSIDE, CommandFault, CommandUnusable, Need, ProcessExit, hint_for, need_of
 from holdfast.doctor.case import SAME_ENVIRONMENT, Case
 from holdfast.doctor.report import Edit, Finding, ask_for, finding, on_server, shell
 from holdfast.wire import environment_of
@@ -222,37 +213,25 @@ LINES = 12
 ASKING_SECONDS = 5.0
 """How long ``--version`` of a runtime may take."""
 
-_WANTS = re.compile(
-    r"(?i)\b(node|python)(?:\.js)?\b[^\n]{0,40}?((?:>=|~=|==|>|\^)\s?v?\d+(?:\.\d+)*)"
-    r"|\b(?:requires?|needs?|wants?)\s+(?:at least\s+)?(node|python)(?:\.js)?\s+(?:version\s+)?(v?\d+(?:\.\d+)*)"
-)
-"""How programs say which runtime they need."""
-
-_OLD_NODE = re.compile(
-    r"ERR_REQUIRE_ESM|No such built-in module: node:|Cannot find module 'node:"
-    r"|Unexpected token '(?:\?\.|\?\?=?|\|\|=|&&=)'|\b(?:fetch|structuredClone) is not defined"
-)
-_OLD_PYTHON = re.compile(
-    r"No module named 'tomllib'"
-    r"|cannot import name '\w+' from '(?:typing|types|asyncio|enum|datetime|collections(?:\.abc)?)'"
-)
-"""Errors of an old runtime about a program for a newer one."""
-
 
 async def ended(case: Case, seen: ProcessExit) -> Finding:
     """The finding for a process that ended while it was needed."""
     if -seen.code in STOPPED_FROM_OUTSIDE:
         return _killed(case, seen)
-    text = "\n".join(part for part in (seen.stderr, seen.noise) if part)
-    said = read_output(text)
-    return (
-        _package(case, seen, said)
-        or await _runtime(case, seen, text)
-        or _module(case, seen, said)
-        or _docker(seen, said)
-        or _variable(case, seen, said)
-        or _plain(case, seen)
-    )
+    need = need_of(seen.stderr) or need_of(seen.noise)
+    if need is None:
+        return _plain(case, seen)
+    match need.kind:
+        case "package":
+            return _package(case, seen, need.names[0])
+        case "runtime":
+            return await _runtime(case, seen, need)
+        case "python_module" | "node_module":
+            return _module(case, seen, need)
+        case "docker" | "image":
+            return _docker(seen, need)
+        case "variable":
+            return _variable(case, seen, need) or _plain(case, seen)
 
 
 def how(seen: ProcessExit) -> str:
@@ -273,10 +252,10 @@ def _plain(case: Case, seen: ProcessExit) -> Finding:
     return finding("HF-EXITED", f"its process {how(seen)}", text, *case.by_hand(), detail=_tail(seen))
 
 
-def _variable(case: Case, seen: ProcessExit, said: ProcessOutput) -> Finding | None:
-    """The finding for environment variables that it asked for and did not get."""
+def _variable(case: Case, seen: ProcessExit, need: Need) -> Finding | None:
+    """The finding for environment variables that it asked for and did not get; None if it got all of them."""
     given = environment_of(case.spec)
-    wanted = [name for name in said.variables if name not in given]
+    wanted = [name for name in need.names if name not in given]
     if not wanted:
         return None
     first = " and ".join(f"`{name}`" for name in wanted[:3])
@@ -289,32 +268,25 @@ def _variable(case: Case, seen: ProcessExit, said: ProcessOutput) -> Finding | N
     return finding("HF-EXIT-VARIABLE", words, text, *commands, edits=edits, detail=_tail(seen))
 
 
-def _module(case: Case, seen: ProcessExit, said: ProcessOutput) -> Finding | None:
-    if said.kind is not OutputKind.MODULE:
-        return None
-    if "No module named" in said.line:
-        module = said.subject.partition(".")[0]
+def _module(case: Case, seen: ProcessExit, need: Need) -> Finding:
+    module = need.names[0]
+    if need.kind == "python_module":
         program = case.learned.program or case.spec.command
         install = shell(program, "-m", "pip", "install", module) if "python" in Path(program).name else ""
         text = f"install it for the Python that runs the server ({program})"
         words = f"its process {how(seen)}: Python has no module `{module}`"
         commands = (install,) if install else case.by_hand()
         return finding("HF-EXIT-MODULE", words, text, *commands, detail=_tail(seen))
-    if said.subject.startswith("-"):  # a foreign name must not be an option of a command to paste
-        return None
-    words = f"its process {how(seen)}: Node has no module `{said.subject}`"
-    if said.subject.startswith(("/", ".")):
+    words = f"its process {how(seen)}: Node has no module `{module}`"
+    if module.startswith(("/", ".")):
         text = "that file does not exist: build the server, or correct its path in `args`"
-        return finding("HF-EXIT-MODULE", words, text, shell("ls", "-l", said.subject), detail=_tail(seen))
+        return finding("HF-EXIT-MODULE", words, text, shell("ls", "-l", module), detail=_tail(seen))
     folder = str(case.spec.cwd or ".")
-    install = f"cd {shell(folder)} && {shell('npm', 'install', said.subject)}"
+    install = f"cd {shell(folder)} && {shell('npm', 'install', module)}"
     return finding("HF-EXIT-MODULE", words, "install it in the server's folder", install, detail=_tail(seen))
 
 
-def _package(case: Case, seen: ProcessExit, said: ProcessOutput) -> Finding | None:
-    name = said.subject
-    if said.kind is not OutputKind.PACKAGE or not name or name.startswith("-"):
-        return None
+def _package(case: Case, seen: ProcessExit, name: str) -> Finding:
     runner = Path(case.spec.command).name
     look = shell("npm", "search", name) if runner.startswith(("npx", "npm", "bun")) else shell("uvx", name, "--help")
     words = f"its process {how(seen)}: {runner} found no package `{name}`"
@@ -322,33 +294,23 @@ def _package(case: Case, seen: ProcessExit, said: ProcessOutput) -> Finding | No
     return finding("HF-EXIT-PACKAGE", words, text, look, detail=_tail(seen))
 
 
-def _docker(seen: ProcessExit, said: ProcessOutput) -> Finding | None:
-    if said.kind is not OutputKind.DOCKER:
-        return None
-    text = "check that Docker runs, and that the image and the arguments are right; this command shows whether it runs"
-    return finding("HF-EXIT-DOCKER", f"its process {how(seen)}: {said.line}", text, "docker info", detail=_tail(seen))
+def _docker(seen: ProcessExit, need: Need) -> Finding:
+    if need.kind == "docker":
+        words, look = "Docker does not answer", "docker info"
+    else:
+        words, look = f"Docker has no image `{need.names[0]}`", shell("docker", "pull", need.names[0])
+    text = f"{hint_for(need)}; this command shows whether it works"
+    return finding("HF-EXIT-DOCKER", f"its process {how(seen)}: {words}", text, look, detail=_tail(seen))
 
 
-async def _runtime(case: Case, seen: ProcessExit, text: str) -> Finding | None:
-    runtime = _wanted_runtime(text)
-    if runtime is None:
-        return None
-    kind, version = runtime
+async def _runtime(case: Case, seen: ProcessExit, need: Need) -> Finding:
+    kind = need.names[0]
     program = _runtime_program(case, kind)
     has = await _version_of(program)
-    asked = f"{kind.title()} {version}" if version else f"a newer {kind.title()}"
+    asked = f"{kind.title()} {need.version}" if need.version else f"a newer {kind.title()}"
     words = f"its process {how(seen)}: it needs {asked}, and {program} is {has or 'of another version'}"
-    advice = f"install {asked} and write its full path into `command`, or put it first on PATH"
-    return finding("HF-EXIT-RUNTIME", words, advice, shell(program, "--version"), detail=_tail(seen))
-
-
-def _wanted_runtime(text: str) -> tuple[str, str] | None:
-    """The runtime that it needs, and the version if it names one."""
-    if wants := _WANTS.search(text):
-        return (wants[1] or wants[3]).lower(), (wants[2] or wants[4]).replace(" ", "")
-    if _OLD_NODE.search(text):
-        return "node", ""
-    return ("python", "") if _OLD_PYTHON.search(text) else None
+    text = f"install {asked} and write its full path into `command`, or put it first on PATH"
+    return finding("HF-EXIT-RUNTIME", words, text, shell(program, "--version"), detail=_tail(seen))
 
 
 def _runtime_program(case: Case, kind: str) -> str:
