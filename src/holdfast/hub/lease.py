@@ -25,6 +25,7 @@ from holdfast.core import (
     NetworkFailure,
     NetworkFault,
     NotMcp,
+    OutOfDescriptors,
     Redactor,
     RpcError,
     classify_evidence,
@@ -406,7 +407,7 @@ def _failed(lease: Lease, seen: Evidence, *, ever_connected: bool) -> FailedDial
         verdict.status,
         reason=verdict.reason,
         refused=_is_refused(seen),
-        neutral=isinstance(seen, BadConfig),
+        neutral=isinstance(seen, BadConfig | OutOfDescriptors),
         retry_after=verdict.retry_after,
     )
     return FailedDial(event, seen)

@@ -8,6 +8,10 @@ from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.wire.attempt import Attempt as Attempt, Starting as Starting, evidence_in as evidence_in
+    from holdfast.wire.descriptors import (
+        descriptor_shortage as descriptor_shortage,
+        raise_descriptor_limit as raise_descriptor_limit,
+    )
     from holdfast.wire.dial import Dialer as Dialer, DialHooks as DialHooks
     from holdfast.wire.http.client import (
         CONNECT_SECONDS as CONNECT_SECONDS,
@@ -60,6 +64,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "attempt": ["Attempt", "Starting", "evidence_in"],
+        "descriptors": ["descriptor_shortage", "raise_descriptor_limit"],
         "dial": ["DialHooks", "Dialer"],
         "http.client": ["CONNECT_SECONDS", "NOT_HTTP", "evidence_of", "ssl_context"],
         "http.fetch": ["ApiClient", "HttpAnswer", "exchange", "fetch"],

@@ -17,6 +17,7 @@ from holdfast._version import __version__
 from holdfast.config import Limits, ServerSpec
 from holdfast.core import Evidence, ProcessExit, Redactor, TimedOut
 from holdfast.errors import ServerFailure
+from holdfast.wire.descriptors import require_descriptors
 from holdfast.wire.http.client import Authorize, HttpPeer
 from holdfast.wire.http.sse import SseDispatcher
 from holdfast.wire.http.transport import HttpDispatcher
@@ -81,6 +82,7 @@ class Dialer:
 
         With ``start_within``, a process may take so long for its first answer; ``within`` begins with that answer.
         """
+        require_descriptors()
         if spec.era != "auto":
             era = spec.era
         first = start_within if start_within is not None and spec.transport == "stdio" else within
