@@ -69,6 +69,10 @@ class LiveHub:
         finally:
             self._asked.set()
 
+    async def asked(self) -> None:
+        """Wait until it answered, or until asking failed."""
+        await self._asked.wait()
+
     async def server(self, name: str) -> Server | None:
         """The hub's state of this server; None if the hub does not have it or did not answer."""
         await self._asked.wait()

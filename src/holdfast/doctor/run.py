@@ -111,6 +111,8 @@ class Doctor:
             if on_starting is not None:
                 timers.start_soon(self._report_starts, on_starting)
             servers = await self._examine_all(names, tools, on_server)
+            if hub is not None:
+                await hub.asked()
             timers.cancel_scope.cancel()
         if hub is not None:
             servers = tuple(_with_times_of_now(server, anyio.current_time() - hub.asked_at) for server in servers)
