@@ -80,7 +80,7 @@ async def test_a_placeholder_becomes_a_reference_to_a_variable(
     assert left == []
     value = parse(plan.after).value
     for step in ("mcpServers", "server", *path):
-        value = value[step]  # type: ignore[index,call-overload]
+        value = value[step]  # type: ignore[index]
     assert value == written
     assert found.remedy.commands
     clinic.matches(f"placeholder_{path[0]}", found)

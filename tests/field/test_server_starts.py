@@ -11,10 +11,10 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
-from tests.field.environments import PythonEnvironment
 
 from holdfast.hub import load
 from holdfast.types import MCPServerLoadOutcome
+from tests.field.environments import PythonEnvironment
 from tests.wire.test_slow_starts import SDK, SERVERS, eras
 
 pytestmark = [pytest.mark.anyio, pytest.mark.field, pytest.mark.timeout(900)]
