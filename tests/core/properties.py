@@ -239,7 +239,7 @@ class AddressChecksKeepTheirRate(Watcher):
             self.known = self.known and not isinstance(happening, ConfigChanged)
 
     def _failed(self, dial: DialFailed, now: float) -> None:
-        if dial.refused and dial.status != "denied":
+        if dial.unreachable and dial.status != "denied":
             self.outage = self.outage or now
             return
         if self.outage is not None and dial.status == "transient":
