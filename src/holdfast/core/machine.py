@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from holdfast.core.lifecycle.timing import LifecyclePolicy
     from holdfast.core.messages import FailureStatus, ServerStatus
 
-__all__ = ["Health", "Machine"]
+__all__ = ["Health", "Machine", "shown_state"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class Health:
     @property
     def shown_state(self) -> str:
         """The state as every view names it: ``permanently_failed`` says only that the budget is spent."""
-        return "parked" if self.state is State.PERMANENTLY_FAILED else self.state.value
+        return shown_state(self.state)
 
     @property
     def next_try(self) -> float | None:
@@ -121,6 +121,11 @@ class Health:
             retry_in=self.next_try,
             in_hub=True,
         )
+
+
+def shown_state(state: State) -> str:
+    """The name of a state in every view; the Python API keeps the name of the enum."""
+    return "parked" if state is State.PERMANENTLY_FAILED else state.value
 
 
 class Machine:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Literal, NamedTuple, TypeAlias
 
-__all__ = ["Failure", "FailureStatus", "ServerStatus", "for_model", "for_user", "next_try", "span"]
+__all__ = ["Failure", "FailureStatus", "ServerStatus", "for_caller", "for_model", "for_user", "next_try", "span"]
 
 FailureStatus: TypeAlias = Literal["transient", "permanent", "denied"]
 
@@ -64,6 +64,15 @@ def for_user(failure: Failure, *, now: datetime | None = None) -> str:
     return f"{words} {_how_long(failure)} {_next(failure)}".rstrip() if _is_long(failure) else words
 
 
+def for_caller(failure: Failure, *, now: datetime | None = None) -> str:
+    """The same for a call that was refused: always with the time of the next try, where there is one."""
+    words = for_user(failure, now=now)
+    has_time = failure.status == "denied" or failure.calls_fail or failure.lost or _is_long(failure)
+    if has_time or failure.retry_in is None:
+        return words
+    return f"{words} Try again in {span(failure.retry_in)}."
+
+
 def for_model(failures: Iterable[Failure], *, now: datetime | None = None) -> str:
     """One line for each class that occurs, ids sorted; empty where nothing failed."""
     ordered = sorted(failures, key=lambda failure: (failure.server_id, failure.status, failure.error))
@@ -96,7 +105,7 @@ def _asked_again(failure: Failure, now: datetime | None) -> str:
         doubt = "It states no decision, and may be an outage of the authorization check"
         if not failure.in_hub:
             return f"{doubt}. It is not retried in this load: {_CHANGE}, or load it again later."
-        return f"{doubt}: it is asked again {next_try(failure.retry_in) or 'later'}."
+        return f"{doubt}: it is asked again {next_try(failure.retry_in) or 'soon'}."
     return f"It {_not_asked(failure, now)}: {_CHANGE}."
 
 
@@ -148,7 +157,7 @@ def _with_denial(failure: Failure, now: datetime | None) -> str:
     if not failure.unconfirmed:
         when = _not_asked(failure, now)
     elif failure.in_hub:
-        when = f"may be an outage; is asked again {next_try(failure.retry_in) or 'later'}"
+        when = f"may be an outage; is asked again {next_try(failure.retry_in) or 'soon'}"
     else:
         when = "may be an outage; is not retried in this load"
     return f"{failure.server_id}: {_reason(failure)} ({when})"

@@ -12,11 +12,11 @@ from typing import Any
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
-from holdfast.core import Failure, Kind, RpcError, State, Unknown, for_user
+from holdfast.core import Kind, RpcError, State, Unknown, shown_state
 from holdfast.errors import CallFailed, HoldfastError, ServerUnavailable
 from holdfast.front.access.principals import HOW_TO_BE_KNOWN
 from holdfast.front.view import View
-from holdfast.hub import Hub, failure_status, warnings_of
+from holdfast.hub import Hub, warnings_of
 
 __all__ = [
     "IDENTITY",
@@ -60,18 +60,19 @@ def explained(error: HoldfastError) -> str:
     """Return one text: what happened, why, and when to try again."""
     if not isinstance(error, ServerUnavailable):
         return " ".join(filter(None, (f"{error.message.rstrip('.')}.", error.hint)))
-    status = failure_status(State(error.state))
-    if status is None:
-        return f"{error.message.rstrip('.')}."
-    words = for_user(Failure(error.server_id, status, error.reason))
-    return f"{words} Try again in {max(error.retry_in, 1.0):.0f} s." if error.retry_in is not None else words
+    return f"{error.message.rstrip('.')}."
 
 
 def error_result(error: HoldfastError) -> dict[str, Any]:
     """Return a tool result with the reason: a model reads results, but may never see a protocol error."""
     result: dict[str, Any] = {"content": [{"type": "text", "text": explained(error)}], "isError": True}
     if isinstance(error, ServerUnavailable):
-        state = {"server": error.server_id, "state": error.state, "reason": error.reason, "retryIn": error.retry_in}
+        state = {
+            "server": error.server_id,
+            "state": shown_state(State(error.state)),
+            "reason": error.reason,
+            "retryIn": error.retry_in,
+        }
         result["_meta"] = {"holdfast/unavailable": state}
     return result
 
@@ -197,10 +198,11 @@ def _servers(hub: Hub, findings: Mapping[str, str]) -> dict[str, dict[str, Any]]
         tools[entry.server] = tools.get(entry.server, 0) + 1
     return {
         name: {
-            "state": health.state.value,
-            "available": failure_status(health.state) is None and health.state.value not in ("disabled", "disabling"),
+            "state": health.shown_state,
+            "status": health.status,
+            "available": health.status in ("available", "idle"),
             "reason": health.reason,
-            "retryIn": health.retry_in,
+            "retryIn": health.next_try,
             "tools": tools.get(name, 0),
         }
         | ({"finding": findings[name]} if name in findings else {})
