@@ -409,7 +409,7 @@ def _unavailable(
 # A failure of the server has its words in ``core.messages``; the others have theirs here.
 _REFUSALS: dict[RefusalReason, tuple[type[ServerUnavailable], str]] = {
     RefusalReason.OPEN: (BreakerOpen, ""),
-    RefusalReason.PROBING: (BreakerOpen, "is being tried by another call"),
+    RefusalReason.PROBING: (BreakerOpen, "is being probed by another call"),
     RefusalReason.PERMANENTLY_FAILED: (ServerPermanentlyFailed, ""),
     RefusalReason.DENIED: (ServerDenied, ""),
     RefusalReason.DISABLED: (ServerDisabled, "is disabled"),

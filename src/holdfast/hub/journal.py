@@ -213,10 +213,13 @@ class WarningSink:
             return
         if isinstance(record, RetryPlanned | BreakerChanged) or (isinstance(record, Transition) and _counts(record)):
             try:
-                failure = self._health_of(record.server).failure
+                health = self._health_of(record.server)
             except UnknownServer:  # it was removed meanwhile
-                failure = None
-            self._update(record.server, failure)
+                self._update(record.server, None)
+                return
+            # A breaker counts only while the connection stands: else the lifecycle reports what is wrong.
+            if not isinstance(record, BreakerChanged) or health.state is State.CONNECTED:
+                self._update(record.server, health.failure)
 
     def _update(self, server: str, failure: Failure | None) -> None:
         status = failure.status if failure is not None else None
