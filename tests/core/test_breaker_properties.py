@@ -266,7 +266,7 @@ class ClosesAtEveryHandshake(Breaker):
     [
         (LetsEveryCallerProbe, "at most one probe"),
         (HasNoCooldown, "no admission while open"),
-        (TrustsLateResults, "a late result changes nothing"),
+        (TrustsLateResults, "a late result changes nothing|trips exactly at its threshold"),
         (CountsEveryVictim, "a connection that dies is one failure"),
         (CountsCancellations, "a neutral outcome changes nothing"),
         (KeepsTheProbesPlace, "an abandoned probe's place is given back"),

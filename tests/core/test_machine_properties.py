@@ -38,6 +38,7 @@ from holdfast.core.lifecycle.events import (
     StartRequested,
     TransportLost,
 )
+from holdfast.core.lifecycle.table import State
 from holdfast.core.lifecycle.timing import LifecyclePolicy
 from holdfast.core.machine import Machine
 from holdfast.core.messages import FailureStatus
@@ -113,6 +114,15 @@ class Anything(RuleBasedStateMachine):
             if slot.look is not None:
                 slot.send(AddressChecked(slot.look, listening=False))
             slot.sleep()
+
+    @rule(times=st.sampled_from([1, 2, 5, 8]), unconfirmed=st.booleans())
+    def a_denial(self, times: int, unconfirmed: bool) -> None:
+        slot = self.slot
+        for _ in range(times):
+            if slot.dial is not None:
+                slot.fail("denied", unconfirmed=unconfirmed)
+            if slot.state() is State.DENIED:
+                slot.sleep()
 
     @rule(tools=TOOLS, deaths=st.integers(0, 2))
     def it_comes_up_and_perhaps_dies(self, tools: list[str], deaths: int) -> None:
