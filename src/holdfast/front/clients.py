@@ -17,10 +17,12 @@ import anyio
 import mcp_types as types
 from mcp import MCPError
 from mcp.server.session import ServerSession
+from mcp.shared.exceptions import NoBackChannelError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, RequestId
 from pydantic import ValidationError
 
+from holdfast.front.access.principals import LOCAL
 from holdfast.front.view import View
 from holdfast.wire import LOG_LEVELS, RawNotification, RawRequest, RawResult
 
@@ -28,6 +30,9 @@ __all__ = ["ASK_SECONDS", "Call", "Channel", "Client", "require_capability"]
 
 ASK_SECONDS = 600.0
 """How long a person or a model may take to answer a server's request."""
+
+ABSENT_SECONDS = 60.0
+"""After this time without a stream and without a request, a client counts as gone for a server's requests."""
 
 _CAPABILITY = {"sampling/createMessage": "sampling", "elicitation/create": "elicitation", "roots/list": "roots"}
 
@@ -71,6 +76,12 @@ class Client:
     modern: bool
     owner: Hashable
     """The owner of the connections that are not shared."""
+    principal: str = LOCAL.name
+    """The name of the principal that it acts for."""
+    stream_open: Callable[[], bool] | None = None
+    """Whether its notification stream is open; None where the connection itself shows that it is there (stdio)."""
+    seen_at: float = field(default_factory=anyio.current_time)
+    """When it last sent a request."""
     persistent: bool = False
     """Whether the owner outlives this object: a pipe, or a client with a key, sends many modern requests."""
     expires: bool = False
@@ -80,6 +91,12 @@ class Client:
     """Server and original URI of each resource that it subscribed to."""
     _pending: dict[tuple[str, str], Mapping[str, Any] | None] = field(default_factory=dict)
     _sending: bool = False
+
+    def is_present(self) -> bool:
+        """Whether it is still there: a client can leave without a word (no stream, no request for a while)."""
+        if self.stream_open is None or self.stream_open():
+            return True
+        return anyio.current_time() - self.seen_at < ABSENT_SECONDS
 
     def wants_log(self, level: object) -> bool:
         """Whether it wants a log message of this level."""
@@ -149,7 +166,10 @@ class Call:
         if self.client.modern or self._channel is None:
             raise MCPError(INTERNAL_ERROR, f"{method} cannot reach this client: its protocol knows no such request")
         await self.flush()
-        return await self._channel.ask(method, params)
+        try:
+            return await self._channel.ask(method, params)
+        except NoBackChannelError:  # the call was answered meanwhile: the client's own stream is left
+            return await self.client.channel.ask(method, params)
 
     def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
         """Queue a notification."""

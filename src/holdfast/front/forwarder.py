@@ -79,7 +79,7 @@ class Forwarder:
         *,
         repeatable: bool,
     ) -> Mapping[str, Any]:
-        identity = request_identity(ctx.method, ctx.params or {}, principal_of(ctx))
+        identity = request_identity(ctx.method, ctx.params or {}, principal_of(ctx).name)
         if client.modern and self._broker.pending_calls.is_ours(params.get("requestState")):
             return await self._resume(ctx, identity, params)
         modern_server = _speaks_modern(self._broker.slot(client, server))

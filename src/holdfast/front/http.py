@@ -23,8 +23,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.front.access.guard import LOOPBACK_HOSTS, Guard, TokenPolicy
-from holdfast.front.access.principals import client_key_in
+from holdfast.front.access.guard import LOOPBACK_HOSTS, Guard
+from holdfast.front.access.principals import TokenPolicy, client_key_in
 from holdfast.front.broker import Broker
 from holdfast.front.server import McpServer
 from holdfast.front.sessions import HttpSessions, ReplayBudget

@@ -16,14 +16,13 @@ from holdfast.core import Kind, RpcError, State, Unknown, shown_state
 from holdfast.errors import CallFailed, HoldfastError, ServerUnavailable
 from holdfast.front.access.principals import HOW_TO_BE_KNOWN
 from holdfast.front.view import View
-from holdfast.hub import Hub, warnings_of
+from holdfast.hub import Hub, explain, warnings_of
 
 __all__ = [
     "IDENTITY",
     "STATELESS",
     "STATUS_URI",
     "error_result",
-    "explained",
     "instructions",
     "protocol_error",
     "stateless_notice",
@@ -56,16 +55,9 @@ def unknown_name(kind: Kind, found: Unknown, *, modern: bool) -> MCPError:
     return MCPError(INVALID_PARAMS if modern else legacy, f"Unknown {noun}: {found.name}{near}")
 
 
-def explained(error: HoldfastError) -> str:
-    """Return one text: what happened, why, and when to try again."""
-    if not isinstance(error, ServerUnavailable):
-        return " ".join(filter(None, (f"{error.message.rstrip('.')}.", error.hint)))
-    return f"{error.message.rstrip('.')}."
-
-
 def error_result(error: HoldfastError) -> dict[str, Any]:
     """Return a tool result with the reason: a model reads results, but may never see a protocol error."""
-    result: dict[str, Any] = {"content": [{"type": "text", "text": explained(error)}], "isError": True}
+    result: dict[str, Any] = {"content": [{"type": "text", "text": explain(error)}], "isError": True}
     if isinstance(error, ServerUnavailable):
         state = {
             "server": error.server_id,
@@ -104,7 +96,7 @@ def protocol_error(error: HoldfastError, *, modern: bool) -> MCPError:
     if isinstance(seen, RpcError):
         code = INVALID_PARAMS if modern and seen.code == RESOURCE_NOT_FOUND else seen.code
         return MCPError(code, seen.message, seen.data)
-    return MCPError(INTERNAL_ERROR, explained(error))
+    return MCPError(INTERNAL_ERROR, explain(error))
 
 
 def instructions(view: View, status_tool: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
+import anyio
 import mcp_types as types
 from mcp import MCPError
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -22,7 +23,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from holdfast._version import __version__
 from holdfast.core import Kind, NameKey
 from holdfast.errors import HoldfastError
-from holdfast.front.access.principals import client_key_of
+from holdfast.front.access.principals import client_key_of, principal_of
 from holdfast.front.broker import Broker
 from holdfast.front.clients import Channel, Client
 from holdfast.front.eras import is_modern, relinked, result_for_client, tool_for_client
@@ -179,6 +180,7 @@ class McpServer(Server[Any]):
         connection = ctx.session._connection  # noqa: SLF001 - the SDK's context has no other way to its connection
         client: Client | None = connection.state.get(_CLIENT)
         if client is not None:
+            client.seen_at = anyio.current_time()
             return client
         declared = ctx.session.client_capabilities
         modern = is_modern(ctx.protocol_version)
@@ -190,6 +192,8 @@ class McpServer(Server[Any]):
             capabilities=declared.model_dump(by_alias=True, mode="json", exclude_none=True) if declared else {},
             modern=modern,
             owner=self._owner if is_stdio else key or object(),
+            principal=principal_of(ctx).name,
+            stream_open=self._stream_open(connection.session_id),
             persistent=is_stdio or key is not None,
             expires=key is not None,
         )
@@ -202,6 +206,9 @@ class McpServer(Server[Any]):
 
     def _reachable(self, session: str | None) -> Callable[[], Awaitable[bool]] | None:
         return partial(self.streams.reachable, session) if session is not None else None
+
+    def _stream_open(self, session: str | None) -> Callable[[], bool] | None:
+        return partial(self.streams.is_open, session) if session is not None else None
 
     # Lists.
 
@@ -218,12 +225,16 @@ class McpServer(Server[Any]):
         more = {"nextCursor": str(start + PAGE)} if start + PAGE < len(items) else {}
         return {key: page, **more}
 
+    @property
+    def _findings(self) -> Mapping[str, str]:
+        return {**self.view.hub.registry.findings, **self._broker.findings}
+
     # Forwarded requests.
 
     async def _call(self, ctx: Context, client: Client) -> Mapping[str, Any]:
         params = ctx.params or {}
         if self.view.server is None and params["name"] == status_tool_name(self.view.hub):
-            return status_result(self.view.hub, params.get("arguments") or {}, self._broker.findings)
+            return status_result(self.view.hub, params.get("arguments") or {}, self._findings)
         key = await self._find(Kind.TOOL, params["name"], client)
         return self._linked(key, await self._forwarder.call_tool(ctx, client, key, {**params, "name": key.original}))
 
@@ -237,7 +248,7 @@ class McpServer(Server[Any]):
         params = ctx.params or {}
         uri = str(params["uri"])
         if self.view.server is None and uri == STATUS_URI:
-            return status_contents(self.view.hub, self._broker.findings)
+            return status_contents(self.view.hub, self._findings)
         key = await self._find(Kind.RESOURCE, uri, client)
         own = {**params, "uri": key.original}
         result = self._linked(key, await self._forwarder.forward(ctx, client, key.server, own, repeatable=True))

@@ -168,6 +168,10 @@ class OpenStreams:
         self._changed.set()
         self._changed = anyio.Event()
 
+    def is_open(self, session: str) -> bool:
+        """Whether a session has one open now."""
+        return session in self._open
+
     async def reachable(self, session: str) -> bool:
         """Whether a session has one open, now or within a moment."""
         with anyio.move_on_after(OPENING_SECONDS):

@@ -7,10 +7,8 @@ verifies. The control API and the status page have tokens of their own; a caller
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -20,43 +18,14 @@ from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.errors import UsageError
+from holdfast.front.access.principals import SCOPE_KEY, TokenPolicy
 
-__all__ = ["LOOPBACK_HOSTS", "Guard", "TokenPolicy", "Verify"]
+__all__ = ["LOOPBACK_HOSTS", "Guard"]
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """Paths that need no token: they say that the hub runs, and nothing about its servers."""
-
-Verify: TypeAlias = Callable[[str], Awaitable[str | None]]
-"""Returns the subject of a token that verifies, or None."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenPolicy:
-    """Which bearer tokens are accepted: at least one, or a verifier."""
-
-    tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Token by the name of its holder: ``{"ci": "s3cret"}``."""
-    verify: Verify | None = field(default=None, repr=False)
-    """Verifies any other token, such as a JWT: its signature, issuer, audience and time."""
-
-    def __post_init__(self) -> None:
-        if not self.tokens and self.verify is None:
-            raise UsageError("a token policy needs a token or a verifier")
-        if not all(self.tokens.values()):
-            raise UsageError("an empty token would accept every caller", hint="give each token a value")
-
-    async def principal(self, token: str) -> str | None:
-        """Return the name of the token's holder; None if the token is unknown."""
-        found: str | None = None
-        for name, known in self.tokens.items():
-            if hmac.compare_digest(known.encode(), token.encode("utf-8", "surrogateescape")):
-                found = name
-        if found is None and self.verify is not None:
-            return await self.verify(token)
-        return found
 
 
 class Guard:
@@ -96,13 +65,12 @@ class Guard:
             return _refused(403, "this Origin may not call this hub", hint="allow its host with --allow-host")
         if self._tokens is None or scope["path"] in OPEN_PATHS or self._is_beside(scope):
             return None
-        kind, _, token = headers.get("authorization", "").partition(" ")
-        principal = await self._tokens.principal(token.strip()) if kind.lower() == "bearer" else None
+        principal = await self._tokens.identify(headers, client_verified=_client_verified(scope))
         if principal is None:
             return _refused(401, "a valid bearer token is required", headers={"www-authenticate": "Bearer"})
-        scope["holdfast.principal"] = principal
+        scope[SCOPE_KEY] = principal
         # With this the SDK binds a session to the user who opened it.
-        scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal, scopes=[]))
+        scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=principal.name, scopes=[]))
         return None
 
     def _is_beside(self, scope: Scope) -> bool:
@@ -111,6 +79,12 @@ class Guard:
 
     def _is_allowed(self, host: str) -> bool:
         return host in self._hosts
+
+
+def _client_verified(scope: Scope) -> bool:
+    """Whether TLS verified a certificate of the peer (the ASGI extension for TLS)."""
+    tls = (scope.get("extensions") or {}).get("tls") or {}
+    return bool(tls.get("client_cert_chain")) and not tls.get("client_cert_error")
 
 
 def _host_in(authority: str) -> str:
