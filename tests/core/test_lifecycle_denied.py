@@ -84,6 +84,12 @@ def test_a_users_call_asks_a_denied_server_once_per_cooldown() -> None:
     slot = denied()
     refusal = slot.refusal()
     assert (refusal.reason, refusal.retry_in) == (RefusalReason.DENIED, 60.0)
+    failure = slot.machine.health(20.0).failure
+    assert failure is not None
+    assert (failure.retry_in, failure.call_asks) == (40.0, False)
+    failure = slot.machine.health(80.0).failure
+    assert failure is not None
+    assert failure.call_asks
     times = asked(slot, 290.0, calls=True)
     assert len(times) == 4
     assert all(later - earlier >= 60.0 for earlier, later in zip([0.0, *times], times, strict=False))

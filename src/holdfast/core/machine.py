@@ -78,6 +78,8 @@ class Health:
     """Seconds since it was last connected, or since it should be; None while it is connected or off."""
     unconfirmed: bool = False
     """Whether a denial states no decision, and is asked again soon."""
+    call_asks_in: float | None = None
+    """Seconds until a call may ask a denied server again; None unless it is denied."""
     breaker_retry_in: float | None = None
     """Seconds until a call may try again; None unless the breaker is open."""
     calls: int = 0
@@ -102,7 +104,10 @@ class Health:
     @property
     def next_try(self) -> float | None:
         """Seconds until the next try, by the hub or by a call."""
-        return self.breaker_retry_in if self.state is State.CONNECTED else self.retry_in
+        if self.state is State.CONNECTED:
+            return self.breaker_retry_in
+        plans = [seconds for seconds in (self.retry_in, self.call_asks_in) if seconds is not None]
+        return min(plans, default=None)
 
     @property
     def failure(self) -> Failure | None:
@@ -119,6 +124,7 @@ class Health:
             unconfirmed=self.unconfirmed,
             down_for=self.down_for,
             retry_in=self.next_try,
+            call_asks=self.call_asks_in == 0.0,
             in_hub=True,
         )
 
@@ -231,6 +237,7 @@ class Machine:
             lost=life.ever_connected and not stands,
             down_for=max(0.0, now - life.down_since) if life.down_since is not None else None,
             unconfirmed=life.state is State.DENIED and life.unconfirmed,
+            call_asks_in=max(0.0, life.denied_until - now) if life.state is State.DENIED else None,
             calls=life.calls,
         )
 

@@ -39,6 +39,8 @@ class Failure(NamedTuple):
     down_for: float | None = None
     retry_in: float | None = None
     """Seconds until the next try; None where none is planned."""
+    call_asks: bool = False
+    """Whether the next call asks a denied server again."""
     in_hub: bool = False
     """Whether a hub keeps it; a one-shot load makes no promise about later."""
 
@@ -112,6 +114,8 @@ def _asked_again(failure: Failure, now: datetime | None) -> str:
 def _not_asked(failure: Failure, now: datetime | None) -> str:
     if not failure.in_hub:
         return "is not retried"
+    if failure.call_asks:
+        return "is asked again by the next call"
     if failure.retry_in is None:
         return "is not asked again"
     if now is None:
