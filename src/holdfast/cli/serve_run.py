@@ -46,6 +46,7 @@ from holdfast.front import (
     serve_stdio,
 )
 from holdfast.hub import Hub, Reloader, default_state_file
+from holdfast.wire import raise_descriptor_limit
 
 __all__ = ["EndableStdin", "ServeOptions", "admin_of", "announced", "run"]
 
@@ -86,6 +87,7 @@ class ServeOptions:
 
 def run(serving: ServeOptions) -> None:
     """Serve until a signal, or the end of stdin."""
+    raise_descriptor_limit()
     fast = importlib.util.find_spec("uvloop") is not None
     anyio.run(_run_stdio if serving.listener is None else _run_http, serving, backend_options={"use_uvloop": fast})
 
@@ -124,6 +126,7 @@ async def _run_http(serving: ServeOptions) -> None:
             if serving.callers.token_file is not None:
                 tasks.start_soon(_follow_token_file, serving, accepted)
             tasks.start_soon(_end_on_signal, drain, serving.drain, end)
+            tasks.start_soon(admin.run)
             with note:
                 await server.serve([serving.listener])
             tasks.cancel_scope.cancel()
@@ -231,15 +234,8 @@ async def _run_stdio(serving: ServeOptions) -> None:
             async with hub, anyio.create_task_group() as tasks:
                 _watch(tasks, serving, hub)
                 tasks.start_soon(_end_on_signal, broker.drain, serving.drain, stdin.end)
-                await _wait_for_tools(hub)
                 await serve_stdio(hub, broker=broker)
                 tasks.cancel_scope.cancel()
-
-
-async def _wait_for_tools(hub: Hub) -> None:
-    """On the first run, wait a moment for tools, because many clients list tools only once."""
-    if any(source.listing is None for source in hub.catalog.servers.values()):
-        await hub.ready(hub.config.settings.call.ready_timeout)
 
 
 # For both

@@ -255,10 +255,11 @@ class Broker:
     async def wait_for_first_listing(self, view: View) -> None:
         """Wait a moment for servers that were never listed: many clients list only once."""
         within = self.hub.config.settings.call.ready_timeout
-        for server in view.servers:
-            source = self.hub.catalog.servers.get(server)
-            if source is not None and source.listing is None:
-                await self.hub.registry.slot(server).outcome(within)
+        with anyio.move_on_after(within):
+            for server in view.servers:
+                source = self.hub.catalog.servers.get(server)
+                if source is not None and source.listing is None:
+                    await self.hub.registry.slot(server).outcome(within)
 
     # Subscriptions and log levels.
 

@@ -44,7 +44,6 @@ __all__ = [
     "RepeatedLine",
     "RepeatedLines",
     "log_text",
-    "transition_text",
 ]
 
 WINDOW_SECONDS = 30.0
