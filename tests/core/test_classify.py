@@ -25,6 +25,7 @@ from holdfast.core.evidence import (
     NetworkFault,
     NotMcp,
     NotMcpFault,
+    OutOfDescriptors,
     OverBound,
     PlainHttpRefused,
     ProcessExit,
@@ -104,6 +105,7 @@ TABLE: dict[str, tuple[str, list[Evidence]]] = {
     "the headers callable failed on the network": ("transient", [CredentialsUnavailable(type="E", network=True)]),
     "the headers callable failed otherwise": ("permanent", [CredentialsUnavailable(type="KeyError")]),
     "the login could not be renewed just now": ("transient", [TokenNotRenewed(reason="it is away")]),
+    "the hub has no free file descriptors": ("transient", [OutOfDescriptors(limit=64)]),
     "anything unforeseen": ("permanent", [Unexpected(type="KeyError")]),
 }
 

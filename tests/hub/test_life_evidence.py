@@ -17,6 +17,7 @@ import pytest
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import BreakerOpen, CallDenied, CallFailed, ServerDenied, ServerUnavailable
 from holdfast.hub.hub import Hub
+from holdfast.hub.loader import get_tools_with_resilience
 from holdfast.testing import FakeClock
 from tests.hub.open_hubs import reaches, running, settled, until
 from tests.peers.http_fault import Behaviour, Request, respond
@@ -180,7 +181,8 @@ async def test_a_real_denial_is_never_hammered_though_calls_go_on(body: str) -> 
                     await hub.read_resource("note://1", server="a")
                 await pass_time(hub, clock, 1, step=1.0)
             assert len(peer.requests) - first_minute <= 4 * 2  # one load per cooldown, of one request or two
-            assert "is not asked again before" in hub.warnings().for_user[0]
+            words = hub.warnings().for_user[0]
+            assert "is not asked again before" in words or "is asked again by the next call" in words
             peer.script = peer.healthy
             await pass_time(hub, clock, 60, step=1.0)
             with suppress(CallFailed):  # it has no such resource
@@ -322,3 +324,21 @@ async def test_a_lost_server_is_not_starting_up_in_any_text(stdio_peer: MakePeer
         )
         assert said.for_user[0].startswith("MCP server 'a' was lost (its process was killed by signal 9")
         assert ") and is being reconnected — it will be retried. Next try " in said.for_user[0]
+
+
+@pytest.mark.requirement("MSG-10", "LOAD-4")
+async def test_a_one_shot_load_promises_only_what_happens() -> None:
+    async with McpPeer() as busy, McpPeer() as denying:
+        busy.script, denying.script = respond(503, "mending"), respond(403, "")
+        connections = {
+            name: {"transport": "streamable_http", "url": peer.url} for name, peer in (("b", busy), ("d", denying))
+        }
+        result = await get_tools_with_resilience(connections, base_backoff_s=0.01)
+        transient, denied = result.outcomes
+        assert transient.error == "it is not ready (HTTP 503: mending); it is tried again at the next load"
+        assert "it will be retried" not in transient.message
+        assert transient.message.endswith("it is tried again at the next load.")
+        assert (denied.status, denied.attempts, len(denying.requests)) == ("denied", 1, 1)
+        assert "may be an outage" in denied.message
+        assert "is not retried" in denied.message
+        assert result.model_message.startswith(STARTING.removesuffix("a"))

@@ -93,7 +93,6 @@ if TYPE_CHECKING:
     )
     from holdfast.core.remedies import (
         Facts as Facts,
-        Remedy as Remedy,
         ServerText as ServerText,
         pasteable as pasteable,
         remedy_of as remedy_of,
@@ -113,7 +112,6 @@ __getattr__, __dir__ = lazy_exports(
             "classify_evidence",
             "classify_load_error",
             "is_outage_body",
-            "is_unconfirmed",
         ],
         "evidence": [
             "BadConfig",
@@ -155,12 +153,11 @@ __getattr__, __dir__ = lazy_exports(
             "for_caller",
             "for_model",
             "for_user",
-            "next_try",
             "span",
         ],
         "names": ["Kind", "uri_lead"],
         "redact": ["MASK", "Redactor", "mask_url", "masked", "plain"],
-        "remedies": ["Facts", "Remedy", "ServerText", "pasteable", "remedy_of", "text_for"],
+        "remedies": ["Facts", "ServerText", "pasteable", "remedy_of", "text_for"],
     },
     modules=["lifecycle.effects", "lifecycle.events"],
 )

@@ -31,6 +31,7 @@ bad definition; credentials over plain http            permanent
 the headers callable failed on the network             transient
 the headers callable failed otherwise                  permanent
 the login could not be renewed just now                transient
+the hub has no free file descriptors                   transient
 anything unforeseen                                    permanent
 =====================================================  ==========================================
 

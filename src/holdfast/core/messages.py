@@ -77,7 +77,7 @@ def for_caller(failure: Failure, *, now: datetime | None = None) -> str:
 
 def for_model(failures: Iterable[Failure], *, now: datetime | None = None) -> str:
     """One line for each class that occurs, ids sorted; empty where nothing failed."""
-    ordered = sorted(failures, key=lambda failure: (failure.server_id, failure.status, failure.error))
+    ordered = sorted(failures, key=lambda failure: (*failure[:3], repr(failure)))
     lines = []
     for title, belongs, words in _LINES:
         if chosen := [failure for failure in ordered if belongs(failure)]:

@@ -18,10 +18,10 @@ from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
 from holdfast.core.messages import Failure, for_user
 
-__all__ = ["Facts", "Remedy", "ServerText", "pasteable", "remedy_of", "text_for"]
+__all__ = ["Facts", "FailureRemedy", "ServerText", "pasteable", "remedy_of", "text_for"]
 
 
-class Remedy(NamedTuple):
+class FailureRemedy(NamedTuple):
     """What would end a failure."""
 
     hint: str = ""
@@ -50,11 +50,11 @@ class ServerText(NamedTuple):
     command: str = ""
 
 
-def remedy_of(seen: Evidence | None, *, connected_before: bool = False) -> Remedy:
+def remedy_of(seen: Evidence | None, *, connected_before: bool = False) -> FailureRemedy:
     """What would end the failure that this evidence shows."""
     if seen is None:
-        return Remedy()
-    return Remedy(classify_evidence(seen, connected_before=connected_before).hint, _login_command(seen))
+        return FailureRemedy()
+    return FailureRemedy(classify_evidence(seen, connected_before=connected_before).hint, _login_command(seen))
 
 
 def text_for(health: Health, facts: Facts, *, now: datetime | None = None) -> ServerText:
