@@ -191,7 +191,7 @@ def test_a_running_hubs_states_stand_beside_what_was_seen(
     monkeypatch.setenv("COLUMNS", "80")
     well = LiveState(state="connected", status="available", breaker="closed", agrees=True)
     parked = LiveState(
-        state="permanently_failed", status="permanent", breaker="half_open", retry_in=12.3, agrees=False, difference="x"
+        state="parked", status="permanent", breaker="half_open", retry_in=12.3, agrees=False, difference="x"
     )
     handshake = CheckResult(check="handshake", status="passed", seen="speaks MCP 2026-07-28 after 0.10 s")
     report = Report(

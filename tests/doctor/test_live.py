@@ -66,9 +66,9 @@ async def test_the_hubs_state_is_shown_beside_the_probe_and_where_they_differ_it
     }
     assert shown == {
         "both": ("healthy", "connected", "closed", True),
-        "neither": ("failed", "permanently_failed", "closed", True),
+        "neither": ("failed", "parked", "closed", True),
         "hub_only": ("failed", "connected", "closed", False),
-        "here_only": ("healthy", "permanently_failed", "closed", False),
+        "here_only": ("healthy", "parked", "closed", False),
         "switched_off": ("healthy", "disabled", "closed", False),
     }
     differing = [one for server in report.servers for one in server.findings if one.code == "HF-HUB-DIFFERS"]

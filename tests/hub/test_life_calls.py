@@ -400,15 +400,21 @@ async def test_a_denied_call_is_that_calls_denial_and_no_more(status: int) -> No
 
 
 @pytest.mark.requirement("LIFE-23", "LIFE-4")
-async def test_a_denied_load_makes_the_server_denied_and_nothing_is_sent_until_a_person_acts() -> None:
+async def test_three_denied_refreshes_make_the_server_denied_and_it_keeps_its_tools() -> None:
     clock = FakeClock()
     async with McpPeer() as peer, running({"a": peer}, clock=clock) as hub:
         await settled(hub, peer)
         peer.script = respond(403, "not you")
+        lease = hub.registry.slots["a"].machine.life.lease
+        assert lease is not None
+        for denials in (1, 2):
+            await clock.advance(60)
+            await until(hub, "a", lambda n=denials: lease.denials == n)  # type: ignore[misc]
+            assert hub.server_health("a").state is State.CONNECTED
         await clock.advance(60)
         await reaches(hub, "a", State.DENIED)
         seen = len([request for request in peer.requests if request.method == "POST"])
-        await clock.advance(3600)
+        await clock.advance(59)
         for _ in range(5):
             with pytest.raises(ServerDenied, match="not you"):
                 await hub.call_tool("a__echo")

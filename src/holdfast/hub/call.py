@@ -9,6 +9,7 @@ may have a resolution of a millisecond, and many calls take less.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -38,7 +39,9 @@ from holdfast.core import (
     Unexpected,
     Unknown,
     classify_evidence,
+    for_caller,
     masked,
+    span,
 )
 from holdfast.errors import (
     BreakerOpen,
@@ -342,8 +345,10 @@ class _Attempt:
                 return Outcome.NEUTRAL  # the hub's own trouble
             case TokenNotRenewed():
                 return Outcome.NEUTRAL  # the authorization server is down: that says nothing about this one
-            case HttpStatus() if session_expired(seen) or classify_evidence(seen).status == "denied":
+            case HttpStatus() if session_expired(seen):
                 return Outcome.NEUTRAL
+            case HttpStatus() if classify_evidence(seen).status == "denied":
+                return Outcome.DENIED
             case NetworkFailure() | ProcessExit() | OverBound() | NotMcp() if self._is_over(seen):
                 return Outcome.CONNECTION_LOST
             case OverBound():
@@ -397,7 +402,7 @@ async def _ready(slot: Slot, ready_at: float) -> Lease:
             kind, words = _HOPELESS[slot.state]
             raise _unavailable(slot, kind, words)
         if not await slot.changed(until=ready_at):
-            raise _unavailable(slot, ServerNotReady, "is not ready yet", retry_in=slot.health().retry_in)
+            raise _unavailable(slot, ServerNotReady, retry_in=slot.health().retry_in)
 
 
 def _may_have_acted(seen: Evidence) -> bool:
@@ -414,32 +419,34 @@ def _may_have_acted(seen: Evidence) -> bool:
 
 
 def _unavailable(
-    slot: Slot, kind: type[ServerUnavailable], words: str, *, retry_in: float | None = None
+    slot: Slot, kind: type[ServerUnavailable], words: str = "", *, retry_in: float | None = None
 ) -> ServerUnavailable:
+    """The error of a call that was not sent. ``words`` are for what is no failure of the server."""
     health = slot.health()
-    later = f"; try again in {max(retry_in, 0.1):.1f} s" if retry_in is not None else ""
-    because = f": {health.reason}" if health.reason else ""
-    return kind(
-        f"MCP server '{slot.id}' {words}{because}{later}",
-        server_id=slot.id,
-        state=health.state.value,
-        reason=health.reason,
-        retry_in=retry_in,
-    )
+    failure = health.failure
+    if failure is None or words:
+        because = f": {health.reason}" if health.reason else ""
+        later = f". Try again in {span(retry_in)}" if retry_in is not None else ""
+        text = f"MCP server '{slot.id}' {words or 'is not available'}{because}{later}"
+    else:
+        failure = failure._replace(retry_in=retry_in if retry_in is not None else failure.retry_in)
+        text = for_caller(failure, now=datetime.now(UTC).astimezone())
+    return kind(text, server_id=slot.id, state=health.state.value, reason=health.reason, retry_in=retry_in)
 
 
+# A failure of the server has its words in ``core.messages``; the others have theirs here.
 _REFUSALS: dict[RefusalReason, tuple[type[ServerUnavailable], str]] = {
-    RefusalReason.OPEN: (BreakerOpen, "failed too often and is not called for a moment"),
+    RefusalReason.OPEN: (BreakerOpen, ""),
     RefusalReason.PROBING: (BreakerOpen, "is being probed by another call"),
-    RefusalReason.PERMANENTLY_FAILED: (ServerPermanentlyFailed, "is unavailable"),
-    RefusalReason.DENIED: (ServerDenied, "denied access"),
+    RefusalReason.PERMANENTLY_FAILED: (ServerPermanentlyFailed, ""),
+    RefusalReason.DENIED: (ServerDenied, ""),
     RefusalReason.DISABLED: (ServerDisabled, "is disabled"),
     RefusalReason.STOPPED: (HubClosed, "is no longer served"),
 }
 
 _HOPELESS: dict[State, tuple[type[ServerUnavailable], str]] = {
-    State.PERMANENTLY_FAILED: (ServerPermanentlyFailed, "is unavailable"),
-    State.DENIED: (ServerDenied, "denied access"),
+    State.PERMANENTLY_FAILED: (ServerPermanentlyFailed, ""),
+    State.DENIED: (ServerDenied, ""),
     State.DISABLING: (ServerDisabled, "is disabled"),
     State.DISABLED: (ServerDisabled, "is disabled"),
     State.DISCONNECTED: (HubClosed, "is no longer served"),

@@ -270,7 +270,7 @@ class Connector:
             if session_expired(seen) or _is_refused(seen):
                 return _end(lease, seen)
             verdict = classify_evidence(masked(seen, lease.redactor), connected_before=True)
-            return on.RefreshFailed(generation, verdict.status, verdict.reason)
+            return on.RefreshFailed(generation, verdict.status, verdict.reason, verdict.unconfirmed)
         if listing == lease.listing:
             return on.RefreshSucceeded(generation)
         lease.listing = listing
@@ -285,8 +285,9 @@ class Connector:
             seen = evidence_in(exc)
             if session_expired(seen) or _is_refused(seen):
                 return _end(lease, seen)
-            reason = classify_evidence(masked(seen, lease.redactor), connected_before=True).reason
-            return on.LivenessFailed(lease.generation, reason)
+            verdict = classify_evidence(masked(seen, lease.redactor), connected_before=True)
+            if verdict.status != "denied":  # a denial is an answer
+                return on.LivenessFailed(lease.generation, verdict.reason)
         return on.LivenessConfirmed(lease.generation)
 
     async def _live(
@@ -406,7 +407,9 @@ def _failed(lease: Lease, seen: Evidence, *, ever_connected: bool) -> FailedDial
         lease.generation,
         verdict.status,
         reason=verdict.reason,
-        refused=_is_refused(seen),
+        unreachable=verdict.unreachable,
+        answers=verdict.answers,
+        unconfirmed=verdict.unconfirmed,
         neutral=isinstance(seen, BadConfig | OutOfDescriptors),
         retry_after=verdict.retry_after,
     )

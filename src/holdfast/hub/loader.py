@@ -315,7 +315,10 @@ def _failed(server_id: str, verdict: Verdict, *, attempts: int, elapsed: float) 
     return MCPServerLoadOutcome(
         server_id=server_id,
         status=verdict.status,
-        error=verdict.reason,
+        error=f"{verdict.reason}; it is tried again at the next load"
+        if verdict.status == "transient"
+        else verdict.reason,
+        unconfirmed=verdict.unconfirmed,
         hint=verdict.hint,
         attempts=attempts,
         elapsed_s=elapsed,
