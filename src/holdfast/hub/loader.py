@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import anyio
 
@@ -54,19 +54,21 @@ async def get_tools_with_resilience(
     max_attempts: int = 3,
     base_backoff_s: float = 0.25,
     start_timeout: float | None = None,
+    hub: SharedHub | None = None,
 ) -> LoadResult:
     """Load every server of ``connections``: ``(all_tools, failed_servers, failed_errors)``, and more.
 
     ``connections`` is ``{id: {"transport": "stdio" | "sse" | "streamable_http", …}}``; ``headers`` may
     be a callable that returns fresh ones for each request. ``start_timeout`` is how many seconds a process may take
-    for its first answer, instead of the 120 s of ``startTimeout``.
+    for its first answer, instead of the 120 s of ``startTimeout``. With ``hub``, an open ``Hub`` with these servers,
+    the tools call through its live connections instead of dialing for each call.
     """
     if max_attempts < 1 or base_backoff_s < 0:
         raise ValueError("max_attempts must be at least 1, base_backoff_s at least 0")
     servers = {name: spec_from_connection(name, connection) for name, connection in connections.items()}
     policy = LoadPolicy(attempts=max_attempts, backoff=base_backoff_s)
     config = _with_start_timeout(Config(servers=servers, settings=Settings(load=policy)), start_timeout)
-    return await Loader(config).load()
+    return await Loader(config, hub=hub).load()
 
 
 async def load(
@@ -76,15 +78,17 @@ async def load(
     on_outcome: OnOutcome | None = None,
     on_starting: OnStarting | None = None,
     start_timeout: float | None = None,
+    hub: SharedHub | None = None,
 ) -> LoadResult:
     """Load the servers of a configuration: a file, a mapping of the same form, or one found in the usual places.
 
     ``servers`` selects some of them. ``on_outcome`` is called with each outcome as soon as it is known, and
     ``on_starting`` once a second with each process that has not answered yet. ``start_timeout`` is how many seconds a
-    process may take for that, instead of its ``startTimeout``.
+    process may take for that, instead of its ``startTimeout``. With ``hub``, an open ``Hub`` with these servers, the
+    tools call through its live connections instead of dialing for each call.
     """
     found = _with_start_timeout(read(config), start_timeout)
-    return await Loader(found).load(servers, on_outcome=on_outcome, on_starting=on_starting)
+    return await Loader(found, hub=hub).load(servers, on_outcome=on_outcome, on_starting=on_starting)
 
 
 async def call_tool(
@@ -118,6 +122,30 @@ def read(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
     return load_config(Path(config) if config is not None else None)
 
 
+class _Requests(Protocol):
+    """Sends a request on the live connection of a server."""
+
+    async def request(
+        self, server: str, method: str, params: Mapping[str, Any], *, on_progress: ProgressFn | None = None
+    ) -> Mapping[str, Any]:
+        """Return the result."""
+
+
+class SharedHub(Protocol):
+    """A ``Hub``, as far as a load needs it."""
+
+    @property
+    def registry(self) -> _Requests:
+        """The inside of the hub."""
+
+
+async def _through(
+    hub: SharedHub, server: str, tool: str, args: Mapping[str, Any], on_progress: ProgressFn | None
+) -> CallResult:
+    params = {"name": tool, "arguments": dict(args)}
+    return CallResult.from_raw(await hub.registry.request(server, "tools/call", params, on_progress=on_progress))
+
+
 class Loader:
     """Loads from one configuration. Tests can supply chance and sleep."""
 
@@ -129,8 +157,10 @@ class Loader:
         chance: Callable[[], float] = random.random,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         logins: Logins | None = None,
+        hub: SharedHub | None = None,
     ) -> None:
         self._config = config
+        self._hub = hub
         self._memory = memory
         self._chance = chance
         self._sleep = sleep
@@ -264,6 +294,8 @@ class Loader:
         self, spec: ServerSpec, infos: Iterable[ToolInfo], *, attempts: int, elapsed: float
     ) -> MCPServerLoadOutcome:
         async def call(name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
+            if self._hub is not None:
+                return await _through(self._hub, spec.id, name, args, on_progress)
             return await self._call(spec, name, args, on_progress)
 
         tools = [Tool(spec.id, info, call) for info in infos if is_shown(info.name, spec.tools)]
