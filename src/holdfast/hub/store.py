@@ -67,6 +67,8 @@ class Store:
         self._read_only = False
         self._known: dict[str, StoredServer] = {}
         """The rows as this hub read or wrote them last."""
+        self._own: dict[str, bool] = {}
+        """Whether each server was disabled in this hub at its last write."""
         self._written: frozenset[str] = frozenset()
         """The servers of the last write: one that is missing in the next write was removed."""
 
@@ -97,11 +99,30 @@ class Store:
         try:
             private_folder(self._file.parent)
             with closing(self._open()) as database, database:
-                _write(database, self._known, servers)
+                switched = self._switched(servers)
+                _write(database, self._known, servers, switched)
                 _delete(database, self._written - servers.keys())
-            self._known, self._written = dict(servers), frozenset(servers)
+            self._known = {
+                server: one
+                if server in switched or server not in self._known
+                # A switch of another hub that this hub does not follow yet, or not any more because it closes.
+                else replace(one, disabled=self._known[server].disabled)
+                for server, one in servers.items()
+            }
+            self._own = {server: one.disabled for server, one in servers.items()}
+            self._written = frozenset(servers)
         except (sqlite3.Error, OSError, ValueError, _NewerSchema) as exc:
             log.warning("the state file %s could not be written: %s", self._file, exc)
+
+    def _switched(self, servers: Mapping[str, StoredServer]) -> frozenset[str]:
+        """The servers that this hub itself enabled or disabled since its last write."""
+        stored = {server: known.disabled for server, known in self._known.items()}
+        return frozenset(
+            server
+            for server, one in servers.items()
+            if one.disabled != self._own.get(server, stored.get(server, False))
+            and one.disabled != stored.get(server, False)
+        )
 
     def switches(self) -> dict[str, bool] | None:
         """The servers that another hub enabled or disabled since the last call, and whether they are disabled.
@@ -202,14 +223,18 @@ def _read(database: sqlite3.Connection) -> dict[str, StoredServer]:
     }
 
 
-def _write(database: sqlite3.Connection, before: Mapping[str, StoredServer], after: Mapping[str, StoredServer]) -> None:
+def _write(
+    database: sqlite3.Connection,
+    before: Mapping[str, StoredServer],
+    after: Mapping[str, StoredServer],
+    switched: frozenset[str],
+) -> None:
     for server, one in after.items():
         known = before.get(server)
         if known is None or (known.fingerprint, known.listing) != (one.fingerprint, one.listing):
             listing = json.dumps(_listing_to(one.listing)) if one.listing else None
             database.execute(_WRITE_LISTING, (server, one.fingerprint, one.disabled, listing))
-        # Another hub may have disabled a server that is new to this one: only a switch of this hub is written.
-        if one.disabled != (known is not None and known.disabled):
+        if server in switched:
             database.execute(_WRITE_SWITCH, (server, one.fingerprint, one.disabled))
         if known is None or known.names != one.names:
             database.execute("DELETE FROM names WHERE server = ?", (server,))
