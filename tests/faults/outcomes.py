@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import anyio
 
 from holdfast.config.read import spec_from_connection
-from holdfast.config.spec import Config, Limits, LoadPolicy, Settings
+from holdfast.config.spec import Config, Limits, LoadPolicy, ServerSpec, Settings
 from holdfast.hub.lease import ServerCache
 from holdfast.hub.loader import Loader
 from holdfast.types import LoadResult, MCPServerLoadOutcome
@@ -36,7 +37,10 @@ async def observe(
     """
     policy = LoadPolicy(attempts=attempts, backoff=0.001, attempt_timeout=attempt_timeout)
     settings = Settings(load=policy, limits=limits or Limits())
-    config = Config(servers={server_id: spec_from_connection(server_id, connection)}, settings=settings)
+    server = spec_from_connection(server_id, connection)
+    if isinstance(server, ServerSpec):
+        server = replace(server, start_timeout=attempt_timeout)  # a process that never speaks is given up as soon
+    config = Config(servers={server_id: server}, settings=settings)
     kinds = ("tasks", "processes", "descriptors", "threads") if peer_notices else ("processes", "threads")
     async with no_leaks(kinds=kinds):
         with anyio.fail_after(LONGEST):

@@ -468,3 +468,16 @@ async def _large_call(hub: Hub, into: list[ServerFailure]) -> None:
         await hub.call_tool("a__echo", {"text": "x" * 500_000})
     except ServerFailure as exc:
         into.append(exc)
+
+
+@pytest.mark.requirement("LIFE-16")
+async def test_a_call_that_could_not_be_written_is_not_uncertain(stdio_peer: MakePeer) -> None:
+    """The process closed its stdin and lives on: nothing of the call reached it."""
+    peer = stdio_peer("--close-stdin")
+    async with running({"deaf": peer}) as hub:
+        await reaches(hub, "deaf")
+        with anyio.fail_after(20), pytest.raises(ConnectionClosed) as failed:
+            await hub.call_tool("deaf__echo", {"text": "x"})
+    assert failed.value.uncertain is False
+    assert "uncertain" not in failed.value.message
+    assert "it closed its stdin" in failed.value.message

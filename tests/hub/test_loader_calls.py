@@ -7,11 +7,12 @@ import json
 import anyio
 import pytest
 
-from holdfast import CallFailed, call_tool, get_tools_with_resilience
+from holdfast import CallFailed, Hub, call_tool, get_tools_with_resilience
 from holdfast.config.spec import CallPolicy, Config, LoadPolicy, ServerSpec, Settings
-from holdfast.errors import UnknownTool
+from holdfast.errors import ServerDisabled, UnknownTool
 from holdfast.hub.lease import ServerCache
 from holdfast.hub.loader import Loader
+from holdfast.testing import StdioServer
 from tests.hub.loaders import http, loader
 from tests.peers.http_fault import Exchange, closed_port
 from tests.peers.leaks import no_leaks
@@ -80,3 +81,19 @@ async def test_a_call_that_takes_too_long_ends_and_names_the_setting_that_gives_
         await peer.all_closed()
     assert "holdfast.call.timeout" in failed.value.hint
     assert peer.abandoned == 1
+
+
+@pytest.mark.requirement("LOAD-7")
+async def test_the_tools_of_a_load_with_a_hub_use_its_live_connection() -> None:
+    with StdioServer({"forecast": "sunny"}) as server:
+        connection = {"transport": "stdio", **server.definition}
+        async with Hub.from_config({"mcpServers": {"weather": server.definition}}) as hub:
+            await hub.ready(20)
+            (tool,), failed, _ = await get_tools_with_resilience({"weather": connection}, hub=hub)
+            started = len(server.pids)
+            assert [(await tool.call()).text for _ in range(3)] == ["sunny"] * 3
+            assert failed == []
+            assert len(server.pids) == started, "no call starts a process of its own"
+            await hub.toggle("weather", enabled=False)
+            with pytest.raises(ServerDisabled):
+                await tool.call()

@@ -84,6 +84,12 @@ if TYPE_CHECKING:
         span as span,
     )
     from holdfast.core.names import Kind as Kind, uri_lead as uri_lead
+    from holdfast.core.process_output import (
+        Need as Need,
+        hint_for as hint_for,
+        need_of as need_of,
+        telling_line as telling_line,
+    )
     from holdfast.core.redact import (
         MASK as MASK,
         Redactor as Redactor,
@@ -156,6 +162,7 @@ __getattr__, __dir__ = lazy_exports(
             "span",
         ],
         "names": ["Kind", "uri_lead"],
+        "process_output": ["Need", "hint_for", "need_of", "telling_line"],
         "redact": ["MASK", "Redactor", "mask_url", "masked", "plain"],
         "remedies": ["Facts", "ServerText", "pasteable", "remedy_of", "text_for"],
     },

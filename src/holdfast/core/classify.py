@@ -73,6 +73,7 @@ from holdfast.core.evidence import (
     read_challenge,
 )
 from holdfast.core.messages import FailureStatus
+from holdfast.core.process_output import hint_for, need_of, telling_line
 
 __all__ = [
     "OUTAGE_BODIES",
@@ -144,9 +145,10 @@ def classify_evidence(  # noqa: PLR0912 - one arm for each kind of evidence
         case TlsFailure():
             return _permanent(*_TLS[evidence.fault], detail=evidence.detail)
         case TimedOut():
+            waited = f"no answer within {evidence.after:g} s (waiting for {evidence.doing})"
             return Verdict(
                 status="transient",
-                reason=f"no answer within {evidence.after:g} s (waiting for {evidence.doing})",
+                reason=waited + _quoted(evidence.stderr),
                 hint=f"if it is always this slow, raise `{evidence.setting}`",
             )
         case Redirected():
@@ -343,6 +345,10 @@ def _network(seen: NetworkFailure, *, connected_before: bool) -> Verdict:
         return Verdict(status="permanent", reason=reason, hint=hint, unreachable=True)
     if seen.fault is NetworkFault.OTHER and not seen.stood:
         return _permanent("no connection could be made", "check `url` and the network", detail=seen.detail)
+    if not seen.sent:
+        return Verdict(
+            status="transient", reason=f"the request was not sent: {seen.detail or 'the connection is gone'}"
+        )
     return Verdict(status="transient", reason=_NETWORK[seen.fault])
 
 
@@ -361,16 +367,16 @@ def _command(seen: CommandUnusable) -> Verdict:
 def _exit(seen: ProcessExit) -> Verdict:
     how = f"was killed by signal {-seen.code}" if seen.code < 0 else f"exited with code {seen.code}"
     when = "" if seen.stood else " before it was ready"
-    last = _last_line(seen.stderr) or _last_line(seen.noise)
-    reason = f"its process {how}{when}" + (f": {last}" if last else "")
+    telling = _short(telling_line(seen.stderr) or telling_line(seen.noise))
+    reason = f"its process {how}{when}" + (f": {telling}" if telling else "")
     if seen.stood or seen.code == EX_TEMPFAIL or -seen.code in STOPPED_FROM_OUTSIDE:
         return Verdict(status="transient", reason=reason)
-    return _permanent(reason, "run its command by hand to see what it needs")
+    need = need_of(seen.stderr) or need_of(seen.noise)
+    return _permanent(reason, hint_for(need) if need is not None else "run its command by hand to see what it needs")
 
 
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return _short(lines[-1]) if lines else ""
+def _quoted(line: str) -> str:
+    return f'; stderr: "{_short(line)}"' if line else ""
 
 
 def _permanent(reason: str, hint: str, *, detail: str = "") -> Verdict:

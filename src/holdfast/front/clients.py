@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from holdfast.front.access.principals import LOCAL
 from holdfast.front.view import View
-from holdfast.wire import LOG_LEVELS, RawNotification, RawRequest, RawResult
+from holdfast.wire import LOG_LEVELS, Era, RawNotification, RawRequest, RawResult
 
 __all__ = ["ASK_SECONDS", "Call", "Channel", "Client", "require_capability"]
 
@@ -154,6 +154,11 @@ class Call:
         self._wake = wake
         self._outbox: deque[tuple[str, Mapping[str, Any] | None]] = deque(maxlen=OUTBOX)
         self._sending = anyio.Lock()
+
+    @property
+    def era(self) -> Era:
+        """The era that the client speaks."""
+        return "modern" if self.client.modern else "legacy"
 
     @property
     def capabilities(self) -> Mapping[str, Any]:

@@ -36,7 +36,7 @@ from holdfast.core import (
 from holdfast.hub.clock import Clock
 from holdfast.hub.lease import Connector, FailedDial, FindRelay, Lease
 from holdfast.hub.limits import Bulkhead
-from holdfast.wire import Connection, DesiredState
+from holdfast.wire import Connection, DesiredState, Starting
 
 __all__ = ["Slot", "SlotContext", "SlotHost", "breaker_policy", "is_listening", "lifecycle_policy", "watch_address"]
 
@@ -207,8 +207,17 @@ class Slot:
         return self._leases.get(generation) if generation is not None else None
 
     def health(self) -> Health:
-        """The health of the server now."""
-        return self.machine.health(self._context.clock.now())
+        """The health of the server now. While its process starts, the reason says for how long, and its last line."""
+        health = self.machine.health(self._context.clock.now())
+        starting = self.starting
+        return replace(health, reason=starting.words) if starting is not None else health
+
+    @property
+    def starting(self) -> Starting | None:
+        """How the start of its process goes, if one starts (LOAD-13)."""
+        dialing = self.machine.dialing
+        lease = self._leases.get(dialing) if dialing is not None else None
+        return lease.starting if lease is not None else None
 
     # Events in, effects out.
 

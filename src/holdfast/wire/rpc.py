@@ -7,7 +7,9 @@ always delivered before the result. It knows no transport: it gets messages as d
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -35,6 +37,7 @@ from mcp.shared.dispatcher import (
 from mcp.shared.transport_context import TransportContext
 from mcp_types import INTERNAL_ERROR, RequestId
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import from_json
 
 from holdfast.config import Limits
 from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, OverBound, TimedOut, Unexpected
@@ -49,6 +52,9 @@ __all__ = [
     "RawNotification",
     "RawRequest",
     "RawResult",
+    "UnusableMessage",
+    "answered_id",
+    "decode_message",
     "first_error",
     "notification_message",
     "request_message",
@@ -132,6 +138,53 @@ def with_progress_token(
     params = dict(params or {})
     params["_meta"] = {**(params.get("_meta") or {}), "progressToken": request_id}
     return params
+
+
+class UnusableMessage(ValueError):
+    """Bytes that are no JSON message; the text says why and quotes nothing of them."""
+
+
+def decode_message(data: bytes) -> object:
+    """The value of a JSON message. What JSON allows is kept, escaped lone surrogates too.
+
+    Raises ``UnusableMessage`` for invalid UTF-8, NaN, Infinity, too deep nesting and anything else that is not JSON.
+    """
+    try:
+        return from_json(data, allow_inf_nan=False)
+    except ValueError:
+        pass  # the fast parser refuses some legal JSON: an escaped lone surrogate, 1e400
+    try:
+        return json.loads(data.decode(), parse_constant=_refuse_constant)
+    except UnusableMessage:
+        raise
+    except UnicodeDecodeError:
+        raise UnusableMessage("it is not UTF-8") from None
+    except RecursionError:
+        raise UnusableMessage("it is nested too deep") from None
+    except ValueError:
+        raise UnusableMessage("it is not JSON") from None
+
+
+def _refuse_constant(_: str) -> None:
+    raise UnusableMessage("NaN and Infinity are not JSON")
+
+
+_ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")\s*,')
+_ID_LAST = re.compile(
+    rb'[^\s{]\s*,\s*"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*\Z'
+)
+
+
+def answered_id(data: bytes) -> RequestId | None:
+    """The id of the request that unusable bytes answer, where it is at their beginning or at their end."""
+    found = _ID_FIRST.match(data[:1024]) or _ID_LAST.search(data[-1024:])
+    if found is None:
+        return None
+    try:
+        written = found[1].decode()
+    except UnicodeDecodeError:
+        return None
+    return written[1:-1] if written.startswith('"') else int(written)
 
 
 class PendingRequest:
@@ -282,6 +335,15 @@ class Exchange:
         """Why the connection is gone, as a new exception: each waiting task raises its own."""
         gone = NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
         return ServerFailure(self.ended.evidence if self.ended is not None else gone)
+
+    def refuse(self, request_id: RequestId | None, evidence: Evidence) -> bool:
+        """Fail one request, whose answer cannot be used; False if no such request waits."""
+        key = coerce_request_id(request_id) if request_id is not None else None
+        waiter = self._waiters.pop(key, None) if key is not None else None
+        if waiter is not None:
+            self.spoke = True
+            waiter.put(ServerFailure(evidence))
+        return waiter is not None
 
     def take(self, message: object) -> None:
         """Route one message from the server. Never waits; raises ``ServerFailure`` if it is no JSON-RPC message."""
@@ -471,7 +533,8 @@ class DuplexDispatcher(Dispatcher[TransportContext]):
         """Send a request and wait for its result; the deadline covers the write too."""
         opts = opts or {}
         request_id, waiter = self._exchange.open(opts)
-        timeout = opts.get("timeout")
+        # The SDK limits its probe to 10 s. A slow start is no answer: the dial's own deadline bounds the probe.
+        timeout = opts.get("timeout") if method != "server/discover" else None
         abandoned = "the caller no longer waits" if opts.get("cancel_on_abandon", True) else ""
         try:
             with anyio.fail_after(timeout):
