@@ -226,7 +226,7 @@ def test_a_running_hubs_states_stand_beside_what_was_seen(
     printed = capsys.readouterr().out
     assert printed.splitlines()[1] == "Running hub:   http://127.0.0.1:4653, pid 7, version 1"
     assert "1 tool, MCP 2026-07-28, 0.00 s, hub: connected, breaker closed" in " ".join(printed.split())
-    assert "  hub: permanently failed, breaker half open, next try in 12 s" in printed
+    assert "  hub: parked, breaker half open, next try in 12 s" in printed
     assert max(map(len, printed.splitlines())) <= 80
 
 
