@@ -1,0 +1,179 @@
+"""JSON as it came: the members of an object and the items of an array, each as its own bytes.
+
+A call passes through the hub as bytes. Only the envelope is read: this module splits an object one level deep
+and joins it again, so numbers of any size, escapes, unknown members and the order of keys survive. Nothing here
+knows MCP, and nothing here builds Python values out of arguments or results.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Raw
+
+__all__ = [
+    "BadJson",
+    "Fields",
+    "dumps",
+    "fields",
+    "items",
+    "join_fields",
+    "join_items",
+    "loads",
+    "read_bytes",
+    "text_of",
+]
+
+Bytes: TypeAlias = bytes | Raw
+Fields: TypeAlias = dict[str, Bytes]
+"""The members of a JSON object: each value is the bytes that it came in."""
+
+_OBJECT = msgspec.json.Decoder(dict[str, Raw])
+_ARRAY = msgspec.json.Decoder(list[Raw])
+_STRING = msgspec.json.Decoder(str)
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_KEY = re.compile(rb'[\s,{]*("[^"\\]*(?:\\.[^"\\]*)*")\s*:\s*')
+_GAP = re.compile(rb"[\s,\[]*")
+
+_KEYS: dict[str, bytes] = {}
+"""Keys as they are written. A protocol has few of them; the bound keeps a peer from filling it."""
+_MOST_KEYS = 512
+
+
+class BadJson(ValueError):
+    """The bytes are not what they should be; the message says why and quotes nothing."""
+
+
+def read_bytes(data: bytes) -> bytes:
+    """The same bytes, checked: JSON is UTF-8, and the splitter does not look inside strings."""
+    if not data.isascii():
+        try:
+            data.decode()
+        except UnicodeDecodeError:
+            raise BadJson("it is not UTF-8") from None
+    return data
+
+
+def fields(data: Bytes) -> Fields:
+    """The members of a JSON object."""
+    try:
+        return _OBJECT.decode(data)  # type: ignore[return-value]  # a dict of Raw is a dict of bytes to its readers
+    except msgspec.ValidationError:
+        raise BadJson("it is not a JSON object") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        return _fields_with_surrogates(bytes(data), exc)
+    except RecursionError:
+        raise BadJson("it is nested too deep") from None
+
+
+def items(data: Bytes) -> list[Bytes]:
+    """The items of a JSON array."""
+    try:
+        return _ARRAY.decode(data)  # type: ignore[return-value]  # as above
+    except msgspec.ValidationError:
+        raise BadJson("it is not a JSON array") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        return _items_with_surrogates(bytes(data), exc)
+    except RecursionError:
+        raise BadJson("it is nested too deep") from None
+
+
+def join_fields(members: Mapping[str, Bytes]) -> bytes:
+    """A JSON object of these members."""
+    return b"{" + b",".join([_key(key) + bytes(value) for key, value in members.items()]) + b"}"
+
+
+def join_items(values: list[Bytes]) -> bytes:
+    """A JSON array of these items."""
+    return b"[" + b",".join([bytes(value) for value in values]) + b"]"
+
+
+def dumps(value: Any) -> bytes:
+    """A Python value as JSON. Text that is no Unicode is written as the escapes that it came in."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def loads(data: Bytes) -> Any:
+    """The Python value of some JSON, for the parts that the hub itself reads."""
+    try:
+        return json.loads(bytes(data), parse_constant=_refuse_constant)
+    except RecursionError:
+        raise BadJson("it is nested too deep") from None
+    except BadJson:
+        raise
+    except ValueError:
+        raise BadJson("it is not JSON") from None
+
+
+def text_of(data: Bytes | None) -> str | None:
+    """The text that these bytes are; None if they are something else."""
+    if data is None:
+        return None
+    try:
+        return _STRING.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        value = loads(data)
+        return value if isinstance(value, str) else None
+
+
+def _refuse_constant(_: str) -> None:
+    raise BadJson("NaN and Infinity are not JSON")
+
+
+def _key(key: str) -> bytes:
+    written = _KEYS.get(key)
+    if written is None:
+        written = json.dumps(key).encode() + b":"
+        if len(_KEYS) < _MOST_KEYS and len(key) < 64:
+            _KEYS[key] = written
+    return written
+
+
+# The decoder refuses an escaped lone surrogate, which JSON allows. A copy in which each surrogate is replaced by an
+# escape of the same length has the same layout, so its values show where the real ones are.
+
+
+def _fields_with_surrogates(data: bytes, cause: Exception) -> Fields:
+    masked, count = _SURROGATE.subn(rb"\\u0041", data)
+    if not count:
+        raise BadJson("it is not JSON") from cause
+    try:
+        found = list(_OBJECT.decode(masked).values())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadJson("it is not JSON") from None
+    position, members = 0, {}
+    for value in found:
+        key = _KEY.match(data, position)
+        position = _placed(masked, value, key.end() if key is not None else -1)
+        assert key is not None  # noqa: S101 - a place was found behind it
+        members[json.loads(key[1])] = data[position - len(bytes(value)) : position]
+    return members
+
+
+def _items_with_surrogates(data: bytes, cause: Exception) -> list[Bytes]:
+    masked, count = _SURROGATE.subn(rb"\\u0041", data)
+    if not count:
+        raise BadJson("it is not JSON") from cause
+    try:
+        found = _ARRAY.decode(masked)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadJson("it is not JSON") from None
+    position, values = 0, []
+    for value in found:
+        gap = _GAP.match(data, position)
+        position = _placed(masked, value, gap.end() if gap is not None else -1)
+        values.append(data[position - len(bytes(value)) : position])
+    return values
+
+
+def _placed(masked: bytes, value: Raw, start: int) -> int:
+    """Where a value ends; duplicate keys move values, and then the layout says nothing."""
+    end = start + len(bytes(value))
+    if start < 0 or masked[start:end] != bytes(value):
+        raise BadJson("it repeats a key")
+    return end
