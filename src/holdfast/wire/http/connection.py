@@ -210,7 +210,8 @@ class _Connection(asyncio.Protocol):
     async def exchange(self, request: bytes, body: bytes) -> Response:
         """Write a request and wait for the head of its answer."""
         # The answer may be complete, and the connection with its next user, before the awaiting task runs again.
-        head = self._head = asyncio.get_running_loop().create_future()
+        head: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._head = head
         self._parser = httptools.HttpResponseParser(self)
         self._head_size = 0
         if len(body) > 1 << 16:

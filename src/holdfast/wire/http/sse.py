@@ -15,6 +15,7 @@ from pydantic_core import from_json
 from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault
 from holdfast.errors import ServerFailure
 from holdfast.wire.http.client import EVENT_STREAM, HttpPeer, content_type, read_events
+from holdfast.wire.http.connection import Response
 from holdfast.wire.rpc import DuplexDispatcher, Message
 from holdfast.wire.tracing import in_headers
 
@@ -66,14 +67,14 @@ class SseDispatcher(DuplexDispatcher):
         async with self._peer.request(
             "POST", self._endpoint, headers=headers, content=content, doing=doing
         ) as response:
-            if response.status_code >= 400:
+            if response.status >= 400:
                 raise ServerFailure((await self._peer.refusal(response))[0])
 
     async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
         headers = {"accept": EVENT_STREAM, "cache-control": "no-store"}
         try:
             async with self._peer.request("GET", self._peer.url, headers=headers, doing="the event stream") as response:
-                if response.status_code >= 400:
+                if response.status >= 400:
                     return (await self._peer.refusal(response))[0]
                 kind = content_type(response)
                 if kind != EVENT_STREAM:
@@ -87,13 +88,13 @@ class SseDispatcher(DuplexDispatcher):
             for scope in self._posting:
                 scope.cancel()
 
-    async def _take_events(self, response: httpx2.Response) -> None:
+    async def _take_events(self, response: Response) -> None:
         # A stream keeps the bound that it was opened with.
         async for event in read_events(response, self._limits):
-            if event.event == "endpoint":
-                self._endpoint = self._same_origin(event.data)
+            if event.name == "endpoint":
+                self._endpoint = self._same_origin(event.data.decode("utf-8", "replace"))
                 self._known.set()
-            elif event.event == "message" and event.data:
+            elif event.name == "message" and event.data:
                 self._exchange.received += len(event.data)
                 self._exchange.take(_decode(event.data))
 
@@ -113,8 +114,9 @@ def _was_cut(seen: Evidence) -> bool:
     return isinstance(seen, NetworkFailure) and seen.fault is not NetworkFault.REFUSED
 
 
-def _decode(text: str) -> object:
+def _decode(data: bytes) -> object:
     try:
-        return from_json(text)
+        return from_json(data)
     except ValueError as exc:
-        raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=text[:80])) from exc
+        start = data[:80].decode("utf-8", "replace")
+        raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=start)) from exc

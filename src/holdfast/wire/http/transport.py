@@ -13,7 +13,6 @@ from typing import Any
 
 import anyio
 import anyio.abc
-import httpx2
 from mcp import MCPError
 from mcp.shared.dispatcher import CallOptions, Dispatcher, OnNotify, OnNotifyIntercept, OnRequest, coerce_request_id
 from mcp.shared.transport_context import TransportContext
@@ -23,7 +22,9 @@ from pydantic_core import from_json
 from holdfast.config import Limits
 from holdfast.core import Evidence, HttpStatus, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, TimedOut
 from holdfast.errors import ServerFailure
+from holdfast.wire.event_stream import ServerEvent
 from holdfast.wire.http.client import EVENT_STREAM, HttpPeer, content_type, read_bounded, read_events, translated
+from holdfast.wire.http.connection import Response
 from holdfast.wire.rpc import (
     Exchange,
     Message,
@@ -146,7 +147,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             return False
         headers = {**self._headers({}), "accept": EVENT_STREAM}
         async with self._peer.request("GET", self._peer.url, headers=headers, doing="the event stream") as response:
-            if response.status_code >= 400:
+            if response.status >= 400:
                 refusal, _ = await self._peer.refusal(response)
                 if refusal.status == 404 or (refusal.status >= 500 and refusal.status != 501):
                     raise ServerFailure(refusal)
@@ -155,7 +156,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 return False
             opened()
             async for event in read_events(response, self._peer.limits):
-                if event.event == "message" and event.data:
+                if event.name == "message" and event.data:
                     self._exchange.take(_decode(event.data))
         return True
 
@@ -223,7 +224,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="its answer is to another request"))
         waiter.put(answer)
 
-    async def _from_stream(self, response: httpx2.Response, message: Message, waiter: PendingRequest) -> Message:
+    async def _from_stream(self, response: Response, message: Message, waiter: PendingRequest) -> Message:
         """Read a request's own stream while its caller waits, so that progress is delivered as it comes."""
         result: list[Message] = []
         failure: list[Exception] = []
@@ -245,7 +246,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             raise failure[0]
         return result[0]
 
-    async def _read_stream(self, response: httpx2.Response, message: Message) -> None:
+    async def _read_stream(self, response: Response, message: Message) -> None:
         """Give every event to the exchange until the answer came; resume a stream that was cut."""
         cursor = _Cursor()
         if await self._drain(response, cursor, message):
@@ -266,7 +267,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
     def _resumable(self, cursor: _Cursor) -> bool:
         return bool(cursor.last_id) and self._version not in MODERN_PROTOCOL_VERSIONS
 
-    async def _drain(self, response: httpx2.Response, cursor: _Cursor, message: Message) -> bool:
+    async def _drain(self, response: Response, cursor: _Cursor, message: Message) -> bool:
         """Whether the answer came on this stream; a cut that can be resumed counts as its end."""
         try:
             with translated(f"the answer to {message['method']}"):
@@ -276,10 +277,10 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 return False
             raise
 
-    async def _until_answer(self, response: httpx2.Response, cursor: _Cursor, message: Message) -> bool:
+    async def _until_answer(self, response: Response, cursor: _Cursor, message: Message) -> bool:
         async for event in read_events(response, self._peer.limits):
             cursor.note(event)
-            if event.event != "message" or not event.data:
+            if event.name != "message" or not event.data:
                 continue
             self._exchange.received += len(event.data)
             incoming = _decode(event.data)
@@ -299,9 +300,9 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         ) as response:
             await self._refuse_errors(response)
 
-    async def _refuse_errors(self, response: httpx2.Response) -> None:
+    async def _refuse_errors(self, response: Response) -> None:
         """Raise for an error status: ``MCPError`` if the MCP server itself answered, else the evidence."""
-        if response.status_code < 400:
+        if response.status < 400:
             return
         refusal, body = await self._peer.refusal(response)
         if not self._is_http_level(refusal):
@@ -322,7 +323,7 @@ class _Cursor:
         self.last_id = ""
         self.delay = RESUME_DELAY_SECONDS
 
-    def note(self, event: httpx2.ServerSentEvent) -> None:
+    def note(self, event: ServerEvent) -> None:
         self.last_id = event.id or self.last_id
         if event.retry is not None:
             self.delay = event.retry / 1000
@@ -359,7 +360,7 @@ def _rpc_error_in(body: bytes) -> MCPError | None:
     return MCPError(error["code"], str(error.get("message", "")), error.get("data"))
 
 
-def _not_mcp(response: httpx2.Response, kind: str) -> NotMcp:
-    if response.status_code == 202:
+def _not_mcp(response: Response, kind: str) -> NotMcp:
+    if response.status == 202:
         return NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="it accepted a request without answering it")
     return NotMcp(fault=NotMcpFault.CONTENT_TYPE, detail=f"it answered with {kind or 'no content type'}")
