@@ -139,9 +139,7 @@ def compare(
     seen: dict[str, list[Sample]] = {subject.name: [] for subject in subjects}
     for turn in range(rounds):
         for subject in subjects if turn % 2 == 0 else subjects[::-1]:
-            seen[subject.name].append(
-                sample(subject, callers=callers, requests=requests, era=era, arguments=arguments)
-            )
+            seen[subject.name].append(sample(subject, callers=callers, requests=requests, era=era, arguments=arguments))
     return seen
 
 
@@ -172,7 +170,10 @@ def main() -> None:
     with upstream(options.era) as (server, port):
         direct = f"http://127.0.0.1:{port}/mcp"
         more = {f"s{n}": {"type": "http", "url": direct} for n in range(1, options.servers)}
-        with relay(direct) as (relaying, relay_port), hub({"up": {"type": "http", "url": direct}, **more}) as (pid, base):
+        with (
+            relay(direct) as (relaying, relay_port),
+            hub({"up": {"type": "http", "url": direct}, **more}) as (pid, base),
+        ):
             subjects = [
                 Subject("direct", direct, server),
                 Subject("bare relay", f"http://127.0.0.1:{relay_port}/mcp", relaying),

@@ -141,7 +141,9 @@ async def _round(ask: Ask, callers: int) -> tuple[float, float]:
 
 async def _measure(port: int) -> None:
     asks = {
-        name: await make(port) for name, (module, make) in CLIENTS.items() if importlib.util.find_spec(module) is not None
+        name: await make(port)
+        for name, (module, make) in CLIENTS.items()
+        if importlib.util.find_spec(module) is not None
     }
     seen: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for ask in asks.values():

@@ -57,7 +57,9 @@ class Upstream(asyncio.Protocol):
         self._came += data
         while (end := self._came.find(b"\r\n\r\n")) >= 0:
             head = bytes(self._came[:end]).lower()
-            length = int(head.partition(b"content-length:")[2].split(b"\r\n")[0] or 0) if b"content-length" in head else 0
+            length = (
+                int(head.partition(b"content-length:")[2].split(b"\r\n")[0] or 0) if b"content-length" in head else 0
+            )
             if len(self._came) < end + 4 + length:
                 return
             body = bytes(self._came[end + 4 : end + 4 + length])
@@ -76,7 +78,9 @@ class Upstream(asyncio.Protocol):
         unknown = self.eras == "legacy" and method == "server/discover"
         result = None if unknown else _result(method, message.get("params") or {})
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
-        answer |= {"result": result} if result is not None else {"error": {"code": -32601, "message": "Method not found"}}
+        answer |= (
+            {"result": result} if result is not None else {"error": {"code": -32601, "message": "Method not found"}}
+        )
         data = json.dumps(answer).encode()
         kind = b"application/json"
         if "--sse" in sys.argv:

@@ -59,7 +59,9 @@ class Recorder:
         sent = [(name, value) for name, value in request.headers.items() if name not in _DROPPED]
         if "host" in request.headers and "127.0.0.1" not in request.headers["host"]:
             sent.append(("host", request.headers["host"]))  # a suite that tries a foreign name means it
-        asked = self._http.build_request(request.method, f"{self._target}/{request.path_params['path']}", headers=sent, content=body)
+        asked = self._http.build_request(
+            request.method, f"{self._target}/{request.path_params['path']}", headers=sent, content=body
+        )
         answer = await self._http.send(asked, stream=True)
         exchange = {"request": _asked(request, body), "status": answer.status_code, "came": b""}
         self.exchanges.append(exchange)
@@ -96,13 +98,20 @@ def _messages(came: bytes) -> list[Any]:
     if not came.lstrip().startswith((b"event:", b"id:", b"data:", b":", b"retry:")):
         return [_json(came)] if came.strip() else []
     events = came.replace(b"\r\n", b"\n").split(b"\n\n")
-    data = (b"\n".join(line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:")) for event in events)
+    data = (
+        b"\n".join(line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:")) for event in events
+    )
     return [_json(one) for one in data if one]
 
 
 def _normal(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: "*" if key in ("id", "requestId", "progressToken", "elicitationId", "io.modelcontextprotocol/subscriptionId") else _normal(one) for key, one in value.items()}
+        return {
+            key: "*"
+            if key in ("id", "requestId", "progressToken", "elicitationId", "io.modelcontextprotocol/subscriptionId")
+            else _normal(one)
+            for key, one in value.items()
+        }
     if isinstance(value, list):
         return [_normal(one) for one in value]
     if isinstance(value, str):

@@ -47,7 +47,7 @@ async def test_a_cancelled_caller_is_cancelled_although_its_time_is_over_too() -
     deadlines = Deadlines()
     task = asyncio.create_task(_waits(deadlines, 10, 10))
     await asyncio.sleep(0)
-    next(iter(deadlines.in_flight)).expire()
+    next(iter(deadlines.in_flight)).cancel()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -17,7 +17,8 @@ JSON = st.recursive(
 
 @pytest.mark.requirement("LIFE-28")
 @pytest.mark.parametrize(
-    "value", [b"1e400", b'"\\ud83d"', b'"\\ud83d\\ude00"', b"9" * 400, b'{"z": 1, "a": [1, 2]}', b'"\\\\ud83d"', b"-0.0"]
+    "value",
+    [b"1e400", b'"\\ud83d"', b'"\\ud83d\\ude00"', b"9" * 400, b'{"z": 1, "a": [1, 2]}', b'"\\\\ud83d"', b"-0.0"],
 )
 def test_what_json_allows_comes_out_as_the_bytes_that_went_in(value: bytes) -> None:
     members = fields(b'{"first": 1, "value" : ' + value + b', "last": {"x": "\\ud83d"}}')
@@ -29,7 +30,8 @@ def test_what_json_allows_comes_out_as_the_bytes_that_went_in(value: bytes) -> N
 
 @pytest.mark.requirement("LIFE-28")
 @pytest.mark.parametrize(
-    "data", [b'{"a":NaN}', b'{"a":1', b"[1]", b'{"a":1}x', b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}", b'{"a":"\n"}', b""]
+    "data",
+    [b'{"a":NaN}', b'{"a":1', b"[1]", b'{"a":1}x', b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}", b'{"a":"\n"}', b""],
 )
 def test_what_is_no_json_object_is_refused(data: bytes) -> None:
     with pytest.raises(BadJson):

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 from holdfast.wire.http import connection as http1
-from holdfast.wire.http.connection import BadEncoding, ConnectFailed, Disconnected, NotHttp, Origin, Pool, Proxy, ProxyRefused
+from holdfast.wire.http.connection import (
+    BadEncoding,
+    ConnectFailed,
+    Disconnected,
+    NotHttp,
+    Origin,
+    Pool,
+    Proxy,
+    ProxyRefused,
+)
 
 pytestmark = pytest.mark.anyio
 

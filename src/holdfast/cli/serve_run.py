@@ -33,7 +33,16 @@ from holdfast.cli.serve_telemetry import keep_log
 from holdfast.config import Config, load_config
 from holdfast.control import TOKEN_VARIABLE, ControlServer, HubInfo, MayRead, RunningHub, registered
 from holdfast.demo import demo_fleet, forget_running, note_running
-from holdfast.front import IDENTITY, LOOPBACK_HOSTS, Broker, TokenPolicy, create_app, jwt_verifier, serve_stdio
+from holdfast.front import (
+    IDENTITY,
+    LOOPBACK_HOSTS,
+    Broker,
+    HttpConnection,
+    TokenPolicy,
+    create_app,
+    jwt_verifier,
+    serve_stdio,
+)
 from holdfast.hub import Hub, Reloader, default_state_file
 
 __all__ = ["EndableStdin", "ServeOptions", "admin_of", "announced", "run"]
@@ -90,7 +99,12 @@ async def _run_http(serving: ServeOptions) -> None:
         web = create_app(hub, tokens=tokens, allowed_hosts=serving.hosts, beside=admin.routes())
         server = _HubServer(
             uvicorn.Config(
-                web, log_config=None, access_log=False, timeout_graceful_shutdown=STREAMS_SECONDS, lifespan="on"
+                web,
+                http=HttpConnection,
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=STREAMS_SECONDS,
+                lifespan="on",
             ),
             on_listen=lambda: _announce(serving, config, url, admin),
         )

@@ -33,8 +33,8 @@ HEAD_BYTES: Final = 64 * 1024
 BUFFERED_BYTES: Final = 64 * 1024
 """How much of a body is taken before somebody reads it: its sender may not be known yet."""
 
-UNREAD_BYTES: Final = 256 * 1024
-"""How much of a body that nobody wants is passed over, so that its sender can read the answer."""
+PASSED_OVER_BYTES, PASSED_OVER_SECONDS = 64 * 1024 * 1024, 10.0
+"""How much of a body that is not wanted is passed over, and for how long, so that its sender can read the answer."""
 
 STREAM_AFTER_SECONDS: Final = 5.0
 """An answer that takes longer becomes an event stream, where the client takes one: silence ends in a timeout."""
@@ -558,14 +558,14 @@ class HttpConnection(asyncio.Protocol):
 
     async def _finish(self, request: Request) -> None:
         """Pass over what is left of the request; close where the client, or the request, does not go on."""
-        passed = 0
+        passed, until = 0, self._loop.time() + PASSED_OVER_SECONDS
         while not request.complete and not self.lost and request.keep_alive:
             passed += len(request.take())
-            if passed > UNREAD_BYTES:
+            if passed > PASSED_OVER_BYTES or self._loop.time() > until:
                 request.keep_alive = False
                 break
             self._resume()
-            await self.wait(BODY_SECONDS)
+            await self.wait(PASSED_OVER_SECONDS)
         self._requests.popleft()
         if not request.keep_alive or self._ending:
             self._ending = True

@@ -5,29 +5,59 @@ Each line of the client is bounded: a longer one is never held whole, and is ref
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO, Self, TypeAlias, cast
+from typing import Any, BinaryIO, Final, Self, TypeAlias
 
 import anyio
+import anyio.abc
 import anyio.to_thread
-from mcp.server.runner import serve_dual_era_loop
-from mcp.server.stdio import stdio_server
-from mcp.shared.message import SessionMessage
-from mcp_types import INVALID_REQUEST, ErrorData, JSONRPCError
+from mcp import MCPError
+from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
+from mcp_types import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    PROTOCOL_VERSION_META_KEY,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    ErrorData,
+)
+from mcp_types.version import LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from holdfast.front.broker import Broker
+from holdfast.front.clients import ASK_SECONDS, Client
+from holdfast.front.inbound import (
+    ClientRequest,
+    Message,
+    error_message,
+    error_of,
+    meta_of,
+    notice_message,
+    params_of,
+    read_message,
+    request_message,
+    result_message,
+    settle,
+)
 from holdfast.front.server import McpServer
 from holdfast.front.view import View
 from holdfast.hub import Hub
+from holdfast.wire import dumps, loads, one_line, text_of
 
-if TYPE_CHECKING:
-    from mcp.shared._stream_protocols import WriteStream
+__all__ = ["PipeServer", "Refuse", "StdinLines", "serve_stdio"]
 
-__all__ = ["Refuse", "StdinLines", "serve_stdio"]
+log = logging.getLogger("holdfast.front")
+
+UNREAD_BYTES: Final = 32 * 1024 * 1024
+"""How much a client may leave unread; then no more of its requests are taken until it reads."""
+
+LAST_SECONDS: Final = 2.0
+"""How long the last answers may take to be read, once the client has closed its end."""
 
 Refuse: TypeAlias = Callable[[str | int | None], Awaitable[None]]
 """Called with the id of a message that was too long; None if the id was not found."""
@@ -51,14 +81,14 @@ class StdinLines:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> str:
-        """Return the next line within the bound; invalid UTF-8 is replaced."""
+    async def __anext__(self) -> bytes:
+        """Return the next line within the bound."""
         while True:
             line = await anyio.to_thread.run_sync(self._file.readline, self._longest + 1)
             if not line:
                 raise StopAsyncIteration
             if len(line) <= self._longest or line.endswith(b"\n"):
-                return line.decode("utf-8", "replace")
+                return line
             head, line = line[:CHUNK], line[-CHUNK:]
             tail = await anyio.to_thread.run_sync(self._skip, line)
             await self._refuse(_id_in(head, tail))
@@ -91,24 +121,241 @@ async def serve_stdio(hub: Hub, *, server: str | None = None, broker: Broker | N
     broker = broker or Broker(hub)
     mcp_server = McpServer(broker, View(hub, server), owner="stdio")
     longest = hub.config.settings.limits.message_bytes
-    out: WriteStream[SessionMessage] | None = None
-    ready = anyio.Event()
-
-    async def refuse(request: str | int | None) -> None:
-        await ready.wait()
-        assert out is not None  # noqa: S101 - it is ready
-        text = f"a message of more than {longest} bytes is refused; `holdfast.limits.messageBytes` sets the limit"
-        error = ErrorData(code=INVALID_REQUEST, message=text)
-        await out.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=request, error=error)))
-
     with _own_stdin() as stdin:
-        lines = cast("anyio.AsyncFile[str]", StdinLines(stdin, longest, refuse))  # the SDK only iterates over it
-        async with stdio_server(stdin=lines) as (read, out), anyio.create_task_group() as tasks:
-            ready.set()
+        async with anyio.create_task_group() as tasks:
+            pipe = PipeServer(mcp_server, tasks)
             await tasks.start(broker.run)
+            await tasks.start(pipe.write)
             broker.add_subscriptions(mcp_server.subscriptions)
-            await serve_dual_era_loop(mcp_server, read, out, lifespan_state=None)
+
+            async def refuse(request: str | int | None) -> None:
+                text = (
+                    f"a message of more than {longest} bytes is refused; `holdfast.limits.messageBytes` sets the limit"
+                )
+                pipe.send(error_message(dumps(request), ErrorData(code=INVALID_REQUEST, message=text)))
+
+            await pipe.serve(StdinLines(stdin, longest, refuse))
             tasks.cancel_scope.cancel()
+
+
+class PipeServer:
+    """One client on a pipe. Its first request decides the era of the whole connection. A ``Channel``."""
+
+    def __init__(self, server: McpServer, tasks: anyio.abc.TaskGroup) -> None:
+        self._server = server
+        self._tasks = tasks
+        self._modern: bool | None = None
+        self._client: Client | None = None
+        self._version = LATEST_HANDSHAKE_VERSION
+        self._attached = False
+        self._calls: dict[str | int, anyio.CancelScope] = {}
+        self._asked = 0
+        self._questions: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._outbox: deque[bytes] = deque()
+        self._unread = 0
+        self._wake = anyio.Event()
+        self._drained = anyio.Event()
+
+    # What goes out.
+
+    def send(self, message: bytes, *, droppable: bool = False) -> None:
+        """Put a message in line; a notification is dropped while the client does not read."""
+        if droppable and self._unread > UNREAD_BYTES:
+            return
+        self._outbox.append(one_line(message) + b"\n")
+        self._unread += len(message)
+        self._wake.set()
+
+    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Send a notification."""
+        self.send(notice_message(method, params), droppable=True)
+
+    async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return the client's answer to a request; raise ``MCPError`` if there is none."""
+        self._asked += 1
+        number = self._asked
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._questions[number] = answer
+        self.send(request_message(number, method, params))
+        try:
+            with anyio.fail_after(ASK_SECONDS):
+                return await answer
+        except TimeoutError:
+            raise MCPError(INVALID_REQUEST, f"the client did not answer {method} in time") from None
+        except BaseException:
+            self.tell("notifications/cancelled", {"requestId": number, "reason": "the answer is no longer needed"})
+            raise
+        finally:
+            del self._questions[number]
+
+    async def write(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Write what is in line, in a worker thread: a client that does not read holds up nothing else."""
+        task_status.started()
+        while True:
+            while self._outbox:
+                data = b"".join(self._outbox)
+                self._outbox.clear()
+                await anyio.to_thread.run_sync(_write_all, data, abandon_on_cancel=True)
+                self._unread = sum(map(len, self._outbox))
+                self._drained.set()
+            self._wake = anyio.Event()
+            if not self._outbox:
+                await self._wake.wait()
+
+    # What comes in.
+
+    async def serve(self, lines: StdinLines) -> None:
+        """Take messages until the client closes the pipe; what is in line is written."""
+        async for line in lines:
+            if not line.strip():
+                continue
+            try:
+                self._take(read_message(line))
+            except MCPError as exc:
+                self.send(error_message(None, exc.error))
+            while self._unread > UNREAD_BYTES:
+                self._drained = anyio.Event()
+                await self._drained.wait()
+        self._server.close()
+        for scope in list(self._calls.values()):
+            scope.cancel()
+        if self._client is not None and self._attached:
+            self._server.detach(self._client)
+        with anyio.move_on_after(LAST_SECONDS):
+            while self._unread:
+                self._drained = anyio.Event()
+                await self._drained.wait()
+
+    def _take(self, message: Message) -> None:
+        if message.method is None:
+            self._answered(message)
+        elif message.id is None:
+            self._notified(message)
+        elif message.key in self._calls:
+            log.warning("the client sent a request with an id that is in flight already; it is refused")
+            text = "a request with this id is in flight already"
+            self.send(error_message(None, ErrorData(code=INVALID_REQUEST, message=text)))
+        elif message.method == "initialize" and self._modern is not True:
+            self._initialize(message)
+        else:
+            assert message.key is not None  # noqa: S101 - a request has an id
+            if self._modern is None:
+                self._modern = _has_envelope(message)
+            scope = self._calls[message.key] = anyio.CancelScope()
+            self._tasks.start_soon(self._request, message, scope)
+
+    def _answered(self, message: Message) -> None:
+        question = self._questions.get(message.key) if isinstance(message.key, int) else None
+        if question is not None and not question.done():
+            settle(question, message)
+
+    def _notified(self, message: Message) -> None:
+        if message.method == "notifications/cancelled":
+            raw = params_of(message).get("requestId")
+            wanted = loads(raw) if raw is not None else None
+            if isinstance(wanted, str | int) and (scope := self._calls.get(wanted)) is not None:
+                scope.cancel()
+            return
+        self._attach()
+        if self._client is not None and not self._modern:
+            self._tasks.start_soon(self._notice, self._client, message)
+
+    async def _notice(self, client: Client, message: Message) -> None:
+        try:
+            await self._server.noticed(client, self._version, message)
+        except (MCPError, ValueError) as exc:
+            log.debug("a notification of the client was dropped: %s", type(exc).__name__)
+
+    def _initialize(self, message: Message) -> None:
+        assert message.id is not None  # noqa: S101 - it is a request
+        self._modern = False
+        try:
+            params = {key: loads(value) for key, value in params_of(message).items()}
+            result, self._version, capabilities = self._server.initialize(params)
+        except Exception as exc:  # noqa: BLE001 - every request gets an answer
+            self.send(error_message(message.id, error_of(exc)))
+            return
+        if self._client is None:
+            self._client = self._server.new_client(channel=self, capabilities=capabilities)
+        else:
+            self._client.capabilities = capabilities
+        self.send(result_message(message.id, result))
+
+    def _attach(self) -> None:
+        if self._client is not None and not self._attached:
+            self._attached = True
+            self._server.attach(self._client)
+
+    async def _request(self, message: Message, scope: anyio.CancelScope) -> None:
+        assert message.id is not None  # noqa: S101 - it is a request
+        assert message.key is not None  # noqa: S101 - as above
+        try:
+            with scope:
+                try:
+                    answer = result_message(message.id, await self._result(message))
+                except Exception as exc:  # noqa: BLE001 - every request gets an answer
+                    answer = error_message(message.id, error_of(exc))
+                self.send(answer)
+        finally:
+            self._calls.pop(message.key, None)
+
+    async def _result(self, message: Message) -> bytes:
+        if not self._modern:
+            if _has_envelope(message):
+                raise MCPError(
+                    INVALID_REQUEST,
+                    "this connection serves the handshake protocol era; "
+                    "requests carrying the 2026-07-28 envelope are not accepted on it",
+                )
+            if self._client is None and message.method != "ping":
+                raise MCPError(INVALID_PARAMS, "Invalid request parameters", "")
+            self._attach()
+            client = self._client or self._server.new_client(channel=self, capabilities={})
+            return await self._server.answer(_request_of(message, client, self, self._version))
+        client, version = self._modern_client(message)
+        self._server.attach(client)
+        try:
+            return await self._server.answer(_request_of(message, client, self, version))
+        finally:
+            self._server.detach(client)
+
+    def _modern_client(self, message: Message) -> tuple[Client, str]:
+        params = params_of(message)
+        if message.method == "initialize":
+            asked = text_of(params.get("protocolVersion"))
+            data: dict[str, Any] = {"supported": list(MODERN_PROTOCOL_VERSIONS)}
+            raise MCPError(
+                UNSUPPORTED_PROTOCOL_VERSION,
+                "connection is serving the 2026-07-28 protocol; the initialize handshake is not accepted",
+                data | ({"requested": asked} if asked is not None else {}),
+            )
+        meta = meta_of(params)
+        route = classify_inbound_request(
+            {"method": message.method, "params": {"_meta": meta} if "_meta" in params else {}}
+        )
+        if isinstance(route, InboundLadderRejection):
+            raise MCPError(route.code, route.message, route.data)
+        can = route.client_capabilities
+        client = self._server.new_client(channel=self, capabilities=can if isinstance(can, dict) else {}, meta=meta)
+        return client, route.protocol_version
+
+
+def _request_of(message: Message, client: Client, channel: PipeServer, version: str) -> ClientRequest:
+    return ClientRequest(message, version=version, client=client, channel=channel, headers={}, principal=None)
+
+
+def _has_envelope(message: Message) -> bool:
+    """Whether a request says its protocol version itself, as the modern era has it."""
+    try:
+        return message.method != "initialize" and PROTOCOL_VERSION_META_KEY in meta_of(params_of(message))
+    except MCPError:
+        return False
+
+
+def _write_all(data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]
 
 
 @contextmanager

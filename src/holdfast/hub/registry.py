@@ -30,7 +30,7 @@ from holdfast.hub.records import ConfigApplied, config_applied
 from holdfast.hub.slot import Slot, SlotContext
 from holdfast.hub.store import StateWriter, Store
 from holdfast.types import ProgressFn
-from holdfast.wire import Caller, Dialer, Relay, Warden
+from holdfast.wire import Caller, Dialer, Fields, RawObject, Relay, Warden, text_of
 
 __all__ = ["SlotRegistry", "reconnect", "switch"]
 
@@ -172,19 +172,30 @@ class SlotRegistry:
         self._relay = relay
 
     async def request(
+        self, server: str, method: str, params: Mapping[str, Any], *, repeatable: bool = False, slot: Slot | None = None
+    ) -> Mapping[str, Any]:
+        """Send a request of the hub's own and read its result."""
+        sent = RawObject.of(params).members
+        return (await self.forward(server, method, sent, repeatable=repeatable, slot=slot)).value()
+
+    async def forward(
         self,
         server: str,
         method: str,
-        params: Mapping[str, Any],
+        params: Fields,
         *,
         repeatable: bool = False,
         on_progress: ProgressFn | None = None,
         caller: Caller | None = None,
         slot: Slot | None = None,
-    ) -> Mapping[str, Any]:
-        """Send any request for ``caller``, with the server's own names; on ``slot`` if the client has one."""
+    ) -> RawObject:
+        """Send any request for ``caller``, with the server's own names; on ``slot`` if the client has one.
+
+        Parameters and result pass as the bytes that they came in.
+        """
         used, settings = slot or self.slot(server), self.config.settings
-        refuse = partial(refuse_held, self.approvals, server, method, params)
+        tool = text_of(params.get("name")) if method == "tools/call" else None
+        refuse = partial(refuse_held, self.approvals, server, tool)
         with CallTimer(server, method, params, self.clock, self.journal.write) as timer:
             request = CallRequest(method, params, settings.call, timer, refuse, on_progress=on_progress, caller=caller)
             refuse()

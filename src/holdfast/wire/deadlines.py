@@ -17,7 +17,7 @@ __all__ = ["Deadline", "Deadlines"]
 class Deadline:
     """The time limits of one request, made by the task that waits for it."""
 
-    __slots__ = ("_all", "_latest", "_since", "_task", "_waiting", "due", "expired", "idle")
+    __slots__ = ("_all", "_latest", "_since", "_task", "_waiting", "cut", "due", "expired", "idle")
 
     def __init__(self, all_of_them: Deadlines, *, idle: float, within: float, now: float) -> None:
         self._all = all_of_them
@@ -28,6 +28,8 @@ class Deadline:
         self._since = 0.0
         self.due = min(now + idle, self._latest)
         self.expired = False
+        self.cut = False
+        """Whether it ended because its connection was closed, and not for its time."""
 
     @property
     def hard(self) -> bool:
@@ -54,10 +56,6 @@ class Deadline:
                 self.extend()
                 self._all.look_at(self.due)
 
-    def expire(self) -> None:
-        """The time is over."""
-        self.cancel()
-
     def cancel(self) -> None:
         """End the wait of the task; it asks ``absorb`` why."""
         if not self.expired and self._task is not None:
@@ -72,11 +70,12 @@ class Deadline:
 class Deadlines:
     """The time limits of all requests of one connection."""
 
-    __slots__ = ("_loop", "_timer", "in_flight")
+    __slots__ = ("_emptied", "_loop", "_timer", "in_flight")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._emptied: asyncio.Future[None] | None = None
         self.in_flight: set[Deadline] = set()
 
     def now(self) -> float:
@@ -93,11 +92,25 @@ class Deadlines:
     def end(self, deadline: Deadline) -> None:
         """The request is over."""
         self.in_flight.discard(deadline)
+        if self._emptied is not None and not self.in_flight and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    def cut_all(self) -> None:
+        """The connection is closed: no request waits any longer."""
+        for deadline in list(self.in_flight):
+            deadline.cut = True
+            deadline.cancel()
+
+    async def empty(self) -> None:
+        """Wait until no request is in flight."""
+        while self.in_flight:
+            self._emptied = self._loop.create_future()
+            await self._emptied
 
     def look_at(self, due: float) -> None:
         """See that the timer does not come later than this."""
         timer = self._timer
-        if due is not math.inf and (timer is None or timer.when() > due):
+        if due != math.inf and (timer is None or timer.when() > due):
             if timer is not None:
                 timer.cancel()
             self._timer = self._loop.call_at(due, self._look)
@@ -107,7 +120,7 @@ class Deadlines:
         now = self._loop.time()
         for deadline in list(self.in_flight):
             if deadline.due <= now:
-                deadline.expire()
+                deadline.cancel()
         left = [deadline.due for deadline in self.in_flight if not deadline.expired]
-        if left and (soonest := min(left)) is not math.inf:
+        if left and (soonest := min(left)) != math.inf:
             self._timer = self._loop.call_at(soonest, self._look)

@@ -49,6 +49,48 @@ class BadJson(ValueError):
     """The bytes are not what they should be; the message says why and quotes nothing."""
 
 
+class RawObject:
+    """A JSON object as it came, with its members. One that was changed is joined again when it is written."""
+
+    __slots__ = ("_raw", "members")
+
+    def __init__(self, members: Fields, raw: Bytes | None = None) -> None:
+        self.members = members
+        self._raw = raw
+
+    @classmethod
+    def read(cls, raw: Bytes) -> RawObject:
+        """The object that these bytes are; raises ``BadJson``."""
+        return cls(fields(raw), raw)
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> RawObject:
+        """The object of a Python value."""
+        return cls({key: dumps(one) for key, one in value.items()})
+
+    def get(self, key: str) -> Bytes | None:
+        """One member."""
+        return self.members.get(key)
+
+    def changed(self, changes: Mapping[str, Bytes | None]) -> RawObject:
+        """The same with some members set, or left out where they are None."""
+        members = {key: value for key, value in self.members.items() if key not in changes or changes[key] is not None}
+        return RawObject(members | {key: value for key, value in changes.items() if value is not None})
+
+    def led_by(self, lead: Mapping[str, Bytes]) -> RawObject:
+        """The same with more members before its own; its own stay as they are."""
+        more = {key: value for key, value in lead.items() if key not in self.members}
+        return RawObject(more | self.members) if more else self
+
+    def written(self) -> bytes:
+        """As it goes over the wire."""
+        return bytes(self._raw) if self._raw is not None else join_fields(self.members)
+
+    def value(self) -> dict[str, Any]:
+        """The Python value."""
+        return {key: loads(one) for key, one in self.members.items()}
+
+
 def read_bytes(data: bytes) -> bytes:
     """The same bytes, checked: JSON is UTF-8, and the splitter does not look inside strings."""
     if not data.isascii():
@@ -56,6 +98,23 @@ def read_bytes(data: bytes) -> bytes:
             data.decode()
         except UnicodeDecodeError:
             raise BadJson("it is not UTF-8") from None
+    return data
+
+
+def is_object(data: Bytes | None) -> bool:
+    """Whether these bytes, which are JSON, are an object."""
+    return data is not None and bytes(memoryview(data)[:1]) == b"{"
+
+
+def is_array(data: Bytes | None) -> bool:
+    """Whether these bytes, which are JSON, are an array."""
+    return data is not None and bytes(memoryview(data)[:1]) == b"["
+
+
+def one_line(data: bytes) -> bytes:
+    """The same JSON on one line: a line end can only stand between its tokens."""
+    if b"\n" in data or b"\r" in data:
+        return data.replace(b"\r", b" ").replace(b"\n", b" ")
     return data
 
 

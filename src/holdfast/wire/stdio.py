@@ -6,19 +6,19 @@ message ever comes.
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 
 import anyio
 import anyio.abc
 import anyio.lowlevel
-from pydantic_core import from_json
 
 from holdfast.config import Limits
 from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, ProcessExit, Redactor
 from holdfast.errors import ServerFailure
+from holdfast.wire.envelope import one_line
 from holdfast.wire.http.client import over_message_bound
 from holdfast.wire.process import LAST_WORDS_SECONDS, Child
-from holdfast.wire.rpc import DuplexDispatcher, Message
+from holdfast.wire.rpc import DuplexDispatcher
 
 __all__ = ["StdioDispatcher"]
 
@@ -64,9 +64,9 @@ class StdioDispatcher(DuplexDispatcher):
             return NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"it printed {self._noise!r}")
         return None
 
-    async def _write(self, message: Message) -> None:
+    async def _write(self, data: bytes, *, doing: str, headers: Mapping[str, str]) -> None:
         try:
-            await self._child.send(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+            await self._child.send(one_line(data) + b"\n")
         except (OSError, anyio.ClosedResourceError):
             # The reader learns the reason in a moment; it says more than a broken pipe.
             with anyio.move_on_after(EXIT_SECONDS + 2 * LAST_WORDS_SECONDS):
@@ -139,9 +139,7 @@ class StdioDispatcher(DuplexDispatcher):
             return
         self._exchange.received += len(line)
         try:
-            self._exchange.take(from_json(line))
-        except ValueError:
-            self._take_noise(line)
+            self._exchange.take(line)
         except ServerFailure as failure:
             if not isinstance(failure.evidence, NotMcp):
                 raise

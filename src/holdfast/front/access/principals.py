@@ -14,9 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mcp import MCPError
-from mcp.server.context import ServerRequestContext
 from mcp_types import INVALID_PARAMS
-from starlette.datastructures import Headers
 
 __all__ = [
     "CLIENT_HEADER",
@@ -24,11 +22,10 @@ __all__ = [
     "HOW_TO_BE_KNOWN",
     "ClientKey",
     "client_key_in",
-    "client_key_of",
-    "principal_of",
 ]
 
 CLIENT_HEADER = "Holdfast-Client"
+_HEADER = CLIENT_HEADER.lower()
 CLIENT_META_KEY = "holdfast/client"
 
 HOW_TO_BE_KNOWN = (
@@ -48,17 +45,12 @@ class ClientKey:
     key: str = field(repr=False)
 
 
-def client_key_of(ctx: ServerRequestContext[Any, Any]) -> ClientKey | None:
-    """Return the client key of a request; None if it has none."""
-    meta = (ctx.params or {}).get("_meta")
-    said = meta.get(CLIENT_META_KEY) if isinstance(meta, Mapping) else None
-    scope = getattr(ctx.request, "scope", None) or {}
-    return client_key_in(scope, *(() if said is None else (said,)))
-
-
-def client_key_in(scope: Mapping[str, Any], *said: object) -> ClientKey | None:
-    """Return the client key in the headers of an HTTP request, or in ``said``, a key from its body."""
-    keys = {*(Headers(raw=scope["headers"]).getlist(CLIENT_HEADER) if "headers" in scope else ()), *map(str, said)}
+def client_key_in(
+    headers: Mapping[str, str], principal: str | None, meta: Mapping[str, Any] | None = None
+) -> ClientKey | None:
+    """Return the client key in the headers of a request, or in its ``_meta``; None if it has none."""
+    said = (headers.get(_HEADER), (meta or {}).get(CLIENT_META_KEY))
+    keys = {str(key) for key in said if key is not None}
     if not keys:
         return None
     key = keys.pop()
@@ -68,14 +60,4 @@ def client_key_in(scope: Mapping[str, Any], *said: object) -> ClientKey | None:
             f"`{CLIENT_HEADER}` must be one random text of 16 to 128 letters and digits: the same on every request "
             "of one client, and different for each client",
         )
-    return ClientKey(_principal(scope), key)
-
-
-def principal_of(ctx: ServerRequestContext[Any, Any]) -> str | None:
-    """Return the principal of a request; None where no token is required."""
-    return _principal(getattr(ctx.request, "scope", None) or {})
-
-
-def _principal(scope: Mapping[str, Any]) -> str | None:
-    principal = scope.get("holdfast.principal")
-    return principal if isinstance(principal, str) else None
+    return ClientKey(principal, key)

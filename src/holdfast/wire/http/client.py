@@ -266,8 +266,12 @@ class HttpPeer:
             finally:
                 response.close()
 
+    async def post(self, content: bytes, headers: Mapping[str, str]) -> Response:
+        """POST to the endpoint itself; the caller closes the response, and translates exceptions."""
+        return await self.send(_Asked("POST", self.url, headers, content))
+
     async def send(self, asked: _Asked) -> Response:
-        """The same without the block: the caller closes the response, and translates exceptions."""
+        """The same for any request."""
         response, token = await self._authorized(asked)
         if response.status == 401 and token is not None and await self._renewed(response, token):
             response, _ = await self._authorized(asked)
