@@ -65,6 +65,10 @@ class Session:
 
 
 async def _events(answer: httpx2.Response) -> AsyncGenerator[dict[str, str], None]:
+    """The events of an answer; a plain one is its only event."""
+    if answer.headers["content-type"] == "application/json":
+        yield {"data": (await answer.aread()).decode()}
+        return
     event: dict[str, str] = {}
     async for line in answer.aiter_lines():
         name, _, value = line.partition(": ")

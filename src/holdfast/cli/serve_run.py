@@ -186,15 +186,8 @@ async def _run_stdio(serving: ServeOptions) -> None:
             async with hub, anyio.create_task_group() as tasks:
                 _watch(tasks, serving, hub)
                 tasks.start_soon(_end_on_signal, broker.drain, serving.drain, stdin.end)
-                await _wait_for_tools(hub)
                 await serve_stdio(hub, broker=broker)
                 tasks.cancel_scope.cancel()
-
-
-async def _wait_for_tools(hub: Hub) -> None:
-    """On the first run, wait a moment for tools, because many clients list tools only once."""
-    if any(source.listing is None for source in hub.catalog.servers.values()):
-        await hub.ready(hub.config.settings.call.ready_timeout)
 
 
 # For both

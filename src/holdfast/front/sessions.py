@@ -302,7 +302,7 @@ class Session:
     async def ask(self, stream: MessageStream, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
         """Put a question on a stream and wait for the client's answer."""
         if stream is self.notices and not await self._reachable():
-            raise MCPError(INVALID_REQUEST, f"{method} cannot reach the client: it keeps no stream open to be asked on")
+            raise MCPError(INVALID_REQUEST, f"{method} cannot reach the client: it has no notification stream open")
         self._asked += 1
         number = self._asked
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
