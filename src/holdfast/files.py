@@ -12,11 +12,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeAlias
 
 __all__ = [
     "PRIVATE_FILE",
     "PRIVATE_FOLDER",
     "FileLock",
+    "FileStamp",
+    "file_stamp",
     "locked",
     "private_folder",
     "replace_file",
@@ -28,6 +31,9 @@ PRIVATE_FILE = 0o600
 
 PRIVATE_FOLDER = 0o700
 """The mode of a folder that only its owner may enter."""
+
+
+FileStamp: TypeAlias = "tuple[int, ...] | None"
 
 
 def replace_file(file: Path, content: str | bytes, *, mode: int = PRIVATE_FILE, keep_mode: bool = False) -> None:
@@ -54,6 +60,15 @@ def replace_file(file: Path, content: str | bytes, *, mode: int = PRIVATE_FILE, 
             os.unlink(temporary)  # noqa: PTH108 - mkstemp gave a text
         raise
     _sync_folder(file.parent)
+
+
+def file_stamp(file: Path) -> FileStamp:
+    """Identifies one state of a file; None if it does not exist. Links are followed."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
 
 
 def set_aside(file: Path) -> Path:

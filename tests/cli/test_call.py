@@ -32,7 +32,11 @@ def test_a_result_is_printed_and_nothing_else(cli: Cli) -> None:
 def test_arguments_are_of_the_types_that_the_tool_wants(cli: Cli) -> None:
     ran = cli.run("call", "a", "add", "b=2.5", "--args", '{"a": 1}', "--json")
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert json.loads(ran.stdout) == {"content": [{"type": "text", "text": "3.5"}], "isError": False}
+    assert json.loads(ran.stdout) == {
+        "version": 1,
+        "content": [{"type": "text", "text": "3.5"}],
+        "isError": False,
+    }
 
 
 @pytest.mark.usefixtures("peer")

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
+import typer
 
 from holdfast import __version__
 from holdfast.cli.entry import COMMANDS
+from holdfast.testing import StdioServer
 from tests.cli.command import HOLDFAST, Cli
+from tests.cli.fleets import fleet
+from tests.cli.hub_peer import NOW, hub_peer
+from tests.cli.in_process import Inside
+from tests.cli.serve_process import config
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("help",)])
@@ -50,6 +59,74 @@ def test_an_unknown_option_is_wrong_usage(cli: Cli) -> None:
     ran = cli.run("tools", "--frobnicate")
     assert (ran.returncode, ran.stdout) == (2, "")
     assert "--frobnicate" in ran.stderr
+
+
+@pytest.mark.requirement("DX-4")
+@pytest.mark.parametrize(
+    ("arguments", "error", "hint"),
+    [
+        (("tools", "--jso"), "no such option: --jso", "did you mean `--json`?"),
+        (("tools", "--config"), "option `--config` requires an argument", "`holdfast tools --help` shows the usage"),
+        (("login",), "missing argument `SERVER`", "`holdfast login --help` shows the usage"),
+        (("service", "instal"), "no such command `instal`", "did you mean `install`?"),
+        (("serve", "--port", "x"), "invalid value for `--port`", "`holdfast serve --help` shows the usage"),
+        (("tool",), "there is no command `tool`", "did you mean `holdfast tools`?"),
+        (("serve", "--demo", "--config", "x"), "--demo and --config exclude each other", "use one of them"),
+    ],
+)
+def test_every_wrong_usage_has_one_style(inside: Inside, arguments: tuple[str, ...], error: str, hint: str) -> None:
+    ran = inside(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    first, empty, last = ran.err.splitlines()
+    assert first.startswith(f"error: {error}")
+    assert (empty, last) == ("", f"hint: {hint}")
+
+
+JSON = {
+    "tools": ("tools", "one"),
+    "call": ("call", "one", "echo"),
+    "auth status": ("auth", "status"),
+    "config show": ("config", "show"),
+    "doctor": ("doctor", "one"),
+    "import": ("import",),
+    "list": ("list",),
+    "add": ("add", "new", "--no-check"),
+    "remove": ("remove", "one", "--dry-run", "--file", "mcp.json"),
+    "service install": ("service", "install", "--dry-run"),
+    "service uninstall": ("service", "uninstall"),
+    "service status": ("service", "status"),
+    "status": ("status",),
+    "reconnect": ("reconnect", "notes"),
+    "enable": ("enable", "notes"),
+    "disable": ("disable", "notes"),
+    "approve": ("approve",),
+    "logs": ("logs", "notes"),
+}
+"""A run of every command that has ``--json``."""
+
+AFTER = {"add": ("--", "x")}
+
+
+def commands_with_json() -> list[str]:
+    found = []
+    for name, (module, _) in COMMANDS.items():
+        command = typer.main.get_command(import_module(module).app)
+        each = {f"{name} {sub}": one for sub, one in command.commands.items()} if hasattr(command, "commands") else {}
+        found += [at for at, one in (each or {name: command}).items() if any("--json" in o.opts for o in one.params)]
+    return found
+
+
+@pytest.mark.requirement("DX-4")
+def test_every_json_output_has_a_version(inside: Inside, tmp_path: Path) -> None:
+    assert sorted(JSON) == sorted(commands_with_json())
+    line = {"at": NOW, "source": "stderr", "level": "", "text": "here"}
+    with StdioServer({"echo": "says it again"}) as one, hub_peer(*fleet()) as hub:
+        config(tmp_path / "mcp.json", one=one.definition)
+        hub.answers["GET /api/servers/notes/logs"] = (200, {"server": "notes", "lines": [line]})
+        hub.answers["GET /api/approvals"] = (200, {"approvals": []})
+        for name, arguments in JSON.items():
+            ran = inside(*arguments, "--json", *AFTER.get(name, ()), environment=hub.environment)
+            assert isinstance(json.loads(ran.out)["version"], int), f"{name}: {ran.out}{ran.err}"
 
 
 def test_without_a_configuration_it_says_where_it_looked(cli: Cli) -> None:

@@ -169,6 +169,18 @@ def test_apply_points_the_client_at_the_hub_and_keeps_everything_else(run: Impor
     assert "***" in ran.stderr
 
 
+@pytest.mark.requirement("DX-3")
+def test_apply_offers_the_service_until_there_is_one(run: Import, cursor: Path, ours: Path, home: Path) -> None:
+    own = Path(sys.executable).with_name("holdfast")
+    offered = f"To keep it running in the background: {own} service install --config {ours}"
+    assert offered in run("cursor", "--apply").stderr
+    run("cursor", "--undo")
+    unit = home / ".config" / "systemd" / "user" / "holdfast.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text("")
+    assert "background" not in run("cursor", "--apply").stderr
+
+
 def test_undo_restores_the_file_to_the_byte(run: Import, cursor: Path) -> None:
     run("cursor", "--apply")
     assert "restored" in run("cursor", "--undo").stdout

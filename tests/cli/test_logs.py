@@ -36,8 +36,8 @@ def test_each_line_is_shown_with_its_time_and_where_it_came_from(inside: Inside,
 def test_programs_get_a_json_object_a_line(inside: Inside, hub: HubPeer) -> None:
     ran = inside("logs", "notes", "--json", environment=hub.environment)
     assert [json.loads(one) for one in ran.out.splitlines()] == [
-        line("ready"),
-        line("connecting -> connected", "hub", "info"),
+        {"version": 1, **line("ready")},
+        {"version": 1, **line("connecting -> connected", "hub", "info")},
     ]
 
 

@@ -267,6 +267,21 @@ async def test_with_a_token_only_its_holder_is_served(tmp_path: Path, home: Path
 
 
 @pytest.mark.requirement("SEC-2")
+async def test_a_changed_token_file_is_read_again_and_a_bad_one_changes_nothing(tmp_path: Path, home: Path) -> None:
+    file, newer = tmp_path / "token", "another-token-that-is-long-enough"
+    file.write_text(TOKEN)
+    async with served(home, "--config", str(config(tmp_path / "mcp.json")), "--token-file", str(file)) as hub:
+        file.write_text("short")
+        await hub.said("fewer than 16 characters; the last token stays valid")
+        assert (await hub.tools(Authorization=f"Bearer {TOKEN}")).available == ["hub"]
+        file.write_text(newer)
+        await hub.said("callers need the new token")
+        assert (await hub.tools(Authorization=f"Bearer {TOKEN}")).denied == ["hub"]
+        assert (await hub.tools(Authorization=f"Bearer {newer}")).available == ["hub"]
+        assert newer not in hub.out + hub.err
+
+
+@pytest.mark.requirement("SEC-2")
 async def test_with_an_issuer_only_callers_with_its_signed_token_are_served(tmp_path: Path, home: Path) -> None:
     key, other_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     pem = tmp_path / "issuer.pem"
@@ -331,7 +346,7 @@ def test_what_cannot_be_served_is_told(home: Path, arguments: list[str], message
     ],
 )
 def test_wrong_usage_is_told(home: Path, arguments: list[str], message: str) -> None:
-    ran = run("serve", *arguments, home=home)
+    ran = run("serve", "--port", "0", *arguments, home=home)
     assert ran.returncode == 2
     assert message in ran.stderr
 

@@ -105,6 +105,27 @@ def test_without_authorization_no_block_of_it_is_rendered_anywhere() -> None:
         assert "extauth" not in json.dumps(found).lower().replace("-", "")
 
 
+@pytest.mark.requirement("GW-2")
+def test_the_values_block_of_the_contract_is_accepted_as_it_stands() -> None:
+    contract = {"enabled": False, "serviceName": "", "serviceNamespace": "", "port": 9100, "timeout": "10s"}
+    for values in ({}, {"bridge": {"enabled": False}, "targets": TARGETS}, {"global.agentgateway.mode": "gateway-api"}):
+        found = manifests(values={AUTH: contract, **values})
+        assert "extauthz" not in json.dumps(found).lower().replace("-", "")
+
+
+@pytest.mark.requirement("GW-2")
+@pytest.mark.parametrize("mode", ["static", "gateway-api"])
+def test_authorization_without_a_service_is_refused_with_what_to_do(mode: str) -> None:
+    with pytest.raises(Refused, match="serviceName is empty: name the authorization service"):
+        manifests(f"{AUTH}.serviceName=", f"global.agentgateway.mode={mode}")
+
+
+@pytest.mark.requirement("GW-5")
+def test_the_bridge_may_remove_every_route_only_where_the_values_say_so() -> None:
+    assert "--allow-empty" not in bridge_args(manifests())
+    assert "--allow-empty" in bridge_args(manifests("bridge.allowEmpty=true"))
+
+
 @pytest.mark.requirement("GW-1")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_static_config_is_accepted_by_its_gateways_schema(version: str) -> None:

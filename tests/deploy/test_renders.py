@@ -31,6 +31,14 @@ def holdfast(*arguments: str | Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, env=surroundings, timeout=60, check=True).stdout
 
 
+def interpolated(arguments: list[str], **variables: str) -> list[str]:
+    """The arguments as docker compose passes them, with ``${NAME:-default}`` replaced."""
+    return [
+        re.sub(r"\$\{(\w+):-([^}]*)\}", lambda found: variables.get(found.group(1), found.group(2)), argument)
+        for argument in arguments
+    ]
+
+
 def written_by(arguments: list[str], folder: Path, *, bootstrap: str) -> dict[str, Any]:
     """What the bridge writes when it is called as the chart or the compose file calls it."""
     (folder / "bootstrap.yaml").write_text(bootstrap)
@@ -75,9 +83,20 @@ def test_helm_the_command_and_the_bridge_render_the_same(tmp_path: Path, version
 def test_helm_and_compose_come_to_the_same_with_the_same_targets(tmp_path: Path) -> None:
     services = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
     bootstrap = (COMPOSE / "agentgateway.yaml").read_text()
-    composed = written_by(services["bridge"]["command"], tmp_path, bootstrap=bootstrap)
+    composed = written_by(interpolated(services["bridge"]["command"]), tmp_path, bootstrap=bootstrap)
     static = static_config("bridge.enabled=false", values={"targets": TARGETS})
     assert essence(composed) == essence(static)
+
+
+@pytest.mark.requirement("GW-2", "GW-3")
+@pytest.mark.parametrize("service", ["seed", "bridge"])
+def test_one_variable_changes_every_timeout_of_the_compose_files(tmp_path: Path, service: str) -> None:
+    services = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
+    arguments = interpolated(services[service]["command"], HOLDFAST_EXT_AUTH_TIMEOUT="42s")
+    bootstrap = (COMPOSE / "agentgateway.yaml").read_text()
+    document = written_by([one for one in arguments if one != "--seed"], tmp_path, bootstrap=bootstrap)
+    timeouts = [block["policies"]["http"]["requestTimeout"] for _, block in blocks(document)]
+    assert timeouts == ["42s"] * (1 + len(TARGETS))
 
 
 @pytest.mark.requirement("GW-3")

@@ -15,6 +15,7 @@ from mcp import Client
 from mcp.client import ClientRequestContext
 from starlette.applications import Starlette
 
+from holdfast.front.access.principals import TokenPolicy
 from holdfast.front.http import create_app
 from holdfast.hub.hub import Hub
 from tests.front.web import serving
@@ -39,10 +40,12 @@ class Served:
 
 
 @asynccontextmanager
-async def front(servers: dict[str, Any], *, wait: bool = True, **options: Any) -> AsyncIterator[Served]:
+async def front(
+    servers: dict[str, Any], *, wait: bool = True, tokens: TokenPolicy | None = None, **options: Any
+) -> AsyncIterator[Served]:
     """Serve a hub of these servers; ``options`` are Holdfast's own settings."""
     hub = Hub.from_config({"mcpServers": servers, "holdfast": options})
-    app = create_app(hub)
+    app = create_app(hub, tokens=tokens)
     async with hub, serving(app) as base:
         if wait:
             assert await hub.ready(10)
@@ -80,6 +83,7 @@ class Person:
         self, ctx: ClientRequestContext, params: types.CreateMessageRequestParams
     ) -> types.CreateMessageResult:
         self.asked.append("sample")
+        self._note()
         content = types.TextContent(type="text", text=f"{self.name} says so")
         return types.CreateMessageResult(role="assistant", model="none", content=content)
 

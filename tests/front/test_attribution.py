@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import httpx2
 import mcp_types as types
 import pytest
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
 
-from holdfast.front import sessions
+from holdfast.front import clients, sessions
+from holdfast.front.access.principals import TokenPolicy
 from tests.front.conftest import PATIENT, Era, Person, front, over_stdio, text_of
 from tests.front.peer_server import running
 from tests.front.raw_session import Session
@@ -89,7 +96,7 @@ async def test_a_spawned_servers_question_reaches_the_only_client_there_is(
 
 
 @pytest.mark.requirement("HUB-10")
-async def test_a_shared_servers_question_is_refused_where_two_clients_could_be_meant(ada: Person, bob: Person) -> None:
+async def test_a_shared_servers_question_goes_to_the_client_whose_call_is_in_flight(ada: Person, bob: Person) -> None:
     async with (
         front({"o": over_stdio("legacy")}, call=PATIENT) as served,
         ada.client(served.all, "legacy") as client,
@@ -98,10 +105,83 @@ async def test_a_shared_servers_question_is_refused_where_two_clients_could_be_m
         with anyio.fail_after(20):
             await other.list_tools()
             result = await client.call_tool("o__ask", {"kind": "elicit"})
+    assert text_of(result) == "ada's blue"
+    assert (ada.asked, bob.asked) == (["elicit"], [])
+
+
+@pytest.mark.requirement("HUB-10")
+async def test_a_shared_servers_question_is_refused_while_calls_of_two_clients_are_in_flight(
+    ada: Person, bob: Person
+) -> None:
+    async with (
+        front({"o": over_stdio("legacy")}, call=PATIENT) as served,
+        ada.client(served.all, "legacy") as client,
+        bob.client(served.all, "legacy") as other,
+        anyio.create_task_group() as tasks,
+    ):
+        with anyio.fail_after(20):
+            tasks.start_soon(other.call_tool, "o__hang", {})
+            broker = served.app.state.front._broker
+            while not broker._calls:
+                await anyio.lowlevel.checkpoint()
+            result = await client.call_tool("o__ask", {"kind": "elicit"})
             status = await client.call_tool("holdfast_status", {})
+            tasks.cancel_scope.cancel()
     assert text_of(result) == "refused: elicitation/create cannot be attributed to one of several clients"
     assert (ada.asked, bob.asked) == ([], [])
     assert "per-client" in status.structured_content["servers"]["o"]["finding"]
+
+
+@pytest.mark.requirement("HUB-10")
+async def test_a_client_that_left_without_a_word_is_no_candidate(ada: Person) -> None:
+    late = {"command": sys.executable, "args": ["-m", "tests.front.late_server"]}
+    async with front({"o": late}, call=PATIENT) as served, httpx2.AsyncClient() as http:
+        ghost = Session(http, served.all)
+        with anyio.fail_after(20):
+            await ghost.begin(sampling={})
+            async with ghost.call("holdfast_status", {}) as events:
+                await anext(events)
+            (known,) = served.app.state.front._broker._clients
+            known.seen_at -= clients.ABSENT_SECONDS
+            async with ada.client(served.all, "legacy") as client:
+                await client.call_tool("o__speak", {})
+                await ada.until(lambda: ada.asked == ["sample"])
+                heard = await _heard(client)
+    assert "ada says so" in heard
+
+
+@pytest.mark.requirement("HUB-10", "SEC-18")
+async def test_what_a_server_says_late_does_not_reach_another_principal(ada: Person, bob: Person) -> None:
+    late = {"command": sys.executable, "args": ["-m", "tests.front.late_server"]}
+    tokens = TokenPolicy(tokens={"ada": "ada-" + "x" * 16, "bob": "bob-" + "x" * 16})
+    async with (
+        front({"o": late}, tokens=tokens, call=PATIENT) as served,
+        _caller(bob, served.all, tokens.tokens["bob"]) as bobs,
+    ):
+        with anyio.fail_after(20):
+            async with _caller(ada, served.all, tokens.tokens["ada"]) as adas:
+                await adas.call_tool("o__remember", {"text": "the secret of ada"})
+            await bobs.call_tool("o__speak", {})
+            heard = await _heard(bobs)
+    assert (bob.asked, bob.logs) == ([], [])
+    assert "served more than one user" in heard
+
+
+@asynccontextmanager
+async def _caller(person: Person, url: str, token: str) -> AsyncIterator[Any]:
+    """A legacy client with a token."""
+    async with (
+        create_mcp_http_client(headers={"authorization": f"Bearer {token}"}) as http,
+        person.client(streamable_http_client(url, http_client=http), "legacy") as client,
+    ):
+        yield client
+
+
+async def _heard(client: Any) -> str:
+    """What the server was answered; it asks after its own answer is out."""
+    while (heard := text_of(await client.call_tool("o__heard", {}))) == "nothing":
+        await anyio.lowlevel.checkpoint()
+    return heard
 
 
 @pytest.mark.requirement("HUB-10")

@@ -21,8 +21,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from holdfast.errors import UsageError
-from holdfast.front.access.guard import TokenPolicy, Verify
 from holdfast.front.access.jwt import jwt_verifier
+from holdfast.front.access.principals import Principal, TokenPolicy, Verify
 from holdfast.front.http import create_app
 from holdfast.hub.hub import Hub
 from tests.front.web import serving
@@ -138,7 +138,7 @@ async def test_a_jwt_is_believed_only_if_all_of_it_holds(tmp_path: Path) -> None
     def signed(claims: dict[str, Any], by: Any = key, algorithm: str = "ES256") -> str:
         return jwt.encode(claims, by, algorithm=algorithm)
 
-    assert await verify(signed(good)) == "https://id.example#ada"
+    assert await verify(signed(good)) == Principal(name="https://id.example#ada")
     for change in ({"iss": "https://other.example"}, {"aud": "other"}, {"exp": time.time() - 600}, {"sub": ""}):
         assert await verify(signed({**good, **change})) is None
     for missing in good:
@@ -181,7 +181,7 @@ async def test_an_issuer_that_is_down_is_not_asked_for_every_token_and_is_asked_
         verify = jwt_verifier(issuer="i", audience="hub", keys=f"{base}/keys")
         assert await verify(issuer.signed("one")) is None
         issuer.works = True
-        assert await verify(issuer.signed("one")) == "i#ada"
+        assert await verify(issuer.signed("one")) == Principal(name="i#ada")
         assert issuer.asked == 3
 
 
@@ -205,14 +205,14 @@ async def test_while_strangers_wait_for_a_key_callers_with_a_known_one_do_not(
 
     async with serving(Starlette(routes=[Route("/keys", keys)])) as base:
         verify = jwt_verifier(issuer="i", audience="hub", keys=f"{base}/keys")
-        assert await verify(issuer.signed("one")) == "i#ada"
+        assert await verify(issuer.signed("one")) == Principal(name="i#ada")
         async with anyio.create_task_group() as tasks:
             for number in range(60):
                 tasks.start_soon(stranger, verify, issuer.signed(f"stranger-{number}"))
             try:
                 with anyio.fail_after(10):
                     await asked.wait()
-                    assert await verify(issuer.signed("one")) == "i#ada"
+                    assert await verify(issuer.signed("one")) == Principal(name="i#ada")
             finally:
                 issuer.works = False
                 answer.set()

@@ -25,6 +25,6 @@ def test_neither_the_sdks_server_nor_sse_starlette_is_imported() -> None:
         str(file.relative_to(SOURCES)): name
         for file in SOURCES.rglob("*.py")
         for name in _imported(file)
-        if name == "sse_starlette" or name == "mcp.server" or name.startswith(("sse_starlette.", "mcp.server."))
+        if name in {"sse_starlette", "mcp.server"} or name.startswith(("sse_starlette.", "mcp.server."))
     }
     assert used == {}

@@ -73,6 +73,19 @@ async def test_a_tool_of_a_disabled_server_answers_with_the_state(client_era: Er
     assert text_of(result) == "MCP server 'o' is disabled."
 
 
+@pytest.mark.requirement("HUB-9")
+async def test_a_tool_of_a_server_that_never_came_up_is_not_unknown(client_era: Era, ada: Person) -> None:
+    async with (
+        front({"down": {"command": "holdfast-no-such-program"}}) as served,
+        ada.client(served.all, client_era) as client,
+    ):
+        result = await client.call_tool("down__search", {})
+    assert result.is_error
+    assert "unknown" not in text_of(result).lower()
+    assert "MCP server 'down' is unavailable" in text_of(result)
+    assert "was not found" in text_of(result)
+
+
 async def test_a_tool_that_was_never_listed_is_unknown_and_the_nearest_are_named(client_era: Era, ada: Person) -> None:
     async with (
         running() as origin,

@@ -144,7 +144,7 @@ def test_a_message_larger_than_all_bounds_is_kept_until_the_next() -> None:
 
 async def _grow(session: Session) -> None:
     async with session.call("o__grow", {}) as events:
-        assert [event async for event in events] is not None
+        assert [event async for event in events]
 
 
 async def test_a_resumed_notification_stream_gets_all_events_until_the_session_ends() -> None:

@@ -155,6 +155,62 @@ async def test_garbage_from_the_source_leaves_the_config(
         assert routes_in(config) == ["a"]
 
 
+async def test_an_empty_registry_keeps_the_last_routes_and_is_not_reported_as_healthy(
+    tmp_path: Path, config: Path, targets: Path
+) -> None:
+    async with together(tmp_path, "--targets", targets) as (running, _):
+        replace(targets, mcp_json())
+        status, health = await running.until(lambda seen: bool(seen["status"] == "degraded"))
+        assert (status, health["source"]["empty"], health["source"]["state"]) == (503, True, "stale")
+        assert "--allow-empty" in health["source"]["error"]
+        assert routes_in(config) == ["a"]
+        metrics = await running.metrics()
+        assert (metrics["healthy"], metrics["source_empty"], metrics["routes"]) == (0, 1, 2)
+        replace(targets, mcp_json("b"))
+        await running.until(lambda seen: ok(seen) and not seen["source"]["empty"])
+        assert routes_in(config) == ["b"]
+
+
+async def test_a_registry_that_is_empty_after_a_restart_keeps_the_last_routes(
+    tmp_path: Path, config: Path, targets: Path
+) -> None:
+    async with bridge(tmp_path, "--targets", targets, "--no-watch") as running:
+        await running.until(ok)
+    replace(targets, mcp_json())
+    async with bridge(tmp_path, "--targets", targets, "--no-watch", name="later") as running:
+        await running.until(lambda seen: bool(seen["status"] == "degraded"))
+        assert routes_in(config) == ["a"]
+
+
+async def test_a_registry_of_nothing_but_commands_is_empty_too(tmp_path: Path, config: Path, targets: Path) -> None:
+    async with bridge(tmp_path, "--targets", targets, "--no-watch") as running:
+        await running.until(ok)
+        replace(targets, '{"mcpServers": {"local": {"command": "x"}}}')
+        _, health = await running.until(lambda seen: bool(seen["status"] == "degraded"))
+        assert list(health["source"]["left_out"]) == ["local"]
+        assert routes_in(config) == ["a"]
+
+
+async def test_an_empty_registry_that_is_allowed_removes_every_route(
+    tmp_path: Path, config: Path, targets: Path
+) -> None:
+    async with bridge(tmp_path, "--targets", targets, "--no-watch", "--allow-empty") as running:
+        await running.until(ok)
+        replace(targets, mcp_json())
+        status, health = await running.until(lambda seen: ok(seen) and seen["source"]["empty"])
+        assert (status, health["source"]["error"]) == (200, None)
+        assert routes_in(config) == []
+
+
+async def test_a_timeout_under_a_second_is_warned_about(tmp_path: Path, targets: Path) -> None:
+    options = ("--ext-auth-timeout", "200ms", "--no-watch")
+    async with bridge(tmp_path, "--targets", targets, *options) as running:
+        _, health = await running.until(ok)
+        (warning,) = health["config"]["warnings"]
+        assert "the timeout 200ms is under 1 s" in warning
+        assert f"warning: {warning}" in running.log
+
+
 async def test_a_silent_source_does_not_stop_the_bridge_from_reporting(tmp_path: Path, targets: Path) -> None:
     source = FaultServer(accept_and_ignore)
     async with source, bridge_on(source, tmp_path) as running:

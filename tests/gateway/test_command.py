@@ -64,7 +64,7 @@ def test_the_timeout_and_the_outage_status_can_be_chosen(mcp: Path) -> None:
         (("--ext-auth-timeout", "10"), "`10` is not a timeout"),
         (("--ext-auth-protocol", "allow"), "--ext-auth-protocol is grpc or http"),
         (("--ext-auth-host", "authz"), "not host:port"),
-        (("--failure-mode", "allow"), "No such option"),
+        (("--failure-mode", "allow"), "no such option"),
         (("--jwt-issuer", "https://i"), "--jwt-issuer and --jwt-jwks belong together"),
         (("--admin-address", "15000"), "--admin-address is `15000`"),
     ],
@@ -87,6 +87,14 @@ def test_a_render_without_authorization_says_what_that_means(mcp: Path) -> None:
     ran = render(mcp)
     assert "extAuthz" not in ran.stdout
     assert "everyone who can reach the gateway can reach the servers" in ran.stderr
+
+
+@pytest.mark.requirement("GW-5")
+@pytest.mark.parametrize(("timeout", "is_short"), [("200ms", True), ("999ms", True), ("1000ms", False), ("1s", False)])
+def test_a_timeout_under_a_second_is_warned_about(mcp: Path, timeout: str, is_short: bool) -> None:
+    ran = render(mcp, "--ext-auth-host", "a:1", "--ext-auth-timeout", timeout)
+    assert ran.returncode == 0
+    assert ("is under 1 s" in ran.stderr) is is_short
 
 
 def test_a_version_has_to_be_named() -> None:

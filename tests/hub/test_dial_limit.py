@@ -1,11 +1,13 @@
-"""The cap on young dials: never more than the places, and no slow one keeps its place."""
+"""The limit of dials that begin together: it spreads a burst, and silent servers delay no other."""
 
 from __future__ import annotations
 
 import anyio
 import pytest
 
+from holdfast.config import Settings
 from holdfast.hub.limits import DialLimit
+from holdfast.testing import FakeClock
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +28,7 @@ async def test_no_more_are_inside_than_there_are_places() -> None:
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as timers:
-            dial_limit = DialLimit(3, timers, hold=LONG)
+            dial_limit = DialLimit(3, timers, hold=LONG, clock=FakeClock())
             async with anyio.create_task_group() as callers:
                 for _ in range(20):
                     callers.start_soon(pass_through, dial_limit)
@@ -64,7 +66,7 @@ async def test_a_place_is_given_back_once_whether_its_time_ran_out_or_not() -> N
                 async with dial_limit.place():
                     await anyio.lowlevel.checkpoint()
                     await anyio.lowlevel.checkpoint()
-        assert dial_limit._places.free == 2
+        assert dial_limit.free == 2
 
 
 async def test_an_attempt_that_fails_or_is_cancelled_gives_its_place_back() -> None:
@@ -85,7 +87,7 @@ async def test_an_attempt_that_fails_or_is_cancelled_gives_its_place_back() -> N
 async def test_a_waiting_caller_that_is_cancelled_takes_no_place() -> None:
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
-            dial_limit = DialLimit(1, tasks, hold=LONG)
+            dial_limit = DialLimit(1, tasks, hold=LONG, clock=FakeClock())
             async with dial_limit.place():
                 with anyio.move_on_after(0) as scope:
                     async with dial_limit.place():
@@ -93,3 +95,51 @@ async def test_a_waiting_caller_that_is_cancelled_takes_no_place() -> None:
                 assert scope.cancelled_caught
             async with dial_limit.place():
                 pass
+
+
+@pytest.mark.requirement("LOAD-15")
+async def test_160_silent_attempts_delay_the_next_by_less_than_half_a_second_with_the_shipped_settings() -> None:
+    clock, begun = FakeClock(), []
+
+    async def attempt(dial_limit: DialLimit, name: str) -> None:
+        async with dial_limit.place():
+            begun.append(name)
+            await anyio.sleep_forever()
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            dial_limit = DialLimit(Settings().load.concurrency, tasks, clock=clock)
+            for number in range(160):
+                tasks.start_soon(attempt, dial_limit, f"silent {number}")
+            tasks.start_soon(attempt, dial_limit, "healthy")
+            await clock.advance(0.0)
+            assert len(begun) == Settings().load.concurrency, "a burst is limited at first"
+            await clock.advance(0.3)
+            assert Settings().load.concurrency < len(begun) < 161, "the others do not begin at the same moment"
+            await clock.advance(0.19)
+            assert "healthy" in begun
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.requirement("LOAD-11")
+async def test_a_place_is_given_back_after_its_time_and_more_places_begin_those_that_wait() -> None:
+    clock = FakeClock()
+    begun: list[int] = []
+
+    async def attempt(dial_limit: DialLimit, number: int) -> None:
+        async with dial_limit.place():
+            begun.append(number)
+            await anyio.sleep_forever()
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            dial_limit = DialLimit(1, tasks, clock=clock)
+            for number in range(3):
+                tasks.start_soon(attempt, dial_limit, number)
+            await clock.advance(0.0)
+            dial_limit.resize(2)
+            await clock.advance(0.0)
+            assert (begun, dial_limit.free) == ([0, 1], 0)
+            await clock.advance(1.5)
+            assert (begun, dial_limit.free) == ([0, 1, 2], 2)
+            tasks.cancel_scope.cancel()

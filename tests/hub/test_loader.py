@@ -23,6 +23,7 @@ from holdfast.config.spec import ServerSpec
 from holdfast.core.evidence import Unexpected
 from holdfast.hub.lease import ServerCache
 from holdfast.hub.limits import DialLimit
+from holdfast.testing import FakeClock
 from holdfast.wire.dial import Dialer
 from tests.hub.loaders import Naps, http, loader
 from tests.peers.http_fault import (
@@ -197,7 +198,7 @@ async def test_a_black_hole_cannot_hold_a_load_past_its_deadlines(hole: Behaviou
 async def test_a_server_whose_turn_comes_after_the_deadline_is_not_dialed_any_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(loader_room, "Turnstile", functools.partial(DialLimit, hold=60.0))
+    monkeypatch.setattr(loader_room, "DialLimit", functools.partial(DialLimit, clock=FakeClock()))
     with anyio.fail_after(20):
         async with FaultServer(never_answer) as hole, McpPeer() as late:
             connections = {"hole": http(hole.origin), "late": http(late.url)}
@@ -242,7 +243,7 @@ async def test_a_server_that_was_up_in_this_run_and_refuses_now_is_starting_up()
 
 @pytest.mark.requirement("LOAD-11")
 async def test_no_more_dials_are_young_at_once_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader_room, "Turnstile", functools.partial(DialLimit, hold=60.0))
+    monkeypatch.setattr(loader_room, "DialLimit", functools.partial(DialLimit, clock=FakeClock()))
     now, most, full = 0, 0, anyio.Event()
 
     async def note(exchange: Exchange) -> None:
@@ -267,20 +268,36 @@ class Enough(Exception):
     """Ends a load from inside its callback."""
 
 
-@pytest.mark.requirement("LOAD-11")
-async def test_forty_black_holes_delay_no_healthy_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader_room, "Turnstile", functools.partial(DialLimit, hold=0.02))
+@pytest.mark.requirement("LOAD-11", "LOAD-15")
+async def test_160_silent_servers_and_commands_delay_no_healthy_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    limits: list[DialLimit] = []
     told: list[str] = []
+
+    def made(*args: Any) -> DialLimit:
+        limits.append(DialLimit(*args, clock=clock))
+        return limits[0]
 
     def on_outcome(outcome: MCPServerLoadOutcome) -> None:
         told.append(outcome.server_id)
         raise Enough
 
-    with anyio.fail_after(20):
+    async def half_a_second() -> None:
+        while not limits or len(limits[0]._waiting) < 161 - 16:
+            await anyio.wait_all_tasks_blocked()
+        await clock.advance(0.5)
+
+    monkeypatch.setattr(loader_room, "DialLimit", made)
+    with anyio.fail_after(60):
         async with FaultServer(never_answer) as hole, McpPeer() as healthy:
-            connections = {f"hole{n}": http(f"{hole.origin}/{n}") for n in range(40)}
-            with pytest.raises(Enough):
-                await loader({**connections, "healthy": http(healthy.url)}).load(on_outcome=on_outcome)
+            connections: dict[str, dict[str, object]] = {f"hole{n}": http(f"{hole.origin}/{n}") for n in range(156)}
+            connections |= {
+                f"sleeping{n}": {"transport": "stdio", "command": "sleep", "args": ["60"]} for n in range(4)
+            }
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(half_a_second)
+                with pytest.raises(Enough):
+                    await loader({**connections, "healthy": http(healthy.url)}).load(on_outcome=on_outcome)
     assert told == ["healthy"]
 
 

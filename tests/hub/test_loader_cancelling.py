@@ -13,6 +13,7 @@ import pytest
 import holdfast.hub.loader as loader_room
 import holdfast.wire.http.transport as http_room
 from holdfast.hub.limits import DialLimit
+from holdfast.testing import FakeClock
 from tests.hub.loaders import Naps, StallingPeer, http, loader
 from tests.peers.http_fault import Behaviour, Exchange, FaultServer, never_answer, respond
 from tests.peers.leaks import no_leaks
@@ -96,7 +97,7 @@ async def test_nothing_is_left_of_a_load_cancelled_between_two_attempts() -> Non
 async def test_nothing_is_left_of_a_load_cancelled_while_servers_wait_for_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(loader_room, "Turnstile", functools.partial(DialLimit, hold=60.0))
+    monkeypatch.setattr(loader_room, "DialLimit", functools.partial(DialLimit, clock=FakeClock()))
     async with no_leaks(), StallingPeer(1) as peer:
         connections = {f"s{n}": http(f"{peer.url}?{n}") for n in range(5)}
         await cancelled_when(loader(connections, concurrency=1).load(), peer.slow_started.wait())

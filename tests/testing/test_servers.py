@@ -14,7 +14,7 @@ import pytest
 
 import holdfast.testing
 from holdfast import Hub, load
-from holdfast.errors import CallDenied, ConnectionClosed
+from holdfast.errors import CallDenied, ConnectionClosed, HoldfastError
 from holdfast.testing import Fault, HttpServer, StdioServer
 
 pytestmark = pytest.mark.anyio
@@ -149,3 +149,17 @@ def _imports(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     return [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+
+
+async def test_a_server_goes_down_in_the_middle_of_a_run_and_comes_back() -> None:
+    async with HttpServer({"forecast": "sunny"}) as weather:
+        weather.fail_after(1)
+        async with Hub.from_config({"mcpServers": {"weather": weather.definition}}) as hub:
+            await hub.ready(10)
+            assert (await hub.call_tool("weather__forecast")).text == "sunny"
+            with pytest.raises(HoldfastError):
+                await hub.call_tool("weather__forecast")
+            await weather.heal()
+            with anyio.fail_after(20):
+                await weather.arrived("tools/list", times=2)
+            assert (await hub.call_tool("weather__forecast")).text == "sunny"

@@ -22,8 +22,6 @@ __all__ = ["app"]
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
-JSON_VERSION = 1
-
 _DIFF = {"+": "green", "-": "red", "@": "cyan"}
 
 
@@ -55,7 +53,7 @@ def approve(
     found = found_hub(url, config)
     changes = _wanted(found, server, tool, mark)
     if as_json and server is None:
-        print_json({"version": JSON_VERSION, "approvals": [change.model_dump(mode="json") for change in changes]})
+        print_json({"approvals": [change.model_dump(mode="json") for change in changes]})
         return
     if not as_json:
         _show(changes, server, offered=server is None)
@@ -146,4 +144,4 @@ def _print_done(done: Sequence[Approval], refused: Sequence[tuple[Approval, HubR
         {"server": change.server, "tool": change.tool, "error": exc.message, "hint": exc.hint or None}
         for change, exc in refused
     ]
-    print_json({"version": JSON_VERSION, "approved": approved, "refused": failed})
+    print_json({"approved": approved, "refused": failed})

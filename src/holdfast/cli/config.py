@@ -45,9 +45,6 @@ def show(
     raise typer.Exit(0 if report.usable else 1)
 
 
-JSON_VERSION = 1
-
-
 def print_report(report: ConfigReport) -> None:
     """Print the report as text: the configuration on stdout, fatal problems on stderr."""
     out = data_console()
@@ -68,7 +65,6 @@ def print_report(report: ConfigReport) -> None:
 def as_data(report: ConfigReport) -> dict[str, object]:
     """The report as JSON data."""
     return {
-        "version": JSON_VERSION,
         "file": _safe(str(report.file)) if report.file else None,
         "searched": [_safe(str(path)) for path in report.searched],
         "servers": [_server_json(server) for server in report.servers],

@@ -21,6 +21,9 @@ COMMANDS = {
     "logs": ("holdfast.cli.logs", "Show the stderr of a server, and what the hub logged about it"),
     "approve": ("holdfast.cli.approve", "Show tools that changed, and approve the changes"),
     "doctor": ("holdfast.cli.doctor", "Check every server, and show how to fix problems"),
+    "add": ("holdfast.cli.add", "Add a server to your mcp.json, and try it"),
+    "remove": ("holdfast.cli.remove", "Remove servers from your mcp.json"),
+    "list": ("holdfast.cli.list_", "List the servers of an mcp.json"),
     "tools": ("holdfast.cli.tools", "List the tools of every server, and why a server has none"),
     "call": ("holdfast.cli.call", "Call one tool of one server"),
     "login": ("holdfast.cli.login", "Log in to a server that requires it"),
@@ -28,7 +31,9 @@ COMMANDS = {
     "auth": ("holdfast.cli.auth", "Show your logins, and how long they last"),
     "demo": ("holdfast.cli.demo", "Break and repair the demo servers, and see what a client sees"),
     "import": ("holdfast.cli.import_", "Copy the servers of other clients, and connect the clients to the hub"),
+    "service": ("holdfast.cli.service", "Run the hub in the background, with systemd or launchd"),
     "config": ("holdfast.cli.config", "Show the configuration, and where each value comes from"),
+    "completion": ("holdfast.cli.completion", "Print the completion script for bash, zsh or fish"),
     "gateway": ("holdfast.cli.gateway", "Render the configuration of AgentGateway, or keep it up to date"),
 }
 """Each command: the module whose ``app`` runs it, and its summary."""
@@ -58,6 +63,10 @@ def run(argv: list[str]) -> int:
         from holdfast._version import __version__  # noqa: PLC0415 - see the module's docstring
 
         return _print(f"holdfast {__version__}\n")
+    if name == "__complete":  # what the completion scripts ask at each Tab
+        from holdfast.cli.completion import main as complete  # noqa: PLC0415 - see the module's docstring
+
+        return complete(argv[1:])
     if name not in COMMANDS:
         return _unknown(name)
     return _run_command(name, argv[1:])

@@ -199,6 +199,9 @@ def bridge(
     listen: Annotated[
         str, typer.Option("--listen", metavar="HOST:PORT", help="Where to serve /healthz, /livez and /metrics")
     ] = HEALTH_ADDRESS,
+    allow_empty: Annotated[
+        bool, typer.Option("--allow-empty", help="Remove all routes when the source lists no targets")
+    ] = False,
     once: Annotated[bool, typer.Option("--once", help="Write the config once, and exit")] = False,
     seed: Annotated[
         bool, typer.Option("--seed", help="Write the config without targets if there is none yet, and exit")
@@ -218,6 +221,7 @@ def bridge(
         ext_auth=ext_auth,
         listener=listener,
         schema=options.schema,
+        allow_empty=allow_empty,
         poll=_seconds(poll, "--poll"),
         patience=_seconds(accept_within, "--accept-within"),
     )
@@ -240,6 +244,7 @@ def _plan(
     ext_auth: ExtAuth | None,
     listener: str,
     schema: Path | None,
+    allow_empty: bool,
     poll: float,
     patience: float,
 ) -> BridgePlan:
@@ -256,6 +261,7 @@ def _plan(
         rules=Rules(release=release, ext_auth=ext_auth, listener=listener, schema=find_schema(release, schema)),
         bootstrap=lambda: read_bootstrap(base) if isinstance(base, Path) else render_config(base, release.family),
         bootstrap_file=base if isinstance(base, Path) else None,
+        allow_empty=allow_empty,
         poll=poll,
         patience=patience,
     )
@@ -349,7 +355,7 @@ def gateway() -> None:
 
 @app.command()
 @with_gateway_options
-def render_config(
+def render(
     options: GatewayOptions,
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to use")] = None,
 ) -> None:
@@ -357,7 +363,8 @@ def render_config(
     from holdfast.gateway import (  # noqa: PLC0415 - what it needs may be missing: see above
         check_config,
         find_schema,
-        render_config as document_of,
+        render_config,
+        short_timeouts,
         to_yaml,
     )
 
@@ -369,6 +376,8 @@ def render_config(
     wanted = Gateway(
         targets=targets.found, ext_auth=ext_auth, jwt=options.jwt(), port=options.port, admin=options.admin
     )
-    document = document_of(wanted, release.family)
+    document = render_config(wanted, release.family)
     check_config(document, release, find_schema(release, options.schema))
+    for warning in short_timeouts(document, release.family):
+        warn(warning)
     sys.stdout.write(to_yaml(document))

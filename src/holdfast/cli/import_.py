@@ -6,6 +6,7 @@ Secrets are masked in everything that is printed.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from rich.text import Text
 
 from holdfast.cli.listen import DEFAULT_URL
 from holdfast.cli.output import data_console, own_command, print_error, print_json, side_console, typed_command
+from holdfast.cli.service import hub_service, install_service, service_is_installed
 from holdfast.config import (
     CLIENTS,
     Backups,
@@ -99,7 +101,20 @@ def import_(
         print_json(as_data(plan, pointed, done=not dry_run))
     else:
         print_plan(plan, pointed, done=not dry_run)
+    if any(kept for _, kept in pointed) and not (stdio or as_json):
+        _offer_service(plan.destination, url, ask=not yes)
     raise typer.Exit(0 if (plan.rows or pointed) and all(row.is_ours for row in plan.rows) else 1)
+
+
+def _offer_service(config: Path, url: str, *, ask: bool) -> None:
+    """Offer to run the hub in the background: the client needs it from now on."""
+    if url != DEFAULT_URL or service_is_installed():
+        return
+    command = f"{typed_command()} service install --config {shlex.quote(str(config))}"
+    if not (ask and sys.stdin.isatty()):
+        side_console().print(f"To keep it running in the background: {command}", soft_wrap=True)
+    elif typer.confirm("Run the hub in the background, also after a restart of your session?", err=True):
+        install_service(hub_service(config))
 
 
 def _chosen(names: list[str]) -> list[KnownClient]:
@@ -151,7 +166,6 @@ def _undo(clients: list[KnownClient], around: ClientPaths, *, dry_run: bool, as_
     return 0 if done else 1
 
 
-JSON_VERSION = 1
 LONGEST_LINE = 160
 """A file without line breaks is one long line. Longer lines of a diff are cut."""
 
@@ -216,7 +230,6 @@ def print_diff(pointing: PointingPlan) -> None:
 def as_data(plan: ImportPlan, pointed: Sequence[tuple[PointingPlan, Path | None]], *, done: bool) -> dict[str, Any]:
     """The result as JSON data."""
     return {
-        "version": JSON_VERSION,
         "config": str(plan.destination),
         "written": done and plan.is_change,
         "servers": [_row_data(row) for row in plan.rows],
@@ -255,7 +268,7 @@ def undone_as_data(undone: Sequence[UndoPlan], *, done: bool) -> dict[str, Any]:
         }
         for undoing in undone
     ]
-    return {"version": JSON_VERSION, "written": done and bool(undone), "undone": rows}
+    return {"written": done and bool(undone), "undone": rows}
 
 
 def _print_row(row: ImportRow, *, done: bool) -> None:

@@ -6,8 +6,12 @@ It imports no web framework, so that wrong options are reported at once.
 from __future__ import annotations
 
 import errno
+import os
 import socket
+from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NoReturn
 
 from holdfast.core import is_loopback
@@ -19,14 +23,25 @@ __all__ = [
     "DEFAULT_URL",
     "AcceptedJwt",
     "CallerAuth",
+    "GatewayAuth",
     "bind",
+    "check_token_length",
     "endpoint",
+    "inherited_socket",
+    "notify_ready",
+    "read_token",
     "require_auth_beyond_loopback",
 ]
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 4653
 """HOLD on a telephone keypad."""
+
+SHORTEST_TOKEN = 16
+"""Characters. A shorter token can be guessed by anyone who can reach the port."""
+
+FIRST_INHERITED = 3
+"""The descriptor of the first socket that systemd passes."""
 
 
 def endpoint(host: str, port: int, path: str = "/mcp") -> str:
@@ -46,6 +61,17 @@ class AcceptedJwt:
     audience: str
     keys: str
     """The URL of a JWKS, or the path of a public key."""
+    groups_claim: str = "groups"
+    scopes_claim: str = "scope"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayAuth:
+    """A gateway that names its users in headers; the secret shows that a request comes from the gateway."""
+
+    secret: str = field(repr=False)
+    user_header: str = "X-Forwarded-User"
+    groups_header: str = "X-Forwarded-Groups"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +79,18 @@ class CallerAuth:
     """How callers identify themselves. Without a token or a JWT, every local program may call."""
 
     token: str | None = field(default=None, repr=False)
+    token_file: Path | None = None
+    """Where the token comes from. The hub reads it again while it runs."""
+    tokens_file: Path | None = None
     jwt: AcceptedJwt | None = None
+    gateway: GatewayAuth | None = None
     hosts: tuple[str, ...] = ()
     """Host names that requests may use, besides the usual ones."""
+
+    @property
+    def can_verify(self) -> bool:
+        """Whether callers must identify themselves."""
+        return any((self.token, self.tokens_file, self.jwt, self.gateway))
 
 
 def require_auth_beyond_loopback(host: str, *, can_verify: bool) -> None:
@@ -63,7 +98,56 @@ def require_auth_beyond_loopback(host: str, *, can_verify: bool) -> None:
     if not is_loopback(host) and not can_verify:
         raise UsageError(
             f"{host} can be reached from other machines, and callers need no token",
-            hint="use --token-file FILE, or listen on 127.0.0.1",
+            hint="use --token-file FILE or --tokens-file FILE, or listen on 127.0.0.1",
+        )
+
+
+def inherited_socket(environ: MutableMapping[str, str]) -> socket.socket | None:
+    """The listening socket that systemd passes to this process; None if there is none.
+
+    The variables are removed, so that no child process takes the socket for its own.
+    """
+    meant, count = environ.get("LISTEN_PID") == str(os.getpid()), environ.get("LISTEN_FDS", "")
+    if not meant:
+        return None
+    for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
+        environ.pop(name, None)
+    if count != "1":
+        raise UsageError(f"systemd passes {count} sockets", hint="the socket unit must have exactly one ListenStream")
+    listener = socket.socket(fileno=FIRST_INHERITED)
+    listener.set_inheritable(False)
+    if listener.family not in (socket.AF_INET, socket.AF_INET6) or listener.type != socket.SOCK_STREAM:
+        raise UsageError("systemd passes a socket that is not TCP", hint="write ListenStream=127.0.0.1:4653")
+    return listener
+
+
+def notify_ready(environ: Mapping[str, str]) -> None:
+    """Tell systemd that the hub listens (``Type=notify``). Does nothing without systemd."""
+    address = environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.connect(f"\0{address[1:]}" if address.startswith("@") else address)
+        notify.send(b"READY=1")
+
+
+def read_token(file: Path, name: str = "the token") -> str:
+    """The token in a file; ``name`` is for messages."""
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        why = getattr(exc, "strerror", None) or type(exc).__name__
+        raise HoldfastError(f"cannot read the token file {file}: {why}", hint="check the path") from exc
+    check_token_length(name, token)
+    return token
+
+
+def check_token_length(name: str, token: str) -> None:
+    """Refuse a token that is too short."""
+    if len(token) < SHORTEST_TOKEN:
+        raise UsageError(
+            f"{name} has fewer than {SHORTEST_TOKEN} characters",
+            hint="make one: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'",
         )
 
 

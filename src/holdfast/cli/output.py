@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -40,14 +40,18 @@ def side_console() -> Console:
     return _Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
-def print_json(value: object) -> None:
-    """Print one JSON document on stdout."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=_ascii_only()) + "\n")
+JSON_VERSION = 1
+"""The version of every JSON output. A new field keeps it; a removed or changed one needs a new version."""
 
 
-def print_json_line(value: object) -> None:
-    """Print one JSON document on one line, and flush it."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=_ascii_only()) + "\n")
+def print_json(value: Mapping[str, object]) -> None:
+    """Print one JSON object on stdout, with its version."""
+    sys.stdout.write(json.dumps({"version": JSON_VERSION, **value}, indent=2, ensure_ascii=_ascii_only()) + "\n")
+
+
+def print_json_line(value: Mapping[str, object]) -> None:
+    """Print one JSON object on one line, with its version, and flush it."""
+    sys.stdout.write(json.dumps({"version": JSON_VERSION, **value}, ensure_ascii=_ascii_only()) + "\n")
     sys.stdout.flush()
 
 

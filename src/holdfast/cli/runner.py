@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 import typer
 
@@ -19,6 +20,9 @@ __all__ = ["run_app"]
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
+COMMAND_LINE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
+"""The base of typer's errors about a command line. Typer does not export it."""
+
 UNWRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """The system errors that mean: the output cannot be stored."""
 
@@ -29,11 +33,17 @@ def run_app(load_app: Callable[[], typer.Typer], argv: list[str], *, program: st
         if isinstance(stream, io.TextIOWrapper):  # a character that the terminal cannot show must not end the command
             stream.reconfigure(errors="backslashreplace")
     try:
-        typer.main.get_command(load_app()).main(argv, prog_name=program)
-    except SystemExit as exc:  # typer ends this way, also after wrong usage
+        code = typer.main.get_command(load_app()).main(argv, prog_name=program, standalone_mode=False)
+        return _flushed(code if isinstance(code, int) else 0)
+    except SystemExit as exc:
         return _flushed(exc.code if isinstance(exc.code, int) else FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
+    except typer.Abort:  # Ctrl-C or the end of stdin at a question
+        print_error("aborted: nothing was changed")
+        return FAILED
+    except COMMAND_LINE_ERROR as exc:
+        return _wrong_usage(exc, program)
     except HoldfastError as exc:
         print_error(exc.message, exc.hint)
         return USAGE if isinstance(exc, UsageError) else FAILED
@@ -44,7 +54,22 @@ def run_app(load_app: Callable[[], typer.Typer], argv: list[str], *, program: st
         return _output_failed(exc) if exc.errno in UNWRITTEN else _unexpected(exc)
     except Exception as exc:  # noqa: BLE001 - the last place to turn a traceback into a message
         return _unexpected(exc)
-    return 0
+
+
+def _wrong_usage(exc: Any, program: str) -> int:
+    """Print an error of typer in the style of all other errors."""
+    if type(exc).__name__ == "NoArgsIsHelpError":  # typer's way to print the help of a command without arguments
+        exc.show()
+        return int(exc.exit_code)
+    words = " ".join(exc.format_message().split()).replace("'", "`")
+    message, _, near = (
+        words.partition(" (Possible options: ") if "(Possible" in words else words.partition(" Did you mean ")
+    )
+    known = [name.strip(" `?)") for name in near.split(",") if name.strip()]
+    context = getattr(exc, "ctx", None)
+    usage = f"`{context.command_path if context is not None else program} --help` shows the usage"
+    print_error(message[:1].lower() + message[1:].rstrip("."), f"did you mean `{known[0]}`?" if known else usage)
+    return int(exc.exit_code)
 
 
 def _flushed(code: int) -> int:

@@ -77,8 +77,6 @@ def near(name: str, known: Sequence[str], otherwise: str) -> str:
     return f"known: {', '.join(known[:NAMED])}{more}"
 
 
-JSON_VERSION = 1
-
 Act: TypeAlias = Callable[[ControlClient, str], Awaitable[Server]]
 
 
@@ -99,7 +97,7 @@ def act_on(found: RunningHub, names: Sequence[str], act: Act, *, progress: str, 
     with working(f"{progress} {', '.join(names)}"):
         done = ask(found, act_on_all)
     if as_json:
-        print_json({"version": JSON_VERSION, "servers": [_as_data(one) for one in done]})
+        print_json({"servers": [_as_data(one) for one in done]})
     else:
         for one in done:
             _show(one)

@@ -14,19 +14,28 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.listen import DEFAULT_HOST, DEFAULT_PORT, AcceptedJwt, CallerAuth, bind, require_auth_beyond_loopback
+from holdfast.cli.listen import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    AcceptedJwt,
+    CallerAuth,
+    GatewayAuth,
+    bind,
+    check_token_length,
+    inherited_socket,
+    read_token,
+    require_auth_beyond_loopback,
+)
 from holdfast.cli.output import side_console, typed_command
 from holdfast.config import Config, find_config, load_config
 from holdfast.control import TOKEN_VARIABLE as CONTROL_TOKEN_VARIABLE
-from holdfast.errors import ConfigNotFound, HoldfastError, UsageError
+from holdfast.errors import ConfigNotFound, UsageError
 
 __all__ = ["app", "control_token"]
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 TOKEN_VARIABLE = "HOLDFAST_TOKEN"  # noqa: S105 - the name of a variable
-SHORTEST_TOKEN = 16
-"""Characters. A shorter token can be guessed by anyone who can reach the port."""
 
 
 class LogFormat(Enum):
@@ -66,7 +75,12 @@ def serve(
         str | None, typer.Option("--token", metavar="TOKEN", help="Require this bearer token from every caller")
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="Read that token from a file")
+        Path | None,
+        typer.Option("--token-file", metavar="FILE", help="Read that token from a file, and again when it changes"),
+    ] = None,
+    tokens_file: Annotated[
+        Path | None,
+        typer.Option("--tokens-file", metavar="FILE", help="Named tokens: JSON with name, sha256, groups and expires"),
     ] = None,
     jwt_issuer: Annotated[
         str | None, typer.Option("--jwt-issuer", metavar="URL", help="Accept JWTs of this issuer")
@@ -78,6 +92,26 @@ def serve(
         str | None,
         typer.Option("--jwt-keys", metavar="URL|FILE", help="Its keys: a JWKS URL, or a PEM file"),
     ] = None,
+    jwt_groups_claim: Annotated[
+        str, typer.Option("--jwt-groups-claim", metavar="NAME", help="The claim with the groups of a user")
+    ] = "groups",
+    jwt_scopes_claim: Annotated[
+        str, typer.Option("--jwt-scopes-claim", metavar="NAME", help="The claim with the scopes of a user")
+    ] = "scope",
+    gateway_secret_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--gateway-secret-file",
+            metavar="FILE",
+            help="Trust the user headers of a gateway that sends this secret as Holdfast-Gateway-Secret",
+        ),
+    ] = None,
+    gateway_user_header: Annotated[
+        str, typer.Option("--gateway-user-header", metavar="NAME", help="The gateway's header with the user")
+    ] = "X-Forwarded-User",
+    gateway_groups_header: Annotated[
+        str, typer.Option("--gateway-groups-header", metavar="NAME", help="The gateway's header with the groups")
+    ] = "X-Forwarded-Groups",
     allow_host: Annotated[
         list[str] | None,
         typer.Option("--allow-host", metavar="NAME", help="Another host name for requests; may be repeated"),
@@ -99,25 +133,35 @@ def serve(
 
     Without a configuration it serves demo servers, each with its own kind of failure.
     SIGTERM and Ctrl-C end it after the calls in flight. SIGHUP reads the mcp.json again; on a terminal it
-    ends the hub, because the terminal was closed.
-    To listen beyond this machine it needs a token (--token-file, --token or $HOLDFAST_TOKEN) or JWTs
-    (--jwt-issuer, --jwt-audience and --jwt-keys together).
+    ends the hub, because the terminal was closed. Under systemd it listens on the socket that systemd passes.
+    To listen beyond this machine it needs a token (--token-file, --token or $HOLDFAST_TOKEN), named tokens
+    (--tokens-file), JWTs (--jwt-issuer, --jwt-audience and --jwt-keys together) or a gateway's secret.
     """
     if demo and config is not None:
         raise UsageError("--demo and --config exclude each other", hint="use one of them")
     _refuse_empty({"--token": token, "--host": host}, allow_host or ())
     secret = _token(token, token_file)
     log = Logging(format=log_format, level=LogLevel.DEBUG if verbose else log_level)
-    jwt = _jwt(jwt_issuer, jwt_audience, jwt_keys)
+    jwt = _jwt(jwt_issuer, jwt_audience, jwt_keys, groups_claim=jwt_groups_claim, scopes_claim=jwt_scopes_claim)
+    gateway = _gateway(gateway_secret_file, user_header=gateway_user_header, groups_header=gateway_groups_header)
     file = None if demo else _find(config)
     loaded = load_config(file) if file is not None else None
     if stdio:
         _serve(loaded, None, log, watch=watch, drain=drain)
         return
-    require_auth_beyond_loopback(host, can_verify=secret is not None or jwt is not None)
-    who = CallerAuth(token=secret, jwt=jwt, hosts=tuple(allow_host or ()))
-    with closing(bind(host, port)) as listener:
-        _serve(loaded, listener, log, watch=watch, drain=drain, host=host, callers=who)
+    who = CallerAuth(
+        token=secret,
+        token_file=token_file,
+        tokens_file=tokens_file,
+        jwt=jwt,
+        gateway=gateway,
+        hosts=tuple(allow_host or ()),
+    )
+    inherited = inherited_socket(os.environ)
+    address = inherited.getsockname()[0] if inherited is not None else host
+    require_auth_beyond_loopback(address, can_verify=who.can_verify)
+    with closing(inherited or bind(host, port)) as listener:
+        _serve(loaded, listener, log, watch=watch, drain=drain, host=address, callers=who)
 
 
 def _serve(
@@ -136,7 +180,7 @@ def _serve(
 
     who = callers or CallerAuth()
     token = control_token(os.environ, callers=who.token)
-    log_to_stderr(log.format.value, log.level.value, secrets=[secret for secret in (who.token, token) if secret])
+    log_to_stderr(log.format.value, log.level.value, secrets=_secrets(who, token))
     serving = ServeOptions(
         config=config, listener=listener, host=host, watch=watch, callers=who, drain=drain, control_token=token
     )
@@ -144,7 +188,21 @@ def _serve(
         run(serving)
 
 
-def _jwt(issuer: str | None, audience: str | None, keys: str | None) -> AcceptedJwt | None:
+def _secrets(callers: CallerAuth, control: str) -> list[str]:
+    gateway = callers.gateway.secret if callers.gateway is not None else None
+    return [secret for secret in (callers.token, control, gateway) if secret]
+
+
+def _gateway(file: Path | None, *, user_header: str, groups_header: str) -> GatewayAuth | None:
+    if file is None:
+        return None
+    secret = read_token(file, "the gateway's secret")
+    return GatewayAuth(secret=secret, user_header=user_header, groups_header=groups_header)
+
+
+def _jwt(
+    issuer: str | None, audience: str | None, keys: str | None, *, groups_claim: str, scopes_claim: str
+) -> AcceptedJwt | None:
     if issuer is None and audience is None and keys is None:
         return None
     if not issuer or not audience or not keys:
@@ -152,7 +210,9 @@ def _jwt(issuer: str | None, audience: str | None, keys: str | None) -> Accepted
             "--jwt-issuer, --jwt-audience and --jwt-keys belong together",
             hint="a JWT is checked for its issuer, its audience and its signature",
         )
-    return AcceptedJwt(issuer=issuer, audience=audience, keys=keys)
+    return AcceptedJwt(
+        issuer=issuer, audience=audience, keys=keys, groups_claim=groups_claim, scopes_claim=scopes_claim
+    )
 
 
 def _find(config: Path | None) -> Path | None:
@@ -179,18 +239,12 @@ def _refuse_empty(given: Mapping[str, str | None], allowed_hosts: Sequence[str])
 def _token(given: str | None, file: Path | None) -> str | None:
     if given is not None and file is not None:
         raise UsageError("--token and --token-file exclude each other", hint="use one of them")
-    token = _read_token(file) if file is not None else given or os.environ.get(TOKEN_VARIABLE) or None
+    if file is not None:
+        return read_token(file)
+    token = given or os.environ.get(TOKEN_VARIABLE) or None
     if token is not None:
-        _check_length("the token", token)
+        check_token_length("the token", token)
     return token
-
-
-def _check_length(name: str, token: str) -> None:
-    if len(token) < SHORTEST_TOKEN:
-        raise UsageError(
-            f"{name} has fewer than {SHORTEST_TOKEN} characters",
-            hint="make one: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'",
-        )
 
 
 def control_token(environ: Mapping[str, str], *, callers: str | None) -> str:
@@ -198,18 +252,10 @@ def control_token(environ: Mapping[str, str], *, callers: str | None) -> str:
     given = environ.get(CONTROL_TOKEN_VARIABLE)
     if not given:
         return secrets.token_urlsafe(32)
-    _check_length(CONTROL_TOKEN_VARIABLE, given)
+    check_token_length(CONTROL_TOKEN_VARIABLE, given)
     if given == callers:
         raise UsageError(
             "the control token is also the callers' token: every caller could disable servers",
             hint=f"set {CONTROL_TOKEN_VARIABLE} to another value, or unset it",
         )
     return given
-
-
-def _read_token(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as exc:
-        why = getattr(exc, "strerror", None) or type(exc).__name__
-        raise HoldfastError(f"cannot read the token file {file}: {why}", hint="check the path") from exc

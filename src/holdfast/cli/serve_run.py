@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,18 +27,21 @@ import anyio.abc
 import uvicorn
 
 from holdfast._version import __version__
-from holdfast.cli.listen import CallerAuth, endpoint
+from holdfast.cli.listen import CallerAuth, endpoint, notify_ready, read_token
 from holdfast.cli.output import typed_command
-from holdfast.cli.serve_telemetry import keep_log
+from holdfast.cli.serve_telemetry import keep_log, mask_in_log
 from holdfast.config import Config, load_config
 from holdfast.control import TOKEN_VARIABLE, ControlServer, HubInfo, MayRead, RunningHub, registered
 from holdfast.demo import demo_fleet, forget_running, note_running
+from holdfast.errors import HoldfastError, UsageError
 from holdfast.front import (
     IDENTITY,
     LOOPBACK_HOSTS,
     Broker,
     HttpConnection,
     TokenPolicy,
+    TokensFile,
+    TrustedGateway,
     create_app,
     jwt_verifier,
     serve_stdio,
@@ -51,6 +54,9 @@ log = logging.getLogger("holdfast.serve")
 
 STREAMS_SECONDS = 1
 """After the last call, idle event streams are still open. They are cut after this time."""
+
+TOKEN_SECONDS = 1.0
+"""How often the token file is read. A mounted secret can be replaced while the hub runs."""
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -94,7 +100,7 @@ async def _run_http(serving: ServeOptions) -> None:
     url = endpoint(serving.host, port)
     async with _fleet(serving, url) as (config, state_file):
         hub = Hub(config, state_file=state_file)
-        tokens = _tokens(serving.callers)
+        tokens = _tokens(serving.callers, accepted := _accepted(serving.callers))
         admin = admin_of(hub, url, demo=serving.config is None, token=serving.control_token, callers=tokens)
         web = create_app(hub, tokens=tokens, allowed_hosts=serving.hosts, beside=admin.routes())
         server = _HubServer(
@@ -121,21 +127,65 @@ async def _run_http(serving: ServeOptions) -> None:
         note = announced(endpoint(serving.host, port, ""), hub.config.source, token=serving.control_token)
         async with hub, anyio.create_task_group() as tasks:
             _watch(tasks, serving, hub)
+            if serving.callers.token_file is not None:
+                tasks.start_soon(_follow_token_file, serving, accepted)
             tasks.start_soon(_end_on_signal, drain, serving.drain, end)
             with note:
                 await server.serve([serving.listener])
             tasks.cancel_scope.cancel()
 
 
-def _tokens(callers: CallerAuth) -> TokenPolicy | None:
+def _accepted(callers: CallerAuth) -> dict[str, str]:
+    return {"caller": callers.token} if callers.token else {}
+
+
+async def _follow_token_file(serving: ServeOptions, accepted: dict[str, str]) -> None:
+    """Accept the token that the file holds now. A file without a usable token changes nothing. Never returns."""
+    file = serving.callers.token_file
+    assert file is not None  # noqa: S101 - see the caller
+    problem = ""
+    while True:
+        await anyio.sleep(TOKEN_SECONDS)
+        try:
+            token = read_token(file)
+            if token == serving.control_token:
+                raise UsageError("the token file holds the control token")
+        except HoldfastError as exc:
+            if exc.message != problem:
+                log.warning("%s; the last token stays valid", exc.message)
+            problem = exc.message
+            continue
+        problem = ""
+        if token != accepted["caller"]:
+            mask_in_log(token)
+            accepted["caller"] = token
+            log.info("the token file changed: callers need the new token")
+
+
+def _tokens(callers: CallerAuth, accepted: Mapping[str, str]) -> TokenPolicy | None:
     """How callers are checked; None if every local program may call."""
-    if callers.token is None and callers.jwt is None:
+    if not callers.can_verify:
         return None
     verify = None
     if callers.jwt is not None:
         wanted = callers.jwt
-        verify = jwt_verifier(issuer=wanted.issuer, audience=wanted.audience, keys=wanted.keys)
-    return TokenPolicy(tokens={"caller": callers.token} if callers.token else {}, verify=verify)
+        verify = jwt_verifier(
+            issuer=wanted.issuer,
+            audience=wanted.audience,
+            keys=wanted.keys,
+            groups_claim=wanted.groups_claim,
+            scopes_claim=wanted.scopes_claim,
+        )
+    named = callers.gateway
+    gateway = None
+    if named is not None:
+        gateway = TrustedGateway(secret=named.secret, user_header=named.user_header, groups_header=named.groups_header)
+    return TokenPolicy(
+        tokens=accepted,
+        file=TokensFile(callers.tokens_file) if callers.tokens_file is not None else None,
+        verify=verify,
+        gateway=gateway,
+    )
 
 
 class _HubServer(uvicorn.Server):
@@ -167,6 +217,7 @@ def _announce(serving: ServeOptions, config: Config, url: str, admin: ControlSer
     lines = f"MCP endpoint: {url}\nstatus page:  {base}/{code}\nready when:   {base}/readyz answers 200\n"
     sys.stdout.write(lines)
     sys.stdout.flush()
+    notify_ready(os.environ)
     log.info("serving %d servers of %s", len(config.servers), config.source)
     log.info("if a server does not start, run: %s doctor --config %s", typed_command(), config.source)
     if serving.config is None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
 
-__all__ = ["keep_log", "log_to_stderr", "traced"]
+__all__ = ["keep_log", "log_to_stderr", "mask_in_log", "traced"]
 
 TICK_SECONDS = 5.0
 """How late the count of repeated lines may be written."""
@@ -30,7 +30,7 @@ def log_to_stderr(form: str, level: str, *, secrets: Iterable[str]) -> None:
     """Log to stderr, without ``secrets``. Other libraries log only warnings."""
     handler = _ServeLog(sys.stderr, JsonFormatter() if form == "json" else ConsoleFormatter())
     handler.own = tuple(secrets)
-    handler.know(handler.own)
+    handler.mask_known()
     logging.getLogger().addHandler(handler)
     logging.getLogger("holdfast").setLevel(level.upper())
 
@@ -42,7 +42,8 @@ async def keep_log(hub: Hub) -> None:
     def learn() -> None:
         servers = [secret for spec in hub.config.servers.values() for secret in getattr(spec, "secrets", ())]
         for handler in handlers:
-            handler.know((*handler.own, *servers))
+            handler.of_servers = tuple(servers)
+            handler.mask_known()
 
     def happened(record: HubRecord) -> None:
         if isinstance(record, ConfigApplied):
@@ -59,11 +60,25 @@ async def keep_log(hub: Hub) -> None:
         forget()
 
 
+def mask_in_log(secret: str) -> None:
+    """Never show this secret in the log."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _ServeLog):
+            handler.own = (*handler.own, secret)
+            handler.mask_known()
+
+
 class _ServeLog(LogHandler):
     """The log handler of ``serve``."""
 
     own: tuple[str, ...] = ()
     """The secrets of the hub itself, such as the callers' token."""
+    of_servers: tuple[str, ...] = ()
+    """The secrets in the configuration."""
+
+    def mask_known(self) -> None:
+        """Mask all of them from now on."""
+        self.know((*self.own, *self.of_servers))
 
 
 FLUSH_SECONDS = 5.0

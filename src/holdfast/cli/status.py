@@ -22,8 +22,6 @@ __all__ = ["app"]
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
-JSON_VERSION = 1
-
 
 @app.command()
 def status(
@@ -63,7 +61,7 @@ def _show_once(found: RunningHub, names: Sequence[str], *, as_json: bool) -> int
     servers = [server for server in fleet.servers if not wanted or server.id in wanted]
     if as_json:
         shown = [server.model_dump(mode="json") for server in servers]
-        print_json({"version": JSON_VERSION, "hub": hub.model_dump(mode="json"), "servers": shown})
+        print_json({"hub": hub.model_dump(mode="json"), "servers": shown})
     else:
         _show(hub, servers, fleet.now, in_full=bool(wanted))
     return 0 if all(map(is_well, servers)) else 1

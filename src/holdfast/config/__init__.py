@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.config.clients.backup import Backups as Backups
+    from holdfast.config.clients.backup import Backup as Backup, Backups as Backups
+    from holdfast.config.clients.document import ClientFile as ClientFile, write_whole as write_whole
     from holdfast.config.clients.known import (
         CLIENTS as CLIENTS,
+        ClientLocation as ClientLocation,
         ClientPaths as ClientPaths,
         KnownClient as KnownClient,
         Scope as Scope,
@@ -69,8 +71,9 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "clients.backup": ["Backups"],
-        "clients.known": ["CLIENTS", "ClientPaths", "KnownClient", "Scope", "client_named"],
+        "clients.backup": ["Backup", "Backups"],
+        "clients.document": ["ClientFile", "write_whole"],
+        "clients.known": ["CLIENTS", "ClientLocation", "ClientPaths", "KnownClient", "Scope", "client_named"],
         "clients.moving": [
             "ImportPlan",
             "ImportRow",

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from holdfast.core.names import Kind, base_name, distinct_name
+from holdfast.core.names import Kind, base_name, distinct_name, name_lead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -62,6 +62,22 @@ class Listing:
     prompts: tuple[Item, ...] = ()
     resources: tuple[Item, ...] = ()
     templates: tuple[Item, ...] = ()
+    failed: Mapping[Kind, str] = field(default_factory=dict)
+    """The kinds that could not be listed, and why: they keep their last good list (LIFE-26)."""
+
+    def keeping(self, last: Listing) -> Listing:
+        """The same, with the last good items of the kinds that failed."""
+
+        def items(kind: Kind) -> tuple[Item, ...]:
+            return (last if kind in self.failed else self).of(kind)
+
+        return replace(
+            self,
+            tools=items(Kind.TOOL),
+            prompts=items(Kind.PROMPT),
+            resources=items(Kind.RESOURCE),
+            templates=items(Kind.TEMPLATE),
+        )
 
     def of(self, kind: Kind) -> tuple[Item, ...]:
         """The items of one kind."""
@@ -174,6 +190,8 @@ class Catalog:
         source = self.servers.get(listing.server, CatalogSource())
         if source.listing is not None and listing.generation < source.listing.generation:
             return self
+        if listing.failed and source.listing is not None:
+            listing = listing.keeping(source.listing)
         if listing == source.listing and not source.withdrawn:
             return self
         namer = _Namer(self, listing.server, source.prefix)
@@ -214,6 +232,24 @@ class Catalog:
             return key
         listed = [entry.name for entry in self.of(kind)]
         return Unknown(name, tuple(get_close_matches(name, listed, n=NEAREST)))
+
+    def possible_owners(self, name: str, kind: Kind = Kind.TOOL) -> Iterator[NameKey]:
+        """The servers that may own a tool or a prompt that was never listed, the longest prefix first.
+
+        The original name is the rest of the name; for a shortened name it is not the true one (``listed_name``).
+        """
+        leads = {server: name_lead(server, source.prefix) for server, source in self.servers.items()}
+        for server, lead in sorted(leads.items(), key=lambda one: -len(one[1])):
+            if name.startswith(lead) and name != lead:
+                yield NameKey(kind, server, name.removeprefix(lead))
+
+    def listed_name(self, guess: NameKey) -> str:
+        """The true original name behind one of ``possible_owners``, if its server has listed it since."""
+        source = self.servers.get(guess.server)
+        if guess in self.names or source is None:
+            return guess.original
+        owner = self.owners.get((guess.kind, name_lead(guess.server, source.prefix) + guess.original))
+        return owner.original if owner is not None and owner.server == guess.server else guess.original
 
     def entry(self, name: str, kind: Kind = Kind.TOOL) -> CatalogEntry | None:
         """The item that is listed under this name, if one is."""

@@ -11,7 +11,7 @@ import re
 from enum import Enum
 from hashlib import blake2s
 
-__all__ = ["Kind", "base_name", "distinct_name", "uri_lead"]
+__all__ = ["Kind", "base_name", "distinct_name", "name_lead", "uri_lead"]
 
 
 class Kind(Enum):
@@ -24,6 +24,7 @@ class Kind(Enum):
 
 
 LONGEST = 64
+HASH_DIGITS = 8
 _FITS = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
 _NOT_SCHEME = re.compile(r"[^A-Za-z0-9.-]")
@@ -39,6 +40,12 @@ def base_name(kind: Kind, server: str, original: str, prefix: str | None) -> str
     return joined if _FITS.fullmatch(joined) else _hashed(joined, server, original)
 
 
+def name_lead(server: str, prefix: str | None) -> str:
+    """What every name of a server's tools and prompts begins with; empty for a server without a prefix."""
+    lead = server if prefix is None else prefix
+    return _ODD.sub("_", f"{lead}__")[: LONGEST - 1 - HASH_DIGITS] if lead else ""
+
+
 def distinct_name(kind: Kind, server: str, original: str, wanted: str, turn: int) -> str:
     """Another name for an item when its own is taken; ``turn`` counts up until one is free."""
     if kind in _BY_URI:
@@ -52,5 +59,5 @@ def uri_lead(server: str, turn: int = 0) -> str:
 
 
 def _hashed(text: str, *identity: str) -> str:
-    digest = blake2s("\0".join(identity).encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
-    return f"{_ODD.sub('_', text)[: LONGEST - 1 - len(digest)]}_{digest}"
+    digest = blake2s("\0".join(identity).encode("utf-8", "surrogatepass"), digest_size=HASH_DIGITS // 2).hexdigest()
+    return f"{_ODD.sub('_', text)[: LONGEST - 1 - HASH_DIGITS]}_{digest}"

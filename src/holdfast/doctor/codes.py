@@ -514,6 +514,13 @@ TOOLS = (
         "Compare its arguments and token with its documentation; prompts and resources still work.",
     ),
     Code(
+        "HF-LIST",
+        "warning",
+        "Prompts, resources or templates could not be listed",
+        "The server answers such a list with an error, with an invalid result, or not at all. Its tools still work.",
+        "Update the server, or report the fault to its authors.",
+    ),
+    Code(
         "HF-TOOLS-HIDDEN",
         "warning",
         "The definition hides every tool",

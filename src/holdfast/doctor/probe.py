@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.config import ServerSpec
@@ -13,11 +12,11 @@ from holdfast.wire import Attempt
 
 if TYPE_CHECKING:
     from holdfast.hub import DialLimit
-    from holdfast.wire import Connection, Dialer, Offer, OfferKind
+    from holdfast.wire import Connection, Dialer, Offers
 
 __all__ = ["Probe", "probe", "trace_of"]
 
-Probe: TypeAlias = "Attempt[Mapping[OfferKind, tuple[Offer, ...]]]"
+Probe: TypeAlias = "Attempt[Offers]"
 
 
 async def probe(
@@ -25,7 +24,7 @@ async def probe(
 ) -> Probe:
     """Dial, list and close; only a cancellation is raised."""
 
-    async def everything(connection: Connection, within: float) -> Mapping[OfferKind, tuple[Offer, ...]]:
+    async def everything(connection: Connection, within: float) -> Offers:
         return await connection.list_everything(within=within)
 
     found: Probe = Attempt(spec=spec, redactor=redactor, read=everything, deadline=deadline)

@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.front.access.guard import LOOPBACK_HOSTS as LOOPBACK_HOSTS, TokenPolicy as TokenPolicy
+    from holdfast.front.access.guard import LOOPBACK_HOSTS as LOOPBACK_HOSTS
     from holdfast.front.access.jwt import jwt_verifier as jwt_verifier
+    from holdfast.front.access.principals import (
+        TokenPolicy as TokenPolicy,
+        TokensFile as TokensFile,
+        TrustedGateway as TrustedGateway,
+    )
     from holdfast.front.broker import Broker as Broker
     from holdfast.front.http import create_app as create_app
     from holdfast.front.listener import HttpConnection as HttpConnection
@@ -18,8 +23,9 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "access.guard": ["LOOPBACK_HOSTS", "TokenPolicy"],
+        "access.guard": ["LOOPBACK_HOSTS"],
         "access.jwt": ["jwt_verifier"],
+        "access.principals": ["TokenPolicy", "TokensFile", "TrustedGateway"],
         "broker": ["Broker"],
         "http": ["create_app"],
         "listener": ["HttpConnection"],

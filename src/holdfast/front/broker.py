@@ -1,8 +1,9 @@
 """Connects clients and servers: who is connected, which calls are in flight, and where a message goes.
 
 A server's request or log message goes to the client whose call it belongs to. If the transport does not show that
-(stdio, a shared stream), it goes to the only client there is. With several clients it is refused and reported:
-the broker never guesses.
+(stdio, a shared stream), it goes to the client with calls in flight, if that is one client, else to the only client
+there is. In every other case it is refused and reported: the broker never guesses. A connection that served more than
+one principal gets no such answer at all: a late message may belong to an earlier call of another principal.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -50,6 +52,11 @@ class IdleCaller:
     def capabilities(self) -> Mapping[str, Any]:
         """What the client declares."""
         return self._client.capabilities
+
+    @property
+    def principal(self) -> str:
+        """The name of the principal that the client acts for."""
+        return self._client.principal
 
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
         """Send a request; a modern client can receive one only in the result of its own call."""
@@ -110,6 +117,14 @@ _CHANGED: Mapping[str, tuple[str, ServerEvent]] = {
 }
 
 
+@dataclass
+class _Served:
+    """The principals that one connection of a server served."""
+
+    lease: object
+    principals: set[str]
+
+
 class Broker:
     """One for all endpoints of the hub; it is the hub's relay."""
 
@@ -121,6 +136,7 @@ class Broker:
         self._subscriptions: list[Subscriptions] = []
         self._clients: set[Client] = set()
         self._calls: dict[Call, None] = {}
+        self._served: dict[str, _Served] = {}
         self._roots_of: dict[str, Client | None] = {}
         """Whose roots a server has that asked outside a call; None where no client could be asked."""
         self._all_listed: Catalog | None = None
@@ -199,15 +215,20 @@ class Broker:
         if not client.persistent:
             self.hub.registry.clients.release(client.owner)
 
-    def begin(self, call: Call) -> object:
+    def begin(self, call: Call) -> tuple[_Served, object]:
         """The call is in flight, until ``end`` gets what this returns."""
         if self.draining:
             raise MCPError(INVALID_REQUEST, "Holdfast is shutting down and takes no new calls; try again in a moment")
+        served = self._served_by(call.server)
+        served.principals.add(call.client.principal)
         self._calls[call] = None
-        return self.hub.registry.clients.use(call.client.owner, call.server)
+        return served, self.hub.registry.clients.use(call.client.owner, call.server)
 
-    def end(self, call: Call, use: object) -> None:
+    def end(self, call: Call, begun: tuple[_Served, object]) -> None:
         """The call is over."""
+        served, use = begun
+        if served.lease is None:  # the call waited for its connection, and the connection may stand now
+            self._served_by(call.server).principals.add(call.client.principal)
         self.hub.registry.clients.unuse(use)
         self._calls.pop(call, None)
         if self.draining:
@@ -263,6 +284,7 @@ class Broker:
         if (server, uri) in client.subscribed:
             return
         slot = self.slot(client, server)
+        self._served_by(server).principals.add(client.principal)
         first = slot.desired_state.watch(uri)
         client.subscribed.add((server, uri))
         if first and _era(slot) != "modern":
@@ -317,6 +339,8 @@ class Broker:
             self._roots_of[server] = self._only_client(server)
         if whose is None:
             raise self._unattributed(server, method)
+        if isinstance(whose, IdleCaller):
+            self._served_by(server).principals.add(whose.principal)
         return await whose.ask(method, params)
 
     def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
@@ -335,7 +359,7 @@ class Broker:
     def _only_caller(self, server: str) -> Caller | None:
         """Return the only possible caller; None if there is none, or more than one."""
         calls, clients = self._candidates(server)
-        if len({client.owner for client in (*clients, *(call.client for call in calls))}) != 1:
+        if len({call.client.owner for call in calls} or {client.owner for client in clients}) != 1:
             return None
         return calls[-1] if calls else IdleCaller(self, clients[0])
 
@@ -343,6 +367,16 @@ class Broker:
         """Return the only client of a server; None if there is none, or more than one."""
         clients = self._candidates(server)[1]
         return clients[0] if len({client.owner for client in clients}) == 1 else None
+
+    def _served_by(self, server: str) -> _Served:
+        """Return whom the current shared connection of a server served; a new one served only the calls in flight."""
+        slot = self.hub.registry.slots.get(server)
+        lease = slot.lease if slot is not None else None
+        served = self._served.get(server)
+        if served is None or served.lease is not lease:
+            here = {call.client.principal for call in self._calls if call.server == server}
+            served = self._served[server] = _Served(lease, here)
+        return served
 
     def _announce_roots(self) -> None:
         """Notify a server that read the roots of no client or of another one: it then asks again."""
@@ -355,8 +389,13 @@ class Broker:
                 self.notify(self.hub.registry.slot(server), "notifications/roots/list_changed", None)
 
     def _candidates(self, server: str) -> tuple[list[Call], list[Client]]:
+        """Return whose an unattributed message can be: never a principal's that the connection did not serve."""
+        principals = self._served_by(server).principals
+        if len(principals) > 1:
+            return [], []
+        clients = [client for client in self._clients if client.view.covers(server) and client.is_present()]
         calls = [call for call in self._calls if call.server == server]
-        return calls, [client for client in self._clients if client.view.covers(server)]
+        return calls, [client for client in clients if not principals or client.principal in principals]
 
     def caller_of(self, client: Client, server: str) -> Caller:
         """Return a client's call to this server if one is in flight, else the client itself."""
@@ -373,6 +412,9 @@ class Broker:
         self.findings[server] = text
 
     def _unattributed(self, server: str, method: str) -> MCPError:
+        principals = self._served_by(server).principals
+        if len(principals) > 1:
+            return self._mixed(server, method)
         if not any(self._candidates(server)):
             return MCPError(INVALID_REQUEST, f"no client is connected that could answer {method}")
         if server not in self.findings:
@@ -387,6 +429,16 @@ class Broker:
             'Set "sharing": "per-client" to give each client a connection of its own.'
         )
         return MCPError(INVALID_REQUEST, f"{method} cannot be attributed to one of several clients")
+
+    def _mixed(self, server: str, method: str) -> MCPError:
+        text = (
+            f"{method} is refused: the shared connection of this server served more than one user, so the request may "
+            'belong to any of them. Set "sharing": "per-client" to give each client a connection of its own.'
+        )
+        if server not in self.findings:
+            log.warning("%s: %s", server, text)
+        self.findings[server] = text
+        return MCPError(INVALID_REQUEST, f"{method} cannot be attributed: this connection served more than one user")
 
     # Records of the hub.
 

@@ -8,13 +8,15 @@ not read is bounded by its transport, so a slow client delays no other.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import anyio
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 
+from holdfast.front.access.principals import LOCAL
 from holdfast.front.view import View
 from holdfast.wire import LOG_LEVELS
 
@@ -22,6 +24,9 @@ __all__ = ["ASK_SECONDS", "Call", "Channel", "Client", "require_capability"]
 
 ASK_SECONDS = 600.0
 """How long a person or a model may take to answer a server's request."""
+
+ABSENT_SECONDS = 60.0
+"""After this time without a stream and without a request, a client counts as gone for a server's requests."""
 
 _CAPABILITY = {"sampling/createMessage": "sampling", "elicitation/create": "elicitation", "roots/list": "roots"}
 
@@ -46,6 +51,12 @@ class Client:
     modern: bool
     owner: Hashable
     """The owner of the connections that are not shared."""
+    principal: str = LOCAL.name
+    """The name of the principal that it acts for."""
+    stream_open: Callable[[], bool] | None = None
+    """Whether its notification stream is open; None where the connection itself shows that it is there (stdio)."""
+    seen_at: float = field(default_factory=anyio.current_time)
+    """When it last sent a request."""
     persistent: bool = False
     """Whether the owner outlives this object: a pipe, or a client with a key, sends many modern requests."""
     expires: bool = False
@@ -53,6 +64,12 @@ class Client:
     log_level: str | None = None
     subscribed: set[tuple[str, str]] = field(default_factory=set)
     """Server and original URI of each resource that it subscribed to."""
+
+    def is_present(self) -> bool:
+        """Whether it is still there: a client can leave without a word (no stream, no request for a while)."""
+        if self.stream_open is None or self.stream_open():
+            return True
+        return anyio.current_time() - self.seen_at < ABSENT_SECONDS
 
     def wants_log(self, level: object) -> bool:
         """Whether it wants a log message of this level."""

@@ -85,7 +85,7 @@ class Forwarder:
 
     async def _start(self, request: ClientRequest, server: str, params: Fields, *, repeatable: bool) -> RawObject:
         call = OpenCall(request.client, server, channel=request.channel, token=request.progress_token)
-        call.identity = request_identity(request.method, request.params, request.principal)
+        call.identity = request_identity(request.method, request.params, request.principal.name)
         slot = self._broker.slot(request.client, server)
 
         async def work() -> RawObject:
@@ -95,7 +95,7 @@ class Forwarder:
         return await self._advance(request, call)
 
     async def _resume(self, request: ClientRequest, state: str) -> RawObject:
-        identity = request_identity(request.method, request.params, request.principal)
+        identity = request_identity(request.method, request.params, request.principal.name)
         call = self._broker.pending_calls.take(state, identity)
         raw = request.params.get("inputResponses")
         answers = loads(raw) if raw is not None else {}

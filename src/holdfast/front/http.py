@@ -22,8 +22,8 @@ from starlette.requests import Request as AsgiRequest
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 
-from holdfast.front.access.guard import LOOPBACK_HOSTS, AccessRules, Guard, Refused, TokenPolicy
-from holdfast.front.access.principals import client_key_in
+from holdfast.front.access.guard import LOOPBACK_HOSTS, AccessRules, Guard, Refused
+from holdfast.front.access.principals import Principal, TokenPolicy, client_key_in
 from holdfast.front.broker import Broker
 from holdfast.front.listener import Reply, Request
 from holdfast.front.server import McpServer
@@ -135,7 +135,7 @@ class Front:
             forget=self._forget,
         )
 
-    def _forget(self, headers: Mapping[str, str], principal: str | None) -> bool:
+    def _forget(self, headers: Mapping[str, str], principal: Principal) -> bool:
         """A client without a session that sent a key of its own can end its connections by DELETE."""
         try:
             key = client_key_in(headers, principal)
@@ -175,7 +175,7 @@ class McpEndpoint:
 
     async def serve(self, request: Request, reply: Reply) -> None:
         """Answer one request."""
-        found = await self._rules.check(request.headers)
+        found = await self._rules.check(request.headers, client_verified=request.client_verified)
         if isinstance(found, Refused):
             challenge = f"www-authenticate: {found.challenge}\r\n".encode() if found.challenge else b""
             reply.plain(found.status, dumps(found.body), b"content-type: application/json\r\n" + challenge)

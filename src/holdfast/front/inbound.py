@@ -15,6 +15,7 @@ from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, ErrorData
 from pydantic import ValidationError
 
+from holdfast.front.access.principals import Principal
 from holdfast.front.clients import Channel, Client
 from holdfast.wire import BadJson, Bytes, Fields, dumps, fields, loads, read_bytes, text_of
 
@@ -79,7 +80,7 @@ class ClientRequest:
         client: Client,
         channel: Channel,
         headers: Mapping[str, str],
-        principal: str | None,
+        principal: Principal,
     ) -> None:
         assert message.method is not None  # noqa: S101 - a request has one
         assert message.id is not None  # noqa: S101 - as above

@@ -31,7 +31,7 @@ MAX_PENDING = 1_000
 """How many calls may be pending at a time; beyond that a server's request is refused."""
 
 
-def request_identity(method: str, params: Fields, principal: str | None) -> str:
+def request_identity(method: str, params: Fields, principal: str) -> str:
     """Return what a repeated request must share with the original one."""
     same = {key: loads(params[key]) if key in params else None for key in ("name", "uri", "arguments")}
     return json.dumps([method, principal, same], sort_keys=True)

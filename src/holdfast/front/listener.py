@@ -8,6 +8,7 @@ nothing at all, is closed after a while; what a request may hold before its send
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -109,6 +110,11 @@ class Request:
         """What has come and nobody took yet."""
         parts, self._parts, self._size = self._parts, [], 0
         return b"".join(parts)
+
+    @property
+    def client_verified(self) -> bool:
+        """Whether TLS verified a certificate of the client."""
+        return self._connection.client_verified
 
     @property
     def waiting(self) -> int:
@@ -405,6 +411,12 @@ class HttpConnection(asyncio.Protocol):
         """How many bytes wait for the client to read them."""
         size: int = self._transport.get_write_buffer_size()
         return size
+
+    @property
+    def client_verified(self) -> bool:
+        """Whether TLS verified a certificate of the client."""
+        tls = self._transport.get_extra_info("ssl_object")
+        return tls is not None and tls.context.verify_mode == ssl.CERT_REQUIRED and bool(tls.getpeercert())
 
     def want_body(self, request: Request) -> None:
         """Somebody reads: take more of it."""

@@ -12,18 +12,17 @@ from typing import Any
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
-from holdfast.core import Failure, Kind, RpcError, State, Unknown, for_user
+from holdfast.core import Kind, RpcError, Unknown
 from holdfast.errors import CallFailed, HoldfastError, ServerUnavailable
 from holdfast.front.access.principals import HOW_TO_BE_KNOWN
 from holdfast.front.view import View
-from holdfast.hub import Hub, failure_status, warnings_of
+from holdfast.hub import Hub, explain, failure_status, warnings_of
 
 __all__ = [
     "IDENTITY",
     "STATELESS",
     "STATUS_URI",
     "error_result",
-    "explained",
     "instructions",
     "protocol_error",
     "stateless_notice",
@@ -56,20 +55,9 @@ def unknown_name(kind: Kind, found: Unknown, *, modern: bool) -> MCPError:
     return MCPError(INVALID_PARAMS if modern else legacy, f"Unknown {noun}: {found.name}{near}")
 
 
-def explained(error: HoldfastError) -> str:
-    """Return one text: what happened, why, and when to try again."""
-    if not isinstance(error, ServerUnavailable):
-        return " ".join(filter(None, (f"{error.message.rstrip('.')}.", error.hint)))
-    status = failure_status(State(error.state))
-    if status is None:
-        return f"{error.message.rstrip('.')}."
-    words = for_user(Failure(error.server_id, status, error.reason))
-    return f"{words} Try again in {max(error.retry_in, 1.0):.0f} s." if error.retry_in is not None else words
-
-
 def error_result(error: HoldfastError) -> dict[str, Any]:
     """Return a tool result with the reason: a model reads results, but may never see a protocol error."""
-    result: dict[str, Any] = {"content": [{"type": "text", "text": explained(error)}], "isError": True}
+    result: dict[str, Any] = {"content": [{"type": "text", "text": explain(error)}], "isError": True}
     if isinstance(error, ServerUnavailable):
         state = {"server": error.server_id, "state": error.state, "reason": error.reason, "retryIn": error.retry_in}
         result["_meta"] = {"holdfast/unavailable": state}
@@ -103,7 +91,7 @@ def protocol_error(error: HoldfastError, *, modern: bool) -> MCPError:
     if isinstance(seen, RpcError):
         code = INVALID_PARAMS if modern and seen.code == RESOURCE_NOT_FOUND else seen.code
         return MCPError(code, seen.message, seen.data)
-    return MCPError(INTERNAL_ERROR, explained(error))
+    return MCPError(INTERNAL_ERROR, explain(error))
 
 
 def instructions(view: View, status_tool: str) -> str:

@@ -19,7 +19,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERS
 from holdfast._version import __version__
 from holdfast.core import Catalog, Kind, NameKey
 from holdfast.errors import HoldfastError
-from holdfast.front.access.principals import client_key_in
+from holdfast.front.access.principals import LOCAL, Principal, client_key_in
 from holdfast.front.broker import Broker
 from holdfast.front.clients import Channel, Client
 from holdfast.front.eras import is_modern, relinked, result_for_client, tool_for_client
@@ -115,7 +115,7 @@ class McpServer:
         *,
         channel: Channel,
         capabilities: Mapping[str, Any],
-        principal: str | None = None,
+        principal: Principal = LOCAL,
         headers: Mapping[str, str] | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Client:
@@ -128,6 +128,7 @@ class McpServer:
             capabilities=capabilities,
             modern=modern,
             owner=self._owner if is_stdio else key or object(),
+            principal=principal.name,
             persistent=is_stdio or key is not None,
             expires=key is not None,
         )
@@ -276,6 +277,10 @@ class McpServer:
             self._pages[method, modern, start] = catalog, written
         return written
 
+    @property
+    def _findings(self) -> Mapping[str, str]:
+        return {**self.view.hub.registry.findings, **self._broker.findings}
+
     # Forwarded requests.
 
     async def _call(self, request: ClientRequest) -> RawObject:
@@ -286,7 +291,7 @@ class McpServer:
             raise MCPError(INVALID_PARAMS, "Invalid request parameters", "")
         if self.view.server is None and name == status_tool_name(self.view.hub):
             values = loads(arguments) if arguments is not None else {}
-            return RawObject.of(status_result(self.view.hub, values, self._broker.findings))
+            return RawObject.of(status_result(self.view.hub, values, self._findings))
         key = await self._find(Kind.TOOL, name, request.client)
         own = params if key.original == name else {**params, "name": dumps(key.original)}
         return self._linked(key, await self._forwarder.call_tool(request, key, own))
@@ -300,7 +305,7 @@ class McpServer:
     async def _read(self, request: ClientRequest) -> RawObject:
         uri = str(self._check(request)["uri"])
         if self.view.server is None and uri == STATUS_URI:
-            return RawObject.of(status_contents(self.view.hub, self._broker.findings))
+            return RawObject.of(status_contents(self.view.hub, self._findings))
         key = await self._find(Kind.RESOURCE, uri, request.client)
         own = {**request.params, "uri": dumps(key.original)}
         result = self._linked(key, await self._forwarder.forward(request, key.server, own, repeatable=True))

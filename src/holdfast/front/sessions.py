@@ -29,6 +29,7 @@ from mcp_types import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_REQUEST, ErrorDat
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from holdfast.front.access.principals import Principal
 from holdfast.front.clients import ASK_SECONDS, Client
 from holdfast.front.inbound import (
     ClientRequest,
@@ -207,7 +208,8 @@ class MessageStream:
         """The client's answer; only a session can be asked."""
         if self.session is None or (self.reply is not None and not self.reply.streams):
             raise MCPError(INVALID_REQUEST, f"{method} cannot reach the client: it takes no event stream")
-        return await self.session.ask(self, method, params)
+        # A call that was answered meanwhile has no stream any more: the client's own is left.
+        return await self.session.ask(self.session.notices if self.done else self, method, params)
 
     def send(self, message: bytes) -> None:
         """A message that precedes the result."""
@@ -282,7 +284,7 @@ class CallInFlight:
 class Session:
     """One legacy client."""
 
-    def __init__(self, session_id: str, *, principal: str | None, bounds: LogBounds, backlog: Backlog) -> None:
+    def __init__(self, session_id: str, *, principal: Principal, bounds: LogBounds, backlog: Backlog) -> None:
         self.id = session_id
         self.header = b"mcp-session-id: " + session_id.encode("ascii") + b"\r\n"
         self.principal = principal
@@ -372,7 +374,7 @@ class HttpSessions:
         bounds: LogBounds,
         backlog: Backlog,
         largest: Callable[[], int],
-        forget: Callable[[Mapping[str, str], str | None], bool],
+        forget: Callable[[Mapping[str, str], Principal], bool],
     ) -> None:
         self.server = server
         self._bounds = bounds
@@ -404,7 +406,7 @@ class HttpSessions:
         for session in list(self._sessions.values()):
             self._end(session)
 
-    def _open(self, principal: str | None) -> Session | None:
+    def _open(self, principal: Principal) -> Session | None:
         if len(self._sessions) >= MOST_SESSIONS:
             return None
         session = Session(new_session_id(), principal=principal, bounds=self._bounds, backlog=self._backlog)
@@ -413,7 +415,7 @@ class HttpSessions:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
         return session
 
-    def _find(self, session_id: str, principal: str | None) -> Session | None:
+    def _find(self, session_id: str, principal: Principal) -> Session | None:
         """The session of an id; one of another principal is not found either."""
         session = self._sessions.get(session_id)
         return session if session is not None and session.principal == principal else None
@@ -433,7 +435,7 @@ class HttpSessions:
 
     # Requests.
 
-    async def serve(self, request: Request, reply: Reply, principal: str | None) -> None:
+    async def serve(self, request: Request, reply: Reply, principal: Principal) -> None:
         """Answer one HTTP request."""
         version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER)
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
@@ -441,7 +443,7 @@ class HttpSessions:
         else:
             await self._serve_legacy(request, reply, principal)
 
-    async def _serve_legacy(self, request: Request, reply: Reply, principal: str | None) -> None:
+    async def _serve_legacy(self, request: Request, reply: Reply, principal: Principal) -> None:
         session, named = None, request.headers.get("mcp-session-id")
         if named is not None:
             session = self._find(named, principal)
@@ -460,7 +462,7 @@ class HttpSessions:
                 session.used_at = asyncio.get_running_loop().time()
 
     async def _serve_session(
-        self, request: Request, reply: Reply, session: Session | None, principal: str | None
+        self, request: Request, reply: Reply, session: Session | None, principal: Principal
     ) -> None:
         takes_json, takes_events = accepted(request.headers.get("accept", ""))
         headers = session.header if session is not None else b""
@@ -515,7 +517,7 @@ class HttpSessions:
         if not reply.done and not reply.lost:
             await gone.wait()
 
-    async def _post(self, request: Request, reply: Reply, session: Session | None, principal: str | None) -> None:
+    async def _post(self, request: Request, reply: Reply, session: Session | None, principal: Principal) -> None:
         headers = session.header if session is not None else b""
         try:
             message = read_message(await request.body(self._largest()))
@@ -528,9 +530,11 @@ class HttpSessions:
         if session is None:
             _refuse(reply, 400, "Bad Request: Missing session ID")
             return
-        if not session.attached and session.client is not None:
-            session.attached = True
-            self.server.attach(session.client)
+        if session.client is not None:
+            session.client.seen_at = asyncio.get_running_loop().time()
+            if not session.attached:
+                session.attached = True
+                self.server.attach(session.client)
         if message.is_request:
             await self._request(message, request, reply, session)
             return
@@ -542,7 +546,7 @@ class HttpSessions:
         elif session.client is not None:
             await self._notice(session.client, session.version, message)
 
-    def _initialize(self, message: Message, reply: Reply, session: Session | None, principal: str | None) -> None:
+    def _initialize(self, message: Message, reply: Reply, session: Session | None, principal: Principal) -> None:
         """The handshake; no server behind the hub is waited for."""
         assert message.id is not None  # noqa: S101 - it is a request
         try:
@@ -561,6 +565,7 @@ class HttpSessions:
             opened.client = self.server.new_client(
                 channel=opened.notices, capabilities=capabilities, principal=principal
             )
+            opened.client.stream_open = lambda: opened.listening
         else:
             opened.client.capabilities = capabilities
         reply.plain(200, result_message(message.id, result), _JSON_HEADER + opened.header)
@@ -612,7 +617,7 @@ class HttpSessions:
 
     # The modern era: a request stands alone.
 
-    async def _serve_modern(self, request: Request, reply: Reply, principal: str | None, version: str) -> None:
+    async def _serve_modern(self, request: Request, reply: Reply, principal: Principal, version: str) -> None:
         if request.method != "POST":
             if request.method == "DELETE" and self._forget(request.headers, principal):
                 reply.plain(204, b"", b"")
@@ -639,7 +644,7 @@ class HttpSessions:
         reply.streams = takes_events
         await self._request_modern(message, request, reply, principal)
 
-    async def _request_modern(self, message: Message, request: Request, reply: Reply, principal: str | None) -> None:
+    async def _request_modern(self, message: Message, request: Request, reply: Reply, principal: Principal) -> None:
         assert message.id is not None  # noqa: S101 - it is a request
         stream = MessageStream(None, reply, self._backlog)
         reply.wait_for_result()
@@ -669,7 +674,7 @@ class HttpSessions:
             self._one_less()
 
     def _modern_client(
-        self, message: Message, request: Request, stream: MessageStream, principal: str | None
+        self, message: Message, request: Request, stream: MessageStream, principal: Principal
     ) -> tuple[Client, str]:
         """Check that the request agrees with itself; the client that it is of, and its version."""
         if (twice := _repeated(request)) is not None:

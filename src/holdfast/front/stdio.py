@@ -29,6 +29,7 @@ from mcp_types import (
 )
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
+from holdfast.front.access.principals import LOCAL
 from holdfast.front.broker import Broker
 from holdfast.front.clients import ASK_SECONDS, Client
 from holdfast.front.inbound import (
@@ -341,7 +342,7 @@ class PipeServer:
 
 
 def _request_of(message: Message, client: Client, channel: PipeServer, version: str) -> ClientRequest:
-    return ClientRequest(message, version=version, client=client, channel=channel, headers={}, principal=None)
+    return ClientRequest(message, version=version, client=client, channel=channel, headers={}, principal=LOCAL)
 
 
 def _has_envelope(message: Message) -> bool:

@@ -64,7 +64,7 @@ class View:
         if kind is Kind.RESOURCE:
             return self._find_resource(name)
         if self.server is None:
-            return self.hub.catalog.resolve(name, kind)
+            return self.hub.registry.find(name, kind)
         spec = self.hub.config.servers.get(self.server)
         if kind is Kind.TOOL and isinstance(spec, ServerSpec) and not is_shown(name, spec.tools):
             return Unknown(name, tuple(get_close_matches(name, [item["name"] for item in self.items(kind)])))

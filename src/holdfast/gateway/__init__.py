@@ -17,7 +17,11 @@ if TYPE_CHECKING:
         read_bootstrap as read_bootstrap,
         seed as seed,
     )
-    from holdfast.gateway.check import check_config as check_config, find_schema as find_schema
+    from holdfast.gateway.check import (
+        check_config as check_config,
+        find_schema as find_schema,
+        short_timeouts as short_timeouts,
+    )
     from holdfast.gateway.decide import AdminAddressWatch as AdminAddressWatch, NoAdminAddress as NoAdminAddress
     from holdfast.gateway.health import health_app as health_app, serving as serving
     from holdfast.gateway.model import (
@@ -40,7 +44,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "bridge": ["Bridge", "BridgePlan", "Rules", "read_bootstrap", "seed"],
-        "check": ["check_config", "find_schema"],
+        "check": ["check_config", "find_schema", "short_timeouts"],
         "decide": ["AdminAddressWatch", "NoAdminAddress"],
         "health": ["health_app", "serving"],
         "model": [

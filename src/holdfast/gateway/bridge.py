@@ -23,7 +23,7 @@ import yaml
 from holdfast.config import Targets
 from holdfast.errors import ConfigError, Problem
 from holdfast.files import FileLock
-from holdfast.gateway.check import Schema, blocks, check_config, complete
+from holdfast.gateway.check import Schema, blocks, check_config, complete, short_timeouts
 from holdfast.gateway.decide import (
     ConfigHistory,
     Decision,
@@ -34,11 +34,11 @@ from holdfast.gateway.decide import (
     decide,
 )
 from holdfast.gateway.health import BridgeHealth
-from holdfast.gateway.model import EXT_AUTH_TIMEOUT, ExtAuth, Target
-from holdfast.gateway.render import Document, route, to_yaml
+from holdfast.gateway.model import CHECK_ROUTE, EXT_AUTH_TIMEOUT, ExtAuth, Target
+from holdfast.gateway.render import Document, put, route, to_yaml
 from holdfast.gateway.source import SourceFailed, TargetSource
 from holdfast.gateway.store import GatewayConfigFile
-from holdfast.gateway.versions import Release
+from holdfast.gateway.versions import Family, Release
 
 __all__ = ["MARK", "Bridge", "BridgePlan", "Rendered", "Rules", "merge", "read_bootstrap", "seed"]
 
@@ -68,6 +68,7 @@ class Rendered:
     routes: int
     shadowed: tuple[str, ...] = ()
     """Targets whose name or path is used by a route of the bootstrap."""
+    warnings: tuple[str, ...] = ()
 
     @property
     def data(self) -> bytes:
@@ -97,12 +98,24 @@ def merge(bootstrap: Mapping[str, Any], targets: Sequence[Target], rules: Rules,
     """The bootstrap with a route for each target, checked; ``ConfigError`` if it is not valid."""
     document: Document = copy.deepcopy(dict(bootstrap))
     shadowed = _add_routes(document, targets, rules, source) if targets else ()
+    if rules.ext_auth is not None:
+        _set_check_timeout(document, rules.ext_auth, rules.release.family)
     complete(document, rules.release.family, rules.ext_auth.timeout if rules.ext_auth else EXT_AUTH_TIMEOUT)
     mark = _mark(document)
     document["backends"] = [*(document.get("backends") or []), {"name": mark, "host": "127.0.0.1:1"}]
     check_config(document, rules.release, rules.schema, source=source)
     routes = sum(len(listener.get("routes") or ()) for listener in _listeners(document))
-    return Rendered(text=to_yaml(document), mark=mark, routes=routes, shadowed=shadowed)
+    warnings = tuple(short_timeouts(document, rules.release.family))
+    return Rendered(text=to_yaml(document), mark=mark, routes=routes, shadowed=shadowed, warnings=warnings)
+
+
+def _set_check_timeout(document: Document, ext_auth: ExtAuth, family: Family) -> None:
+    """Give the check route the timeout of the other routes: one option decides all of them."""
+    for listener in _listeners(document):
+        for one in _dicts(listener.get("routes")):
+            if one.get("name") == CHECK_ROUTE:
+                for _, block in blocks(one):
+                    put(block, family.timeout, ext_auth.timeout)
 
 
 def _add_routes(document: Document, targets: Sequence[Target], rules: Rules, source: Path | None) -> tuple[str, ...]:
@@ -184,6 +197,8 @@ WAITING_PAUSE = 0.25
 _SEEN = (GatewayState.TAKEN, GatewayState.REFUSED)
 """States of an earlier config. They say nothing about a config that was just written."""
 
+_EMPTY = "the source lists no targets; if that is right, use --allow-empty"
+
 _MARK = re.compile(MARK.encode() + rb"[0-9a-f]{16}")
 
 
@@ -198,6 +213,8 @@ class BridgePlan:
     """Returns the config without the routes of the targets; called each time."""
     bootstrap_file: Path | None = None
     """The file of that config, for messages."""
+    allow_empty: bool = False
+    """Whether a source without targets may remove every route."""
     poll: float = 5.0
     patience: float = 10.0
     """How long the gateway may take to load a config."""
@@ -309,16 +326,28 @@ class Bridge:
         self._polled = anyio.current_time()
         health = self.health
         try:
-            self._targets = targets = await self._source.read()
+            targets = await self._source.read()
         except SourceFailed as exc:
-            health.source_failures += 1
-            if health.source_error != str(exc):
-                self._report(f"cannot read the targets, so the last ones stay: {exc}")
-            health.source_error = str(exc)
+            self._source_failed(f"cannot read the targets, so the last ones stay: {exc}", str(exc))
+            return
+        health.source_empty = not targets.found
+        self._note_left_out(targets)
+        if health.source_empty and not self._plan.allow_empty:
+            self._source_failed("the source lists no targets, so the last ones stay", _EMPTY)
             return
         if health.source_error:
             self._report("the targets can be read again")
+        self._targets = targets
         health.source_error, health.source_success = "", self._clock()
+
+    def _source_failed(self, report: str, error: str) -> None:
+        self.health.source_failures += 1
+        if self.health.source_error != error:
+            self._report(report)
+        self.health.source_error = error
+
+    def _note_left_out(self, targets: Targets) -> None:
+        health = self.health
         if targets.left_out != health.left_out:
             health.left_out = targets.left_out
             for name, why in targets.left_out.items():
@@ -382,6 +411,7 @@ class Bridge:
         health.mark = self._history.live
         if wanted is not None and wanted.mark == self._history.live:
             health.routes, health.shadowed = wanted.routes, wanted.shadowed
+            self._note_warnings(wanted.warnings)
             if health.config_error:
                 self._report("the config is in place again")
             health.config_error, health.config_success = "", self._clock()
@@ -392,6 +422,12 @@ class Bridge:
         health.take, health.gateway_error = take, _gateway_error(take, view)
         if take is GatewayState.TAKEN:
             health.gateway_success = self._clock()
+
+    def _note_warnings(self, warnings: tuple[str, ...]) -> None:
+        if warnings != self.health.warnings:
+            self.health.warnings = warnings
+            for warning in warnings:
+                self._report(f"warning: {warning}")
 
     def _config_failed(self, why: str) -> None:
         if why != self.health.config_error:

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, Problem, UsageError
-from holdfast.gateway.model import check_timeout
+from holdfast.gateway.model import check_timeout, is_short
 from holdfast.gateway.render import Document, put
 from holdfast.gateway.versions import FAMILIES, Family, Release
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
-__all__ = ["Schema", "blocks", "check_config", "complete", "find_schema"]
+__all__ = ["Schema", "blocks", "check_config", "complete", "find_schema", "short_timeouts"]
 
 SCHEMAS_VARIABLE = "HOLDFAST_AGENTGATEWAY_SCHEMAS"
 """A folder with the schemas of the product, such as ``v1.4.1.config-schema.json``."""
@@ -57,6 +57,17 @@ def check_config(
         faults = [Problem(message=message, file=source) for message in schema.faults(document)]
     if faults:
         raise ConfigError(faults[:SHOWN_FAULTS])
+
+
+def short_timeouts(document: Document, family: Family) -> list[str]:
+    """A warning for each authorization timeout that a cold start of the service does not meet."""
+    found = {
+        text: place for place, block in blocks(document) if is_short(text := str(_get(block, family.timeout) or ""))
+    }
+    return [
+        f"{place}: the timeout {text} is under 1 s, so that a cold authorization service makes servers unavailable"
+        for text, place in found.items()
+    ]
 
 
 class Schema:

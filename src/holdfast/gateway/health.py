@@ -44,6 +44,8 @@ class BridgeHealth:
     """Only the ``active`` bridge writes."""
     source_error: str = ""
     source_success: float = 0.0
+    source_empty: bool = False
+    """Whether the source lists no targets. Without ``--allow-empty`` that is an error."""
     config_error: str = ""
     """Why the wanted config is not in place."""
     config_success: float = 0.0
@@ -53,6 +55,7 @@ class BridgeHealth:
     routes: int = 0
     left_out: Mapping[str, str] = field(default_factory=dict)
     shadowed: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     take: GatewayState = GatewayState.NOT_WATCHED
     gateway_error: str = ""
     gateway_success: float = 0.0
@@ -91,6 +94,7 @@ class BridgeHealth:
                 "state": _state(self.source_error, self.source_success, good="fresh", bad="stale"),
                 "error": self.source_error or None,
                 "last_success": _time(self.source_success),
+                "empty": self.source_empty,
                 "left_out": dict(self.left_out),
             },
             "config": {
@@ -101,6 +105,7 @@ class BridgeHealth:
                 "mark": self.mark or None,
                 "routes": self.routes,
                 "shadowed": list(self.shadowed),
+                "warnings": list(self.warnings),
             },
             "gateway": {
                 "version": self.gateway_version,
@@ -126,6 +131,7 @@ class BridgeHealth:
             int(not self.source_error and bool(self.source_success)),
             "The last poll succeeded.",
         )
+        yield "source_empty", "gauge", int(self.source_empty), "Whether the source lists no targets."
         yield "source_last_success_seconds", "gauge", self.source_success, "When the targets were last read."
         yield "source_failures_total", "counter", self.source_failures, "Polls that failed."
         yield "targets_left_out", "gauge", len(self.left_out), "Servers without a route."

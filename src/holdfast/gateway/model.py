@@ -139,6 +139,11 @@ def check_timeout(text: str) -> str:
     return text
 
 
+def is_short(text: str) -> bool:
+    """Whether a timeout is under one second. Such a timeout recreates the failures that the default avoids."""
+    return bool(_TIMEOUT.fullmatch(text)) and text.endswith("ms") and int(text[:-2]) < 1000
+
+
 def check_address(text: str, *, option: str, lowest: int = 1) -> str:
     """Return ``text`` if it is ``host:port``. Port 0, where allowed, is a free port."""
     host, _, port = text.rpartition(":")

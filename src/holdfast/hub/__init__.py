@@ -9,6 +9,7 @@ from holdfast._exports import lazy_exports
 if TYPE_CHECKING:
     from holdfast.hub.approvals import shown as shown
     from holdfast.hub.call import is_repeatable as is_repeatable
+    from holdfast.hub.explanation import explain as explain
     from holdfast.hub.hub import Hub as Hub
     from holdfast.hub.journal import STATUS as STATUS, failure_status as failure_status, warnings_of as warnings_of
     from holdfast.hub.lease import is_shown as is_shown
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         ConfigApplied as ConfigApplied,
         ConfigRefused as ConfigRefused,
         HubRecord as HubRecord,
+        ListFailed as ListFailed,
         Missed as Missed,
         OneClientRecord as OneClientRecord,
         Published as Published,
@@ -46,6 +48,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "approvals": ["shown"],
         "call": ["is_repeatable"],
+        "explanation": ["explain"],
         "hub": ["Hub"],
         "journal": ["STATUS", "failure_status", "warnings_of"],
         "lease": ["is_shown"],
@@ -59,6 +62,7 @@ __getattr__, __dir__ = lazy_exports(
             "ConfigApplied",
             "ConfigRefused",
             "HubRecord",
+            "ListFailed",
             "Missed",
             "OneClientRecord",
             "Published",

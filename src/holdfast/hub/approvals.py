@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from holdfast.core import WATCHED, CatalogEntry, ChangedTool, Item, Listing, said
 from holdfast.errors import ToolHeld, UnknownTool
-from holdfast.files import locked, replace_file, set_aside
+from holdfast.files import FileStamp, file_stamp, locked, replace_file, set_aside
 from holdfast.hub.journal import Journal
 from holdfast.hub.records import ToolApproved, ToolChanged
 
@@ -278,6 +278,21 @@ class Approvals:
         self._unread = False
         self._take(known)
 
+    def stamp(self) -> FileStamp:
+        """Changes when a hub writes the file."""
+        return file_stamp(self._path) if self._path is not None else None
+
+    def follow(self) -> tuple[str, ...]:
+        """Read what another hub wrote; returns the servers whose listing must be published again."""
+        before = {server: dict(tools) for server, tools in self._now.items()}
+        self.load()
+        for server, tools in before.items():
+            for tool, text in tools.items():
+                if self._was(server, tool) == text:
+                    self._now[server].pop(tool, None)
+                    self._journal.write(ToolApproved(server=server, tool=tool, at=self._journal.clock.now()))
+        return tuple(self._latest)
+
     def to_save(self) -> PinChanges:
         """Take the changes that must be written; from now on they count as written."""
         touched = {*self._latest, *(server for server, _ in self._approved)}
@@ -314,7 +329,8 @@ class Approvals:
             approved = {tool: what for tool, what in ours.items() if (server, tool) in self._approved}
             self._seen[server] = {**ours, **tools, **approved}
         for server, tools in known.changed.items():
-            self._now.setdefault(server, dict(tools))
+            if server not in self._latest:
+                self._now[server] = dict(tools)
 
     def _was(self, server: str, tool: str) -> Mapping[str, Any]:
         return self._seen.get(server, {}).get(tool, {})

@@ -66,16 +66,15 @@ from holdfast.hub.slot import Slot
 from holdfast.types import ProgressFn
 from holdfast.wire import Caller, Connection, Fields, RawObject
 
-__all__ = ["CallRequest", "CallTimer", "holds_changed", "is_repeatable", "refuse_held", "resolve", "send"]
+__all__ = ["CallRequest", "CallTimer", "holds_changed", "is_repeatable", "known", "refuse_held", "send"]
 
 
-def resolve(catalog: Catalog, name: str, kind: Kind) -> NameKey:
-    """The server and the original name of an item, whether it is listed now or not."""
-    found = catalog.resolve(name, kind)
+def known(found: NameKey | Unknown, kind: Kind) -> NameKey:
+    """The owner of an item; raises ``UnknownTool`` if there is none."""
     if isinstance(found, Unknown):
         noun = kind.value.removesuffix("s")
         hint = f"did you mean {' or '.join(found.nearest)}?" if found.nearest else ""
-        raise UnknownTool(f"no server has a {noun} named `{name}`", hint=hint)
+        raise UnknownTool(f"no server has a {noun} named `{found.name}`", hint=hint)
     return found
 
 
@@ -202,33 +201,31 @@ _T = TypeVar("_T")
 class CallRequest:
     """One request, for the connection that stands when it is sent."""
 
-    __slots__ = ("_caller", "_method", "_on_progress", "_params", "_policy", "_refuse", "_timer")
+    __slots__ = ("_caller", "_method", "_on_progress", "_policy", "_prepare", "_timer")
 
     def __init__(
         self,
         method: str,
-        params: Fields,
+        prepare: Callable[[], Fields],
         policy: CallPolicy,
         timer: CallTimer,
-        refuse: Callable[[], None],
         *,
         on_progress: ProgressFn | None,
         caller: Caller | None,
     ) -> None:
         self._method = method
-        self._params = params
+        self._prepare = prepare
         self._policy = policy
         self._timer = timer
-        self._refuse = refuse
         self._on_progress = on_progress
         self._caller = caller
 
     async def __call__(self, connection: Connection) -> RawObject:
-        """Send it once. A tool may be held only since its server is up, so that is checked here again."""
-        self._refuse()
+        """Send it once. ``prepare`` gives the parameters now: a tool's name, and that it is held, may be new."""
+        params = self._prepare()
         return await connection.request(
             self._method,
-            self._timer.carried(self._params),
+            self._timer.carried(params),
             idle=self._policy.timeout,
             within=self._policy.hard_timeout,
             on_progress=self._on_progress,
@@ -302,12 +299,15 @@ class _Attempt:
         """
         seen = self._masked(failure.evidence)
         verdict = classify_evidence(seen, connected_before=True)
-        words = f"the call to `{self._slot.id}` failed: {verdict.reason}"
+        cut = self._lease.cut if self._lease is not None and isinstance(seen, NetworkFailure | ProcessExit) else ""
+        words = (
+            f"the call to `{self._slot.id}` {f'was cut off by the hub: {cut}' if cut else f'failed: {verdict.reason}'}"
+        )
         uncertain = not repeatable and _may_have_acted(seen)
         if uncertain:
             words += ". Its outcome is uncertain: the server may have acted on it, or still act"
         if isinstance(seen, NetworkFailure | ProcessExit) or (self._is_over() and isinstance(seen, OverBound | NotMcp)):
-            return ConnectionClosed(seen, words, hint=verdict.hint, uncertain=uncertain)
+            return ConnectionClosed(seen, words, hint="" if cut else verdict.hint, uncertain=uncertain)
         kind = CallDenied if verdict.status == "denied" else CallFailed
         return kind(seen, words, hint=verdict.hint)
 

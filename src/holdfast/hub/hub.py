@@ -16,7 +16,7 @@ from holdfast.auth import Logins
 from holdfast.config import Config
 from holdfast.core import Catalog, Health, Kind, NameKey
 from holdfast.hub.approvals import Approvals, shown
-from holdfast.hub.call import is_repeatable, resolve
+from holdfast.hub.call import is_repeatable, known
 from holdfast.hub.clock import Clock, RealClock
 from holdfast.hub.journal import HubRecord, OnWarning, Sink, Warnings, WarningSink, warnings_of
 from holdfast.hub.loader import read
@@ -144,10 +144,9 @@ class Hub:
         self, name: str, arguments: Mapping[str, Any] | None = None, *, on_progress: ProgressFn | None = None
     ) -> CallResult:
         """Call a tool by its name in the catalog."""
-        catalog = self.catalog
-        key = resolve(catalog, name, Kind.TOOL)
+        key = self._owner(name, Kind.TOOL)
         params: Fields = {"name": dumps(key.original), "arguments": dumps(arguments or {})}
-        repeatable = is_repeatable(catalog, name)
+        repeatable = is_repeatable(self.catalog, name)
         result = await self.registry.forward(
             key.server, "tools/call", params, repeatable=repeatable, on_progress=on_progress
         )
@@ -155,19 +154,19 @@ class Hub:
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> Mapping[str, Any]:
         """Get a prompt by its name in the catalog."""
-        key = resolve(self.catalog, name, Kind.PROMPT)
+        key = self._owner(name, Kind.PROMPT)
         params = {"name": key.original, "arguments": dict(arguments or {})}
         return await self.registry.request(key.server, "prompts/get", params, repeatable=True)
 
     async def read_resource(self, uri: str, *, server: str | None = None) -> Mapping[str, Any]:
         """Read a resource by its URI in the catalog, or any URI of a server that is named."""
-        key = NameKey(Kind.RESOURCE, server, uri) if server is not None else resolve(self.catalog, uri, Kind.RESOURCE)
+        key = NameKey(Kind.RESOURCE, server, uri) if server is not None else self._owner(uri, Kind.RESOURCE)
         return await self.registry.request(key.server, "resources/read", {"uri": key.original}, repeatable=True)
 
     async def complete(self, ref: Mapping[str, Any], argument: Mapping[str, str]) -> Mapping[str, Any]:
         """Ask for completions of a prompt's or a template's argument; ``ref`` uses the catalog's names."""
         by_uri = "uri" in ref
-        key = resolve(self.catalog, str(ref["uri" if by_uri else "name"]), Kind.TEMPLATE if by_uri else Kind.PROMPT)
+        key = self._owner(str(ref["uri" if by_uri else "name"]), Kind.TEMPLATE if by_uri else Kind.PROMPT)
         params = {"ref": {**ref, ("uri" if by_uri else "name"): key.original}, "argument": dict(argument)}
         return await self.registry.request(key.server, "completion/complete", params, repeatable=True)
 
@@ -198,6 +197,10 @@ class Hub:
         With the ``mark`` of the change that was reviewed, a newer change is not approved.
         """
         return self.registry.approve(server, tool, mark)
+
+    def _owner(self, name: str, kind: Kind) -> NameKey:
+        self.registry.require_open()
+        return known(self.registry.find(name, kind), kind)
 
     async def _call(self, name: str, args: Mapping[str, Any], on_progress: ProgressFn | None) -> CallResult:
         return await self.call_tool(name, args, on_progress=on_progress)

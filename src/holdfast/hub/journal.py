@@ -23,6 +23,7 @@ from holdfast.hub.records import (
     ConfigApplied,
     ConfigRefused,
     HubRecord,
+    ListFailed,
     Missed,
     OneClientRecord,
     Published,
@@ -96,6 +97,9 @@ def _write_state(record: HubRecord) -> None:
         case Published():
             kinds = ", ".join(record.kinds) or "nothing"
             _write(logging.DEBUG, record, "catalog version %d: %s of %s changed", record.version, kinds, record.server)
+        case ListFailed():
+            words = "%s: its %s could not be listed: %s"
+            _write(logging.WARNING, record, words, record.server, record.kind, record.reason)
         case ToolChanged():
             held = "; it is held until the change is approved" if record.held else ""
             words = "%s: the tool %s changed since it was first seen%s"

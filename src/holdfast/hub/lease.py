@@ -7,7 +7,7 @@ function ends with an event that says what happened. A cache remembers the proto
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -20,6 +20,7 @@ from holdfast.core import (
     Evidence,
     HttpStatus,
     Item,
+    Kind,
     Listing,
     NetworkFailure,
     NetworkFault,
@@ -35,8 +36,7 @@ from holdfast.wire import (
     Connection,
     DesiredState,
     Dialer,
-    Offer,
-    OfferKind,
+    Offers,
     Relay,
     apply_desired_state,
     evidence_in,
@@ -108,6 +108,8 @@ class Lease:
         self.listing: Listing | None = None
         self.redactor = Redactor()
         self.close_error = ""
+        self.cut = ""
+        """Why the hub itself ended it; empty if the server or the network did."""
         self.faults = 0
         """How often the network failed on this lease; calls in flight together count as one."""
         self.drains = False
@@ -218,7 +220,7 @@ class Connector:
             known.era, known.connected = connection.era, True
 
         async def listing(connection: Connection, within: float) -> Listing:
-            return _listing(spec, lease.generation, await connection.list_everything(within=within))
+            return _listing(spec, lease, await connection.list_everything(within=within))
 
         attempt = Attempt(
             spec=spec,
@@ -243,7 +245,7 @@ class Connector:
 
     async def _list(self, spec: ServerSpec, lease: Lease, connection: Connection) -> Listing:
         offers = await connection.list_everything(within=self._policy.attempt_timeout)
-        return _listing(spec, lease.generation, offers)
+        return _listing(spec, lease, offers)
 
 
 async def _stay(connection: Connection, changed: Callable[[], object], desired: DesiredState) -> Evidence:
@@ -284,10 +286,14 @@ def is_shown(name: str, tools: ToolFilter) -> bool:
     return included and not any(fnmatchcase(name, pattern) for pattern in tools.exclude)
 
 
-def _listing(spec: ServerSpec, generation: int, offers: Mapping[OfferKind, tuple[Offer, ...]]) -> Listing:
+def _listing(spec: ServerSpec, lease: Lease, offers: Offers) -> Listing:
     items = {kind: tuple(Item(name, raw) for name, raw in offered) for kind, offered in offers.items()}
     tools = tuple(item for item in items.pop("tools", ()) if is_shown(item.name, spec.tools))
-    return Listing(server=spec.id, generation=generation, tools=tools, **items)
+    failed = {
+        Kind(kind): classify_evidence(masked(seen, lease.redactor), connected_before=True).reason
+        for kind, seen in offers.failures.items()
+    }
+    return Listing(server=spec.id, generation=lease.generation, tools=tools, failed=failed, **items)
 
 
 def _failed(lease: Lease, seen: Evidence, *, ever_connected: bool) -> FailedDial:

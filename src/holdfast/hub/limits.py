@@ -1,16 +1,19 @@
 """Limits: how many dials begin at once, and how many calls one server has in flight and waiting (HUB-12).
 
-A place of the dial limit is given back when its attempt ends, or after a fixed time, the earlier of both. So a retry
-never repeats the burst that may have caused the failure, and a server that never answers delays no other server.
+A place of the dial limit is held until the server's first answer, the end of the attempt or one second, the earliest
+of them. So a retry does not repeat the burst that may have caused the failure, and silent servers delay no other.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import anyio
 import anyio.abc
+
+from holdfast.hub.clock import Clock, RealClock
 
 __all__ = ["HOLD_SECONDS", "Bulkhead", "BulkheadFull", "DialLimit", "Semaphore"]
 
@@ -58,36 +61,88 @@ class Semaphore:
 HOLD_SECONDS = 1.0
 """A healthy server has answered by then; a server that has not is slow by itself, not because of the limit."""
 
+WAIT_SECONDS = 0.4
+"""The longest wait for a place. The limit spreads a burst; it must not delay a healthy server behind silent ones."""
+
+SPREAD = 16
+"""Attempts that have waited long enough begin one after the other in this many steps, not all at once."""
+
 
 class DialLimit:
-    """At most ``places`` new attempts at a time; ``tasks`` owns the timers that give places back."""
+    """At most ``places`` new attempts at a time; ``tasks`` owns the timers that give places back.
 
-    def __init__(self, places: int, tasks: anyio.abc.TaskGroup, *, hold: float = HOLD_SECONDS) -> None:
-        self._places = Semaphore(places)
+    An attempt that finds no place in ``WAIT_SECONDS`` begins without one: a hundred silent servers hold their places
+    for a second each, and would delay the healthy server behind them by many seconds (LOAD-15).
+    """
+
+    def __init__(
+        self, places: int, tasks: anyio.abc.TaskGroup, *, hold: float = HOLD_SECONDS, clock: Clock | None = None
+    ) -> None:
+        self._places = places
+        self._taken = 0
+        self._waiting: deque[anyio.Event] = deque()
+        self._turns = 0
         self._tasks = tasks
         self._hold = hold
+        self._clock = clock or RealClock()
+
+    @property
+    def free(self) -> int:
+        """How many places are free."""
+        return max(self._places - self._taken, 0)
 
     def resize(self, places: int) -> None:
-        """Change the number of places."""
-        self._places.resize(places)
+        """Change the number of places. No holder loses its place."""
+        self._places = places
+        self._hand_on()
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
         """Wait for a place; it is given back at the end of the block, or earlier."""
-        await self._places.acquire()
-        held = anyio.CancelScope()
+        if not await self._take():
+            yield
+            return
+        held = anyio.Event()
         self._tasks.start_soon(self._release_later, held)
         try:
             yield
         finally:
-            held.cancel()
+            held.set()
 
-    async def _release_later(self, held: anyio.CancelScope) -> None:
+    async def _take(self) -> bool:
+        """Wait for a place; False if the wait took too long."""
+        if self._taken < self._places:
+            self._taken += 1
+            return True
+        turn = anyio.Event()
+        self._waiting.append(turn)
+        self._turns += 1
+        wait = WAIT_SECONDS * (1 + self._turns % SPREAD / SPREAD) / 2
         try:
-            with held:
-                await anyio.sleep(self._hold)
+            await self._clock.wait(turn, self._clock.now() + wait)
+        except BaseException:
+            if turn.is_set():
+                self._release()
+            raise
         finally:
-            self._places.release()
+            if not turn.is_set():
+                self._waiting.remove(turn)
+        return turn.is_set()
+
+    async def _release_later(self, held: anyio.Event) -> None:
+        try:
+            await self._clock.wait(held, self._clock.now() + self._hold)
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        self._taken -= 1
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        while self._waiting and self._taken < self._places:
+            self._taken += 1
+            self._waiting.popleft().set()
 
 
 class BulkheadFull(Exception):

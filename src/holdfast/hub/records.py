@@ -23,6 +23,7 @@ __all__ = [
     "ConfigApplied",
     "ConfigRefused",
     "HubRecord",
+    "ListFailed",
     "Missed",
     "OneClientRecord",
     "Published",
@@ -45,6 +46,17 @@ class Published:
     version: int
     kinds: tuple[str, ...]
     """What changed: tools, prompts, resources, templates."""
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListFailed:
+    """One kind could not be listed; the server is up, and that kind keeps its last good list."""
+
+    server: str
+    kind: str
+    """tools, prompts, resources or templates."""
+    reason: str
     at: float
 
 
@@ -153,6 +165,7 @@ class OneClientRecord:
 HubRecord: TypeAlias = (
     Record
     | Published
+    | ListFailed
     | Missed
     | CallEnded
     | ToolChanged

@@ -17,22 +17,25 @@ import anyio.to_thread
 
 from holdfast.auth import Logins, canonical, takes_login
 from holdfast.config import BadServer, Config, ServerSpec, Settings
-from holdfast.core import Catalog, Health, Listing, State, effects as do, events as on
+from holdfast.core import Catalog, Health, Kind, Listing, NameKey, State, Unknown, effects as do, events as on
 from holdfast.errors import HubClosed, HubNotOpen, LoadFailed, ServerDisabled, UnknownServer
 from holdfast.hub.approvals import Approvals
 from holdfast.hub.call import CallRequest, CallTimer, holds_changed, refuse_held, send
 from holdfast.hub.client_slots import ClientSlots, ready_within
 from holdfast.hub.clock import Clock
 from holdfast.hub.journal import HubRecord, Journal, Published
-from holdfast.hub.lease import Connector, ServerCache
+from holdfast.hub.lease import Connector, ServerCache, is_shown
 from holdfast.hub.limits import DialLimit
-from holdfast.hub.records import ConfigApplied, config_applied
+from holdfast.hub.records import ConfigApplied, ListFailed, config_applied
 from holdfast.hub.slot import Slot, SlotContext
 from holdfast.hub.store import StateWriter, Store
 from holdfast.types import ProgressFn
-from holdfast.wire import Caller, Dialer, Fields, RawObject, Relay, Warden, text_of
+from holdfast.wire import Caller, Dialer, Fields, RawObject, Relay, Warden, dumps, text_of
 
 __all__ = ["SlotRegistry", "reconnect", "switch"]
+
+_CALLS = {"tools/call": Kind.TOOL, "prompts/get": Kind.PROMPT}
+"""The requests that name an item with a prefix, and its kind."""
 
 CLOSE_SECONDS = 15.0
 """Each connection's close has a bound of its own; this bound is for all of them together."""
@@ -118,6 +121,7 @@ class SlotRegistry:
         for slot in [self._add(server) for server in self.config.servers.values()]:
             self._start(slot)
         tasks.start_soon(self._writer.run, name="state writer")
+        tasks.start_soon(self._writer.watch, self._switched_elsewhere, self._approved_elsewhere, name="state watch")
         tasks.start_soon(self._warden.keep, name="warden keeper")
         tasks.start_soon(_watch_logins, self, logins, name="login watch")
 
@@ -158,6 +162,20 @@ class SlotRegistry:
 
     # For the packages that serve and show the hub.
 
+    def find(self, name: str, kind: Kind) -> NameKey | Unknown:
+        """The owner of an item: by what was ever listed, else by the prefix of a server that is not connected."""
+        found = self.catalog.resolve(name, kind)
+        if isinstance(found, NameKey) or kind not in _CALLS.values():
+            return found
+        return next((key for key in self.catalog.possible_owners(name, kind) if self._may_own(key)), found)
+
+    def _may_own(self, key: NameKey) -> bool:
+        """Whether a call can tell more than "unknown": a connected server has listed all that it has."""
+        slot = self.slots.get(key.server)
+        if slot is None or slot.lease is not None:
+            return False
+        return key.kind is not Kind.TOOL or isinstance(slot.spec, BadServer) or is_shown(key.original, slot.spec.tools)
+
     def slot(self, name: str) -> Slot:
         """The shared slot of a server."""
         self.require_open()
@@ -194,13 +212,24 @@ class SlotRegistry:
         Parameters and result pass as the bytes that they came in.
         """
         used, settings = slot or self.slot(server), self.config.settings
-        tool = text_of(params.get("name")) if method == "tools/call" else None
-        refuse = partial(refuse_held, self.approvals, server, tool)
+        prepare = partial(self._prepare, server, method, params, late=used.lease is None)
         with CallTimer(server, method, params, self.clock, self.journal.write) as timer:
-            request = CallRequest(method, params, settings.call, timer, refuse, on_progress=on_progress, caller=caller)
-            refuse()
+            request = CallRequest(method, prepare, settings.call, timer, on_progress=on_progress, caller=caller)
+            prepare()
             ready_at = self.clock.now() + ready_within(used, settings, own=slot is not None)
             return timer.answered(await send(used, request, timer, repeatable=repeatable, ready_at=ready_at))
+
+    def _prepare(self, server: str, method: str, params: Fields, *, late: bool) -> Fields:
+        """The parameters to send; ``late`` if they were made before the server was connected."""
+        kind = _CALLS.get(method)
+        if kind is None:
+            return params
+        name = text_of(params.get("name")) or ""
+        if late:
+            listed = self.catalog.listed_name(NameKey(kind, server, name))
+            params, name = {**params, "name": dumps(listed)}, listed
+        refuse_held(self.approvals, server, name if kind is Kind.TOOL else None)
+        return params
 
     # For the hub.
 
@@ -245,13 +274,44 @@ class SlotRegistry:
         self.state_changed()
         return approved
 
+    # For the state that other hubs share.
+
+    def _switched_elsewhere(self, server: str, disabled: bool) -> None:
+        slot = self.slots.get(server)
+        if slot is not None and slot.spec.enabled and slot.switched_off != disabled and not self._closing:
+            slot.handle(on.DisableRequested() if disabled else on.EnableRequested())
+
+    def _approved_elsewhere(self) -> None:
+        for server in self.approvals.follow():
+            listing = self.approvals.latest(server)
+            if server in self.slots and listing is not None and not self.catalog.servers[server].withdrawn:
+                self.publish(listing)
+
     # For the slots (``SlotHost`` in slot.py).
 
     def publish(self, listing: Listing) -> None:
         """Publish a newer complete listing, except for what is held."""
+        self._note_failed_lists(listing)
         self._show(listing.server, self.catalog.publish(self.approvals.review(listing)))
         if self.approvals.unsaved:
             self.state_changed()
+
+    def _note_failed_lists(self, listing: Listing) -> None:
+        known = self.catalog.servers[listing.server].listing if listing.server in self.catalog.servers else None
+        for kind, reason in listing.failed.items():
+            if known is None or known.failed.get(kind) != reason:
+                at = self.clock.now()
+                self.journal.write(ListFailed(server=listing.server, kind=kind.value, reason=reason, at=at))
+
+    @property
+    def findings(self) -> dict[str, str]:
+        """What is wrong with servers that are up all the same, in words, by server."""
+        listings = {server: source.listing for server, source in self.catalog.servers.items()}
+        return {
+            server: "; ".join(f"its {kind.value} could not be listed: {why}" for kind, why in listing.failed.items())
+            for server, listing in listings.items()
+            if listing is not None and listing.failed
+        }
 
     def withdraw(self, server: str, *, removed: bool) -> None:
         """Withdraw a server's items, and end the connections to it that belong to one client."""

@@ -18,6 +18,7 @@ import anyio.to_thread
 
 from holdfast.config import BadServer, Config, ServerSpec, read_file
 from holdfast.errors import ConfigError, Problem
+from holdfast.files import FileStamp, file_stamp
 from holdfast.hub.clock import Clock, RealClock
 from holdfast.hub.records import ConfigApplied, ConfigRefused
 
@@ -29,7 +30,7 @@ __all__ = ["ConfigRecord", "Reloader"]
 RELOAD_PERIOD = 0.5
 """Seconds between two polls: an edit is in force about a second after it is saved. A poll costs microseconds."""
 
-Stamp: TypeAlias = tuple[tuple[int, ...] | None, ...]
+Stamp: TypeAlias = tuple[FileStamp, ...]
 """Identifies one state of the watched files; None stands for a file that does not exist."""
 
 
@@ -127,15 +128,7 @@ def _env_files(file: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
 
 def _stamp(files: tuple[Path, ...]) -> Stamp:
     """Links are followed: a swap behind a link gives another file, and so another stamp."""
-    return tuple(map(_one_stamp, files))
-
-
-def _one_stamp(file: Path) -> tuple[int, ...] | None:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
+    return tuple(map(file_stamp, files))
 
 
 def _unusable(before: Config, fresh: Config) -> Iterator[tuple[str, tuple[Problem, ...]]]:

@@ -8,7 +8,7 @@ event, so a hung dial, a hung close or a flood of notifications delays nothing e
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -102,6 +102,19 @@ log = logging.getLogger("holdfast.hub")
 
 PING_SECONDS = 5.0
 """How long a connection may take to answer a ping after a call on it timed out."""
+
+
+CUTS: Mapping[type[on.Event], str] = {
+    on.ReconnectRequested: "a reconnect was requested",
+    on.LoginSucceeded: "a reconnect with a new login was requested",
+    on.DisableRequested: "the server was disabled",
+    on.RemoveRequested: "the server was removed from the configuration",
+    on.ConfigChanged: "the server's definition changed",
+    on.ShutdownRequested: "the hub is closing",
+    on.RefreshFailed: "the connection failed too often",
+    on.LivenessFailed: "the connection failed too often",
+}
+"""The events by which the hub ends a connection that still stands, and the reason for the calls on it."""
 
 
 class SlotHost(Protocol):
@@ -206,9 +219,16 @@ class Slot:
         except IllegalTransition as exc:
             log.error("%s: %s", self.id, exc)  # noqa: TRY400 - a traceback adds nothing to the message
             return ()
+        self._note_cuts(type(event), effects)
         self._perform(effects)
         self._note()
         return effects
+
+    def _note_cuts(self, cause: type[on.Event], effects: tuple[do.Effect, ...]) -> None:
+        """Note why the hub itself ends a connection: the calls that it cuts are told so (LIFE-29)."""
+        for effect in effects:
+            if isinstance(effect, do.Close) and (lease := self._leases.get(effect.generation)) is not None:
+                lease.cut = CUTS.get(cause, lease.cut)
 
     def session_expired(self, generation: int) -> None:
         """The server refused a request because the session of this connection expired."""

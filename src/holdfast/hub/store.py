@@ -1,8 +1,10 @@
 """The state that survives a restart: the last good listings, the assigned names, and the disabled servers.
 
-One SQLite file, written in one transaction, in the background: changes coalesce, and a worker thread writes. A file
-that cannot be read is set aside, never deleted, and the hub starts without it. It holds no secret: a server is
-identified by a hash of its definition, so that a changed definition never shows the tools of another server.
+One SQLite file, written in the background: changes coalesce, and a worker thread writes. Several hubs of one
+configuration may share it, so a hub writes only the rows that it changed, and polls for the switches and approvals of
+the others. A file that cannot be read is set aside, never deleted, and the hub starts without it. It holds no secret:
+a server is identified by a hash of its definition, so that a changed definition never shows the tools of another
+server.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import anyio.to_thread
 
 from holdfast.config import Config, ServerSpec, state_folder
 from holdfast.core import Catalog, Item, Kind, Listing, NameKey
-from holdfast.files import private_folder, set_aside
+from holdfast.files import FileStamp, file_stamp, private_folder, set_aside
 from holdfast.hub.approvals import Approvals
 
 __all__ = ["Snapshot", "StateWriter", "Store", "StoredServer", "default_state_file", "fingerprint"]
@@ -31,6 +33,8 @@ __all__ = ["Snapshot", "StateWriter", "Store", "StoredServer", "default_state_fi
 log = logging.getLogger("holdfast.hub")
 
 SCHEMA_VERSION = 1
+POLL_SECONDS = 0.5
+"""Seconds between two polls for changes by other hubs. A poll costs microseconds."""
 BUSY_SECONDS = 5.0
 """How long to wait for another process that writes the same file."""
 
@@ -61,6 +65,10 @@ class Store:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._read_only = False
+        self._known: dict[str, StoredServer] = {}
+        """The rows as this hub read or wrote them last."""
+        self._written: frozenset[str] = frozenset()
+        """The servers of the last write: one that is missing in the next write was removed."""
 
     def load(self) -> dict[str, StoredServer]:
         """Everything that is stored; nothing if the file cannot be read. A corrupt file is set aside."""
@@ -68,7 +76,8 @@ class Store:
             if not self._file.exists():
                 return {}
             with closing(self._open()) as database:
-                return _read(database)
+                self._known = _read(database)
+                return dict(self._known)
         except (OSError, _NewerSchema) as exc:
             log.warning("the state file %s cannot be read: %s", self._file, exc)
         except (sqlite3.Error, ValueError, KeyError, TypeError, AttributeError) as exc:
@@ -79,15 +88,43 @@ class Store:
         return {}
 
     def save(self, servers: Mapping[str, StoredServer]) -> None:
-        """Write everything, or nothing."""
+        """Write what changed since this hub read or wrote it last, all of it or nothing.
+
+        Other rows, and other columns of the same rows, stay as another hub wrote them.
+        """
         if self._read_only:
             return
         try:
             private_folder(self._file.parent)
             with closing(self._open()) as database, database:
-                _write(database, servers)
+                _write(database, self._known, servers)
+                _delete(database, self._written - servers.keys())
+            self._known, self._written = dict(servers), frozenset(servers)
         except (sqlite3.Error, OSError, ValueError, _NewerSchema) as exc:
             log.warning("the state file %s could not be written: %s", self._file, exc)
+
+    def switches(self) -> dict[str, bool] | None:
+        """The servers that another hub enabled or disabled since the last call, and whether they are disabled.
+
+        None if the file cannot be read now.
+        """
+        try:
+            with closing(self._open()) as database:
+                rows = dict(database.execute("SELECT id, disabled FROM servers"))
+        except (sqlite3.Error, OSError, _NewerSchema) as exc:
+            log.debug("the state file %s cannot be read: %s", self._file, exc)
+            return None
+        changed = {
+            server: bool(rows[server])
+            for server, one in self._known.items()
+            if server in rows and bool(rows[server]) != one.disabled
+        }
+        self._known |= {server: replace(self._known[server], disabled=off) for server, off in changed.items()}
+        return changed
+
+    def stamp(self) -> FileStamp:
+        """Changes when a hub writes the file."""
+        return file_stamp(self._file)
 
     def _open(self) -> sqlite3.Connection:
         database = sqlite3.connect(self._file, timeout=BUSY_SECONDS, isolation_level="IMMEDIATE")
@@ -97,6 +134,7 @@ class Store:
                 self._read_only = True
                 raise _NewerSchema(f"a newer Holdfast wrote it (schema {version}); it is not changed")
             if version < SCHEMA_VERSION:
+                self._known = {}
                 database.executescript(_SCHEMA)
                 database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         except BaseException:
@@ -164,23 +202,33 @@ def _read(database: sqlite3.Connection) -> dict[str, StoredServer]:
     }
 
 
-def _write(database: sqlite3.Connection, servers: Mapping[str, StoredServer]) -> None:
-    database.execute("DELETE FROM servers")
-    database.execute("DELETE FROM names")
-    database.executemany(
-        "INSERT INTO servers VALUES (?, ?, ?, ?)",
-        [
-            (server, kept.fingerprint, kept.disabled, json.dumps(_listing_to(kept.listing)) if kept.listing else None)
-            for server, kept in servers.items()
-        ],
-    )
-    database.executemany("INSERT INTO names VALUES (?, ?, ?, ?)", _name_rows(servers.values()))
+def _write(database: sqlite3.Connection, before: Mapping[str, StoredServer], after: Mapping[str, StoredServer]) -> None:
+    for server, one in after.items():
+        known = before.get(server)
+        if known is None or (known.fingerprint, known.listing) != (one.fingerprint, one.listing):
+            listing = json.dumps(_listing_to(one.listing)) if one.listing else None
+            database.execute(_WRITE_LISTING, (server, one.fingerprint, one.disabled, listing))
+        if known is None or known.disabled != one.disabled:
+            database.execute(_WRITE_SWITCH, (server, one.fingerprint, one.disabled))
+        if known is None or known.names != one.names:
+            database.execute("DELETE FROM names WHERE server = ?", (server,))
+            rows = [(key.kind.value, server, key.original, name) for key, name in one.names.items()]
+            database.executemany("INSERT INTO names VALUES (?, ?, ?, ?)", rows)
 
 
-def _name_rows(kept: Iterable[StoredServer]) -> Iterable[tuple[str, str, str, str]]:
-    for one in kept:
-        for key, name in one.names.items():
-            yield key.kind.value, key.server, key.original, name
+def _delete(database: sqlite3.Connection, servers: Iterable[str]) -> None:
+    for server in servers:
+        database.execute("DELETE FROM servers WHERE id = ?", (server,))
+        database.execute("DELETE FROM names WHERE server = ?", (server,))
+
+
+_WRITE_LISTING = """
+INSERT INTO servers VALUES (?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, listing = excluded.listing
+"""
+_WRITE_SWITCH = """
+INSERT INTO servers VALUES (?, ?, ?, NULL) ON CONFLICT (id) DO UPDATE SET disabled = excluded.disabled
+"""
 
 
 def _listing_to(listing: Listing) -> dict[str, list[list[object]]]:
@@ -188,8 +236,17 @@ def _listing_to(listing: Listing) -> dict[str, list[list[object]]]:
 
 
 def _listing_from(server: str, kept: Mapping[str, list[tuple[str, dict[str, object]]]]) -> Listing:
-    items = {kind: tuple(Item(name, raw) for name, raw in kept[kind]) for kind in (kind.value for kind in Kind)}
-    return Listing(server=server, generation=0, **items)
+    def items(kind: Kind) -> tuple[Item, ...]:
+        return tuple(Item(name, raw) for name, raw in kept[kind.value])
+
+    return Listing(
+        server=server,
+        generation=0,
+        tools=items(Kind.TOOL),
+        prompts=items(Kind.PROMPT),
+        resources=items(Kind.RESOURCE),
+        templates=items(Kind.TEMPLATE),
+    )
 
 
 Snapshot: TypeAlias = "Callable[[], tuple[Config, Catalog, frozenset[str]]]"
@@ -233,6 +290,24 @@ class StateWriter:
             self._dirty = anyio.Event()
             await self._write()
 
+    async def watch(self, on_switch: Callable[[str, bool], None], on_approvals: Callable[[], None]) -> None:
+        """Follow the switches and approvals of other hubs that share the state, until cancelled."""
+        if self._store is None:
+            return
+        switches, approvals = self._store.stamp(), self._approvals.stamp()
+        while True:
+            await anyio.sleep(POLL_SECONDS)
+            async with self._writing:
+                now = await anyio.to_thread.run_sync(self._store.stamp)
+                changed = await anyio.to_thread.run_sync(self._store.switches) if now != switches else {}
+                before, approvals = approvals, self._approvals.stamp()
+            if changed is not None:
+                switches = now
+            for server, disabled in (changed or {}).items():
+                on_switch(server, disabled)
+            if approvals != before:
+                on_approvals()
+
     async def close(self, snapshot: Snapshot) -> None:
         """Write for the last time."""
         self._pending = snapshot
@@ -257,6 +332,11 @@ def _restored(catalog: Catalog, kept: StoredServer) -> Catalog:
     return catalog.publish(kept.listing) if kept.listing is not None else catalog
 
 
+def _unstamped(listing: Listing | None) -> Listing | None:
+    """The listing as it is read from the file: the generation is not stored."""
+    return replace(listing, generation=0) if listing is not None else None
+
+
 def _stored(config: Config, catalog: Catalog, off: frozenset[str]) -> dict[str, StoredServer]:
     names: dict[str, dict[NameKey, str]] = {}
     for key, name in catalog.names.items():
@@ -265,7 +345,7 @@ def _stored(config: Config, catalog: Catalog, off: frozenset[str]) -> dict[str, 
         server.id: StoredServer(
             fingerprint=fingerprint(server) if isinstance(server, ServerSpec) else "",
             disabled=server.id in off,
-            listing=catalog.servers[server.id].listing,
+            listing=_unstamped(catalog.servers[server.id].listing),
             names=names.get(server.id, {}),
         )
         for server in config.servers.values()

@@ -67,6 +67,10 @@ class HttpServer:
         self._with_stream = stream
         self._fault: Fault | None = None
         self._healed = asyncio.Event()
+        self._arrival = asyncio.Event()
+        self._calls_left: int | None = None
+        self._next_fault = Fault.REFUSE
+        self._failing: asyncio.Task[None] | None = None
         self._sessions: set[str] = set()
         self._streams: set[asyncio.StreamWriter] = set()
         self._serving: set[asyncio.Task[None]] = set()
@@ -116,8 +120,19 @@ class HttpServer:
         self._fault = fault
         self._healed.clear()
 
+    def fail_after(self, calls: int, fault: Fault = Fault.REFUSE) -> None:
+        """Answer so many more tool calls, then fail: an outage in the middle of an agent's run."""
+        self._calls_left, self._next_fault = calls, fault
+
+    async def arrived(self, method: str, times: int = 1) -> None:
+        """Wait until so many requests or notifications of this method have arrived."""
+        while self.asked.count(method) < times:
+            await self._arrival.wait()
+
     async def heal(self) -> None:
         """End the fault; requests that hang are answered now."""
+        if self._failing is not None:
+            await self._failing
         self._fault = None
         self._healed.set()
         await self.start()
@@ -155,6 +170,8 @@ class HttpServer:
     async def _answer(self, request: _Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         message: Message = json.loads(request.body) if request.body else {}
         self.asked.append(message.get("method") or request.method)
+        self._arrival.set()
+        self._arrival = asyncio.Event()
         if self._fault is Fault.HANG:
             await _first_of(self._healed.wait(), reader.read(1))
         if self._fault is Fault.DIE or reader.at_eof():
@@ -198,7 +215,14 @@ class HttpServer:
             answer = script.said(message, era=self._era, tools=self._tools)
         if answer is None:
             return await _respond(writer, 202)
-        return await _respond(writer, 200, script.encoded(answer), headers=headers)
+        await _respond(writer, 200, script.encoded(answer), headers=headers)
+        if method == "tools/call" and self._calls_left is not None:
+            self._calls_left -= 1
+            if self._calls_left <= 0:
+                self._calls_left = None
+                # In a task of its own: a stop cancels the task that serves this request.
+                self._failing = asyncio.ensure_future(self.fail(self._next_fault))
+        return None
 
     async def _called(self, message: Message) -> Message:
         name = message["params"]["name"]

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from holdfast.wire.listing import (
         Offer as Offer,
         OfferKind as OfferKind,
+        Offers as Offers,
         ToolInfo as ToolInfo,
         tool_info as tool_info,
     )
@@ -94,7 +95,7 @@ __getattr__, __dir__ = lazy_exports(
         "http.client": ["CONNECT_SECONDS", "NOT_HTTP", "evidence_of", "ssl_context"],
         "http.fetch": ["ApiClient", "HttpAnswer", "exchange", "fetch"],
         "listen": ["DesiredState", "LIST_CHANGED", "LOG_LEVELS", "apply_desired_state", "watch_connection"],
-        "listing": ["Offer", "OfferKind", "ToolInfo", "tool_info"],
+        "listing": ["Offer", "OfferKind", "Offers", "ToolInfo", "tool_info"],
         "process": ["LONGEST_LINE", "LONGEST_SECRET", "OnStderr", "environment_of", "find_program"],
         "relay": ["CALL_NOTIFICATIONS", "CLIENT_REQUESTS", "Caller", "Relay"],
         "rpc": ["RawNotification", "RawRequest", "RawResult"],

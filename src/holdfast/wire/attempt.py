@@ -85,7 +85,7 @@ class Attempt(Generic[T]):
     ) -> AsyncIterator[Connection]:
         """A connection whose listing is complete; it is closed when the block ends.
 
-        The place is given back before the block runs. Raises what went wrong, which ``evidence_in`` reads.
+        The place is given back after the handshake. Raises what went wrong, which ``evidence_in`` reads.
         """
         async with AsyncExitStack() as place:
             await _take(place, limit, self.deadline)
@@ -99,10 +99,10 @@ class Attempt(Generic[T]):
                 on_notice=on_notice,
                 relay=relay,
             ) as connection:
+                await place.aclose()
                 if on_connected is not None:
                     on_connected(connection)
                 await self._list(connection, began, until)
-                await place.aclose()
                 yield connection
 
     async def _list(self, connection: Connection, began: float, until: float) -> None:

@@ -7,17 +7,37 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, TypeVar
 
+import anyio
 import mcp_types as types
 from mcp import ClientSession, MCPError
 from mcp_types import METHOD_NOT_FOUND
 from pydantic import ValidationError
 
 from holdfast.config import Limits
-from holdfast.core import NotMcp, NotMcpFault, OverBound, RpcError
+from holdfast.core import (
+    Evidence,
+    HttpStatus,
+    NetworkFailure,
+    NotMcp,
+    NotMcpFault,
+    OverBound,
+    ProcessExit,
+    RpcError,
+    TimedOut,
+)
 from holdfast.errors import ServerFailure
 from holdfast.wire.rpc import RawRequest, RawResult, first_error
 
-__all__ = ["Offer", "OfferKind", "ToolInfo", "list_everything", "list_tools", "tool_info"]
+__all__ = [
+    "Offer",
+    "OfferKind",
+    "Offers",
+    "ToolInfo",
+    "list_other_offers",
+    "list_tool_offers",
+    "list_tools",
+    "tool_info",
+]
 
 OfferKind: TypeAlias = Literal["tools", "prompts", "resources", "templates"]
 
@@ -49,18 +69,53 @@ async def list_tools(session: ClientSession, limits: Limits, received: Callable[
     return tuple(map(_info, await _every(_tools(session), "tools/list", limits, received)))
 
 
-async def list_everything(
-    session: ClientSession, limits: Limits, received: Callable[[], int]
-) -> Mapping[OfferKind, tuple[Offer, ...]]:
-    """Tools, and every other kind that the server's capabilities name."""
-    can = session.server_capabilities or types.ServerCapabilities()
+class Offers(dict[OfferKind, "tuple[Offer, ...]"]):
+    """Everything that a server offers, by kind, and the kinds whose list failed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures: dict[OfferKind, Evidence] = {}
+
+
+async def list_tool_offers(session: ClientSession, limits: Limits, received: Callable[[], int]) -> Offers:
+    """The tools, as the first part of what a server offers."""
+    offers = Offers()
     tools = await _every(_tools(session), "tools/list", limits, received)
-    offers: dict[OfferKind, tuple[Offer, ...]] = {"tools": tuple((tool.name, _raw(tool)) for tool in tools)}
-    for kind, (method, key, name, capability) in _OTHERS.items():
-        if getattr(can, capability) is not None:
-            items = await _every(_raw_pages(session, method, key), method, limits, received)
-            offers[kind] = tuple((str(item[name]), item) for item in items)
+    offers["tools"] = tuple((tool.name, _raw(tool)) for tool in tools)
     return offers
+
+
+async def list_other_offers(
+    session: ClientSession, limits: Limits, received: Callable[[], int], offers: Offers, *, until: float
+) -> None:
+    """Add every other kind that the server's capabilities name.
+
+    A list that fails takes no other with it (LIFE-26), unless the connection itself is lost.
+    """
+    can = session.server_capabilities or types.ServerCapabilities()
+    for kind, (method, key, name, capability) in _OTHERS.items():
+        if getattr(can, capability) is None:
+            continue
+        within = max(min(OTHER_LIST_SECONDS, until - anyio.current_time()), 0.0)
+        try:
+            with anyio.fail_after(within):
+                items = await _every(_raw_pages(session, method, key), method, limits, received)
+                offers[kind] = tuple((str(item[name]), item) for item in items)
+        except TimeoutError:
+            offers.failures[kind] = TimedOut(doing=f"the answer to {method}", after=round(within, 1))
+        except ServerFailure as failure:
+            if _connection_is_lost(failure.evidence):
+                raise
+            offers.failures[kind] = failure.evidence
+
+
+OTHER_LIST_SECONDS = 5.0
+"""How long a list other than that of the tools may take. A server that is silent there is up without it."""
+
+
+def _connection_is_lost(seen: Evidence) -> bool:
+    """Whether no other list can be read on this connection either; a 404 says that the session expired."""
+    return isinstance(seen, NetworkFailure | ProcessExit) or (isinstance(seen, HttpStatus) and seen.status == 404)
 
 
 _OTHERS: Mapping[OfferKind, tuple[str, str, str, str]] = {

@@ -49,7 +49,7 @@ from holdfast.wire.deadlines import Deadline
 from holdfast.wire.envelope import BadJson, Fields, RawObject, dumps, fields, is_array, join_fields, loads, text_of
 from holdfast.wire.http.sse import SseDispatcher
 from holdfast.wire.http.transport import HttpDispatcher
-from holdfast.wire.listing import Offer, OfferKind, ToolInfo, list_everything, list_tools
+from holdfast.wire.listing import Offers, ToolInfo, list_other_offers, list_tool_offers, list_tools
 from holdfast.wire.relay import Caller, RelayDispatcher
 from holdfast.wire.rpc import first_error
 from holdfast.wire.stdio import StdioDispatcher
@@ -288,10 +288,16 @@ class Connection:
         listing = list_tools(self.session, self._limits, lambda: self.wire.received)
         return await self._bounded(listing, within, "its list of tools")
 
-    async def list_everything(self, *, within: float) -> Mapping[OfferKind, tuple[Offer, ...]]:
-        """Tools, prompts, resources and templates, over all pages, within so many seconds."""
-        listing = list_everything(self.session, self._limits, lambda: self.wire.received)
-        return await self._bounded(listing, within, "its lists")
+    async def list_everything(self, *, within: float) -> Offers:
+        """Tools, prompts, resources and templates, over all pages, within so many seconds.
+
+        Raises if the tools cannot be listed; another list that fails is among the ``failures`` of the result.
+        """
+        until = anyio.current_time() + within
+        listing = list_tool_offers(self.session, self._limits, lambda: self.wire.received)
+        offers = await self._bounded(listing, within, "its list of tools")
+        await list_other_offers(self.session, self._limits, lambda: self.wire.received, offers, until=until)
+        return offers
 
     async def call_tool(
         self,

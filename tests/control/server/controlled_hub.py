@@ -17,7 +17,7 @@ from holdfast.control.client import ControlClient
 from holdfast.control.find import RunningHub
 from holdfast.control.server import ControlServer
 from holdfast.control.server.views import HubInfo
-from holdfast.front.access.guard import TokenPolicy
+from holdfast.front.access.principals import TokenPolicy
 from holdfast.front.http import create_app
 from holdfast.hub.hub import Hub
 from tests.front.web import serving

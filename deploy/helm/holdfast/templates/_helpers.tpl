@@ -81,6 +81,9 @@ http://{{ include "holdfast.name" . }}-hub.{{ .Release.Namespace }}.svc.cluster.
 
 {{- define "holdfast.extAuth.service" -}}
 {{- $auth := .Values.global.agentgateway.extAuth }}
+{{- if not $auth.serviceName }}
+{{- fail "global.agentgateway.extAuth.serviceName is empty: name the authorization service, or set enabled to false" }}
+{{- end }}
 {{- $auth.serviceName }}.{{ $auth.serviceNamespace | default .Release.Namespace }}.svc.cluster.local
 {{- end }}
 

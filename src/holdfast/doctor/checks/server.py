@@ -15,6 +15,7 @@ from jsonschema.exceptions import SchemaError
 
 from holdfast.auth import LoginStatus, Refreshed, refresh_now, status_of
 from holdfast.control import Server
+from holdfast.core import classify_evidence, masked
 from holdfast.doctor.case import Case
 from holdfast.doctor.checks.base import Check, Observation, found
 from holdfast.doctor.diagnose.access import claims_of, configured_token
@@ -22,6 +23,7 @@ from holdfast.doctor.diagnose.by_evidence import diagnose
 from holdfast.doctor.probe import probe
 from holdfast.doctor.report import Finding, LiveState, finding, shell
 from holdfast.hub import is_shown
+from holdfast.wire import Offers
 
 __all__ = ["HandshakeCheck", "HubCheck", "LoginCheck", "ToolsCheck"]
 
@@ -191,6 +193,7 @@ class ToolsCheck(Check):
         "HF-TOOLS-DUPLICATE",
         "HF-TOOLS-NAME",
         "HF-TOOLS-SCHEMA",
+        "HF-LIST",
     )
 
     async def look(self, case: Case) -> Observation:
@@ -199,14 +202,24 @@ class ToolsCheck(Check):
         assert seen is not None  # noqa: S101 - `handshake` made it
         if seen.evidence is not None:
             return found(await diagnose(case, seen.evidence))
-        offered = (seen.listing or {}).get("tools", ())
+        lists = tuple(_list_failures(case, seen.listing)) if seen.listing is not None else ()
+        offered = seen.listing.get("tools", ()) if seen.listing is not None else ()
         listed = {name: raw for name, raw in offered if is_shown(name, case.spec.tools)}
         count = f"{len(listed)} tool{'' if len(listed) == 1 else 's'} listed in {seen.listing_seconds:.2f} s"
         if not offered:
-            return Observation(count, (_none(other_offers=bool(seen.listing and len(seen.listing) > 1)),))
+            return Observation(count, (_none(other_offers=bool(seen.listing and len(seen.listing) > 1)), *lists))
         if not listed:
-            return Observation(count, (_hidden(case, len(offered)),))
-        return Observation(count, tuple(_faults(case, [name for name, _ in offered if name in listed], listed)))
+            return Observation(count, (_hidden(case, len(offered)), *lists))
+        names = [name for name, _ in offered if name in listed]
+        return Observation(count, (*_faults(case, names, listed), *lists))
+
+
+def _list_failures(case: Case, offers: Offers) -> Iterator[Finding]:
+    for kind, seen in offers.failures.items():
+        reason = classify_evidence(masked(seen, case.redactor), connected_before=True).reason
+        words = f"its {kind} could not be listed: {reason}"
+        text = "its tools work; this is a fault of the server: report it to its authors. This command asks it again"
+        yield finding("HF-LIST", words, text, f"holdfast doctor {shell(case.spec.id)}")
 
 
 def _none(*, other_offers: bool) -> Finding:

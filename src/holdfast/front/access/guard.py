@@ -7,10 +7,8 @@ verifies. The control API and the status page have tokens of their own; a caller
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -18,43 +16,14 @@ from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.errors import UsageError
+from holdfast.front.access.principals import LOCAL, Principal, TokenPolicy
 
-__all__ = ["LOOPBACK_HOSTS", "AccessRules", "Guard", "Refused", "TokenPolicy", "Verify"]
+__all__ = ["LOOPBACK_HOSTS", "AccessRules", "Guard", "Refused"]
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """Paths that need no token: they say that the hub runs, and nothing about its servers."""
-
-Verify: TypeAlias = Callable[[str], Awaitable[str | None]]
-"""Returns the subject of a token that verifies, or None."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenPolicy:
-    """Which bearer tokens are accepted: at least one, or a verifier."""
-
-    tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Token by the name of its holder: ``{"ci": "s3cret"}``."""
-    verify: Verify | None = field(default=None, repr=False)
-    """Verifies any other token, such as a JWT: its signature, issuer, audience and time."""
-
-    def __post_init__(self) -> None:
-        if not self.tokens and self.verify is None:
-            raise UsageError("a token policy needs a token or a verifier")
-        if not all(self.tokens.values()):
-            raise UsageError("an empty token would accept every caller", hint="give each token a value")
-
-    async def principal(self, token: str) -> str | None:
-        """Return the name of the token's holder; None if the token is unknown."""
-        found: str | None = None
-        for name, known in self.tokens.items():
-            if hmac.compare_digest(known.encode(), token.encode("utf-8", "surrogateescape")):
-                found = name
-        if found is None and self.verify is not None:
-            return await self.verify(token)
-        return found
 
 
 @dataclass(frozen=True)
@@ -80,8 +49,13 @@ class AccessRules:
         # An empty name would accept a request without a Host.
         self._hosts = frozenset(host.lower() for host in allowed_hosts if host)
 
-    async def check(self, headers: Mapping[str, str], *, open_to_all: bool = False) -> str | Refused | None:
-        """The principal of a request, None where no token is required, or why it is refused."""
+    async def check(
+        self, headers: Mapping[str, str], *, open_to_all: bool = False, client_verified: bool = False
+    ) -> Principal | Refused:
+        """The principal of a request, ``local`` where no credentials are required, or why it is refused.
+
+        ``headers`` are by lower-case name. ``client_verified`` says whether TLS verified a certificate of the peer.
+        """
         host = headers.get("host", "")
         if "," in host or _host_in(host) not in self._hosts:
             return Refused(421, "this Host is not served here", hint="allow it with --allow-host")
@@ -89,9 +63,8 @@ class AccessRules:
         if origin is not None and _host_of_origin(origin) not in self._hosts:
             return Refused(403, "this Origin may not call this hub", hint="allow its host with --allow-host")
         if self._tokens is None or open_to_all:
-            return None
-        kind, _, token = headers.get("authorization", "").partition(" ")
-        principal = await self._tokens.principal(token.strip()) if kind.lower() == "bearer" else None
+            return LOCAL
+        principal = await self._tokens.identify(headers, client_verified=client_verified)
         return principal or Refused(401, "a valid bearer token is required", challenge="Bearer")
 
 

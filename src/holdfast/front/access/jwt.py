@@ -18,7 +18,7 @@ import jwt
 
 from holdfast.core import is_loopback
 from holdfast.errors import UsageError
-from holdfast.front.access.guard import Verify
+from holdfast.front.access.principals import Principal, Verify
 
 __all__ = ["jwt_verifier"]
 
@@ -38,14 +38,16 @@ PAUSE_SECONDS = 5.0
 _Key: TypeAlias = jwt.PyJWK | str
 
 
-def jwt_verifier(*, issuer: str, audience: str, keys: str) -> Verify:
+def jwt_verifier(
+    *, issuer: str, audience: str, keys: str, groups_claim: str = "groups", scopes_claim: str = "scope"
+) -> Verify:
     """Return a verifier for ``TokenPolicy``; ``keys`` is the URL of a JWKS, or the path of a PEM public key."""
     if not issuer or not audience:
         raise UsageError("JWT verification needs an issuer and an audience")
     find = _published(keys) if keys.startswith(("https://", "http://")) else _from_file(Path(keys))
     fetching = anyio.CapacityLimiter(1)
 
-    def check(token: str, key: _Key) -> str | None:
+    def check(token: str, key: _Key) -> Principal | None:
         claims = jwt.decode(
             token,
             key,
@@ -56,9 +58,16 @@ def jwt_verifier(*, issuer: str, audience: str, keys: str) -> Verify:
             options={"require": list(REQUIRED)},
         )
         subject = claims["sub"]
-        return f"{issuer}#{subject}" if isinstance(subject, str) and subject else None
+        if not isinstance(subject, str) or not subject:
+            return None
+        return Principal(
+            name=f"{issuer}#{subject}",
+            groups=_texts(claims.get(groups_claim)),
+            scopes=_texts(claims.get(scopes_claim)),
+            source="jwt",
+        )
 
-    async def verify(token: str) -> str | None:
+    async def verify(token: str) -> Principal | None:
         try:
             key = find.kept(token)
             if key is None:
@@ -68,6 +77,13 @@ def jwt_verifier(*, issuer: str, audience: str, keys: str) -> Verify:
             return None
 
     return verify
+
+
+def _texts(claim: object) -> frozenset[str]:
+    """Return the texts of a claim: a list, or one text with spaces, as OAuth writes scopes."""
+    if isinstance(claim, str):
+        return frozenset(claim.split())
+    return frozenset(one for one in claim if isinstance(one, str)) if isinstance(claim, list) else frozenset()
 
 
 def _published(url: str) -> _PublishedKeys:

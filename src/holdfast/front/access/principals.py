@@ -1,31 +1,243 @@
-"""Which client sent a request, where the protocol does not say so.
+"""Who sends a request: the principal, and the client. This is the only place that decides it (SEC-18).
 
-A legacy client is its session, and a client on stdio is the pipe. The modern era has neither: each HTTP request
-stands alone. Nothing in such a request tells two clients apart: a token may be shared, a connection pooled or
-proxied, and two copies of a program have one name. So a client that wants to be recognised sends a key of its own.
-A key is valid only together with the principal that sent it, so no other principal can use it.
+A principal is a person or a program with an identity: the subject of a verified JWT, the holder of a named token, the
+user that a trusted gateway names, or ``local`` where the hub asks for no credentials. Sessions, pending calls,
+attribution, logs and traces use its name.
+
+A principal may run several clients. A legacy client is its session, and a client on stdio is the pipe. The modern era
+has neither: each HTTP request stands alone, and nothing in it tells two clients apart: a token may be shared, a
+connection pooled or proxied, and two copies of a program have one name. So a client that wants to be recognised sends
+a key of its own. A key is valid only together with the principal that sent it, so no other principal can use it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import json
+import logging
 import re
-from collections.abc import Mapping
+import stat
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 from mcp import MCPError
 from mcp_types import INVALID_PARAMS
 
+from holdfast.errors import UsageError
+
 __all__ = [
     "CLIENT_HEADER",
     "CLIENT_META_KEY",
+    "GATEWAY_SECRET_HEADER",
     "HOW_TO_BE_KNOWN",
+    "LOCAL",
     "ClientKey",
+    "Principal",
+    "TokenPolicy",
+    "TokensFile",
+    "TrustedGateway",
+    "Verify",
     "client_key_in",
 ]
 
+log = logging.getLogger("holdfast.front")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Principal:
+    """Who sends a request. Two are equal if their names are; names of different sources never collide."""
+
+    name: str
+    groups: frozenset[str] = field(default=frozenset(), compare=False)
+    scopes: frozenset[str] = field(default=frozenset(), compare=False)
+    source: Literal["local", "token", "jwt", "gateway"] = field(default="local", compare=False)
+
+
+LOCAL = Principal(name="local")
+"""The principal of every request where the hub asks for no credentials; over stdio too."""
+
+Verify: TypeAlias = Callable[[str], Awaitable[Principal | None]]
+"""Returns the principal of a token that verifies, or None."""
+
+_TOKEN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""Without ``#``, which only the names of JWT subjects and of gateway users contain."""
+
+REREAD_SECONDS = 1.0
+"""How often the file of tokens is checked for a change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _NamedToken:
+    """One entry of the file of tokens; the token itself is not stored."""
+
+    name: str
+    sha256: bytes = field(repr=False)
+    groups: frozenset[str] = frozenset()
+    expires: float | None = None
+
+
+class TokensFile:
+    """Named tokens in a JSON file: name, SHA-256 of the token, groups, expiry. A changed file is read again.
+
+    ``{"tokens": [{"name": "ci", "sha256": "…", "groups": ["build"], "expires": "2027-01-01T00:00:00Z"}]}``
+    """
+
+    def __init__(self, path: Path, *, wall: Callable[[], float] = time.time) -> None:
+        self._path = path
+        self._wall = wall
+        self._stamp = _stamp(path)
+        self._tokens = _read_tokens(path)
+        self._checked = wall()
+
+    def find(self, token: str) -> Principal | None:
+        """Return the holder of a token; None if it is unknown or expired."""
+        self._refresh()
+        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        found = [one for one in self._tokens if hmac.compare_digest(one.sha256, digest)]
+        if not found or (found[0].expires is not None and found[0].expires <= self._wall()):
+            return None
+        return Principal(name=found[0].name, groups=found[0].groups, source="token")
+
+    def _refresh(self) -> None:
+        now = self._wall()
+        if 0 <= now - self._checked < REREAD_SECONDS:
+            return
+        self._checked = now
+        stamp = _stamp(self._path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._tokens = _read_tokens(self._path)
+        except UsageError as error:
+            log.warning("%s; the tokens read before stay valid", error.message)
+        else:
+            log.info("read %s again: %d tokens", self._path, len(self._tokens))
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _read_tokens(path: Path) -> tuple[_NamedToken, ...]:
+    hint = 'write {"tokens": [{"name": "ci", "sha256": "<hex>", "groups": [], "expires": "2027-01-01T00:00:00Z"}]}'
+    try:
+        if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise UsageError(f"other users can write the tokens file {path}", hint=f"run: chmod go-w {path}")
+        entries = json.loads(path.read_text(encoding="utf-8"))["tokens"]
+        tokens = tuple(_token(entry) for entry in entries)
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise UsageError(f"the tokens file {path} is not valid: {exc}", hint=hint) from exc
+    names = [one.name for one in tokens]
+    if len(set(names)) < len(names) or not names:
+        raise UsageError(f"the tokens file {path} needs at least one token, and each name once", hint=hint)
+    return tokens
+
+
+def _token(entry: Mapping[str, Any]) -> _NamedToken:
+    name, digest, groups = entry["name"], bytes.fromhex(entry["sha256"]), entry.get("groups", [])
+    if not isinstance(name, str) or not _TOKEN_NAME.fullmatch(name) or name in (LOCAL.name, "caller"):
+        raise ValueError(f"{name!r} is not a valid name for a token")
+    if len(digest) != hashlib.sha256().digest_size:
+        raise ValueError(f"`sha256` of {name} does not have 64 hex digits")
+    if not isinstance(groups, list) or not all(isinstance(group, str) for group in groups):
+        raise ValueError(f"`groups` of {name} is not a list of texts")
+    expires = entry.get("expires")
+    until = datetime.fromisoformat(expires) if expires is not None else None
+    if until is not None and until.tzinfo is None:
+        until = until.replace(tzinfo=UTC)
+    return _NamedToken(
+        name=name, sha256=digest, groups=frozenset(groups), expires=until.timestamp() if until is not None else None
+    )
+
+
+GATEWAY_SECRET_HEADER = "Holdfast-Gateway-Secret"  # noqa: S105 - the name of a header
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrustedGateway:
+    """A gateway that authenticates users and names them in headers.
+
+    Its headers count only on a connection whose client certificate was verified (mTLS), or together with a secret
+    that the gateway and the hub share. Anyone could send them otherwise.
+    """
+
+    secret: str | None = field(default=None, repr=False)
+    mtls: bool = False
+    user_header: str = "X-Forwarded-User"
+    groups_header: str = "X-Forwarded-Groups"
+
+    def __post_init__(self) -> None:
+        if not self.secret and not self.mtls:
+            raise UsageError("a trusted gateway needs a shared secret or mTLS", hint="its headers could be forged")
+
+    def find(self, headers: Mapping[str, str], *, client_verified: bool) -> Principal | None:
+        """Return the user that the gateway names; None if the request is not the gateway's."""
+        user = headers.get(self.user_header.lower(), "").strip()
+        # A header that is sent twice is joined by a comma, and a user's name has none.
+        if not user or "," in user or not self._is_gateway(headers, client_verified):
+            return None
+        groups = {group.strip() for group in headers.get(self.groups_header.lower(), "").split(",")}
+        return Principal(name=f"gateway#{user}", groups=frozenset(groups - {""}), source="gateway")
+
+    def _is_gateway(self, headers: Mapping[str, str], client_verified: bool) -> bool:
+        given = headers.get(GATEWAY_SECRET_HEADER.lower(), "")
+        by_secret = self.secret is not None and hmac.compare_digest(self.secret.encode(), given.encode())
+        return by_secret or (self.mtls and client_verified)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenPolicy:
+    """Which credentials are accepted: at least one kind."""
+
+    tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Token by the name of its holder: ``{"caller": "s3cret"}``."""
+    file: TokensFile | None = None
+    verify: Verify | None = field(default=None, repr=False)
+    """Verifies any other token, such as a JWT: its signature, issuer, audience and time."""
+    gateway: TrustedGateway | None = None
+
+    def __post_init__(self) -> None:
+        if not self.tokens and self.verify is None and self.file is None and self.gateway is None:
+            raise UsageError("a token policy needs a token or a verifier")
+        if not all(self.tokens.values()):
+            raise UsageError("an empty token would accept every caller", hint="give each token a value")
+
+    async def identify(self, headers: Mapping[str, str], *, client_verified: bool = False) -> Principal | None:
+        """Return the principal of a request by its headers; None if it has no valid credentials.
+
+        ``client_verified`` says whether TLS verified the certificate of the peer.
+        """
+        if self.gateway is not None:
+            named = self.gateway.find(headers, client_verified=client_verified)
+            if named is not None:
+                return named
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        return await self.principal(token.strip()) if kind.lower() == "bearer" else None
+
+    async def principal(self, token: str) -> Principal | None:
+        """Return the holder of a bearer token; None if the token is unknown."""
+        found: Principal | None = None
+        for name, known in self.tokens.items():
+            if hmac.compare_digest(known.encode(), token.encode("utf-8", "surrogateescape")):
+                found = Principal(name=name, source="token")
+        if found is None and self.file is not None:
+            found = self.file.find(token)
+        if found is None and self.verify is not None:
+            found = await self.verify(token)
+        return found
+
+
 CLIENT_HEADER = "Holdfast-Client"
-_HEADER = CLIENT_HEADER.lower()
 CLIENT_META_KEY = "holdfast/client"
 
 HOW_TO_BE_KNOWN = (
@@ -41,15 +253,15 @@ _KEY = re.compile(r"[A-Za-z0-9._~+/=-]{16,128}")
 class ClientKey:
     """A client that sends a key; it owns its connections."""
 
-    principal: str | None
+    principal: str
     key: str = field(repr=False)
 
 
 def client_key_in(
-    headers: Mapping[str, str], principal: str | None, meta: Mapping[str, Any] | None = None
+    headers: Mapping[str, str], principal: Principal, meta: Mapping[str, Any] | None = None
 ) -> ClientKey | None:
     """Return the client key in the headers of a request, or in its ``_meta``; None if it has none."""
-    said = (headers.get(_HEADER), (meta or {}).get(CLIENT_META_KEY))
+    said = (headers.get(CLIENT_HEADER.lower()), (meta or {}).get(CLIENT_META_KEY))
     keys = {str(key) for key in said if key is not None}
     if not keys:
         return None
@@ -60,4 +272,4 @@ def client_key_in(
             f"`{CLIENT_HEADER}` must be one random text of 16 to 128 letters and digits: the same on every request "
             "of one client, and different for each client",
         )
-    return ClientKey(principal, key)
+    return ClientKey(principal.name, key)

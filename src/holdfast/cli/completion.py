@@ -1,0 +1,292 @@
+"""``holdfast completion``: print the completion script for a shell; and the candidates that the scripts ask for.
+
+The scripts are a few lines each. They run ``holdfast __complete WORDS…`` at each Tab, which prints one candidate a
+line, with its description after a tab. A line ``:files`` asks the shell for file names.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from holdfast.cli.entry import COMMANDS
+from holdfast.errors import HoldfastError, UsageError
+
+__all__ = ["Candidate", "app", "candidates", "main"]
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+HUB_SECONDS = 1.0
+"""How long a running hub has to answer. A Tab must not hang."""
+
+FILES = ":files"
+
+_FILE_METAVARS = ("FILE", "PATH", "URL|FILE")
+
+_BASH = """\
+# bash completion for holdfast. To use it: source <(holdfast completion bash)
+_holdfast() {
+    local value description
+    COMPREPLY=()
+    while IFS=$'\\t' read -r value description; do
+        if [[ $value == :files ]]; then
+            compopt -o default
+        else
+            COMPREPLY+=("$(printf '%q' "$value")")
+        fi
+    done < <("${COMP_WORDS[0]}" __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+}
+complete -F _holdfast holdfast
+"""
+
+_ZSH = """\
+#compdef holdfast
+# zsh completion for holdfast. To use it: source <(holdfast completion zsh)
+_holdfast() {
+    local value description
+    local -a values descriptions
+    while IFS=$'\\t' read -r value description; do
+        if [[ $value == :files ]]; then
+            _files
+        else
+            values+=("$value")
+            descriptions+=("$value${description:+  -- $description}")
+        fi
+    done < <("${words[1]}" __complete "${(@)words[2,CURRENT]}" 2>/dev/null)
+    (( $#values )) && compadd -l -d descriptions -- "${values[@]}"
+}
+if [[ $funcstack[1] == _holdfast ]]; then
+    _holdfast "$@"
+else
+    (( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
+    compdef _holdfast holdfast
+fi
+"""
+
+_FISH = """\
+# fish completion for holdfast. To use it: holdfast completion fish | source
+function __holdfast_complete
+    set -l current (commandline --current-token --cut-at-cursor)
+    set -l words (commandline --tokenize --cut-at-cursor --current-process) $current
+    for line in ($words[1] __complete $words[2..] 2>/dev/null)
+        if test "$line" = :files
+            __fish_complete_path $current
+        else
+            printf '%s\\n' $line
+        end
+    end
+end
+complete --command holdfast --no-files --arguments '(__holdfast_complete)'
+"""
+
+SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+
+
+class Candidate(NamedTuple):
+    """One word that can stand at the cursor."""
+
+    value: str
+    description: str = ""
+
+    def __str__(self) -> str:
+        words = " ".join(self.description.split())
+        return f"{self.value}\t{words}" if words else self.value
+
+
+@app.command()
+def completion(
+    shell: Annotated[str | None, typer.Argument(metavar="bash|zsh|fish", help="Default: your own shell")] = None,
+) -> None:
+    """Print the completion script for a shell. It completes commands, options, servers and tools.
+
+    bash, in ~/.bashrc: source <(holdfast completion bash)
+    zsh, in ~/.zshrc: source <(holdfast completion zsh)
+    fish, in ~/.config/fish/config.fish: holdfast completion fish | source
+    """
+    name = shell or Path(os.environ.get("SHELL", "")).name
+    if name not in SCRIPTS:
+        raise UsageError(f"there is no completion for the shell `{name}`", hint=f"known: {', '.join(SCRIPTS)}")
+    sys.stdout.write(SCRIPTS[name])
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the candidates for the last of the words. A shell ignores errors here, and so does this."""
+    try:
+        for candidate in candidates(list(words) or [""]):
+            print(candidate)  # noqa: T201 - this is the output
+    except (HoldfastError, OSError, ValueError):
+        return 1
+    return 0
+
+
+def candidates(words: Sequence[str]) -> list[Candidate]:
+    """The candidates for the last word; it may be empty."""
+    *before, current = words
+    if not before:
+        named = [Candidate(name, summary) for name, (_, summary) in COMMANDS.items()]
+        return _starting(current, [*named, Candidate("--help"), Candidate("--version")])
+    if before[0] not in COMMANDS:
+        return []
+    command = _command(before[0])
+    path = [before[0]]
+    rest = before[1:]
+    while hasattr(command, "commands"):
+        if not rest:
+            return _starting(current, [*_subcommands(command), *_options(command)])
+        if rest[0] not in command.commands:
+            return []
+        path, command, rest = [*path, rest[0]], command.commands[rest[0]], rest[1:]
+    return _starting(current, _of_command(command, tuple(path), rest, current))
+
+
+def _command(name: str) -> Any:
+    return typer.main.get_command(import_module(COMMANDS[name][0]).app)
+
+
+def _subcommands(group: Any) -> Iterator[Candidate]:
+    for name, command in group.commands.items():
+        if not command.hidden:
+            yield Candidate(name, command.get_short_help_str(80))
+
+
+def _options(command: Any) -> Iterator[Candidate]:
+    for parameter in command.params:
+        if parameter.param_type_name == "option" and not getattr(parameter, "hidden", False):
+            for name in (*parameter.opts, *parameter.secondary_opts):
+                if name.startswith("--"):
+                    yield Candidate(name, getattr(parameter, "help", "") or "")
+    yield Candidate("--help", "Show this message")
+
+
+def _of_command(command: Any, path: tuple[str, ...], before: Sequence[str], current: str) -> Iterable[Candidate]:
+    positional, waiting = _read(command, before)
+    if waiting is not None:
+        return _values(waiting)
+    if current.startswith("-"):
+        return _options(command)
+    arguments = [one for one in command.params if one.param_type_name == "argument"]
+    if not arguments:
+        return _options(command)
+    at = min(len(positional), len(arguments) - 1)
+    if at < len(positional) and arguments[at].nargs != -1:
+        return []
+    return _words_for(str(arguments[at].metavar), path, positional, _config_in(before))
+
+
+def _read(command: Any, words: Sequence[str]) -> tuple[list[str], Any]:
+    """The positional words, and the option that still waits for its value."""
+    takes_value = {
+        name: parameter
+        for parameter in command.params
+        if parameter.param_type_name == "option" and not getattr(parameter, "is_flag", False)
+        for name in parameter.opts
+    }
+    positional: list[str] = []
+    waiting = None
+    for word in words:
+        if waiting is not None:
+            waiting = None
+        elif word in takes_value:
+            waiting = takes_value[word]
+        elif not word.startswith("-") or word == "-":
+            positional.append(word)
+    return positional, waiting
+
+
+def _values(option: Any) -> list[Candidate]:
+    kind = getattr(getattr(option, "type_descriptor", None), "annotation", None)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return [Candidate(str(choice.value)) for choice in kind]
+    return [Candidate(FILES)] if option.metavar in _FILE_METAVARS else []
+
+
+def _config_in(words: Sequence[str]) -> Path | None:
+    """The file after ``--config`` or ``--file``."""
+    for name, value in pairwise(words):
+        if name in ("--config", "--file"):
+            return Path(value)
+    found = (word.partition("=") for word in words if word.startswith(("--config=", "--file=")))
+    return next((Path(value) for _, _, value in found if value), None)
+
+
+def _words_for(metavar: str, path: tuple[str, ...], before: Sequence[str], config: Path | None) -> list[Candidate]:
+    match metavar:
+        case "SERVER" if path[0] == "demo":
+            from holdfast.demo import FAULTS  # noqa: PLC0415 - only for the demo
+
+            return [Candidate(name) for name in FAULTS]
+        case "SERVER":
+            return _servers(path, before, config)
+        case "TOOL":
+            return [Candidate(name) for name in _tools(before[0] if before else "", config)]
+        case "CLIENT":
+            from holdfast.config import CLIENTS  # noqa: PLC0415 - only for `import`
+
+            return [Candidate(name, client.title) for name, client in CLIENTS.items() if name not in before]
+        case "bash|zsh|fish":
+            return [Candidate(name) for name in SCRIPTS]
+        case "FILE" | "PATH":
+            return [Candidate(FILES)]
+        case _:
+            return []
+
+
+def _servers(path: tuple[str, ...], before: Sequence[str], config: Path | None) -> list[Candidate]:
+    if path == ("doctor",) and before[:1] == ["explain"]:
+        from holdfast.doctor import CODES  # noqa: PLC0415 - only for `doctor explain`
+
+        return [Candidate(name, code.means) for name, code in CODES.items() if name not in before]
+    explain = [Candidate("explain", "Explain a code")] if path == ("doctor",) and not before else []
+    live = _live_servers(config)
+    names = live if live is not None else dict.fromkeys(_configured(config), "")
+    return [*(Candidate(name, words) for name, words in names.items() if name not in before), *explain]
+
+
+def _starting(current: str, found: Iterable[Candidate]) -> list[Candidate]:
+    return [one for one in found if one.value.startswith(current) or one.value == FILES]
+
+
+# Names
+
+
+def _configured(config: Path | None) -> list[str]:
+    """The names in the configuration."""
+    from holdfast.config import load_config  # noqa: PLC0415 - not needed for commands and options
+
+    return list(load_config(config).servers)
+
+
+def _live_servers(config: Path | None) -> dict[str, str] | None:
+    """The servers of the running hub with their status; None if there is none."""
+    told = _ask_hub(config, "servers")
+    return None if told is None else {server.id: server.status for server in told.servers}
+
+
+def _tools(server: str, config: Path | None) -> list[str]:
+    told = _ask_hub(config, "catalog")
+    return [] if told is None else sorted(tool.original for tool in told.tools if tool.server == server)
+
+
+def _ask_hub(config: Path | None, what: str) -> Any:
+    import anyio  # noqa: PLC0415 - not needed for commands and options
+
+    from holdfast.cli.running_hub import found_hub  # noqa: PLC0415 - as above
+    from holdfast.control import ControlClient  # noqa: PLC0415 - as above
+
+    async def asked() -> Any:
+        with anyio.move_on_after(HUB_SECONDS):
+            async with ControlClient(found_hub(None, config)) as hub:
+                return await getattr(hub, what)()
+
+    try:
+        return anyio.run(asked)
+    except HoldfastError:
+        return None

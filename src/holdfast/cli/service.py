@@ -1,0 +1,518 @@
+"""``holdfast service``: run the hub in the background, as a systemd user service or a launchd agent.
+
+systemd holds the listening socket. So a restart or an upgrade of the hub refuses no connection: clients wait until
+the new process accepts. The launchd agent is rendered and validated by tests; it was not run on macOS.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import plistlib
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import typer
+
+from holdfast.cli.listen import DEFAULT_HOST, DEFAULT_PORT, endpoint, require_auth_beyond_loopback
+from holdfast.cli.output import data_console, own_command, print_json, side_console, typed_command
+from holdfast.config import find_config, read_config, user_folders
+from holdfast.errors import ConfigNotFound, HoldfastError
+from holdfast.files import replace_file
+
+__all__ = ["app", "hub_service", "install_service", "launchd_agent", "service_is_installed", "systemd_units"]
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False, no_args_is_help=True)
+
+UNIT = "holdfast"
+LABEL = "holdfast.hub"
+
+COMMAND_SECONDS = 60.0
+"""How long systemctl or launchctl may take: a restart waits for calls in flight."""
+
+STOP_SECONDS = 30
+"""Longer than the hub's own limit for calls in flight (10 s) and for closing its servers."""
+
+_REFERENCE = re.compile(r"(?<!\$)\$\{env:([A-Za-z_][A-Za-z0-9_]*)[^}]*\}")
+_AUTH_OPTIONS = ("--token", "--token-file", "--tokens-file", "--jwt-issuer", "--gateway-secret-file")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubService:
+    """What the service runs."""
+
+    command: tuple[str, ...]
+    config: Path
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+    options: tuple[str, ...] = ()
+    """More options of ``holdfast serve``."""
+    path: str = ""
+    """The PATH of the service, so that it finds the same commands as the user."""
+    environment: Path | None = None
+    """A file with variables for the service."""
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The command line of the hub, without its address."""
+        return (*self.command, "serve", "--config", str(self.config), *self.options)
+
+    @property
+    def address(self) -> str:
+        """``host:port``."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Manager(Protocol):
+    """A service manager."""
+
+    name: str
+
+    def files(self, service: HubService) -> dict[Path, str]:
+        """The files of the service, and their content."""
+
+    def installed(self) -> list[Path]:
+        """The files that exist."""
+
+    def start(self, *, address_changed: bool) -> None:
+        """Load the files, and start or restart the hub."""
+
+    def stop(self) -> None:
+        """Stop the hub, and do not start it again."""
+
+    def state(self) -> dict[str, Any]:
+        """What the service manager reports."""
+
+    def logs(self, lines: int, *, follow: bool) -> list[str]:
+        """The command that shows the log."""
+
+    def hints(self) -> list[str]:
+        """What the user should know after an installation."""
+
+
+@app.callback()
+def service() -> None:
+    """Run the hub in the background: it starts with your session, and restarts after a crash."""
+
+
+@app.command()
+def install(
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- SERVE OPTIONS]", help="More options of `holdfast serve`")
+    ] = None,
+    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The mcp.json to serve")] = None,
+    host: Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen on")] = DEFAULT_HOST,
+    port: Annotated[
+        int, typer.Option("--port", metavar="PORT", min=1, max=65535, help="The port to listen on")
+    ] = DEFAULT_PORT,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the files, and change nothing")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
+) -> None:
+    """Install the service and start it. Run it again to change it, or after an upgrade of Holdfast.
+
+    Exit code 0: the hub runs. 1: it does not.
+    """
+    wanted = hub_service(config, host=host, port=port, options=tuple(options or ()))
+    manager = _manager()
+    files = manager.files(wanted)
+    if dry_run:
+        _print_files(files, as_json=as_json)
+        return
+    install_service(wanted, quiet=as_json)
+    if as_json:
+        print_json({"files": list(map(str, files)), **_state(manager)})
+
+
+@app.command()
+def uninstall(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
+) -> None:
+    """Stop the service and remove its files. The configuration and the state of the hub stay.
+
+    Exit code 0: there is no service any more.
+    """
+    manager = _manager()
+    files = manager.installed()
+    if files:
+        manager.stop()
+    for file in files:
+        file.unlink(missing_ok=True)
+    if as_json:
+        print_json({"removed": list(map(str, files))})
+    elif files:
+        for file in files:
+            data_console().print(f"removed {file}", soft_wrap=True)
+    else:
+        side_console().print("no service is installed")
+
+
+@app.command()
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
+) -> None:
+    """Show whether the service is installed and runs. `holdfast status` shows its servers.
+
+    Exit code 0: the hub runs, or starts at the first connection. 1: it does not.
+    """
+    manager = _manager()
+    state = _state(manager)
+    if as_json:
+        print_json({**state})
+    elif not state["installed"]:
+        side_console().print(f"no service is installed; to install it: {typed_command()} service install")
+    else:
+        for name, value in state.items():
+            if value not in (None, [], ""):
+                shown = ", ".join(value) if isinstance(value, list) else value
+                data_console().print(f"{name:<10} {shown}", soft_wrap=True)
+    raise typer.Exit(0 if state["running"] else 1)
+
+
+@app.command()
+def logs(
+    lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=1, help="How many lines")] = 200,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new lines, and show them")] = False,
+) -> None:
+    """Show the log of the service. `holdfast logs SERVER` shows that of one server."""
+    command = _manager().logs(lines, follow=follow)
+    try:
+        raise typer.Exit(subprocess.run(command, check=False).returncode)  # noqa: S603 - a fixed command
+    except FileNotFoundError as exc:
+        raise HoldfastError(f"the command `{command[0]}` was not found") from exc
+
+
+def install_service(wanted: HubService, *, quiet: bool = False) -> None:
+    """Write the files and start the hub. A running one is replaced without a refused connection."""
+    manager = _manager()
+    files = manager.files(wanted)
+    before = {file: file.read_text() for file in files if file.exists()}
+    for file, text in files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(file, text, mode=0o644)
+    sockets = [file for file in files if file.suffix == ".socket"]
+    try:
+        manager.start(address_changed=any(before.get(file, files[file]) != files[file] for file in sockets))
+    except HoldfastError:
+        for file in files:
+            if file in before:
+                replace_file(file, before[file], mode=0o644)
+            else:
+                file.unlink()
+        raise
+    if not quiet:
+        _print_installed(wanted, manager)
+
+
+def _print_installed(wanted: HubService, manager: Manager) -> None:
+    out = data_console()
+    for file in manager.files(wanted):
+        out.print(f"wrote {file}", soft_wrap=True)
+    out.print(f"The hub runs at {endpoint(wanted.host, wanted.port)}, with {wanted.config}", soft_wrap=True)
+    for hint in (*_variable_hints(wanted), *manager.hints()):
+        side_console().print(hint, soft_wrap=True)
+
+
+def service_is_installed() -> bool:
+    """Whether this user has a service; False also where there is no service manager."""
+    try:
+        return bool(_manager().installed())
+    except HoldfastError:
+        return False
+
+
+def hub_service(
+    config: Path | None, *, host: str = DEFAULT_HOST, port: int = DEFAULT_PORT, options: tuple[str, ...] = ()
+) -> HubService:
+    """The service for a configuration, in the environment of this process."""
+    try:
+        file = find_config(config, environ=os.environ, cwd=Path.cwd()).absolute()
+    except ConfigNotFound as exc:
+        hint = f"{typed_command()} import copies the servers of your MCP clients; {typed_command()} add adds one"
+        raise HoldfastError("there is no mcp.json to serve", hint=hint) from exc
+    read_config(file)
+    given = any(option.partition("=")[0] in _AUTH_OPTIONS for option in options)
+    require_auth_beyond_loopback(host, can_verify=given)
+    return HubService(
+        command=own_command(),
+        config=file,
+        host=host,
+        port=port,
+        options=options,
+        path=os.environ.get("PATH", ""),
+        environment=next(user_folders(os.environ)) / "service.env",
+    )
+
+
+def _variable_hints(wanted: HubService) -> list[str]:
+    """The service does not see the variables of a shell: name those that the config needs."""
+    names = sorted(set(_REFERENCE.findall(read_config(wanted.config).decode("utf-8", "replace"))))
+    known = _names_in(wanted.environment)
+    missing = [name for name in names if name not in known]
+    if not missing or wanted.environment is None:
+        return []
+    where = f"Write these into {wanted.environment} (mode 600), one NAME=value a line"
+    again = f"then run `{typed_command()} service install` again"
+    return [f"The service does not see the variables of your shell. {where}, {again}: {', '.join(missing)}"]
+
+
+def _names_in(file: Path | None) -> set[str]:
+    if file is None or not file.exists():
+        return set()
+    return {line.partition("=")[0].strip() for line in file.read_text().splitlines() if "=" in line}
+
+
+def _print_files(files: Mapping[Path, str], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"files": {str(file): text for file, text in files.items()}})
+        return
+    for file, text in files.items():
+        sys.stdout.write(f"# {file}\n{text}\n")
+
+
+def _state(manager: Manager) -> dict[str, Any]:
+    installed = [str(file) for file in manager.installed()]
+    state = manager.state() if installed else {"running": False}
+    return {"manager": manager.name, "installed": installed, **state}
+
+
+def _manager() -> Manager:
+    return Launchd() if sys.platform == "darwin" else Systemd()
+
+
+# systemd
+
+
+def systemd_units(service: HubService) -> dict[str, str]:
+    """The unit files, by name."""
+    socket_unit = f"""\
+[Unit]
+Description=Holdfast MCP hub (socket)
+
+[Socket]
+ListenStream={_escaped(service.address)}
+NoDelay=true
+
+[Install]
+WantedBy=sockets.target
+"""
+    environment = f"EnvironmentFile=-{_escaped(str(service.environment))}\n" if service.environment else ""
+    path = f"Environment={_quoted(f'PATH={service.path}', command=False)}\n" if service.path else ""
+    service_unit = f"""\
+[Unit]
+Description=Holdfast MCP hub
+Requires={UNIT}.socket
+After={UNIT}.socket
+
+[Service]
+Type=notify
+ExecStart={_command_line(service.arguments)}
+ExecReload=/bin/kill -HUP $MAINPID
+{path}{environment}Restart=on-failure
+RestartSec=1
+KillMode=mixed
+TimeoutStopSec={STOP_SECONDS}
+
+[Install]
+WantedBy=default.target
+"""
+    return {f"{UNIT}.socket": socket_unit, f"{UNIT}.service": service_unit}
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+def _command_line(arguments: Sequence[str]) -> str:
+    """The command of a unit. systemd refuses a program with odd characters in its path, so ``env`` starts that one."""
+    safe = re.fullmatch(r"[\w@:./=+ -]+", arguments[0], re.ASCII)
+    return " ".join(_quoted(argument) for argument in (*(() if safe else ("/usr/bin/env",)), *arguments))
+
+
+def _quoted(text: str, *, command: bool = True) -> str:
+    """A word of a unit file. ``$`` is special in a command line only."""
+    escaped = _escaped(text).replace("\\", "\\\\").replace('"', '\\"')
+    if command:
+        escaped = escaped.replace("$", "$$")
+    return escaped if re.fullmatch(r"[\w@:./=+-]+", escaped, re.ASCII) else f'"{escaped}"'
+
+
+class Systemd:
+    """The systemd of this user."""
+
+    name = "systemd"
+
+    def files(self, service: HubService) -> dict[Path, str]:
+        """The files of the service, and their content."""
+        return {self._folder / name: text for name, text in systemd_units(service).items()}
+
+    def installed(self) -> list[Path]:
+        """The files that exist."""
+        return [file for name in (f"{UNIT}.socket", f"{UNIT}.service") if (file := self._folder / name).exists()]
+
+    def start(self, *, address_changed: bool) -> None:
+        """Load the files, and start or restart the hub. The socket stays open unless its address changed."""
+        self._ask("daemon-reload")
+        self._ask("enable", f"{UNIT}.socket", f"{UNIT}.service")
+        if address_changed:
+            self._ask("stop", f"{UNIT}.service", f"{UNIT}.socket")
+        self._ask("start", f"{UNIT}.socket")
+        self._ask("restart", f"{UNIT}.service")
+
+    def stop(self) -> None:
+        """Stop the hub, and do not start it again."""
+        self._ask("disable", "--now", f"{UNIT}.socket", f"{UNIT}.service")
+
+    def state(self) -> dict[str, Any]:
+        """What systemd reports."""
+        socket_state, service_state = (
+            self._property(f"{UNIT}.{kind}", "ActiveState") for kind in ("socket", "service")
+        )
+        return {
+            "running": "active" in (socket_state, service_state),
+            "socket": socket_state,
+            "service": service_state,
+            "enabled": self._property(f"{UNIT}.socket", "UnitFileState"),
+            "lingering": _lingers(),
+        }
+
+    def logs(self, lines: int, *, follow: bool) -> list[str]:
+        """The command that shows the log."""
+        unit = ["journalctl", "--user", "--unit", f"{UNIT}.service", "--lines", str(lines)]
+        return [*unit, "--follow"] if follow else [*unit, "--no-pager"]
+
+    def hints(self) -> list[str]:
+        """Without lingering, systemd ends the services of a user with the last session."""
+        if _lingers() != "no":
+            return []
+        user = shlex.quote(getpass.getuser())
+        return [f"The service ends when you log out. To keep it running: loginctl enable-linger {user}"]
+
+    @property
+    def _folder(self) -> Path:
+        base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+        return Path(base) / "systemd" / "user"
+
+    def _ask(self, *arguments: str) -> None:
+        _run("systemctl", "--user", *arguments)
+
+    def _property(self, unit: str, name: str) -> str:
+        return _run("systemctl", "--user", "show", unit, f"--property={name}", "--value").strip()
+
+
+def _lingers() -> str | None:
+    """``yes`` or ``no``; None where systemd does not say."""
+    try:
+        return _run("loginctl", "show-user", getpass.getuser(), "--property=Linger", "--value").strip() or None
+    except HoldfastError:
+        return None
+
+
+# launchd
+
+
+def launchd_agent(service: HubService, logs: Path) -> bytes:
+    """The property list of the agent."""
+    address = ("--host", service.host, "--port", str(service.port))
+    return plistlib.dumps(
+        {
+            "Label": LABEL,
+            "ProgramArguments": [*service.arguments, *address],
+            "EnvironmentVariables": {"PATH": service.path},
+            "RunAtLoad": True,
+            "KeepAlive": {"SuccessfulExit": False},
+            "ExitTimeOut": STOP_SECONDS,
+            "ProcessType": "Background",
+            "StandardOutPath": str(logs),
+            "StandardErrorPath": str(logs),
+        },
+        sort_keys=False,
+    )
+
+
+class Launchd:
+    """The launchd of this user."""
+
+    name = "launchd"
+
+    def files(self, service: HubService) -> dict[Path, str]:
+        """The property list, and its content."""
+        return {self._file: launchd_agent(service, self._log).decode()}
+
+    def installed(self) -> list[Path]:
+        """The property list, if it exists."""
+        return [self._file] if self._file.exists() else []
+
+    def start(self, *, address_changed: bool) -> None:
+        """Load the agent again, which starts the hub."""
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(self._bootout, check=False, capture_output=True, timeout=COMMAND_SECONDS)  # noqa: S603 - fixed
+        _run("launchctl", "bootstrap", self._domain, str(self._file))
+
+    def stop(self) -> None:
+        """Unload the agent."""
+        _run(*self._bootout)
+
+    def state(self) -> dict[str, Any]:
+        """What launchd reports."""
+        shown = _run("launchctl", "print", f"{self._domain}/{LABEL}")
+        state = re.search(r"^\s*state = (.+)$", shown, re.MULTILINE)
+        return {"running": bool(state and state.group(1) == "running"), "service": state.group(1) if state else ""}
+
+    def logs(self, lines: int, *, follow: bool) -> list[str]:
+        """The command that shows the log."""
+        return ["tail", "-n", str(lines), *(["-F"] if follow else []), str(self._log)]
+
+    def hints(self) -> list[str]:
+        """Nothing: an agent runs as long as its user is logged in."""
+        return []
+
+    @property
+    def _domain(self) -> str:
+        return f"gui/{os.getuid()}"
+
+    @property
+    def _bootout(self) -> tuple[str, ...]:
+        return ("launchctl", "bootout", f"{self._domain}/{LABEL}")
+
+    @property
+    def _file(self) -> Path:
+        return Path.home() / "Library" / "LaunchAgents" / f"{LABEL}.plist"
+
+    @property
+    def _log(self) -> Path:
+        return Path.home() / "Library" / "Logs" / "holdfast.log"
+
+
+def _run(*command: str) -> str:
+    """Run a command of the service manager; returns its output."""
+    try:
+        ran = subprocess.run(  # noqa: S603 - a fixed command
+            command, check=False, capture_output=True, text=True, timeout=COMMAND_SECONDS
+        )
+    except FileNotFoundError as exc:
+        hint = f"run `{typed_command()} serve` under the supervisor of your system"
+        raise HoldfastError(
+            f"the command `{command[0]}` was not found: there is no service manager", hint=hint
+        ) from exc
+    except subprocess.TimeoutExpired as exc:
+        raise HoldfastError(f"`{shlex.join(command)}` did not end within {COMMAND_SECONDS:g} s") from exc
+    if ran.returncode:
+        raise HoldfastError(f"`{shlex.join(command)}` failed: {_last_line(ran.stderr)}", hint=_hint(ran.stderr))
+    return ran.stdout
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "it printed no reason"
+
+
+def _hint(text: str) -> str:
+    if "bus" in text.lower():
+        return "systemd runs no services for this user: log in to a session of your own, without su or sudo"
+    return f"`{typed_command()} service logs` shows the log of the hub"

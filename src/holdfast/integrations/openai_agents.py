@@ -1,0 +1,100 @@
+"""The hub as one MCP server of the OpenAI Agents SDK (extra ``openai-agents``).
+
+    agent = Agent(name="a", mcp_servers=[HubServer(hub)], instructions=lambda ctx, agent: hub.warnings().for_model)
+
+The SDK lists tools on each turn, so a changed catalog is followed. A call whose server is unavailable gets a result
+with ``is_error``: the model reads the reason and the run goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from agents import AgentBase, RunContextWrapper
+from agents.mcp import MCPServer
+from mcp import types
+
+from holdfast.core import CatalogEntry
+from holdfast.errors import HoldfastError
+from holdfast.hub import Hub, explain, shown
+
+__all__ = ["HubServer"]
+
+FIRST_LISTING_SECONDS = 4.0
+"""How long the first listing waits for servers that start. The SDK's own clients give up after 5 s."""
+
+
+class HubServer(MCPServer):
+    """All servers of a hub. The hub stays open and yours: ``connect`` and ``cleanup`` leave it alone.
+
+    The options of ``MCPServer`` (``require_approval``, ``use_structured_content``, guardrails) work as on any server.
+    """
+
+    def __init__(self, hub: Hub, *, name: str = "holdfast", **options: Any) -> None:
+        super().__init__(**options)
+        self._hub = hub
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The name in traces."""
+        return self._name
+
+    async def connect(self) -> None:
+        """Wait for servers that start, so that the first turn has their tools."""
+        await self._hub.ready(timeout=FIRST_LISTING_SECONDS)
+
+    async def cleanup(self) -> None:
+        """Nothing to do: the hub is closed by its owner."""
+
+    async def list_tools(
+        self, run_context: RunContextWrapper[Any] | None = None, agent: AgentBase[Any] | None = None
+    ) -> list[types.Tool]:
+        """The tools of this moment."""
+        await self._hub.ready(timeout=FIRST_LISTING_SECONDS)
+        return [types.Tool.model_validate(raw) for raw in _listed(self._hub.catalog.tools)]
+
+    async def call_tool(
+        self, tool_name: str, arguments: dict[str, Any] | None, meta: dict[str, Any] | None = None
+    ) -> types.CallToolResult:
+        """Call a tool. An outage is a result that says so."""
+        try:
+            result = await self._hub.call_tool(tool_name, arguments)
+        except HoldfastError as error:
+            text = types.TextContent(type="text", text=explain(error))
+            return types.CallToolResult(content=[text], is_error=True)
+        raw = {"content": list(result.content), "structuredContent": result.structured, "isError": result.is_error}
+        return types.CallToolResult.model_validate({**raw, "_meta": dict(result.meta) or None})
+
+    async def list_prompts(self) -> types.ListPromptsResult:
+        """The prompts of this moment."""
+        return types.ListPromptsResult.model_validate({"prompts": _listed(self._hub.catalog.prompts)})
+
+    async def get_prompt(self, name: str, arguments: dict[str, Any] | None = None) -> types.GetPromptResult:
+        """Get a prompt."""
+        return types.GetPromptResult.model_validate(await self._hub.get_prompt(name, arguments))
+
+    async def list_resources(self, cursor: str | None = None) -> types.ListResourcesResult:
+        """The resources of this moment, all on one page."""
+        return types.ListResourcesResult.model_validate({"resources": _listed(self._hub.catalog.resources)})
+
+    async def list_resource_templates(self, cursor: str | None = None) -> types.ListResourceTemplatesResult:
+        """The templates of this moment, all on one page."""
+        raw = {"resourceTemplates": _listed(self._hub.catalog.templates)}
+        return types.ListResourceTemplatesResult.model_validate(raw)
+
+    async def read_resource(self, uri: str) -> types.ReadResourceResult:
+        """Read a resource."""
+        return types.ReadResourceResult.model_validate(await self._hub.read_resource(uri))
+
+
+def _listed(entries: Iterable[CatalogEntry]) -> list[dict[str, Any]]:
+    """The items as their servers describe them, under the names that they have in the hub."""
+    found = []
+    for entry in entries:
+        raw = dict(shown(entry))
+        if "name" in raw and "uri" not in raw and "uriTemplate" not in raw:
+            raw["name"] = entry.name
+        found.append(raw)
+    return found

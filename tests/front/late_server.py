@@ -1,0 +1,74 @@
+"""A legacy stdio server by hand whose messages belong to an earlier call: ``python -m tests.front.late_server``.
+
+The tool ``remember`` keeps a text. The tool ``speak``, called by any client, logs the kept text and sends a sampling
+request with it, both after the answer to ``speak`` is out; ``heard`` returns what the sampling request was answered.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+TOOLS = ("remember", "speak", "heard")
+
+
+def _send(**message: Any) -> None:
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+    sys.stdout.flush()
+
+
+def _result(request: Any, text: str) -> None:
+    _send(id=request, result={"content": [{"type": "text", "text": text}]})
+
+
+class Server:
+    """One connection."""
+
+    def __init__(self) -> None:
+        self.kept = ""
+        self.answer = "nothing"
+
+    def take(self, message: dict[str, Any]) -> None:
+        if message.get("id") == "late":
+            self.answer = json.dumps(message.get("result") or message.get("error"))
+        match message.get("method"):
+            case "initialize":
+                info = {"name": "late", "version": "1"}
+                capabilities: dict[str, Any] = {"tools": {}, "logging": {}}
+                version = message["params"]["protocolVersion"]
+                result = {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info}
+                _send(id=message["id"], result=result)
+            case "tools/list":
+                tools = [{"name": name, "inputSchema": {"type": "object"}} for name in TOOLS]
+                _send(id=message["id"], result={"tools": tools})
+            case "tools/call":
+                self._call(message["id"], message["params"])
+            case "ping" | "logging/setLevel":
+                _send(id=message["id"], result={})
+            case str() if "id" in message:
+                _send(id=message["id"], error={"code": -32601, "message": "unknown"})
+
+    def _call(self, request: Any, params: dict[str, Any]) -> None:
+        arguments = params.get("arguments") or {}
+        if params["name"] == "remember":
+            self.kept = arguments["text"]
+            _result(request, "kept")
+        elif params["name"] == "heard":
+            _result(request, self.answer)
+        else:
+            _result(request, "spoken")
+            _send(method="notifications/message", params={"level": "error", "data": self.kept})
+            content = {"type": "text", "text": self.kept}
+            messages = [{"role": "user", "content": content}]
+            _send(id="late", method="sampling/createMessage", params={"messages": messages, "maxTokens": 9})
+
+
+def main() -> None:
+    server = Server()
+    for line in sys.stdin:
+        server.take(json.loads(line))
+
+
+if __name__ == "__main__":
+    main()

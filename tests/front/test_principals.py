@@ -1,0 +1,150 @@
+"""Who sends a request: found in one place, by a JWT, a named token or a trusted gateway; else it is local."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from starlette.datastructures import Headers
+
+from holdfast.errors import UsageError
+from holdfast.front.access.jwt import jwt_verifier
+from holdfast.front.access.principals import (
+    GATEWAY_SECRET_HEADER,
+    Principal,
+    TokenPolicy,
+    TokensFile,
+    TrustedGateway,
+)
+from tests.front.test_guard import endpoint, post
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-18")]
+
+TOKEN, OTHER, SECRET = "token-of-the-build", "token-of-the-deploy", "secret-of-the-gateway"
+
+
+def entry(name: str, token: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "sha256": hashlib.sha256(token.encode()).hexdigest(), **more}
+
+
+def written(file: Path, *entries: dict[str, Any]) -> Path:
+    fresh = file.with_suffix(".new")
+    fresh.write_text(json.dumps({"tokens": entries}))
+    fresh.chmod(0o600)
+    return fresh.replace(file)
+
+
+class Wall:
+    now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_a_named_token_lets_its_holder_in_until_it_expires(tmp_path: Path) -> None:
+    wall = Wall()
+    named = entry("build", TOKEN, groups=["ci"], expires="1970-01-12T13:56:40+00:00")  # 1,000,600 s
+    file = TokensFile(written(tmp_path / "tokens.json", named), wall=wall)
+    found = file.find(TOKEN)
+    assert (found, found and found.groups, file.find(OTHER)) == (Principal(name="build"), frozenset({"ci"}), None)
+    wall.now += 601
+    assert file.find(TOKEN) is None
+
+
+async def test_a_changed_file_is_read_again_and_a_broken_one_keeps_the_old_tokens(tmp_path: Path) -> None:
+    wall = Wall()
+    path = written(tmp_path / "tokens.json", entry("build", TOKEN))
+    file = TokensFile(path, wall=wall)
+    written(path, entry("deploy", OTHER))
+    wall.now += 2
+    assert (file.find(TOKEN), file.find(OTHER)) == (None, Principal(name="deploy"))
+    path.write_text("no json")
+    wall.now += 2
+    assert file.find(OTHER) == Principal(name="deploy")
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [],
+        [entry("local", TOKEN)],
+        [entry("caller", TOKEN)],
+        [entry("issuer#ada", TOKEN)],
+        [{"name": "build", "sha256": "abc"}],
+        [{"name": "build"}],
+        [entry("build", TOKEN), entry("build", OTHER)],
+        [entry("build", TOKEN, groups="ci")],
+        [entry("build", TOKEN, expires="soon")],
+    ],
+)
+async def test_a_file_that_could_confuse_two_principals_is_refused(tmp_path: Path, entries: list[Any]) -> None:
+    with pytest.raises(UsageError, match=r"tokens\.json"):
+        TokensFile(written(tmp_path / "tokens.json", *entries))
+
+
+async def test_a_file_that_others_can_write_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "tokens.json", entry("build", TOKEN))
+    os.chmod(path, 0o666)  # noqa: PTH101 - the attack
+    with pytest.raises(UsageError, match="other users can write"):
+        TokensFile(path)
+
+
+async def test_a_session_belongs_to_the_holder_of_its_token(tmp_path: Path) -> None:
+    file = TokensFile(written(tmp_path / "tokens.json", entry("build", TOKEN), entry("deploy", OTHER)))
+    ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+    async with endpoint(TokenPolicy(file=file)) as http:
+        stranger = await post(http, authorization="Bearer nothing")
+        opened = await post(http, authorization=f"Bearer {TOKEN}")
+        session = {"mcp-session-id": opened.headers["mcp-session-id"]}
+        own = await post(http, body=ping, authorization=f"Bearer {TOKEN}", **session)
+        other = await post(http, body=ping, authorization=f"Bearer {OTHER}", **session)
+    assert [one.status_code for one in (stranger, opened, own, other)] == [401, 200, 200, 404]
+
+
+async def test_a_gateways_headers_count_only_with_its_secret() -> None:
+    policy = TokenPolicy(gateway=TrustedGateway(secret=SECRET))
+    ada = {"x-forwarded-user": "ada", "x-forwarded-groups": "dev, ops"}
+    async with endpoint(policy) as http:
+        forged = await post(http, **ada)
+        guessed = await post(http, **ada, **{GATEWAY_SECRET_HEADER.lower(): "secret-of-nothing"})
+        named = await post(http, **ada, **{GATEWAY_SECRET_HEADER.lower(): SECRET})
+        unnamed = await post(http, **{GATEWAY_SECRET_HEADER.lower(): SECRET})
+    assert [one.status_code for one in (forged, guessed, named, unnamed)] == [401, 401, 200, 401]
+
+
+async def test_a_gateways_headers_count_over_mutual_tls_and_not_over_plain_tls() -> None:
+    policy = TokenPolicy(gateway=TrustedGateway(mtls=True))
+    ada = Headers({"x-forwarded-user": "ada", "x-forwarded-groups": "dev,ops"})
+    found = await policy.identify(ada, client_verified=True)
+    assert (found, found and found.groups) == (Principal(name="gateway#ada"), frozenset({"dev", "ops"}))
+    assert await policy.identify(ada) is None
+    with pytest.raises(UsageError, match="secret or mTLS"):
+        TrustedGateway()
+
+
+async def test_groups_and_scopes_come_from_the_claims_that_are_named(tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem = tmp_path / "issuer.pem"
+    pem.write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    claims = {
+        "iss": "i",
+        "aud": "hub",
+        "sub": "ada",
+        "exp": time.time() + 600,
+        "roles": ["dev", 7],
+        "scp": "read write",
+    }
+    verify = jwt_verifier(issuer="i", audience="hub", keys=str(pem), groups_claim="roles", scopes_claim="scp")
+    found = await verify(jwt.encode(claims, key, algorithm="ES256"))
+    assert found is not None
+    assert (found.name, found.groups, found.scopes) == ("i#ada", frozenset({"dev"}), frozenset({"read", "write"}))

@@ -1,0 +1,146 @@
+"""One list that fails takes no other kind with it, and every command gives the same verdict (LIFE-26)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from holdfast import load
+from holdfast.config import config_from_mapping
+from holdfast.core import State
+from holdfast.hub.records import ListFailed
+from holdfast.testing import FakeClock
+from holdfast.wire import listing
+from tests.doctor.examination import Examination, clinic
+from tests.front.conftest import Person, ada, front, text_of
+from tests.hub.open_hubs import reaches, records, running, settled, until
+
+__all__ = ["ada", "clinic"]
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("LIFE-26")]
+
+SERVER = """
+import json, sys
+LISTS = {
+    "tools/list": {"tools": [{"name": "a", "inputSchema": {"type": "object"}}]},
+    "prompts/list": {"prompts": [{"name": "p"}]},
+    "resources/list": {"resources": [{"uri": "note://one", "name": "one"}]},
+    "resources/templates/list": {"resourceTemplates": [{"uriTemplate": "note://{id}", "name": "notes"}]},
+}
+ABOUT = {"protocolVersion": "2025-11-25", "serverInfo": {"name": "s", "version": "1"},
+         "capabilities": {"tools": {}, "prompts": {}, "resources": {}}}
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" not in message:
+        continue
+    method, fault = message["method"], json.load(open(sys.argv[1]))
+    answer = {"error": {"code": -32601, "message": "Method not found"}}
+    if method == "initialize":
+        answer = {"result": ABOUT}
+    elif method in LISTS:
+        answer = {"result": LISTS[method]}
+    if method in fault and fault[method] == "silence":
+        continue
+    print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **fault.get(method, answer)}), flush=True)
+"""
+
+FAULTS = {
+    "error": ('{"resources/list": {"error": {"code": -32603, "message": "the disk is gone"}}}', "the disk is gone"),
+    "nonsense": ('{"resources/list": {"result": {"resources": [{"name": "no uri"}]}}}', "uri: Field required"),
+    "no list": ('{"resources/list": {"result": {}}}', "resources: Field required"),
+    "silence": ('{"resources/list": "silence"}', "resources/list"),
+}
+
+
+class Broken:
+    """A server whose lists follow a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._script, self._faults = folder / "server.py", folder / "faults.json"
+        self._script.write_text(SERVER)
+        self.breaks("{}")
+
+    def breaks(self, faults: str) -> None:
+        self._faults.write_text(faults)
+
+    @property
+    def definition(self) -> dict[str, object]:
+        return {"command": sys.executable, "args": ["-I", "-S", str(self._script), str(self._faults)]}
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Broken:
+    monkeypatch.setattr(listing, "OTHER_LIST_SECONDS", 0.3)
+    return Broken(tmp_path)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_server_is_up_with_its_other_kinds_when_one_list_fails(server: Broken, fault: str) -> None:
+    faults, reason = FAULTS[fault]
+    server.breaks(faults)
+    async with running({"s": server.definition}) as hub:
+        told = records(hub)
+        await settled(hub)
+        assert hub.server_health("s").state is State.CONNECTED
+        catalog = hub.catalog
+        assert [entry.name for entry in (*catalog.tools, *catalog.prompts)] == ["s__a", "s__p"]
+        assert (len(catalog.resources), len(catalog.templates)) == (0, 1)
+        assert reason in hub.registry.findings["s"]
+        failed = [record for record in told if isinstance(record, ListFailed)]
+        assert [(record.server, record.kind) for record in failed] == [("s", "resources")]
+
+
+async def test_a_list_that_fails_later_keeps_its_last_good_items_until_it_works_again(server: Broken) -> None:
+    clock = FakeClock()
+    async with running({"s": server.definition}, clock=clock, refresh="60s") as hub:
+        await settled(hub)
+        assert len(hub.catalog.resources) == 1
+        server.breaks(FAULTS["error"][0])
+        told = records(hub)
+        await clock.advance(60)
+        await until(hub, "s", lambda: hub.registry.findings)
+        assert (len(hub.catalog.resources), hub.server_health("s").state) == (1, State.CONNECTED)
+        await clock.advance(300)
+        await anyio.wait_all_tasks_blocked()
+        assert hub.server_health("s").generation == 1
+        server.breaks("{}")
+        await clock.advance(60)
+        await until(hub, "s", lambda: not hub.registry.findings)
+        assert len([record for record in told if isinstance(record, ListFailed)]) == 1, "it is reported once"
+
+
+async def test_without_its_tools_a_server_is_not_up(server: Broken) -> None:
+    server.breaks('{"tools/list": {"error": {"code": -32603, "message": "the disk is gone"}}}')
+    (outcome,) = (await load({"mcpServers": {"s": server.definition}})).outcomes
+    async with running({"s": server.definition}) as hub:
+        await settled(hub)
+        health = hub.server_health("s")
+    assert outcome.status != "available"
+    assert health.state is not State.CONNECTED
+    assert "the disk is gone" in (outcome.error or "")
+    assert "the disk is gone" in health.reason
+
+
+async def test_tools_serve_and_doctor_give_the_same_verdict(server: Broken, clinic: Examination) -> None:
+    server.breaks(FAULTS["error"][0])
+    config = config_from_mapping({"mcpServers": {"s": server.definition}})
+    (outcome,) = (await load(config)).outcomes
+    assert (outcome.status, len(outcome.tools)) == ("available", 1)
+    examined = await clinic.one(server.definition)
+    assert (examined.health, examined.tools) == ("warned", 1)
+    clinic.matches("list_failed", examined.findings)
+    async with running({"s": server.definition}) as hub:
+        await reaches(hub, "s")
+
+
+async def test_the_status_tool_tells_the_finding(server: Broken, ada: Person) -> None:
+    server.breaks(FAULTS["error"][0])
+    async with front({"s": server.definition}) as served, ada.client(served.all, "legacy") as client:
+        result = await client.call_tool("holdfast_status", {})
+        contents = (await client.read_resource("holdfast://status")).contents
+    assert "connected" in text_of(result)
+    assert "the disk is gone" in str(result.structured_content)
+    assert "the disk is gone" in str(contents)
