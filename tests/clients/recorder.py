@@ -162,7 +162,7 @@ def main() -> None:
             exchanges = anyio.run(record, subject, Path(folder))
         file = RECORDINGS / f"{subject}.json"
         file.write_text("".join(json.dumps(one, sort_keys=True, separators=(",", ":")) + "\n" for one in exchanges))
-        print(file.name, len(exchanges), file.stat().st_size)
+        sys.stdout.write(f"{file.name}: {len(exchanges)} exchanges\n")
 
 
 if __name__ == "__main__":

@@ -254,6 +254,7 @@ class HttpConnection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._drain: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._body_left = 0
         self._paused_reading = False
         self._paused_writing = False
         self._ending = False
@@ -277,19 +278,46 @@ class HttpConnection(asyncio.Protocol):
         """Bytes of a request."""
         if self._ending:
             return
+        if self._body_left:
+            data = self._take_body(data)
+            if not data:
+                self._wake()
+                return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # Another protocol is offered, not demanded: the request is answered in this one.
-            self._parser = httptools.HttpRequestParser(self)
-            if rest := data[upgrade.args[0] :]:
-                self.data_received(rest)
+            self._decline_upgrade(data[upgrade.args[0] :])
+            return
         except httptools.HttpParserError:
             self._refuse(400)
             return
         if self._reading is None or not self._reading.method:
             self._count_head(len(data))
         self._wake()
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Another protocol is offered, not demanded: the request is answered in this one, with its body."""
+        self._parser = httptools.HttpRequestParser(self)
+        request = self._requests[-1] if self._requests else None
+        length = request.headers.get("content-length", "0") if request is not None else "0"
+        if request is None or "transfer-encoding" in request.headers or not length.isdigit():
+            self._refuse(400)
+            return
+        request.keep_alive = "close" not in request.headers.get("connection", "").lower()
+        if int(length):
+            request.complete, self._reading, self._body_left = False, request, int(length)
+        if rest:
+            self.data_received(rest)
+        self._wake()
+
+    def _take_body(self, data: bytes) -> bytes:
+        """The part of the body that the parser does not know of; what follows it is returned."""
+        body, rest = data[: self._body_left], data[self._body_left :]
+        self._body_left -= len(body)
+        self.on_body(body)
+        if not self._body_left:
+            self.on_message_complete()
+        return rest
 
     def eof_received(self) -> bool:
         """The client sends no more; it may still read."""
