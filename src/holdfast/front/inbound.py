@@ -56,8 +56,8 @@ class Message:
         if self.id is not None:
             self.key = _key(self.id)
         if "method" in members:
-            if self.method is None:
-                raise MCPError(INVALID_REQUEST, "the method is not a string")
+            if self.method is None or not _is_text(self.method):
+                raise MCPError(INVALID_REQUEST, "the method is not a text")
         elif self.id is None or (self.result is None) == (self.error is None):
             raise MCPError(INVALID_REQUEST, "the message is neither a request, a notification nor a response")
 
@@ -181,6 +181,11 @@ def request_message(number: int, method: str, params: Mapping[str, Any] | None) 
     if params:
         message["params"] = dict(params)
     return dumps(message)
+
+
+def _is_text(text: str) -> bool:
+    """Whether it is Unicode: servers drop a message with a lone surrogate, and its sender would wait for ever."""
+    return text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text)
 
 
 def _key(raw: Bytes) -> str | int:

@@ -291,7 +291,7 @@ class HttpConnection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._refuse(400)
             return
-        if self._reading is None or not self._reading.method:
+        if self._reading is not None and not self._reading.method:
             self._count_head(len(data))
         self._wake()
 

@@ -596,6 +596,8 @@ class HttpSessions:
         except asyncio.CancelledError:
             if not call.absorb():
                 raise
+            if reply.streams and not reply.started:
+                reply.begin()  # a client that leaves takes a plain answer to a request that it gave up for a fault
             stream.finish(error_message(message.id, _CANCELLED), resumable=False)
         except Exception as exc:  # noqa: BLE001 - every request gets an answer
             stream.finish(error_message(message.id, error_of(exc)), resumable=False)

@@ -46,7 +46,20 @@ from holdfast.core import Evidence, HttpStatus, NotMcp, NotMcpFault, RpcError, T
 from holdfast.errors import ServerFailure
 from holdfast.types import CallResult, ProgressFn
 from holdfast.wire.deadlines import Deadline
-from holdfast.wire.envelope import BadJson, Fields, RawObject, dumps, fields, is_array, join_fields, loads, text_of
+from holdfast.wire.envelope import (
+    BadJson,
+    Bytes,
+    Fields,
+    RawObject,
+    dumps,
+    fields,
+    is_array,
+    is_object,
+    items,
+    join_fields,
+    loads,
+    text_of,
+)
 from holdfast.wire.http.sse import SseDispatcher
 from holdfast.wire.http.transport import HttpDispatcher
 from holdfast.wire.listing import Offers, ToolInfo, list_other_offers, list_tool_offers, list_tools
@@ -208,6 +221,18 @@ def _no_version(supported: list[str]) -> ServerFailure:
 
 CLOSE_SECONDS = 10.0
 """Each step of a close has a bound of its own; this one covers a mistake in them."""
+
+CHECKED_BYTES = 256 * 1024
+"""Up to this size the blocks of a tool's result are checked. Another pass over a large one costs more than it gives."""
+
+_BLOCKS: Mapping[str, frozenset[str]] = {
+    "text": frozenset({"text"}),
+    "image": frozenset({"data", "mimeType"}),
+    "audio": frozenset({"data", "mimeType"}),
+    "resource": frozenset({"resource"}),
+    "resource_link": frozenset({"uri", "name"}),
+}
+"""The blocks of a tool's result, and what each must have."""
 
 DRAIN_SECONDS = 2.0
 """How long requests under way may take to end by themselves after a session has expired."""
@@ -419,6 +444,8 @@ class Connection:
                 raise BadJson("content: it is not a list")
             if content is None and result.get("resultType") is None and result.get("structuredContent") is None:
                 raise BadJson("content: it is missing")
+            if content is not None and len(memoryview(content)) <= CHECKED_BYTES:
+                _check_blocks(content)
             return
         with suppress(KeyError):
             validate_server_result(method, self.protocol_version or LATEST_HANDSHAKE_VERSION, result.value())
@@ -441,6 +468,16 @@ class Connection:
 
     def _silence(self, doing: str, after: float) -> Evidence:
         return self.wire.unanswered() or TimedOut(doing=doing, after=after)
+
+
+def _check_blocks(content: Bytes) -> None:
+    """Refuse a block that no client can read: one that is malformed costs some clients their whole session."""
+    for place, raw in enumerate(items(content)):
+        block = fields(raw) if is_object(raw) else {}
+        kind = text_of(block.get("type")) if block else None
+        wanted = _BLOCKS.get(kind) if kind is not None else None
+        if wanted is None or not wanted <= block.keys():
+            raise BadJson(f"content.{place}: it is no block that the protocol knows")
 
 
 def _timed_out(method: str, params: Fields, timeout: Deadline, idle: float, within: float) -> TimedOut:
