@@ -36,7 +36,7 @@ async def no_sleep(_: float) -> None:
     ("how", "words"),
     [
         ({"iss": EVIL}, r"came by `https://evil\.example`"),
-        ({"iss": "-"}, "came without saying by whom"),
+        ({"iss": "-"}, "came without an issuer"),
         ({"issuer": EVIL}, "says that it is"),
         ({"resource": f"{EVIL}/mcp"}, "says that it is"),
         ({"resource": "https://[evil"}, "says that it is"),
@@ -59,7 +59,7 @@ async def test_an_answer_to_another_question_is_not_taken_from_whoever_pastes_it
     peer: Guarded, store: TokenStore
 ) -> None:
     await peer.behave(state="another")
-    with pytest.raises(LoginFailed, match="an answer to another question"):
+    with pytest.raises(LoginFailed, match="an answer to another request"):
         await logged_in(peer.spec(), store, how="paste")
     assert await peer.seen("token") == []
 
@@ -166,7 +166,7 @@ async def test_no_kept_secret_leaves_for_an_unencrypted_address_of_the_authoriza
         sent.append(f"{method} {url}")
         return HttpAnswer(status=200, headers={}, body=b'{"access_token": "planted-newer"}')
 
-    monkeypatch.setattr("holdfast.auth.token_endpoint.ask", note)
+    monkeypatch.setattr("holdfast.auth.token_endpoint.exchange", note)
     open_roads: dict[str, Any] = {
         "token_endpoint": "http://auth.example/token",
         "revocation_endpoint": "http://auth.example/revoke",

@@ -110,7 +110,7 @@ async def test_what_is_pasted_and_holds_no_answer_is_told_as_that(
             return pasted
 
     async with Hasty(elsewhere=True) as hasty:
-        with pytest.raises(LoginFailed, match="no answer in that address") as failed:
+        with pytest.raises(LoginFailed, match="that address contains no answer") as failed:
             await log_in(peer.spec(), store=store, person=hasty, how="paste")
     assert "the whole address" in failed.value.hint
 

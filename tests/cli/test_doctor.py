@@ -268,7 +268,7 @@ def test_a_code_is_explained(clinic: Clinic, written: str) -> None:
     assert ran.stdout == (
         "HF-REFUSED  error\n"
         "  Nothing listens at the address.\n"
-        "  Cause: The machine answered, and refused: the server is not running, or\n"
+        "  Cause: The machine refused the connection: the server is not running, or\n"
         "         listens on another port.\n"
         "  Cure:  Start it, or correct the port in `url`.\n"
     )

@@ -44,7 +44,7 @@ async def test_the_level_says_how_much_is_logged(tmp_path: Path, home: Path) -> 
     async with HttpServer({"a": "one"}) as one:
         file = config(tmp_path / "mcp.json", one=one.definition)
         async with served(home, "--config", str(file), "--log-level", "debug") as loud:
-            await loud.said("-> connected")
+            await loud.said(": connected")
             await loud.said("tools of one changed")
             loud.send(signal.SIGTERM)
             assert await loud.ended() == 0

@@ -100,8 +100,11 @@ class World:
         how, family = self.behaviour, family or secrets.token_hex(4)
         access = PLANTED + secrets.token_hex(12)
         if how.audience:
-            claims = base64.urlsafe_b64encode(json.dumps({"aud": how.audience}).encode()).decode().rstrip("=")
-            access = f"{PLANTED}e30.{claims}.{secrets.token_hex(8)}"
+            head, claims = (
+                base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
+                for part in ({"alg": "HS256"}, {"aud": how.audience})
+            )
+            access = f"{head}.{claims}.{PLANTED}{secrets.token_hex(8)}x"  # its signature is 28 characters of base64
         ends = time.time() + how.expires_in if how.expires_in is not None else None
         self.tokens[access] = {"scope": scope, "ends": ends, "resource": resource, "family": family}
         given: dict[str, Any] = {"access_token": access, "token_type": "Bearer", "scope": scope}

@@ -89,7 +89,7 @@ def test_a_json_line_has_the_fields_of_its_record(writing: Written) -> None:
     assert line == {
         "level": "info",
         "logger": "holdfast.hub",
-        "message": "a: connected -> denied (Denied): no",
+        "message": "a: denied: no",
         "event": "transition",
         "server": "a",
         "old": "connected",

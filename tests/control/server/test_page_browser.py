@@ -68,7 +68,7 @@ async def test_a_flapping_server_needs_attention_though_it_is_up_again(tmp_path:
             await page.window.until(f"{STATE_OF_NOTES} !== 'connected'")
             page.demo.heal("notes")
         await page.in_group("need", "notes")
-        await page.says("notes", "It does not stay up: lost 3 times", "connected")
+        await page.says("notes", "It does not stay connected: lost 3 times", "connected")
         await page.press("notes", "Look")
         await page.says("notes", "notes exits: it is set to be down")  # what its process wrote at its end
 
@@ -126,7 +126,9 @@ async def test_it_says_that_it_is_out_of_touch_and_finds_back(tmp_path: Path) ->
         port = page.url.rstrip("/").rpartition(":")[2]
         page.hub.send(signal.SIGKILL)
         await page.hub.ended()
-        await page.window.until("document.querySelector('.banner[data-kind=lost]')?.innerText.includes('as it was at')")
+        await page.window.until(
+            "document.querySelector('.banner[data-kind=lost]')?.innerText.includes('This page shows the state of')"
+        )
         await page.press("one", "Enable")
         await page.says("one", "The hub does not answer.")
         await page.window.keep_picture("out-of-touch")
