@@ -6,6 +6,7 @@ round measures all of them, one after the other, so that a noisy machine is nois
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -15,6 +16,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,9 +98,6 @@ def hub(servers: dict[str, Any], **settings: Any) -> Iterator[tuple[int, str]]:
 
 
 def _wait_ready(base: str) -> None:
-    import time
-    import urllib.request
-
     for _ in range(600):
         with contextlib.suppress(OSError):
             if urllib.request.urlopen(f"{base}/readyz", timeout=5).status == 200:
@@ -156,8 +156,6 @@ def table(seen: dict[str, list[Sample]]) -> str:
 
 def main() -> None:
     """A short comparison: direct, relay, hub."""
-    import argparse
-
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=1500)

@@ -31,10 +31,12 @@ class _Upstream(asyncio.Protocol):
     """Answers every request at once; all that it reads is where one ends."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is there."""
         self._transport: Any = transport
         self._came = b""
 
     def data_received(self, data: bytes) -> None:
+        """Bytes of requests."""
         self._came += data
         while b"\r\n\r\n" in self._came:
             head, _, rest = self._came.partition(b"\r\n\r\n")
@@ -166,7 +168,7 @@ def main() -> None:
     uvloop = importlib.import_module("uvloop")
     if sys.argv[1:] == ["serve"]:
         uvloop.run(_serve())
-    with Popen([sys.executable, "-m", "benchmarks.http_clients", "serve"], stdout=PIPE, text=True) as server:  # noqa: S603
+    with Popen([sys.executable, "-m", "benchmarks.http_clients", "serve"], stdout=PIPE, text=True) as server:
         assert server.stdout is not None
         port = int(server.stdout.readline())
         try:

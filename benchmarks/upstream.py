@@ -18,7 +18,7 @@ MODERN = "2026-07-28"
 
 
 def _result(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
-    can = {"tools": {}}
+    can: dict[str, Any] = {"tools": {}}
     if method == "initialize":
         return {"protocolVersion": VERSION, "capabilities": can, "serverInfo": {"name": "upstream", "version": "1"}}
     if method == "server/discover":
@@ -50,10 +50,12 @@ class Upstream(asyncio.Protocol):
     eras = "both"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is there."""
         self._transport: Any = transport
         self._came = bytearray()
 
     def data_received(self, data: bytes) -> None:
+        """Bytes of requests."""
         self._came += data
         while (end := self._came.find(b"\r\n\r\n")) >= 0:
             head = bytes(self._came[:end]).lower()
@@ -121,7 +123,7 @@ async def _relay(url: str) -> None:
     config = uvicorn.Config(app, port=0, log_level="critical", http="httptools", loop="uvloop", lifespan="off")
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve())
-    while not server.started:
+    while not server.started:  # noqa: ASYNC110 - it has no event
         await asyncio.sleep(0.01)
     print(server.servers[0].sockets[0].getsockname()[1], flush=True)
     await task

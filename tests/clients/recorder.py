@@ -25,8 +25,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from tests.clients.programs import CLIENTS
+from tests.conformance.fixture_hub import fixture_over_http, hub_over_http
 from tests.conformance.runner import Requirements, run_suite
-from tests.conformance.serving import fixture_over_http, hub_over_http
 from tests.front.web import serving
 
 __all__ = ["RECORDINGS", "SUBJECTS", "record", "recorded"]
@@ -63,7 +63,7 @@ class Recorder:
             request.method, f"{self._target}/{request.path_params['path']}", headers=sent, content=body
         )
         answer = await self._http.send(asked, stream=True)
-        exchange = {"request": _asked(request, body), "status": answer.status_code, "came": b""}
+        exchange: dict[str, Any] = {"request": _asked(request, body), "status": answer.status_code, "came": b""}
         self.exchanges.append(exchange)
         kept = {name: value for name, value in answer.headers.items() if name not in _DROPPED}
 

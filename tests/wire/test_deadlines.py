@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from holdfast.wire.deadlines import Deadlines
 pytestmark = pytest.mark.anyio
 
 
-async def _waits(deadlines: Deadlines, idle: float, within: float, made: list[object] | None = None) -> str:
+async def _waits(deadlines: Deadlines, idle: float, within: float, made: list[Any] | None = None) -> str:
     deadline = deadlines.start(idle=idle, within=within)
     if made is not None:
         made.append(deadline)
@@ -54,7 +55,8 @@ async def test_a_cancelled_caller_is_cancelled_although_its_time_is_over_too() -
 
 
 async def test_time_does_not_run_while_the_server_waits_for_us() -> None:
-    deadlines, made = Deadlines(), []
+    deadlines = Deadlines()
+    made: list[Any] = []
     task = asyncio.create_task(_waits(deadlines, 0.02, 10, made))
     await asyncio.sleep(0)
     with made[0].paused():

@@ -3,8 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from holdfast.wire.envelope import BadJson, dumps, fields, items, join_fields, join_items, loads, read_bytes, text_of
 

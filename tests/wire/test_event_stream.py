@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from holdfast.wire.event_stream import EventReader, EventTooLarge, ServerEvent
 
@@ -20,11 +19,17 @@ EVENTS = [
 
 @given(st.lists(st.integers(min_value=1, max_value=len(STREAM) - 1)))
 def test_events_are_the_same_however_the_stream_is_cut(places: list[int]) -> None:
-    reader, seen, before = EventReader(1000), [], 0
+    reader, before = EventReader(1000), 0
+    seen: list[ServerEvent] = []
     for place in [*sorted(set(places)), len(STREAM)]:
         seen += reader.feed(STREAM[before:place])
         before = place
     assert seen == EVENTS
+
+
+def _feed(reader: EventReader, piece: bytes) -> None:
+    for start in range(0, len(piece), 10):
+        list(reader.feed(piece[start : start + 10]))
 
 
 @pytest.mark.requirement("SEC-4")
@@ -32,5 +37,4 @@ def test_events_are_the_same_however_the_stream_is_cut(places: list[int]) -> Non
 def test_an_event_that_is_too_large_is_never_held_whole(piece: bytes) -> None:
     reader = EventReader(100)
     with pytest.raises(EventTooLarge):
-        for start in range(0, len(piece), 10):
-            list(reader.feed(piece[start : start + 10]))
+        _feed(reader, piece)
