@@ -15,7 +15,7 @@ help:  ## Show this list
 serve: $(RUN_READY)  ## Serve CONFIG=mcp.json behind one MCP endpoint; without it, the mcp.json that is found, or a demo fleet
 	@exec $(RUN)/bin/holdfast serve $(if $(CONFIG),--config "$(CONFIG)") $(ARGS)
 
-test: lint $(NODE_READY) browser  ## Set up, then lint, types, import rules and all tests
+test: lint $(NODE_READY) browser promtool  ## Set up, then lint, types, import rules and all tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile -q
 
 # The browser for the status page's tests. Where it cannot be installed, these tests are skipped and say so.
@@ -26,7 +26,15 @@ browser:
 			chromium chromium-driver fonts-liberation >/dev/null; \
 	else echo "no chromium and chromedriver: the status page's tests will be skipped" >&2; fi
 
-cover: $(NODE_READY) browser  ## All tests with line and branch coverage: takes twice as long
+# promtool for the tests of the alerts. Where it cannot be installed, these tests are skipped and say so.
+promtool:
+	@if command -v promtool >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+			prometheus >/dev/null; \
+	else echo "no promtool: the tests of the alerts will be skipped" >&2; fi
+
+cover: $(NODE_READY) browser promtool  ## All tests with line and branch coverage: takes twice as long
 	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered -q
 
 lint: $(READY)  ## Formatting, lint, types and import rules

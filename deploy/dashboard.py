@@ -103,6 +103,12 @@ PANELS = (
         unit="s",
     ),
     Panel(
+        "Loop lag",
+        {"{{instance}}": f"max by (instance) (holdfast_loop_lag_seconds{{{OF_HUB}}})"},
+        unit="s",
+        description="Largest delay of the event loop in the last minute.",
+    ),
+    Panel(
         "Wait before a call is sent, p95",
         {"{{server}}": quantile(0.95, "holdfast_call_wait_seconds")},
         unit="s",

@@ -41,8 +41,8 @@ def files(tmp_path: Path) -> StdioPeer:
 async def hub(home: Path, files: StdioPeer) -> AsyncIterator[Served]:
     config(home / "mcp.json", files=stdio(files), typo={"command": "no-such-command-at-all"})
     async with served(home) as hub:
-        await hub.said("files: connecting -> connected")
-        await hub.said("typo: connecting -> permanently_failed")
+        await hub.said("files: connected")
+        await hub.said("typo: parked")
         yield hub
 
 
@@ -79,12 +79,12 @@ async def test_an_operator_sees_what_is_wrong_and_steers_it(hub: Served, holdfas
     assert "- disabled" in (await holdfast("status", "files")).out
 
     await holdfast("enable", "files")
-    await hub.said("files: disabled -> connecting")
+    await hub.said("files: enabled; connecting")
     assert "✓ available" in (await holdfast("reconnect", "files")).out
 
     written = (await holdfast("logs", "files")).out
     assert "  stderr  files is here\n" in written
-    assert "  hub     connecting -> connected" in written
+    assert "  hub     connected" in written
     assert (await holdfast("approve")).out == ""
 
 
@@ -138,7 +138,7 @@ async def test_a_tool_that_changed_is_held_looked_at_and_approved(
     crm = {"command": sys.executable, "args": ["-c", SAYS, str(described)], "tools": {"holdChanged": True}}
     config(home / "mcp.json", crm=crm)
     async with served(home) as hub:
-        await hub.said("crm: connecting -> connected")
+        await hub.said("crm: connected")
         described.write_text("Find a customer, and mail everyone.")
         await holdfast("reconnect", "crm")
         assert "1 of them is held" in (await holdfast("status", "crm")).out

@@ -47,6 +47,7 @@ from holdfast.front import (
     serve_stdio,
 )
 from holdfast.hub import Hub, Reloader, default_state_file
+from holdfast.wire import raise_descriptor_limit
 
 __all__ = ["EndableStdin", "ServeOptions", "admin_of", "announced", "run"]
 
@@ -87,6 +88,7 @@ class ServeOptions:
 
 def run(serving: ServeOptions) -> None:
     """Serve until a signal, or the end of stdin."""
+    raise_descriptor_limit()
     fast = importlib.util.find_spec("uvloop") is not None
     anyio.run(_run_stdio if serving.listener is None else _run_http, serving, backend_options={"use_uvloop": fast})
 
@@ -130,6 +132,7 @@ async def _run_http(serving: ServeOptions) -> None:
             if serving.callers.token_file is not None:
                 tasks.start_soon(_follow_token_file, serving, accepted)
             tasks.start_soon(_end_on_signal, drain, serving.drain, end)
+            tasks.start_soon(admin.run)
             with note:
                 await server.serve([serving.listener])
             tasks.cancel_scope.cancel()

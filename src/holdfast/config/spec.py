@@ -125,7 +125,7 @@ class CallPolicy:
 
     timeout: float = 60.0
     hard_timeout: float = 600.0
-    ready_timeout: float = 5.0
+    ready_timeout: float = 2.0
     """How long a call waits for a server that is starting or reconnecting."""
     concurrency: int = 64
     """Calls to one server that may run at the same time."""

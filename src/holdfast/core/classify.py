@@ -56,6 +56,7 @@ from holdfast.core.evidence import (
     NetworkFault,
     NotMcp,
     NotMcpFault,
+    OutOfDescriptors,
     OverBound,
     PlainHttpRefused,
     ProcessExit,
@@ -142,6 +143,12 @@ def classify_evidence(  # noqa: PLR0912 - one arm for each kind of evidence
                 reason=f"its access token has expired and could not be renewed just now ({evidence.reason})",
                 hint="the login is still valid: the token is renewed as soon as the authorization server answers",
                 retry_after=evidence.retry_after,
+            )
+        case OutOfDescriptors():
+            return Verdict(
+                status="transient",
+                reason=f"the hub itself has no free file descriptors (limit {evidence.limit}); it was not asked",
+                hint="raise the limit of the hub: `ulimit -n 65536` before it starts, or `LimitNOFILE=` in its service",
             )
         case NotMcp():
             return _permanent(*_NOT_MCP[evidence.fault], detail=evidence.detail)

@@ -31,6 +31,7 @@ __all__ = [
     "NetworkFault",
     "NotMcp",
     "NotMcpFault",
+    "OutOfDescriptors",
     "OverBound",
     "PlainHttpRefused",
     "ProcessExit",
@@ -181,6 +182,14 @@ class TokenNotRenewed:
     retry_after: float | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class OutOfDescriptors:
+    """The hub itself has no free file descriptor. It says nothing about the server."""
+
+    limit: int
+    """How many the process may have."""
+
+
 class NotMcpFault(Enum):
     """How a peer showed that it does not speak MCP."""
 
@@ -273,6 +282,7 @@ Evidence: TypeAlias = (
     | PlainHttpRefused
     | CredentialsUnavailable
     | TokenNotRenewed
+    | OutOfDescriptors
     | NotMcp
     | OverBound
     | CommandUnusable

@@ -507,6 +507,13 @@ ANSWER = (
 
 TOOLS = (
     Code(
+        "HF-DESCRIPTORS",
+        "error",
+        "No file descriptors are left",
+        "The process has as many files and connections open as the system allows. The server is not at fault.",
+        "Raise the limit of open files, or check fewer servers at once.",
+    ),
+    Code(
         "HF-TOOLS-NONE",
         "warning",
         "The server lists no tools",

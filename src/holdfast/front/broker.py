@@ -272,10 +272,11 @@ class Broker:
         if all(source.listing is not None for source in self.hub.catalog.servers.values()):
             self._all_listed = self.hub.catalog
             return
-        for server in view.servers:
-            source = self.hub.catalog.servers.get(server)
-            if source is not None and source.listing is None:
-                await self.hub.registry.slot(server).outcome(within)
+        with anyio.move_on_after(within):
+            for server in view.servers:
+                source = self.hub.catalog.servers.get(server)
+                if source is not None and source.listing is None:
+                    await self.hub.registry.slot(server).outcome(within)
 
     # Subscriptions and log levels.
 

@@ -1,19 +1,23 @@
 """The hub as an MCP server over stdio, for clients that start their servers.
 
-Each line of the client is bounded: a longer one is never held whole, and is refused under its id.
+Each line of the client is bounded: a longer one is never held whole, and is refused under its id. So are the answers
+that the client does not read (HUB-17): a thread of its own writes them, so a full pipe delays neither the hub nor its
+shutdown. A request whose id is in flight already is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import logging
 import os
+import queue
 import re
-from collections import deque
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, BinaryIO, Final, Self, TypeAlias
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO, Self, TypeAlias
 
 import anyio
 import anyio.abc
@@ -21,6 +25,7 @@ import anyio.to_thread
 from mcp import MCPError
 from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
 from mcp_types import (
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
     PROTOCOL_VERSION_META_KEY,
@@ -48,17 +53,20 @@ from holdfast.front.inbound import (
 from holdfast.front.server import McpServer
 from holdfast.front.view import View
 from holdfast.hub import Hub
-from holdfast.wire import dumps, loads, one_line, text_of
+from holdfast.wire import Bytes, dumps, loads, one_line, text_of
 
-__all__ = ["PipeServer", "Refuse", "StdinLines", "serve_stdio"]
+__all__ = ["PipeServer", "Refuse", "StdinLines", "StdoutWriter", "serve_stdio"]
 
 log = logging.getLogger("holdfast.front")
 
-UNREAD_BYTES: Final = 32 * 1024 * 1024
-"""How much a client may leave unread; then no more of its requests are taken until it reads."""
+UNREAD_BYTES = 32 * 1024 * 1024
+"""How much may wait for a client that does not read; one message may always wait."""
 
-LAST_SECONDS: Final = 2.0
-"""How long the last answers may take to be read, once the client has closed its end."""
+ERROR_BYTES = 1024 * 1024
+"""How much more may wait of the short errors that replace larger messages."""
+
+FLUSH_SECONDS = 1.0
+"""At the end, the hub gives up on a client that reads nothing for this long."""
 
 Refuse: TypeAlias = Callable[[str | int | None], Awaitable[None]]
 """Called with the id of a message that was too long; None if the id was not found."""
@@ -113,38 +121,70 @@ def _id_in(head: bytes, tail: bytes) -> str | int | None:
     return known if isinstance(known, str | int) else None
 
 
-async def serve_stdio(hub: Hub, *, server: str | None = None, broker: Broker | None = None) -> None:
-    """Serve one client over stdin and stdout until it leaves: all servers, or one.
+class StdoutWriter:
+    """Writes lines in a thread of its own. The thread is a daemon: one that is stuck in a full pipe delays no exit."""
 
-    The hub must be open. Pass a broker that was created before the hub was entered, so that servers learn from
-    the start that a client can answer requests; it can also drain the calls before the end.
-    """
-    broker = broker or Broker(hub)
-    mcp_server = McpServer(broker, View(hub, server), owner="stdio")
-    longest = hub.config.settings.limits.message_bytes
-    with _own_stdin() as stdin:
-        async with anyio.create_task_group() as tasks:
-            pipe = PipeServer(mcp_server, tasks)
-            await tasks.start(broker.run)
-            await tasks.start(pipe.write)
-            broker.add_subscriptions(mcp_server.subscriptions)
+    def __init__(self, fd: int, *, limit: int = UNREAD_BYTES) -> None:
+        self._fd = fd
+        self._limit = limit
+        self._loop = asyncio.get_running_loop()
+        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._moved = anyio.Event()
+        self.unread = 0
+        """Bytes that the client has not read, as far as the pipe shows it."""
+        self.broken = anyio.Event()
+        """Set when the client closed its end."""
+        threading.Thread(target=self._run, name="stdout", daemon=True).start()
 
-            async def refuse(request: str | int | None) -> None:
-                text = (
-                    f"a message of more than {longest} bytes is refused; `holdfast.limits.messageBytes` sets the limit"
-                )
-                pipe.send(error_message(dumps(request), ErrorData(code=INVALID_REQUEST, message=text)))
+    def write(self, line: bytes, *, extra: int = 0) -> bool:
+        """Queue a line; False if too much is unread. ``extra`` bytes are allowed over the limit."""
+        if self.unread and self.unread + len(line) > self._limit + extra:
+            return False
+        self.unread += len(line)
+        self._lines.put(line)
+        return True
 
-            await pipe.serve(StdinLines(stdin, longest, refuse))
-            tasks.cancel_scope.cancel()
+    async def close(self) -> bool:
+        """Wait until all is written, as long as the client goes on reading; whether it is."""
+        self._lines.put(None)
+        while self.unread and not self.broken.is_set():
+            with anyio.move_on_after(FLUSH_SECONDS) as waited:
+                await self._moved.wait()
+            if waited.cancelled_caught:
+                break
+        return not self.unread
+
+    def _run(self) -> None:
+        while (line := self._lines.get()) is not None:
+            for start in range(0, len(line), CHUNK):
+                rest = line[start : start + CHUNK]
+                size = len(rest)
+                try:
+                    while rest:
+                        rest = rest[os.write(self._fd, rest) :]
+                except OSError:
+                    self._call(self.broken.set)
+                    return
+                self._call(self._wrote, size)
+
+    def _call(self, function: Callable[..., object], *args: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed, so nothing waits
+            self._loop.call_soon_threadsafe(function, *args)
+
+    def _wrote(self, size: int) -> None:
+        self.unread -= size
+        self._moved.set()
+        self._moved = anyio.Event()
 
 
 class PipeServer:
     """One client on a pipe. Its first request decides the era of the whole connection. A ``Channel``."""
 
-    def __init__(self, server: McpServer, tasks: anyio.abc.TaskGroup) -> None:
+    def __init__(self, server: McpServer, tasks: anyio.abc.TaskGroup, writer: StdoutWriter, longest: int) -> None:
         self._server = server
         self._tasks = tasks
+        self._writer = writer
+        self._longest = longest
         self._modern: bool | None = None
         self._client: Client | None = None
         self._version = LATEST_HANDSHAKE_VERSION
@@ -152,56 +192,55 @@ class PipeServer:
         self._calls: dict[str | int, anyio.CancelScope] = {}
         self._asked = 0
         self._questions: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._outbox: deque[bytes] = deque()
-        self._unread = 0
-        self._wake = anyio.Event()
-        self._drained = anyio.Event()
+        self._dropped = 0
 
     # What goes out.
 
-    def send(self, message: bytes, *, droppable: bool = False) -> None:
-        """Put a message in line; a notification is dropped while the client does not read."""
-        if droppable and self._unread > UNREAD_BYTES:
-            return
-        self._outbox.append(one_line(message) + b"\n")
-        self._unread += len(message)
-        self._wake.set()
+    def answer(self, request_id: Bytes | None, message: bytes) -> None:
+        """Write an answer; a short error takes its place while too much is unread."""
+        if not self._written(message):
+            text = "the result was dropped: the client did not read its earlier results"
+            self._write_error(request_id, ErrorData(code=INTERNAL_ERROR, message=text))
 
     def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Send a notification."""
-        self.send(notice_message(method, params), droppable=True)
+        """Send a notification; it is dropped while too much is unread."""
+        self._written(notice_message(method, params))
 
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the client's answer to a request; raise ``MCPError`` if there is none."""
         self._asked += 1
         number = self._asked
+        if not self._written(request_message(number, method, params)):
+            raise MCPError(INTERNAL_ERROR, "the client does not read its messages")
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._questions[number] = answer
-        self.send(request_message(number, method, params))
         try:
             with anyio.fail_after(ASK_SECONDS):
                 return await answer
         except TimeoutError:
             raise MCPError(INVALID_REQUEST, f"the client did not answer {method} in time") from None
-        except BaseException:
+        except asyncio.CancelledError:
             self.tell("notifications/cancelled", {"requestId": number, "reason": "the answer is no longer needed"})
             raise
         finally:
             del self._questions[number]
 
-    async def write(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Write what is in line, in a worker thread: a client that does not read holds up nothing else."""
-        task_status.started()
-        while True:
-            while self._outbox:
-                data = b"".join(self._outbox)
-                self._outbox.clear()
-                await anyio.to_thread.run_sync(_write_all, data, abandon_on_cancel=True)
-                self._unread = sum(map(len, self._outbox))
-                self._drained.set()
-            self._wake = anyio.Event()
-            if not self._outbox:
-                await self._wake.wait()
+    async def refuse_long(self, request: str | int | None) -> None:
+        """Refuse a line over the bound."""
+        hint = "`holdfast.limits.messageBytes` sets the limit"
+        text = f"a message of more than {self._longest} bytes is refused; {hint}"
+        self._write_error(dumps(request), ErrorData(code=INVALID_REQUEST, message=text))
+
+    def _written(self, message: bytes) -> bool:
+        if self._writer.write(one_line(message) + b"\n"):
+            return True
+        self._dropped += 1
+        if self._dropped == 1:
+            log.warning("the client does not read: %d bytes are unread, and more is dropped", self._writer.unread)
+        return False
+
+    def _write_error(self, request_id: Bytes | None, error: ErrorData) -> None:
+        self._writer.write(error_message(request_id, error) + b"\n", extra=ERROR_BYTES)
 
     # What comes in.
 
@@ -213,19 +252,12 @@ class PipeServer:
             try:
                 self._take(read_message(line))
             except MCPError as exc:
-                self.send(error_message(None, exc.error))
-            while self._unread > UNREAD_BYTES:
-                self._drained = anyio.Event()
-                await self._drained.wait()
+                self._write_error(None, exc.error)
         self._server.close()
         for scope in list(self._calls.values()):
             scope.cancel()
         if self._client is not None and self._attached:
             self._server.detach(self._client)
-        with anyio.move_on_after(LAST_SECONDS):
-            while self._unread:
-                self._drained = anyio.Event()
-                await self._drained.wait()
 
     def _take(self, message: Message) -> None:
         if message.method is None:
@@ -233,9 +265,9 @@ class PipeServer:
         elif message.id is None:
             self._notified(message)
         elif message.key in self._calls:
-            log.warning("the client sent a request with an id that is in flight already; it is refused")
-            text = "a request with this id is in flight already"
-            self.send(error_message(None, ErrorData(code=INVALID_REQUEST, message=text)))
+            log.warning("the client sent a request with an id that is in flight already: %r", message.key)
+            text = f"the id {json.dumps(message.key)} is in flight already"
+            self._write_error(None, ErrorData(code=INVALID_REQUEST, message=text))
         elif message.method == "initialize" and self._modern is not True:
             self._initialize(message)
         else:
@@ -274,13 +306,13 @@ class PipeServer:
             params = {key: loads(value) for key, value in params_of(message).items()}
             result, self._version, capabilities = self._server.initialize(params)
         except Exception as exc:  # noqa: BLE001 - every request gets an answer
-            self.send(error_message(message.id, error_of(exc)))
+            self.answer(message.id, error_message(message.id, error_of(exc)))
             return
         if self._client is None:
             self._client = self._server.new_client(channel=self, capabilities=capabilities)
         else:
             self._client.capabilities = capabilities
-        self.send(result_message(message.id, result))
+        self.answer(message.id, result_message(message.id, result))
 
     def _attach(self) -> None:
         if self._client is not None and not self._attached:
@@ -296,7 +328,7 @@ class PipeServer:
                     answer = result_message(message.id, await self._result(message))
                 except Exception as exc:  # noqa: BLE001 - every request gets an answer
                     answer = error_message(message.id, error_of(exc))
-                self.send(answer)
+                self.answer(message.id, answer)
         finally:
             self._calls.pop(message.key, None)
 
@@ -353,10 +385,31 @@ def _has_envelope(message: Message) -> bool:
         return False
 
 
-def _write_all(data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(1, view) :]
+async def serve_stdio(hub: Hub, *, server: str | None = None, broker: Broker | None = None) -> None:
+    """Serve one client over stdin and stdout until it leaves: all servers, or one.
+
+    The hub must be open. Pass a broker that was created before the hub was entered, so that servers learn from
+    the start that a client can answer requests; it can also drain the calls before the end.
+    """
+    broker = broker or Broker(hub)
+    mcp_server = McpServer(broker, View(hub, server), owner="stdio")
+    longest = hub.config.settings.limits.message_bytes
+    with _own_stdin() as stdin, _own_stdout() as stdout:
+        writer = StdoutWriter(stdout)
+        async with anyio.create_task_group() as tasks:
+            pipe = PipeServer(mcp_server, tasks, writer, longest)
+            await tasks.start(broker.run)
+            broker.add_subscriptions(mcp_server.subscriptions)
+            tasks.start_soon(_cancel_when, writer.broken, tasks.cancel_scope)
+            await pipe.serve(StdinLines(stdin, longest, pipe.refuse_long))
+            tasks.cancel_scope.cancel()
+        if not await writer.close():
+            log.warning("%d bytes of answers were not read by the client", writer.unread)
+
+
+async def _cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
 
 
 @contextmanager
@@ -370,3 +423,17 @@ def _own_stdin() -> Iterator[BinaryIO]:
             yield stdin
         finally:
             os.dup2(stdin.fileno(), 0)
+
+
+@contextmanager
+def _own_stdout() -> Iterator[int]:
+    """Take stdout for the protocol alone: what a library or a child prints goes to stderr.
+
+    The descriptor is not closed: a thread may still be stuck in a write to it.
+    """
+    own = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.dup2(2, 1)
+    try:
+        yield own
+    finally:
+        os.dup2(own, 1)

@@ -25,6 +25,7 @@ from holdfast.core import (
     NotMcp,
     NotMcpFault,
     Outcome,
+    OutOfDescriptors,
     OverBound,
     Permit,
     ProcessExit,
@@ -64,7 +65,7 @@ from holdfast.hub.limits import BulkheadFull
 from holdfast.hub.records import CallEnded, CallOutcome, HubRecord
 from holdfast.hub.slot import Slot
 from holdfast.types import ProgressFn
-from holdfast.wire import Caller, Connection, Fields, RawObject
+from holdfast.wire import Caller, Connection, Fields, RawObject, descriptor_shortage
 
 __all__ = ["CallRequest", "CallTimer", "holds_changed", "is_repeatable", "known", "refuse_held", "send"]
 
@@ -276,12 +277,13 @@ class _Attempt:
                 return result
         except BulkheadFull:
             raise _unavailable(slot, ServerBusy, "has reached its limit of calls in flight", retry_in=1.0) from None
-        except ServerFailure as failure:
+        except ServerFailure as raised:
+            failure = raised if (shortage := descriptor_shortage(raised)) is None else ServerFailure(shortage)
             outcome = self._outcome(failure.evidence)
             reason = classify_evidence(self._masked(failure.evidence), connected_before=True).reason
             if session_expired(failure.evidence) and permit.connection is not None:
                 slot.session_expired(permit.connection)
-            raise
+            raise failure from raised
         finally:
             slot.settle(permit, outcome, reason)
 
@@ -318,6 +320,8 @@ class _Attempt:
                 return Outcome.COMPLETED
             case TimedOut():
                 return Outcome.TIMED_OUT
+            case OutOfDescriptors():
+                return Outcome.NEUTRAL  # the hub's own trouble
             case TokenNotRenewed():
                 return Outcome.NEUTRAL  # the authorization server is down: that says nothing about this one
             case HttpStatus() if session_expired(seen) or classify_evidence(seen).status == "denied":

@@ -24,6 +24,7 @@ from holdfast.core import (
     Listing,
     NetworkFailure,
     NetworkFault,
+    OutOfDescriptors,
     Redactor,
     classify_evidence,
     events as on,
@@ -303,7 +304,7 @@ def _failed(lease: Lease, seen: Evidence, *, ever_connected: bool) -> FailedDial
         verdict.status,
         reason=verdict.reason,
         refused=_is_refused(seen),
-        neutral=isinstance(seen, BadConfig),
+        neutral=isinstance(seen, BadConfig | OutOfDescriptors),
         retry_after=verdict.retry_after,
     )
     return FailedDial(event, seen)

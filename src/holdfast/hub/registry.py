@@ -190,11 +190,18 @@ class SlotRegistry:
         self._relay = relay
 
     async def request(
-        self, server: str, method: str, params: Mapping[str, Any], *, repeatable: bool = False, slot: Slot | None = None
+        self,
+        server: str,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        repeatable: bool = False,
+        caller: Caller | None = None,
+        slot: Slot | None = None,
     ) -> Mapping[str, Any]:
-        """Send a request of the hub's own and read its result."""
+        """Send a request whose parameters are values, and read its result."""
         sent = RawObject.of(params).members
-        return (await self.forward(server, method, sent, repeatable=repeatable, slot=slot)).value()
+        return (await self.forward(server, method, sent, repeatable=repeatable, caller=caller, slot=slot)).value()
 
     async def forward(
         self,

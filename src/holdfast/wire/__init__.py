@@ -8,6 +8,10 @@ from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.wire.attempt import Attempt as Attempt, evidence_in as evidence_in
+    from holdfast.wire.descriptors import (
+        descriptor_shortage as descriptor_shortage,
+        raise_descriptor_limit as raise_descriptor_limit,
+    )
     from holdfast.wire.dial import Dialer as Dialer
     from holdfast.wire.envelope import (
         BadJson as BadJson,
@@ -74,6 +78,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "attempt": ["Attempt", "evidence_in"],
+        "descriptors": ["descriptor_shortage", "raise_descriptor_limit"],
         "dial": ["Dialer"],
         "envelope": [
             "BadJson",

@@ -17,6 +17,7 @@ import anyio
 from holdfast.config import ServerSpec
 from holdfast.core import Evidence, Redactor, TimedOut, Unexpected, masked
 from holdfast.errors import ServerFailure
+from holdfast.wire.descriptors import descriptor_shortage
 from holdfast.wire.dial import Dialer, OnNotification
 from holdfast.wire.relay import Relay
 from holdfast.wire.session import Connection, Era
@@ -127,6 +128,8 @@ async def _take(place: AsyncExitStack, limit: Limit, deadline: float) -> None:
 
 def evidence_in(exc: Exception) -> Evidence:
     """What an exception shows; one that a task group wrapped is looked for inside."""
+    if (shortage := descriptor_shortage(exc)) is not None:
+        return shortage
     while isinstance(exc, ExceptionGroup) and len(exc.exceptions) == 1:
         exc = exc.exceptions[0]
     if isinstance(exc, ServerFailure):

@@ -16,6 +16,7 @@ from holdfast._version import __version__
 from holdfast.config import Limits, ServerSpec
 from holdfast.core import Evidence, ProcessExit, Redactor, TimedOut
 from holdfast.errors import ServerFailure
+from holdfast.wire.descriptors import require_descriptors
 from holdfast.wire.http.client import Authorize, HttpPeer
 from holdfast.wire.http.sse import SseDispatcher
 from holdfast.wire.http.transport import HttpDispatcher
@@ -63,6 +64,7 @@ class Dialer:
         relay: Relay | None = None,
     ) -> AsyncIterator[Connection]:
         """A connection after its handshake, within so many seconds; ``relay`` gets the server's own requests."""
+        require_descriptors()
         deadline = anyio.current_time() + within
         try:
             connection = await self._dial(spec, deadline, redactor, era, on_notice, relay)

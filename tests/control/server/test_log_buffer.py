@@ -5,10 +5,11 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from holdfast.control.server.logs import LogBuffer, transition_text
+from holdfast.control.server.logs import LogBuffer
 from holdfast.core.lifecycle.effects import Transition
 from holdfast.core.lifecycle.table import State
 from holdfast.core.redact import Redactor
+from holdfast.hub.journal import transition_text
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-5")]
 

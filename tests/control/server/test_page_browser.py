@@ -73,6 +73,17 @@ async def test_a_flapping_server_needs_attention_though_it_is_up_again(tmp_path:
         await page.says("notes", "notes exits: it is set to be down")  # what its process wrote at its end
 
 
+async def test_without_an_available_server_the_headline_says_so_and_a_long_try_is_seen_to_go_on(tmp_path: Path) -> None:
+    silent = {"command": sys.executable, "args": ["-c", "import sys; sys.stdin.read()"]}
+    file = write_config(tmp_path / "mcp.json", {"silent": silent})
+    async with watching(tmp_path, "--config", str(file)) as page:
+        await page.come_in()
+        await page.window.until(f"{HEADLINE} === 'No server is available: 1 server is coming back'")
+        for seconds in (1, 2):
+            await page.says("silent", f"trying now, for {seconds} s")
+        await page.says("silent", "To try it now, reconnect it.", "reconnect silent")
+
+
 async def test_every_value_on_the_page_is_one_of_the_api(tmp_path: Path) -> None:
     async with running() as origin:
         up, odd = {"url": origin.url}, "odd <b>&amp; long-winded</b> #1/2"
@@ -114,7 +125,7 @@ async def test_a_code_signs_in_once_and_a_wrong_token_does_not(tmp_path: Path) -
         assert refused == []
 
 
-async def test_it_says_that_it_is_out_of_touch_and_finds_back(tmp_path: Path) -> None:
+async def test_it_shows_that_the_hub_does_not_answer_and_reconnects(tmp_path: Path) -> None:
     arguments = ("--config", str(write_config(tmp_path / "mcp.json", {"one": OFF})))
     async with watching(tmp_path, *arguments) as page:
         # With this token instead of a session of its own, the page is let in by the next hub at this address too.
@@ -129,6 +140,7 @@ async def test_it_says_that_it_is_out_of_touch_and_finds_back(tmp_path: Path) ->
         await page.window.until(
             "document.querySelector('.banner[data-kind=lost]')?.innerText.includes('This page shows the state of')"
         )
+        await page.window.until(f"{HEADLINE} === 'The hub does not answer'")
         await page.press("one", "Enable")
         await page.says("one", "The hub does not answer.")
         await page.window.keep_picture("out-of-touch")
@@ -245,6 +257,7 @@ async def test_five_hundred_servers_stay_usable_and_a_change_touches_one_row(tmp
             await page.window.keep_picture("many-light", whole=False)
 
 
+HEADLINE = "document.getElementById('headline').textContent"
 STATE_OF_NOTES = "document.querySelector('[data-id=notes] .state')?.dataset.value"
 
 # Times that run in the rows that are seen are no change of a server.

@@ -44,14 +44,14 @@ def test_held_tools_ask_for_an_approval() -> None:
 
 
 @pytest.mark.requirement("HUB-5", "MSG-1", "MSG-5")
-def test_a_retried_server_needs_no_action() -> None:
+def test_a_retried_server_offers_a_reconnect() -> None:
     coming = health(State.RECONNECTING, reason="it is not ready", attempts=2, retry_in=3.6)
     words = text_for(coming, Facts(attempts_allowed=5))
     assert words.summary == (
         "MCP server 'x' is starting up and not ready yet — it will be retried."
         " The last attempt: it is not ready. Attempt 2 of 5."
     )
-    assert (words.action, words.command) == ("", "")
+    assert (words.action, words.command) == ("To try it now, reconnect it.", "holdfast reconnect x")
 
 
 @pytest.mark.requirement("HUB-5", "MSG-3")

@@ -53,6 +53,10 @@ class ControlServer:
         read_by = self._may_read_metrics if self._metrics_for is not None else None
         return (Mount("/api", app=self._api), metrics_route(self._metrics, read_by=read_by), *page_routes())
 
+    async def run(self) -> None:
+        """Measure the event loop until cancelled."""
+        await self._metrics.loop.run()
+
     async def _may_read_metrics(self, token: str) -> bool:
         if self.sessions.access(token) is not None:
             return True

@@ -31,6 +31,7 @@ from holdfast.hub import (
     ToolChanged,
     Transition,
     as_fields,
+    transition_text,
 )
 from holdfast.wire import LONGEST_LINE, LONGEST_SECRET
 
@@ -43,7 +44,6 @@ __all__ = [
     "RepeatedLine",
     "RepeatedLines",
     "log_text",
-    "transition_text",
 ]
 
 WINDOW_SECONDS = 30.0
@@ -378,37 +378,3 @@ def log_text(record: HubRecord) -> tuple[str, str, str] | None:
         case CallEnded(outcome="denied" | "timed_out"):
             return record.server, "warning", f"{record.method} {record.outcome}: {record.reason}"
     return None
-
-
-def transition_text(record: Transition) -> str:
-    """Return what happened in words: ``lost: its process exited with code 3; reconnecting``."""
-    because = f": {record.reason}" if record.reason else ""
-    match record.new:
-        case State.CONNECTED:
-            return "connected"
-        case State.CONNECTING:
-            return f"{_START.get(record.cause, 'connecting')}{because}"
-        case State.RECONNECTING:
-            return f"{_LOSS.get(record.cause, 'connect failed')}{because}; reconnecting"
-        case State.PERMANENTLY_FAILED:
-            return f"parked{because}"
-        case State.IDLE:
-            return "idle: it starts at its next use"
-        case State.DISCONNECTED:
-            return _END.get(record.cause, "disconnected")
-    return f"{record.new.value}{because}"
-
-
-_START = {
-    "ConfigChanged": "its configuration changed; connecting",
-    "EnableRequested": "enabled; connecting",
-    "LoginSucceeded": "logged in; connecting",
-    "ReconnectRequested": "reconnect requested; connecting",
-}
-_LOSS = {
-    "Faltered": "lost after repeated failures",
-    "ReconnectRequested": "reconnect requested",
-    "SessionExpired": "its session expired",
-    "TransportLost": "lost",
-}
-_END = {"RemoveRequested": "removed from the configuration", "ShutdownRequested": "the hub stops"}

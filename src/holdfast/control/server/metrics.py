@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import platform
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
+import anyio
 import anyio.to_thread
 from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -108,6 +109,12 @@ METRICS: dict[str, Metric] = {
             "Transitions of connections that belong to one client",
         ),
         Metric("holdfast_config_changes", "counter", ("result",), "Configuration changes, applied or refused"),
+        Metric(
+            "holdfast_loop_lag_seconds",
+            "gauge",
+            (),
+            "Largest delay of the event loop in the last minute: how long a step kept all others waiting",
+        ),
         Metric("holdfast_events_missed", "counter", (), "Records that a slow listener missed"),
         Metric("holdfast_build_info", "gauge", ("version", "python"), "1, with the running version"),
     )
@@ -186,6 +193,7 @@ class HubSample:
     seen: Mapping[str, ServerSample]
     configs: Mapping[str, int]
     missed: int
+    loop_lag: float
     catalog_version: int
 
 
@@ -230,6 +238,7 @@ def _seen(sample: HubSample) -> Iterator[Family]:
     yield _gauge("holdfast_tools_pending", (((name,), one.pending) for name, one in seen.items()))
     yield _gauge("holdfast_catalog_version", [((), sample.catalog_version)])
     yield _counter("holdfast_config_changes", (((result,), times) for result, times in sample.configs.items()))
+    yield _gauge("holdfast_loop_lag_seconds", [((), sample.loop_lag)])
     yield _counter("holdfast_events_missed", [((), sample.missed)])
     yield _gauge("holdfast_build_info", [((__version__, platform.python_version()), 1)])
 
@@ -272,6 +281,38 @@ ReadBy = Callable[[str], Awaitable[bool]]
 """Whether a bearer token gives access to the metrics."""
 
 
+class LoopLag:
+    """Measures how late the event loop wakes a task: the time that other steps took."""
+
+    def __init__(self) -> None:
+        self._windows: deque[tuple[int, float]] = deque(maxlen=2)
+
+    @property
+    def largest(self) -> float:
+        """The largest delay of the last one or two windows, in seconds."""
+        return max((lag for _, lag in self._windows), default=0.0)
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        while True:
+            before = anyio.current_time()
+            await anyio.sleep(LAG_STEP_SECONDS)
+            now = anyio.current_time()
+            self.add(now, now - before - LAG_STEP_SECONDS)
+
+    def add(self, now: float, lag: float) -> None:
+        """Take one measurement."""
+        window = int(now // LAG_WINDOW_SECONDS)
+        if not self._windows or self._windows[-1][0] != window:
+            self._windows.append((window, max(lag, 0.0)))
+        else:
+            self._windows[-1] = window, max(self._windows[-1][1], lag)
+
+
+LAG_STEP_SECONDS = 0.25
+LAG_WINDOW_SECONDS = 30.0
+
+
 class Metrics:
     """Counts records. Create it before the hub is entered, so that it misses none."""
 
@@ -280,6 +321,7 @@ class Metrics:
         self._servers: dict[str, Counts] = {}
         self._configs: Counter[str] = Counter(applied=0, refused=0)
         self._missed = 0
+        self.loop = LoopLag()
         self._process = ProcessCollector(registry=None)
         hub.listen(self._take)
 
@@ -323,6 +365,7 @@ class Metrics:
             seen=self._seen(),
             configs=dict(self._configs),
             missed=self._missed,
+            loop_lag=self.loop.largest,
             catalog_version=self._hub.catalog.version,
         )
 

@@ -138,7 +138,7 @@ def _breaker_open(health: Health) -> ServerText:
 
 
 def _reconnecting(health: Health, facts: Facts) -> ServerText:
-    """No action is needed: the hub goes on by itself."""
+    """The hub goes on by itself; a person can only make it try at once."""
     parts = [for_user(Failure(health.server, "transient"))]
     if health.reason:
         parts.append(f"The last attempt: {health.reason.rstrip('.')}.")
@@ -146,7 +146,7 @@ def _reconnecting(health: Health, facts: Facts) -> ServerText:
         parts.append(f"Attempt {health.attempts} of {facts.attempts_allowed}.")
     if health.breaker_retry_in:
         parts.append("Calls to it are refused for now.")
-    return ServerText(" ".join(parts))
+    return ServerText(" ".join(parts), "To try it now, reconnect it.", _run("reconnect", health))
 
 
 def _denied(health: Health, facts: Facts) -> ServerText:

@@ -117,6 +117,7 @@ _EITHER = (
     "HF-PROTOCOL",
     "HF-RPC-ERROR",
     "HF-BOUND",
+    "HF-DESCRIPTORS",
     "HF-KILLED",
     "HF-EXITED",
     "HF-UNEXPECTED",

@@ -11,6 +11,7 @@ from holdfast.core import (
     NetworkFailure,
     NetworkFault,
     NotMcp,
+    OutOfDescriptors,
     OverBound,
     PlainHttpRefused,
     ProcessExit,
@@ -63,6 +64,11 @@ async def diagnose(case: Case, seen: Evidence) -> Finding:  # noqa: PLR0912 - on
             words = f"its token expired and could not be renewed at the moment: {seen.reason}; the login is still valid"
             text = "try again when the authorization server answers; a new login is not needed"
             return finding("HF-LOGIN-UNREACHABLE", words, text, shell("holdfast", "doctor", case.id))
+        case OutOfDescriptors():
+            words = f"this machine allows {seen.limit} open files per process, and all are in use; it was not asked"
+            text = "raise the limit in this shell, and check again"
+            commands = ("ulimit -n 65536", shell("holdfast", "doctor", case.id))
+            return finding("HF-DESCRIPTORS", words, text, *commands)
         case CredentialsUnavailable() | TlsFailure() | Unexpected():
             return _unexpected(case, seen)
 

@@ -14,6 +14,7 @@ export class Header {
   #touch = { state: "connecting" };
   #uptime = null;
   #lostBanner = null;
+  #loaded = false;
 
   constructor(fleet, { onFilter, onRetry }) {
     this.#fleet = fleet;
@@ -68,8 +69,8 @@ export class Header {
       setAttribute(chip, "data-none", counts[key] === 0 ? "" : null);
     }
     const all = this.#fleet.servers.length;
-    this.#replace("headline", headline(counts, all));
-    this.#replace("subline", subline(counts));
+    this.#loaded = true;
+    this.#showHeadline();
     setText(at("shown"), shown);
     show(at("nothing"), all === 0 || shown.startsWith("0 of"));
     setText(
@@ -78,6 +79,21 @@ export class Header {
         ? "No servers are configured. Add one to the mcp.json; the hub applies the change by itself."
         : "No server matches. Clear the search to see them all.",
     );
+  }
+
+  /** The headline is about the servers only while the hub answers. */
+  #showHeadline() {
+    if (document.body.dataset.view !== "board") return;
+    if (this.#touch.state === "lost") {
+      this.#replace("headline", [el("span", { class: "em need" }, "The hub does not answer")]);
+      this.#replace("subline", []);
+      document.title = "The hub does not answer · Holdfast";
+      return;
+    }
+    if (!this.#loaded) return;
+    const counts = this.#fleet.counts();
+    this.#replace("headline", headline(counts, this.#fleet.servers.length));
+    this.#replace("subline", subline(counts));
     document.title = counts.need ? `${counts.need} need${counts.need === 1 ? "s" : ""} you · Holdfast` : "Holdfast";
   }
 
@@ -107,6 +123,7 @@ export class Header {
     document.body.toggleAttribute("data-lost", state === "lost" && this.#fleet.hub !== null);
     setText(at("touch-text"), this.#touchWords(Date.now() / 1000));
     this.#showLost(state === "lost");
+    this.#showHeadline();
     const { hub, now } = this.#fleet;
     if (hub) setText(this.#uptime, duration(now - hub.started));
   }
@@ -168,7 +185,8 @@ function headline(counts, all) {
     return counts.up
       ? ["All is well: ", number("up"), counts.up === 1 ? " server is up" : " servers are up"]
       : ["Nothing is running"];
-  return trouble.flatMap(({ key, verb }, index) => [
+  const none = counts.up ? [] : ["No server is available: "];
+  const parts = trouble.flatMap(({ key, verb }, index) => [
     index ? ", " : "",
     el(
       "span",
@@ -178,6 +196,7 @@ function headline(counts, all) {
       ` ${verb[counts[key] === 1 ? 0 : 1]}`,
     ),
   ]);
+  return [...none, ...parts];
 }
 
 /** The other groups. */

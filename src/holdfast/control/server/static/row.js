@@ -24,6 +24,7 @@ export class Row {
   #drawn = { timeline: null, state: null, activity: null, from: 0 };
   server;
   #fading = 0;
+  #tryingSince = null;
   visible = false;
 
   /** `env` has `act(id, verb)` and `toggle(id)`. */
@@ -197,15 +198,16 @@ export class Row {
     const { retry, breaker, since } = this.#parts;
     const { server } = this;
     setField(since, server.since, `for ${duration(now - server.since)}`);
-    const waits = server.due !== null && server.group !== "up";
+    const waits = server.due !== null && server.due > now && server.group !== "up";
     const tries = !waits && (server.state === "connecting" || server.state === "reconnecting");
+    this.#tryingSince = tries ? (this.#tryingSince ?? now) : null;
     show(retry, waits || tries);
     if (waits) {
       setText(retry.firstChild, server.group === "need" ? "tries again in" : "next try in");
       setField(retry.lastChild, server.retry_in, countdown(server.due - now));
     } else if (tries) {
-      setText(retry.firstChild, "trying now");
-      setField(retry.lastChild, server.retry_in, "");
+      setText(retry.firstChild, "trying now, for");
+      setField(retry.lastChild, server.retry_in, duration(now - this.#tryingSince));
     }
     const refuses = server.breaker.state === "open" && server.breakerDue !== null && server.breakerDue > now;
     show(breaker, refuses);
