@@ -8,6 +8,7 @@ nothing at all, is closed after a while; what a request may hold before its send
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 import time
 from collections import deque
@@ -47,6 +48,9 @@ _REASONS: Final = {status.value: f"{status.value} {status.phrase}".encode() for 
 _STREAM_HEADERS: Final = (
     b"content-type: text/event-stream\r\ncache-control: no-cache, no-transform\r\nx-accel-buffering: no\r\n"
 )
+
+
+log = logging.getLogger("holdfast.front")
 
 
 class TooLarge(Exception):
@@ -591,6 +595,11 @@ class HttpConnection(asyncio.Protocol):
                 reply.plain(413, b'{"error":"the body is too large"}')
             except Gone:
                 return
+            except Exception:
+                log.exception("a request failed in the hub itself")
+                if not reply.started and not reply.done:
+                    reply.plain(500, b'{"error":"the hub failed to serve this request"}')
+                request.keep_alive = False
             if self._paused_writing:
                 await self.drained()
         else:
