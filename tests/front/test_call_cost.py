@@ -19,6 +19,10 @@ CALLS = 20
 MANY = 100
 
 
+def _name(one: object) -> str:
+    return str(getattr(one, "__qualname__", ""))
+
+
 class Counter:
     """Counts the tasks and the timers of the event loop that are made in the hub's own code."""
 
@@ -26,8 +30,8 @@ class Counter:
         self.tasks: list[str] = []
         self.timers: list[str] = []
         loop: Any = asyncio.get_running_loop()
-        self._count(monkeypatch, loop, "create_task", lambda coro, *_, **__: self.tasks.append(coro.__qualname__))
-        self._count(monkeypatch, loop, "call_at", lambda _, call, *__, **___: self.timers.append(call.__qualname__))
+        self._count(monkeypatch, loop, "create_task", lambda coro, *_, **__: self.tasks.append(_name(coro)))
+        self._count(monkeypatch, loop, "call_at", lambda _, call, *__, **___: self.timers.append(_name(call)))
 
     def _count(self, monkeypatch: pytest.MonkeyPatch, loop: Any, name: str, note: Callable[..., None]) -> None:
         real = getattr(loop, name)

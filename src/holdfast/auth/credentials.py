@@ -156,9 +156,6 @@ def _of_grant(spec: ServerSpec, grant: Grant, store: TokenStore) -> LoginStatus:
 EARLY = 30.0
 """How many seconds before its expiry a token is renewed: a request takes time, and clocks differ."""
 
-LOOK_SECONDS = 0.25
-"""How long what was read of the token store holds for the next request: a look at the file costs more than a call."""
-
 SETTLED = 30.0
 """Seconds in which a new token is not renewed again: a server that refuses it refuses the next one too."""
 
@@ -185,11 +182,10 @@ class Bearer:
         self._plain_http = spec.allow_plain_http
         self._renewer = renewer
         self._given: tuple[str, float] = ("", 0.0)
-        self._looked = -LOOK_SECONDS
 
     async def token(self) -> str | None:
         """The access token for the next request, renewed if it expires soon."""
-        grant = self._known() if time.monotonic() - self._looked < LOOK_SECONDS else await self._grant()
+        grant = await self._grant()
         if grant is None:
             return None
         now = self._renewer.now()
@@ -214,10 +210,6 @@ class Bearer:
 
     async def _grant(self) -> Grant | None:
         await self._renewer.up_to_date()
-        self._looked = time.monotonic()
-        return self._known()
-
-    def _known(self) -> Grant | None:
         return next((grant for grant in self._renewer.store.known if self._server in grant.servers), None)
 
     async def _renewed_early(self, grant: Grant) -> Grant:
