@@ -14,7 +14,7 @@ from holdfast.errors import ServerDisabled
 from holdfast.hub import store
 from holdfast.hub.approvals import UNVERIFIED
 from holdfast.hub.hub import Hub
-from holdfast.hub.store import SCHEMA_VERSION, default_state_file
+from holdfast.hub.store import SCHEMA_VERSION, Store, StoredServer, default_state_file
 from holdfast.testing import FakeClock
 from tests.hub.open_hubs import config, defined, reaches, running, settled
 from tests.peers.mcp_http import McpPeer
@@ -219,3 +219,14 @@ async def test_a_file_of_the_users_has_a_place_of_its_own_in_the_state_folder(
     async with Hub(config({}), state_file=one):
         pass
     assert one.exists()
+
+
+@pytest.mark.requirement("LIFE-21")
+def test_a_hub_that_saves_for_the_first_time_keeps_the_switch_of_another(tmp_path: Path) -> None:
+    first, second = Store(tmp_path / "state.sqlite"), Store(tmp_path / "state.sqlite")
+    first.load()
+    second.load()  # before the other hub wrote anything
+    first.save({"one": StoredServer(fingerprint="f", disabled=True, listing=None, names={})})
+    second.save({"one": StoredServer(fingerprint="f", disabled=False, listing=None, names={})})
+    assert Store(tmp_path / "state.sqlite").load()["one"].disabled
+    assert second.switches() == {"one": True}

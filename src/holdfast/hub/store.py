@@ -208,7 +208,8 @@ def _write(database: sqlite3.Connection, before: Mapping[str, StoredServer], aft
         if known is None or (known.fingerprint, known.listing) != (one.fingerprint, one.listing):
             listing = json.dumps(_listing_to(one.listing)) if one.listing else None
             database.execute(_WRITE_LISTING, (server, one.fingerprint, one.disabled, listing))
-        if known is None or known.disabled != one.disabled:
+        # Another hub may have disabled a server that is new to this one: only a switch of this hub is written.
+        if one.disabled != (known is not None and known.disabled):
             database.execute(_WRITE_SWITCH, (server, one.fingerprint, one.disabled))
         if known is None or known.names != one.names:
             database.execute("DELETE FROM names WHERE server = ?", (server,))
