@@ -266,12 +266,17 @@ class HttpConnection(asyncio.Protocol):
         self._on_due: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.lost = False
+        self.client_verified = False
+        """Whether TLS verified a certificate of the client."""
 
     # The event loop's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         self._transport = transport
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and tls.context.verify_mode == ssl.CERT_REQUIRED:
+            self.client_verified = bool(tls.getpeercert())
         self._server.connections.add(self)
         task = self._task = self._loop.create_task(self._run())
         self._server.tasks.add(task)
@@ -443,12 +448,6 @@ class HttpConnection(asyncio.Protocol):
         """How many bytes wait for the client to read them."""
         size: int = self._transport.get_write_buffer_size()
         return size
-
-    @property
-    def client_verified(self) -> bool:
-        """Whether TLS verified a certificate of the client."""
-        tls = self._transport.get_extra_info("ssl_object")
-        return tls is not None and tls.context.verify_mode == ssl.CERT_REQUIRED and bool(tls.getpeercert())
 
     def want_body(self, request: Request) -> None:
         """Somebody reads: take more of it."""
