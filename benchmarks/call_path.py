@@ -23,8 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report import Check, Report, Row, median, ratio
+
 ROOT = Path(__file__).parents[1]
 ROUNDS = 15
+REQUIREMENTS = ("PERF-1", "PERF-2")
+
+DIRECT, RELAY, OURS, ALONE = "direct", "bare relay", "Holdfast, /mcp", "Holdfast, /servers/<id>/mcp"
+
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -152,6 +158,76 @@ def table(seen: dict[str, list[Sample]]) -> str:
             f"| {name} | {of['median']:.2f} ms | {of['p99']:.2f} ms | {of['rate']:,.0f} | {of['cpu'] * 1e6:.0f} µs |"
         )
     return "\n".join(lines)
+
+
+def measure(*, rounds: int = ROUNDS, requests: int = 1000) -> Report:
+    """One caller and sixteen, HTTP in and out, beside the bare relay; all in turns."""
+    with upstream("legacy") as (server, port):
+        direct = f"http://127.0.0.1:{port}/mcp"
+        with relay(direct) as (relaying, relay_port), hub({"up": {"type": "http", "url": direct}}) as (pid, base):
+            subjects = [
+                Subject(DIRECT, direct, server),
+                Subject(RELAY, f"http://127.0.0.1:{relay_port}/mcp", relaying),
+                Subject(OURS, f"{base}/mcp", pid, "up__echo"),
+                Subject(ALONE, f"{base}/servers/up/mcp", pid),
+            ]
+            seen = {
+                callers: compare(
+                    subjects,
+                    rounds=rounds,
+                    callers=callers,
+                    requests=requests,
+                    era="legacy",
+                    arguments={"text": "hello"},
+                )
+                for callers in (1, 16)
+            }
+    return Report(
+        name="call_path",
+        title=f"One call through, HTTP in and out, {rounds} rounds of {requests} calls",
+        requirements=REQUIREMENTS,
+        rows=tuple(_row(name, callers, seen[callers]) for callers in seen for name in seen[callers]),
+        checks=_checks(seen),
+    )
+
+
+def _row(name: str, callers: int, seen: dict[str, list[Sample]]) -> Row:
+    mine, base = seen[name], seen[RELAY]
+    rate, slow = (statistics.median(getattr(one, key) for one in mine) for key in ("rate", "p99"))
+    return Row(
+        label=f"{name}, {callers} caller{'s' if callers > 1 else ''}",
+        time=median([one.median / 1000 for one in mine]),
+        ratio=None if name == RELAY else ratio([one.median for one in mine], [one.median for one in base]),
+        cpu=statistics.median(one.cpu for one in mine),
+        note=f"{rate:,.0f} calls/s, 99 % within {slow:.1f} ms",
+    )
+
+
+def _checks(seen: dict[int, dict[str, list[Sample]]]) -> tuple[Check, ...]:
+    one, many = seen[1], seen[16]
+    cpu = ratio([sample.cpu for sample in one[OURS]], [sample.cpu for sample in one[RELAY]])
+    added = ratio(
+        [ours.median - base.median for ours, base in zip(one[OURS], one[DIRECT], strict=True)],
+        [theirs.median - base.median for theirs, base in zip(one[RELAY], one[DIRECT], strict=True)],
+    )
+    rate = ratio([sample.rate for sample in many[OURS]], [sample.rate for sample in many[RELAY]])
+    return (
+        Check(
+            demand="PERF-1 takes at most the relay's CPU time per call",
+            found=f"{cpu.median:.2f} ({cpu.low:.2f} to {cpu.high:.2f})",
+            met=cpu.median <= 1.0,
+        ),
+        Check(
+            demand="PERF-1 adds at most the latency that the relay adds",
+            found=f"{added.median:.2f} ({added.low:.2f} to {added.high:.2f})",
+            met=added.median <= 1.0,
+        ),
+        Check(
+            demand="PERF-2 sixteen callers: at least the relay's calls per second",
+            found=f"{rate.median:.2f} ({rate.low:.2f} to {rate.high:.2f})",
+            met=rate.median >= 1.0,
+        ),
+    )
 
 
 def main() -> None:
