@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import signal
 import socket
@@ -249,6 +251,24 @@ def test_beyond_this_machine_it_does_not_listen_without_a_token(home: Path, host
     assert ran.returncode == 2
     assert "--token-file" in ran.stderr
     assert ran.stdout == ""
+
+
+@pytest.mark.requirement("SEC-18")
+async def test_named_tokens_and_a_trusted_gateway_let_their_callers_in(tmp_path: Path, home: Path) -> None:
+    tokens, secret = tmp_path / "tokens.json", tmp_path / "secret"
+    named = {"name": "build", "sha256": hashlib.sha256(TOKEN.encode()).hexdigest(), "groups": ["ci"]}
+    tokens.write_text(json.dumps({"tokens": [named]}))
+    secret.write_text("secret-of-the-gateway\n")
+    given = ("--tokens-file", str(tokens), "--gateway-secret-file", str(secret))
+    async with served(home, "--config", str(config(tmp_path / "mcp.json")), *given) as hub:
+        url = hub.url.replace("/mcp", "/metrics")
+        forged = await status(hub.url, **{"x-forwarded-user": "ada"})
+        by_gateway = {"x-forwarded-user": "ada", "holdfast-gateway-secret": "secret-of-the-gateway"}
+        answers = [await status(hub.url), forged, await status(hub.url, **by_gateway)]
+        answers.append(await status(url, authorization=f"Bearer {TOKEN}"))
+    assert answers[:2] == [401, 401]
+    assert answers[2] != 401
+    assert answers[3] == 200
 
 
 @pytest.mark.requirement("SEC-2")

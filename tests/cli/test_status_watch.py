@@ -157,12 +157,12 @@ def test_switching_off_is_asked_about_first(cli: Cli, hub: HubPeer) -> None:
 
 def test_hundreds_of_servers_are_scrolled_through(cli: Cli) -> None:
     with hub_peer(*(server(f"server-{number:03}") for number in range(500))) as hub, watching(cli, hub) as terminal:
-        assert any(line.startswith("> server-499") for line in terminal.screen)
+        assert any(line.startswith("> server-000") for line in terminal.screen)
         terminal.press("\x1b[F")
-        terminal.until_on_screen("> server-000")
+        terminal.until_on_screen("> server-499")
         assert "quit" in terminal.screen[29]
         terminal.press("\x1b[5~\x1b[H")
-        terminal.until_on_screen("> server-499")
+        terminal.until_on_screen("> server-000")
         terminal.press("q")
         assert terminal.code() == 0
 
@@ -177,7 +177,7 @@ def test_a_server_that_is_no_longer_configured_leaves_the_screen(cli: Cli, hub: 
         assert terminal.code() == 0
 
 
-def test_after_events_were_missed_everything_is_asked_for_anew(cli: Cli, hub: HubPeer) -> None:
+def test_after_missed_events_everything_is_read_again(cli: Cli, hub: HubPeer) -> None:
     with watching(cli, hub) as terminal:
         hub.servers = {"newcomer": server("newcomer")}
         hub.tell("missed", {"count": 2000})

@@ -13,7 +13,18 @@ from rich.text import Text
 from holdfast.cli.layout import page_of
 from holdfast.cli.output import data_console, print_json, side_console
 from holdfast.cli.running_hub import AsJson, Config, Url, ask, chosen, found_hub
-from holdfast.cli.status_view import card, heading, is_well, needs_attention, span, table, tally, worst_last
+from holdfast.cli.status_view import (
+    card,
+    folded,
+    heading,
+    is_well,
+    matches,
+    needs_attention,
+    span,
+    table,
+    tally,
+    worst_last,
+)
 from holdfast.cli.status_watch import watch_hub
 from holdfast.control import ControlClient, HubView, RunningHub, Server, Servers
 from holdfast.errors import HoldfastError, UsageError
@@ -30,6 +41,10 @@ def status(
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep running, and show changes live")] = False,
     as_json: AsJson = False,
+    words: Annotated[
+        str, typer.Option("--filter", metavar="WORDS", help="Only servers with these words in name, status or reason")
+    ] = "",
+    every: Annotated[bool, typer.Option("--all", help="One row for each server, also where causes are equal")] = False,
     open_page: Annotated[bool, typer.Option("--open", help="Open the status page of the hub in a browser")] = False,
     url: Url = None,
     config: Config = None,
@@ -37,33 +52,33 @@ def status(
     """Show the state of every server of a running hub, the worst last, and what to do about it.
 
     With --watch on a terminal, the arrow keys select a server and enter shows its
-    details; r reconnects it, d disables it, e enables it, q quits. Without a
-    terminal it prints one line for each change, or with --json one object for
+    details; r reconnects it, d disables it, e enables it, / finds, q quits.
+    Without a terminal it prints one line for each change, or with --json one object for
     each event.
 
     Exit code 0: every server shown is available, idle or disabled. 1: at least
     one is not, or no hub is running. 2: wrong usage.
     """
-    if open_page and (watch or as_json or servers):
+    if open_page and (watch or as_json or servers or words):
         raise UsageError("--open cannot be combined with other options", hint="the page shows all servers")
     found = found_hub(url, config)
     if open_page:
         _open(found)
     elif watch:
-        raise typer.Exit(watch_hub(found, servers or [], as_json=as_json))
+        raise typer.Exit(watch_hub(found, servers or [], words, as_json=as_json))
     else:
-        raise typer.Exit(_show_once(found, servers or [], as_json=as_json))
+        raise typer.Exit(_show_once(found, servers or [], words, as_json=as_json, every=every))
 
 
-def _show_once(found: RunningHub, names: Sequence[str], *, as_json: bool) -> int:
+def _show_once(found: RunningHub, names: Sequence[str], words: str, *, as_json: bool, every: bool) -> int:
     hub, fleet = ask(found, _look)
     wanted = set(chosen(names, (server.id for server in fleet.servers)))
-    servers = [server for server in fleet.servers if not wanted or server.id in wanted]
+    servers = [one for one in fleet.servers if (not wanted or one.id in wanted) and matches(one, words)]
     if as_json:
         shown = [server.model_dump(mode="json") for server in servers]
         print_json({"hub": hub.model_dump(mode="json"), "servers": shown})
     else:
-        _show(hub, servers, fleet.now, in_full=bool(wanted))
+        _show(hub, servers, fleet.now, in_full=bool(wanted), every=every)
     return 0 if all(map(is_well, servers)) else 1
 
 
@@ -71,7 +86,7 @@ async def _look(control: ControlClient) -> tuple[HubView, Servers]:
     return await control.hub(), await control.servers()
 
 
-def _show(hub: HubView, servers: Sequence[Server], now: float, *, in_full: bool) -> None:
+def _show(hub: HubView, servers: Sequence[Server], now: float, *, in_full: bool, every: bool) -> None:
     console = data_console()
     page, ordered = page_of(console), worst_last(servers)
     lines = heading(hub, now, page)
@@ -79,7 +94,7 @@ def _show(hub: HubView, servers: Sequence[Server], now: float, *, in_full: bool)
         for server in ordered:
             lines += [Text(), *card(server, now, page)]
     elif servers:
-        lines += [Text(), *table(ordered, now, page), *needs_attention(ordered, page)]
+        lines += [Text(), *table(ordered if every else folded(ordered), now, page), *needs_attention(ordered, page)]
     for line in lines:
         console.print(line, soft_wrap=True)
     side_console().print(f"\n{tally(servers)}", style="bold", soft_wrap=True)

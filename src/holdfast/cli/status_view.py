@@ -10,7 +10,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from urllib.parse import urlsplit
 
+from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
 from holdfast.cli.layout import GAP, Cell, Page
@@ -19,6 +21,7 @@ from holdfast.core import plain
 
 __all__ = [
     "STYLES",
+    "CauseGroup",
     "advice",
     "aged",
     "breaker_words",
@@ -26,10 +29,14 @@ __all__ = [
     "cause_words",
     "clock",
     "counted",
+    "folded",
+    "grouped",
     "heading",
     "is_well",
     "left",
     "mark",
+    "matches",
+    "need",
     "needs_attention",
     "one_line",
     "rank",
@@ -38,7 +45,9 @@ __all__ = [
     "step",
     "table",
     "tally",
+    "worst_first",
     "worst_last",
+    "wrapped_command",
 ]
 
 RANKS: dict[Status, int] = {"available": 0, "idle": 1, "disabled": 2, "transient": 3, "denied": 4, "permanent": 5}
@@ -134,14 +143,38 @@ def spark(numbers: Sequence[int], width: int, *, ascii_only: bool, most: int | N
     return line.rjust(width)
 
 
-def advice(server: Server, page: Page) -> list[Text]:
+def advice(server: Server, page: Page, *, wrap_command: bool = False) -> list[Text]:
     """The summary, the action, and the command for it."""
     lines = page.block("  ", one_line(server.summary))
     if server.action:
         lines += page.block(f"  {page.pointer} ", one_line(server.action), style="cyan")
-    if server.command:  # neither wrapped nor cut, so that it can be copied
-        lines.append(Text.assemble("  $ ", (one_line(server.command), "bold cyan")))
+    if server.command:
+        command = one_line(server.command)
+        lines += wrapped_command(command, page.width) if wrap_command else [_command_line(command)]
     return lines
+
+
+def wrapped_command(command: str, width: int) -> list[Text]:
+    """A command that is never cut. Lines that are too long continue after a backslash, as a shell reads them."""
+    first, rest = max(1, width - len(PROMPT) - 1), max(1, width - 1)
+    if cell_len(command) < first:
+        return [_command_line(command)]
+    parts: list[str] = []
+    while command:
+        room = rest if parts else first
+        if cell_len(command) <= room:
+            parts.append(command)
+            break
+        head = chop_cells(command, room)[0]
+        cut = head.rfind(" ") + 1 or len(head)
+        parts.append(head[:cut] + "\\")
+        command = command[cut:]
+    return [_command_line(parts[0]), *(Text(part, style="bold cyan") for part in parts[1:])]
+
+
+def _command_line(command: str) -> Text:
+    """On one line, neither wrapped nor cut, so that it can be copied."""
+    return Text.assemble(PROMPT, (command, "bold cyan"))
 
 
 def tally(servers: Sequence[Server]) -> str:
@@ -168,9 +201,125 @@ BREAKER_AT = 120
 """The least width with a breaker column. Narrower tables show only a breaker that is not closed."""
 
 
+PROMPT = "  $ "
+"""In front of a command."""
+
+FOLD_AT = 4
+"""From this many servers on, those with an equal cause share one row."""
+
+FOLD_WELL_AT = 12
+"""The same for servers without a problem."""
+
+_DURATION = re.compile(r"\b\d+(?:\.\d+)? ?(?:ms|s|min|m|h|d)\b")
+
+
 def worst_last(servers: Iterable[Server]) -> list[Server]:
-    """The servers, the worst last, because the end of the output is next to the prompt."""
-    return sorted(servers, key=lambda server: (rank(server), server.id))
+    """The servers by need, the most urgent last, because the end of the output is next to the prompt."""
+    return sorted(servers, key=lambda server: (need(server), rank(server), server.id))
+
+
+def worst_first(servers: Iterable[Server]) -> list[Server]:
+    """The servers by need, the most urgent first, because the top of a screen is always visible."""
+    return sorted(servers, key=lambda server: (-need(server), -rank(server), server.id))
+
+
+def need(server: Server) -> int:
+    """How much a server needs a person: 0 not at all, 1 it recovers by itself, 2 and 3 it waits for an action."""
+    if server.status in ("denied", "permanent"):
+        return 3
+    if server.action and server.status == "available":
+        return 2
+    return 0 if is_well(server) else 1
+
+
+def matches(server: Server, words: str) -> bool:
+    """Whether every word occurs in the server's name, status, state, reason or target."""
+    text = f"{server.id} {server.status} {server.state} {server.reason} {server.target}".casefold()
+    return all(word in text for word in words.casefold().split())
+
+
+class _GroupRow(Server):
+    """Several servers as one row of the table."""
+
+
+@dataclass(frozen=True)
+class CauseGroup:
+    """Servers with the same status and the same cause."""
+
+    servers: tuple[Server, ...]
+
+    @property
+    def cause(self) -> str:
+        """The cause, with the host that all of them share."""
+        words = one_line(self.servers[0].reason)
+        hosts = {_host(server.target) for server in self.servers}
+        host = next(iter(hosts)) if len(hosts) == 1 else ""
+        return f"{words} at {host}" if words and host and host not in words else words
+
+    @property
+    def title(self) -> str:
+        """The group in one line: ``18 servers: connection refused at gateway.internal``."""
+        return f"{counted(len(self.servers), 'server')}: {self.cause or self.servers[0].status}"
+
+    @property
+    def names(self) -> str:
+        """The names of the servers."""
+        return ", ".join(one_line(server.id) for server in self.servers)
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether the group is one row."""
+        return len(self.servers) >= (FOLD_WELL_AT if need(self.servers[0]) == 0 else FOLD_AT)
+
+    def row(self) -> Server:
+        """The group as one row of the table."""
+        first, retries = self.servers[0], [one.retry_in for one in self.servers if one.retry_in is not None]
+        values = {
+            **dict(first),
+            "id": counted(len(self.servers), "server"),
+            "reason": f"{self.cause}: {self.names}" if self.cause else self.names,
+            "since": min(server.since for server in self.servers),
+            "tools": sum(server.tools for server in self.servers),
+            "calls_total": sum(server.calls_total for server in self.servers),
+            "errors_total": sum(server.errors_total for server in self.servers),
+            "retry_in": min(retries, default=None),
+            "activity": None,
+            "held": (),
+        }
+        return _GroupRow.model_construct(**values)
+
+    def commands(self) -> list[str]:
+        """The commands to paste: one for all of them where the command takes several servers."""
+        found = list(dict.fromkeys(one_line(server.command) for server in self.servers if server.command))
+        heads = {command.rpartition(" ")[0] for command in found}
+        if len(found) == len(self.servers) > 1 and len(heads) == 1 and next(iter(heads)).endswith(_TAKES_SEVERAL):
+            return [f"{heads.pop()} {' '.join(command.rpartition(' ')[2] for command in found)}"]
+        return found
+
+
+_TAKES_SEVERAL = (" reconnect", " enable", " disable", " doctor", " tools")
+
+
+def grouped(servers: Iterable[Server]) -> list[CauseGroup]:
+    """The servers by status and cause, in the order of the first of each group."""
+    groups: dict[tuple[Status, int, str], list[Server]] = {}
+    for server in servers:
+        cause = "" if is_well(server) else _DURATION.sub("", one_line(server.reason))
+        groups.setdefault((server.status, need(server), cause), []).append(server)
+    return [CauseGroup(tuple(members)) for members in groups.values()]
+
+
+def folded(servers: Sequence[Server]) -> list[Server]:
+    """One row for each server, or for each group of servers with an equal cause."""
+    rows = [[group.row()] if group.is_folded else list(group.servers) for group in grouped(servers)]
+    return [row for group in rows for row in group]
+
+
+def _host(target: str) -> str:
+    try:
+        return urlsplit(target).hostname or ""
+    except ValueError:
+        return ""
 
 
 def aged(server: Server, seconds: float) -> Server:
@@ -205,11 +354,23 @@ def table(servers: Sequence[Server], now: float, page: Page) -> list[Text]:
 def needs_attention(servers: Iterable[Server], page: Page) -> list[Text]:
     """What to do about servers that have a problem, and about available ones that need an action."""
     lines: list[Text] = []
-    for server in servers:
-        if not is_well(server) or (server.status == "available" and server.action):
+    for group in grouped(server for server in servers if need(server)):
+        if group.is_folded:
+            lines += [Text(), *_group_advice(group, page)]
+            continue
+        for server in group.servers:
             title = Text.assemble((one_line(server.id), "bold"), GAP, (server.status, STYLES[server.status]))
             lines += [Text(), page.fit(title), *advice(server, page)]
     return lines
+
+
+def _group_advice(group: CauseGroup, page: Page) -> list[Text]:
+    first = group.servers[0]
+    title = Text.assemble((group.title, "bold"), GAP, (first.status, STYLES[first.status]))
+    lines = [page.fit(title), *page.block("  ", group.names, style="dim")]
+    if first.action:
+        lines += page.block(f"  {page.pointer} ", one_line(first.action), style="cyan")
+    return [*lines, *(_command_line(command) for command in group.commands())]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,6 +406,8 @@ def _errors(server: Server, _now: float, page: Page) -> str:
 
 def _why(server: Server, _now: float, page: Page) -> str:
     """The reason for the state, in the rest of the line."""
+    if isinstance(server, _GroupRow):
+        return one_line(server.reason)
     parts = []
     if server.breaker.state != "closed" and page.width < BREAKER_AT:
         parts.append(f"breaker {breaker_words(server.breaker)}")
@@ -299,9 +462,9 @@ LONGEST_SPARK = 24
 """The most steps of activity that are drawn, so that the text after them fits into 80 columns."""
 
 
-def card(server: Server, now: float, page: Page) -> list[Text]:
+def card(server: Server, now: float, page: Page, *, wrap_command: bool = False) -> list[Text]:
     """All details of a server. Its timeline comes last, the latest step at the end."""
-    lines = [page.fit(_title(server, now, page)), *advice(server, page)]
+    lines = [page.fit(_title(server, now, page)), *advice(server, page, wrap_command=wrap_command)]
     facts = [*_facts(server, page), *(("", step(change)) for change in server.timeline)]
     labels = _labelled_timeline(facts, len(server.timeline))
     for label, value in labels:

@@ -25,18 +25,25 @@ from holdfast.cli.layout import Page, page_of
 from holdfast.cli.output import data_console, print_error, print_json_line
 from holdfast.cli.running_hub import ask, chosen
 from holdfast.cli.status_view import (
+    STYLES,
     advice,
     aged,
     card,
     cause_words,
     clock,
+    folded,
+    grouped,
     heading,
+    matches,
+    need,
     needs_attention,
     one_line,
     span,
     table,
     tally,
+    worst_first,
     worst_last,
+    wrapped_command,
 )
 from holdfast.cli.terminal import Screen
 from holdfast.control import Activity, ControlClient, HubView, RunningHub, Server, Servers
@@ -129,7 +136,7 @@ class WatchedFleet:
 
     def worst_first(self) -> list[Server]:
         """All servers, the worst first, because the top of a screen is always visible."""
-        return worst_last(server for server, _ in self._servers.values())[::-1]
+        return worst_first(server for server, _ in self._servers.values())
 
     def _take_activity(self, data: Mapping[str, Any]) -> None:
         for name, activity in data.items():
@@ -176,7 +183,7 @@ def _breaker_text(data: Mapping[str, Any]) -> str:
 
 ActionKind: TypeAlias = Literal["quit", "suspend", "redraw", "reconnect", "enable", "disable"]
 
-LIST_KEYS = "up/down select  enter details  r reconnect  e enable  d disable  q quit"
+LIST_KEYS = "up/down select  enter details  r reconnect  e enable  d disable  / find  q quit"
 CARD_KEYS = "up/down scroll  esc back  r reconnect  e enable  d disable  q quit"
 
 _ENDING = ("q", "Q", "ctrl-c", "ctrl-d")
@@ -207,6 +214,10 @@ class WatchState:
     """The result of the last action."""
     page: int = 10
     """The lines of a page; set when the screen is drawn."""
+    words: str = ""
+    """Only servers with these words are shown."""
+    is_typing: bool = False
+    """Whether keys go into the filter."""
 
     def settle(self, names: Sequence[str]) -> None:
         """Select a server that still exists."""
@@ -216,6 +227,9 @@ class WatchState:
     def press(self, key: str, names: Sequence[str]) -> KeyAction | None:
         """Handle a key. ``names`` are the servers in the order on the screen."""
         self.message = ""
+        if self.is_typing and key not in ("ctrl-c", "ctrl-z", "ctrl-l"):
+            self._type(key)
+            return None
         if key in _ENDING:
             return KeyAction("quit")
         if key == "ctrl-z":
@@ -226,7 +240,10 @@ class WatchState:
             return self._answer(key)
         if key in _ACTS and self.selected:
             return KeyAction(_ACTS[key], self.selected)
-        if key == "d":
+        if key == "/" or (key == "escape" and self.words and not self.in_full):
+            self.is_typing, self.in_full = key == "/", False
+            self.words = self.words if key == "/" else ""
+        elif key == "d":
             self.asking = self.selected
         elif self.in_full:
             self._move_in_card(key)
@@ -239,7 +256,19 @@ class WatchState:
         """The last line of the screen: a question, the result of an action, or the keys."""
         if self.asking:
             return f"disable {self.asking}? its calls in flight end with an error  [y/n]"
+        if self.is_typing:
+            return f"filter: {self.words}_  enter keep  esc clear"
         return self.message or (CARD_KEYS if self.in_full else LIST_KEYS)
+
+    def _type(self, key: str) -> None:
+        if key == "escape":
+            self.words, self.is_typing = "", False
+        elif key == "enter":
+            self.is_typing = False
+        elif key == "backspace":
+            self.words = self.words[:-1]
+        elif len(key) == 1 and key.isprintable():
+            self.words += key
 
     def _answer(self, key: str) -> KeyAction | None:
         server, self.asking = self.asking, ""
@@ -282,9 +311,13 @@ MARGIN = 2
 
 def frame(watched: WatchedFleet, state: WatchState, page: Page, height: int, now: float) -> list[Text]:
     """The picture."""
-    servers = watched.worst_first()
+    every = watched.worst_first()
+    servers = [server for server in every if matches(server, state.words)]
     state.settle([server.id for server in servers])
-    top = [*heading(watched.hub, watched.hub_now(now), page), page.fit(Text(tally(servers)))]
+    top = [*heading(watched.hub, watched.hub_now(now), page), page.fit(Text(tally(every)))]
+    top += _causes(servers, page)[: height // 4]
+    if state.words:
+        top.append(page.fit(Text(f"filter: {state.words}  ({len(servers)} of {len(every)} servers)", style="cyan")))
     room = max(1, height - len(top) - 1)
     shown = watched.server(state.selected, now)
     body = _card(shown, watched, state, page, room, now) if state.in_full and shown else None
@@ -294,8 +327,14 @@ def frame(watched: WatchedFleet, state: WatchState, page: Page, height: int, now
     return [*top, *body[:room], page.fit(Text(state.prompt, style="reverse"))][:height]
 
 
+def _causes(servers: Sequence[Server], page: Page) -> list[Text]:
+    """A line for each cause that several servers share: most of the answer to "what needs me?"."""
+    groups = [group for group in grouped(servers) if need(group.servers[0]) and group.is_folded]
+    return [page.fit(Text(group.title, style=STYLES[group.servers[0].status])) for group in groups]
+
+
 def _card(server: Server, watched: WatchedFleet, state: WatchState, page: Page, room: int, now: float) -> list[Text]:
-    lines = [Text(), *(page.fit(line) for line in card(server, watched.hub_now(now), page))]
+    lines = [Text(), *(page.fit(line) for line in card(server, watched.hub_now(now), page, wrap_command=True))]
     state.page, state.top = room, max(0, min(state.top, len(lines) - room))
     return lines[state.top : state.top + room]
 
@@ -309,11 +348,18 @@ def _list(
     room: int,
     now: float,
 ) -> list[Text]:
-    words = [Text(), *(page.fit(line) for line in advice(shown, page))][: room // 3] if shown else []
+    words = _advice(shown, page, room) if shown else []
     events_least = min(len(watched.events) + 1, room // 4) if watched.events else 0
     height = max(1, min(len(servers), room - 2 - len(words) - events_least))
     lines = [Text(), *_rows(servers, watched, state, page, height, now), *words]
     return lines + _event_lines(watched, page, room - len(lines))
+
+
+def _advice(shown: Server, page: Page, room: int) -> list[Text]:
+    """What to do about the selected server. Its command is never cut; the other lines get what is left."""
+    command = wrapped_command(one_line(shown.command), page.width) if shown.command else []
+    rest = advice(shown.model_copy(update={"command": ""}), page)
+    return [Text(), *(page.fit(line) for line in rest)][: max(1, room // 3 - len(command))] + command
 
 
 def _rows(
@@ -352,7 +398,7 @@ LOOK_SECONDS = 2.0
 _PROGRESS = {"reconnect": "reconnecting", "enable": "enabling", "disable": "disabling"}
 
 
-def watch_hub(found: RunningHub, names: Sequence[str], *, as_json: bool) -> int:
+def watch_hub(found: RunningHub, names: Sequence[str], words: str = "", *, as_json: bool) -> int:
     """Watch until the user quits or the hub ends. Returns the exit code."""
     console = data_console()
 
@@ -365,7 +411,7 @@ def watch_hub(found: RunningHub, names: Sequence[str], *, as_json: bool) -> int:
         elif not _has_screen(console):
             await _as_lines(control, watched, console)
         else:
-            state = WatchState(in_full=len(only) == 1, message="asking the hub for its events ...")
+            state = WatchState(words=words, in_full=len(only) == 1, message="asking the hub for its events ...")
             return await _WatchScreen(control, watched, state, console).run()
         raise _ended(control)
 
@@ -407,7 +453,7 @@ def _first_lines(watched: WatchedFleet, page: Page) -> list[Text]:
     return [
         *heading(watched.hub, now, page),
         Text(),
-        *table(servers, now, page),
+        *table(folded(servers), now, page),
         *needs_attention(servers, page),
         Text(),
     ]
@@ -494,7 +540,8 @@ class _WatchScreen:
 
     async def _take_keys(self, tasks: anyio.abc.TaskGroup) -> None:
         async for key in self._screen.keys():
-            action = self._state.press(key, [server.id for server in self._fleet.worst_first()])
+            shown = [server.id for server in self._fleet.worst_first() if matches(server, self._state.words)]
+            action = self._state.press(key, shown)
             if action is not None and action.kind == "quit":
                 break
             if action is not None:

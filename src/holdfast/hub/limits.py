@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 
 from holdfast.hub.clock import Clock, RealClock
 
@@ -113,6 +114,11 @@ class DialLimit:
         """Wait for a place; False if the wait took too long."""
         if self._taken < self._places:
             self._taken += 1
+            try:
+                await anyio.lowlevel.checkpoint()  # the others of a burst ask for their places before the first dial
+            except BaseException:
+                self._release()
+                raise
             return True
         turn = anyio.Event()
         self._waiting.append(turn)

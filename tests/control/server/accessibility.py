@@ -10,7 +10,7 @@ from tests.control.server.browser import Browser
 
 __all__ = ["no_barriers"]
 
-AXE = Path(__file__).parents[2] / ".tools/node/node_modules/axe-core/axe.min.js"
+AXE = Path(__file__).parents[3] / ".tools/node/node_modules/axe-core/axe.min.js"
 
 _FOUND = """axe.run(document, {resultTypes: ['violations']}).then((all) => all.violations.map(
   (one) => `${one.id}: ${one.nodes.map((node) => node.html + node.failureSummary).join('; ')}`))"""

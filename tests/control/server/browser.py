@@ -25,7 +25,7 @@ import pytest
 __all__ = ["Browser", "Sent", "browser", "needs_a_browser"]
 
 DEADLINE = 30.0
-RESULTS = Path(__file__).parents[2] / "test-results" / "status-page"
+RESULTS = Path(__file__).parents[3] / "test-results" / "status-page"
 
 _FLAGS = (
     "--headless",

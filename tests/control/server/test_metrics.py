@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 
 from holdfast._version import __version__
 from holdfast.config.spec import ServerSpec
-from holdfast.control.server.metrics import METHODS, METRICS, Metrics, metrics_route
+from holdfast.control.server.metrics import METHODS, METRICS, LoopLag, Metrics, metrics_route
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import HoldfastError
 from holdfast.hub.hub import Hub
@@ -271,3 +271,14 @@ async def test_what_is_kept_of_a_server_does_not_grow_with_its_calls() -> None:
             ended = CallEnded(server="a", method=f"m{number}", outcome="failed", waited=0.0, seconds=number, at=0.0)
             hub.registry.record(ended)
         assert len(metrics._servers["a"].calls) == 1
+
+
+@pytest.mark.requirement("DX-7")
+def test_loop_lag_is_the_largest_of_the_last_minute() -> None:
+    lag = LoopLag()
+    assert lag.largest == 0.0
+    for at, seconds in ((1.0, 0.4), (2.0, 0.1), (31.0, 0.2)):
+        lag.add(at, seconds)
+    assert lag.largest == 0.4
+    lag.add(61.0, 0.01)
+    assert lag.largest == 0.2

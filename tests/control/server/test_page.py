@@ -18,7 +18,7 @@ from holdfast.control.server.page import page_routes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-5")]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 STATIC = files("holdfast.admin") / "static"
 NAMES = sorted(file.name for file in STATIC.iterdir())
 

@@ -122,7 +122,7 @@ def test_every_state_has_words_that_are_true_of_it(
     assert ("will not work" in words.summary) == (STATUS[state] == "permanent")
     assert not words.command or words.command.startswith("holdfast ")
     if STATUS[state] == "transient":
-        assert not words.action
+        assert words.command == "holdfast reconnect x"
 
 
 @pytest.mark.requirement("HUB-5")

@@ -50,6 +50,7 @@ __all__ = [
     "Counts",
     "Histogram",
     "HubSample",
+    "LoopLag",
     "Metric",
     "Metrics",
     "ServerSample",
