@@ -39,7 +39,7 @@ SUBJECTS = (*map(str, CLIENTS), *(f"conformance-{suite}" for suite in SUITES))
 _TELLING = ("accept", "content-type", "mcp-protocol-version", "mcp-method", "mcp-name")
 _DROPPED = {"host", "connection", "content-length", "transfer-encoding", "date", "server"}
 _MADE_UP = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\b[0-9a-f]{32}\b")
-_STATE = re.compile(r"holdfast\.[\w-]+\.[\w-]+")
+_STATE = re.compile(r"holdfast\.[\w-]+\.[\w-]+|\bv1\.[\w-]{40,}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z?|\b1[0-9]{12}\b")
 
 
@@ -53,6 +53,9 @@ class Recorder:
         self.app = Starlette(
             routes=[Route("/{path:path}", self._pass, methods=["GET", "POST", "DELETE", "PUT", "OPTIONS"])]
         )
+
+    async def close(self) -> None:
+        await self._http.aclose()
 
     async def _pass(self, request: Request) -> Response:
         body = await request.body()
@@ -135,7 +138,10 @@ def recorded(exchanges: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 async def recording(base: str) -> AsyncIterator[tuple[Recorder, str]]:
     recorder = Recorder(base)
     async with serving(recorder.app) as front:
-        yield recorder, front
+        try:
+            yield recorder, front
+        finally:
+            await recorder.close()
 
 
 async def record(subject: str, folder: Path) -> list[dict[str, Any]]:

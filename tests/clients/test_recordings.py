@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 IMPROVEMENTS = (
     "a message that is no JSON-RPC is refused as an invalid request (-32600), and its text is ours",
-    "a plain answer says by its status what a modern error is, before and after the first event alike",
+    "a plain answer is there at once: a suite that closed an event stream unread had no message to record",
 )
 
 
@@ -39,6 +39,9 @@ def _known(exchange: Mapping[str, Any]) -> Mapping[str, Any]:
 @pytest.mark.parametrize("subject", SUBJECTS)
 async def test_the_same_messages_are_exchanged_as_before(subject: str, tmp_path: Path) -> None:
     before = [json.loads(line) for line in (RECORDINGS / f"{subject}.json").read_text().splitlines()]
-    now = await record(subject, tmp_path)
-    lost, new = _exchanges(before) - _exchanges(now), _exchanges(now) - _exchanges(before)
+    unread = [one["asked"] for one in before if one["status"] == 200 and not one["messages"]]
+    was, now = (
+        [one for one in lines if one["asked"] not in unread] for lines in (before, await record(subject, tmp_path))
+    )
+    lost, new = _exchanges(was) - _exchanges(now), _exchanges(now) - _exchanges(was)
     assert (sorted(lost), sorted(new)) == ([], [])
