@@ -6,17 +6,30 @@ READY  := $(VENV)/.ready
 NODE_READY := .tools/node/.ready
 RUN    := .tools/run
 RUN_READY := $(RUN)/.ready
+# One more worker than cores: most tests wait for a process or a socket some of their time.
+WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || sysctl -n hw.ncpu) + 1 )))
+PARALLEL = -n $(WORKERS) --dist worksteal
 
-.PHONY: help serve test browser cover lint format bench docs schema lock clean
+.PHONY: help serve test tests test-long test-field browser promtool cover lint format bench docs schema lock clean
 
 help:  ## Show this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
 
 serve: $(RUN_READY)  ## Serve CONFIG=mcp.json behind one MCP endpoint; without it, the mcp.json that is found, or a demo fleet
 	@exec $(RUN)/bin/holdfast serve $(if $(CONFIG),--config "$(CONFIG)") $(ARGS)
 
-test: lint $(NODE_READY) browser promtool  ## Set up, then lint, types, import rules and all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile -q
+# Lint runs beside the tests: it fills the gaps in which they wait.
+test: $(READY) $(NODE_READY) browser promtool  ## Set up, then lint, types, import rules and all tests
+	@$(MAKE) --no-print-directory -j 2 -Oline lint tests
+
+tests: $(NODE_READY) browser promtool
+	$(BIN)/python -m pytest $(PARALLEL) -q
+
+test-long: $(NODE_READY) browser  ## The tests that search longer: more seeds, more examples
+	$(BIN)/python -m pytest $(PARALLEL) -m long -q
+
+test-field: $(READY)  ## Real clients from PyPI and npm, each in an environment of its own: needs the network
+	$(BIN)/python -m pytest -m field -q
 
 # The browser for the status page's tests. Where it cannot be installed, these tests are skipped and say so.
 browser:
@@ -35,7 +48,7 @@ promtool:
 	else echo "no promtool: the tests of the alerts will be skipped" >&2; fi
 
 cover: $(NODE_READY) browser promtool  ## All tests with line and branch coverage: takes twice as long
-	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered -q
+	$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term:skip-covered -q
 
 lint: $(READY)  ## Formatting, lint, types and import rules
 	$(BIN)/ruff format --check .

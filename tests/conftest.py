@@ -11,6 +11,7 @@ import pytest
 from tests.peers.leaks import no_leaks, no_processes_left
 from tests.peers.stdio import StdioPeer
 from tests.peers.tls import Certificates
+from tests.peers.warm_python import warm_python
 
 # The time of one example depends on the machine, not on the code.
 hypothesis.settings.register_profile("holdfast", deadline=None)
@@ -23,6 +24,13 @@ def private_state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setenv("HOLDFAST_TOKEN_STORE", "file")
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def warm_processes(private_state_folder: None) -> Iterator[None]:
+    """Start the programs of this repository from a process that has imported their modules."""
+    with warm_python():
         yield
 
 

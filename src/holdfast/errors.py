@@ -4,7 +4,8 @@
 
     HoldfastError                      has a .hint: what to do next
     ├── ConfigError                    the configuration is wrong (yours to correct); .problems
-    │   └── ConfigNotFound             no configuration was found; .searched
+    │   ├── ConfigNotFound             no configuration was found; .searched
+    │   └── UntrustedConfig            a found project file that the user has not trusted yet; .file .data
     ├── UsageError                     the command was called with wrong arguments
     ├── UnknownServer                  no server of that name is configured
     ├── UnknownTool                    the server has no tool of that name
@@ -32,6 +33,7 @@ No message holds a secret: the code that builds it masks secrets first.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,6 +68,7 @@ __all__ = [
     "ToolHeld",
     "UnknownServer",
     "UnknownTool",
+    "UntrustedConfig",
     "UsageError",
 ]
 
@@ -95,6 +98,10 @@ class Problem:
     path: str = ""
     variable: str = ""
     """The environment variable that is not set, if that is the problem."""
+    keys: tuple[str | int, ...] = ()
+    """The path inside the configuration, step by step."""
+    rename: str = ""
+    """The known key that an unknown key probably stands for."""
 
     @property
     def place(self) -> str:
@@ -127,6 +134,17 @@ class ConfigNotFound(ConfigError):
             [Problem(message="no configuration file was found")],
             hint="looked at: " + ", ".join(str(path) for path in self.searched),
         )
+
+
+class UntrustedConfig(ConfigError):
+    """The search found a project's own file whose content the user has not trusted yet. Nothing in it was used."""
+
+    def __init__(self, file: Path, data: bytes) -> None:
+        self.file = file
+        self.data = data
+        message = "this project file was found, and you have not trusted its content"
+        hint = f"look at it, then run `holdfast trust {shlex.quote(str(file))}`; or name it with --config"
+        super().__init__([Problem(message=message, hint=hint, file=file)])
 
 
 class UsageError(HoldfastError):

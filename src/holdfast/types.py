@@ -139,16 +139,22 @@ class MCPServerLoadOutcome:
     attempts: int = 1
     hint: str = ""
     """What would change the outcome."""
+    unconfirmed: bool = False
+    """Whether a denial states no decision: it may be an outage of the authorization check."""
     elapsed_s: float = field(default=0.0, compare=False)
 
     @property
     def failure(self) -> Failure | None:
         """The failure, as ``core.messages`` takes it; None if the server is available."""
-        return None if self.status == "available" else Failure(self.server_id, self.status, self.error or "")
+        if self.status == "available":
+            return None
+        return Failure(self.server_id, self.status, self.error or "", unconfirmed=self.unconfirmed)
 
     @property
     def message(self) -> str:
-        """The message for a person; empty if the server is available."""
+        """The message for a person; empty if the server is available. It promises nothing that a load does not do."""
+        if self.status == "transient":
+            return f"MCP server '{self.server_id}' is not ready yet: {self.error}."
         return for_user(self.failure) if self.failure else ""
 
 

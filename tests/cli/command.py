@@ -19,6 +19,7 @@ import pyte
 import pytest
 
 import holdfast
+from holdfast.config import TrustStore
 from tests.peers.stdio import StdioPeer
 
 __all__ = ["HOLDFAST", "LONGEST", "Cli", "Terminal", "cli", "stdio"]
@@ -31,11 +32,17 @@ LONGEST = 60
 
 _ON_TERMINAL = """
 import fcntl, os, signal, sys, termios
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell has its background jobs, this test run for one, ignore it
+signal.signal(signal.SIGINT, {interrupt})  # a shell has its background jobs, this test run for one, ignore it
 os.setsid()
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.argv[1], sys.argv[1:])
 """
+_OTHER = _ON_TERMINAL.format(interrupt="signal.SIG_DFL") + "os.execv(sys.argv[1], sys.argv[1:])"
+_OURS = (
+    "from holdfast.cli.entry import main\n"
+    + _ON_TERMINAL.format(interrupt="signal.default_int_handler")
+    + "sys.argv[:] = sys.argv[1:]\nmain()"
+)
+"""The command itself, in the process that took the terminal."""
 
 
 class Cli:
@@ -56,6 +63,12 @@ class Cli:
 
     def configure(self, servers: Mapping[str, object], **settings: object) -> None:
         (self.folder / "mcp.json").write_text(json.dumps({"mcpServers": servers, "holdfast": settings}))
+        self.trust()
+
+    def trust(self) -> None:
+        """Trust the folder's ``mcp.json``, as its user does once."""
+        file = self.folder / "mcp.json"
+        TrustStore(self.environment).trust(file, file.read_bytes())
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -80,7 +93,7 @@ class Cli:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         mode = termios.tcgetattr(theirs)
         process = subprocess.Popen(
-            [sys.executable, "-c", _ON_TERMINAL, *command],
+            [sys.executable, "-c", _OURS if command[0] == str(HOLDFAST) else _OTHER, *command],
             cwd=self.folder,
             env={**self.environment, "TERM": "xterm-256color", "COLUMNS": str(columns), **environment},
             stdin=theirs,

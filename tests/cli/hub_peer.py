@@ -20,7 +20,7 @@ NOW = 1_700_000_000.0
 
 def server(name: str, status: Status = "available", **more: Any) -> Server:
     """A server, as the hub would tell of it."""
-    states = {"available": "connected", "transient": "reconnecting", "permanent": "permanently_failed"}
+    states = {"available": "connected", "transient": "reconnecting", "permanent": "parked"}
     known = {
         "id": name,
         "transport": "stdio",

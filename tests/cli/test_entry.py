@@ -157,8 +157,8 @@ def test_a_reader_that_goes_away_is_no_error(cli: Cli) -> None:
 def test_an_unexpected_error_is_a_sentence_and_with_debug_a_traceback_without_secrets(cli: Cli) -> None:
     program = (
         "import holdfast.cli.tools as room, sys\n"
-        "def load_config(path): raise KeyError('token=hunter22')\n"
-        "room.load_config = load_config\n"
+        "def load_trusted(path): raise KeyError('token=hunter22')\n"
+        "room.load_trusted = load_trusted\n"
         "sys.argv = ['holdfast', 'tools']\n"
         "from holdfast.cli.entry import main; main()"
     )

@@ -19,6 +19,7 @@ import anyio
 import pytest
 
 from holdfast.cli.service import HubService, launchd_agent, systemd_units
+from holdfast.config import TrustStore
 from holdfast.testing import StdioServer
 from tests.cli.in_process import Inside
 from tests.cli.serve_process import COMMAND, config, environment, served, spawned
@@ -51,6 +52,12 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RECORD", str(tmp_path / "record"))
     monkeypatch.setenv("FAILS", "")
     return tmp_path / "record"
+
+
+def trusted(file: Path, **servers: object) -> None:
+    """A project's file that its user trusts; the fixture ``inside`` has set HOME."""
+    config(file, **servers)
+    TrustStore(os.environ).trust(file, file.read_bytes())
 
 
 def units(home: Path) -> Path:
@@ -101,7 +108,7 @@ def test_the_agent_of_launchd_is_a_valid_property_list(tmp_path: Path) -> None:
 def test_installing_writes_the_units_and_starts_the_socket_before_the_hub(
     inside: Inside, tmp_path: Path, recorded: Path
 ) -> None:
-    config(tmp_path / "mcp.json", one={"command": "x", "env": {"K": "${env:A_TOKEN}"}})
+    trusted(tmp_path / "mcp.json", one={"command": "x", "env": {"K": "${env:A_TOKEN}"}})
     ran = inside("service", "install", "--port", "4999")
     assert ran.code == 0, ran.err
     assert "The hub runs at http://127.0.0.1:4999/mcp" in ran.out
@@ -122,7 +129,7 @@ def test_installing_writes_the_units_and_starts_the_socket_before_the_hub(
 def test_an_upgrade_keeps_the_socket_open_and_another_address_does_not(
     inside: Inside, tmp_path: Path, recorded: Path
 ) -> None:
-    config(tmp_path / "mcp.json", one={"command": "x"})
+    trusted(tmp_path / "mcp.json", one={"command": "x"})
     for arguments, is_closed in (((), False), (("--", "--log-format", "json"), False), (("--port", "4999"), True)):
         recorded.write_text("")
         assert inside("service", "install", *arguments).code == 0
@@ -130,7 +137,7 @@ def test_an_upgrade_keeps_the_socket_open_and_another_address_does_not(
 
 
 def test_status_and_uninstall_tell_what_there_is(inside: Inside, tmp_path: Path, recorded: Path) -> None:
-    config(tmp_path / "mcp.json", one={"command": "x"})
+    trusted(tmp_path / "mcp.json", one={"command": "x"})
     assert inside("service", "status").code == 1
     inside("service", "install")
     shown = inside("service", "status", "--json")
@@ -151,7 +158,7 @@ def test_logs_are_those_of_the_unit(inside: Inside, recorded: Path) -> None:
 def test_a_service_that_cannot_be_started_leaves_no_files(
     inside: Inside, tmp_path: Path, recorded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config(tmp_path / "mcp.json", one={"command": "x"})
+    trusted(tmp_path / "mcp.json", one={"command": "x"})
     monkeypatch.setenv("FAILS", "daemon-reload")
     ran = inside("service", "install")
     assert ran.code == 1
@@ -161,7 +168,7 @@ def test_a_service_that_cannot_be_started_leaves_no_files(
 
 
 def test_a_dry_run_prints_the_units_and_changes_nothing(inside: Inside, tmp_path: Path) -> None:
-    config(tmp_path / "mcp.json", one={"command": "x"})
+    trusted(tmp_path / "mcp.json", one={"command": "x"})
     ran = inside("service", "install", "--dry-run")
     assert ran.code == 0
     assert "[Socket]\nListenStream=127.0.0.1:4653\n" in ran.out
@@ -169,7 +176,7 @@ def test_a_dry_run_prints_the_units_and_changes_nothing(inside: Inside, tmp_path
 
 
 def test_beyond_this_machine_the_service_needs_a_token(inside: Inside, tmp_path: Path) -> None:
-    config(tmp_path / "mcp.json", one={"command": "x"})
+    trusted(tmp_path / "mcp.json", one={"command": "x"})
     assert inside("service", "install", "--host", "0.0.0.0", "--dry-run").code == 2
     assert inside("service", "install", "--host", "0.0.0.0", "--dry-run", "--", "--token-file", "x").code == 0
 

@@ -65,7 +65,7 @@ async def test_an_operator_sees_what_is_wrong_and_steers_it(hub: Served, holdfas
     told: dict[str, Any] = json.loads((await holdfast("status", "--json", code=1)).out)
     assert told["hub"]["endpoint"] == hub.url
     states = {one["id"]: (one["status"], one["state"], one["tools"]) for one in told["servers"]}
-    assert states == {"files": ("available", "connected", 2), "typo": ("permanent", "permanently_failed", 0)}
+    assert states == {"files": ("available", "connected", 2), "typo": ("permanent", "parked", 0)}
 
     shown = (await holdfast("status", code=1)).out
     assert "the command `no-such-command-at-all` was not found" in shown

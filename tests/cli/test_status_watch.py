@@ -53,13 +53,13 @@ def test_it_shows_the_fleet_worst_first_and_what_happens_to_it(cli: Cli, hub: Hu
             {
                 "server": "calendar",
                 "at": NOW,
-                "old": "permanently_failed",
+                "old": "parked",
                 "new": "connected",
                 "cause": "DialSucceeded",
             },
         )
         hub.change(server("calendar", tools=3))
-        terminal.until_on_screen("22:13:20  calendar: permanently_failed -> connected: dial succeeded")
+        terminal.until_on_screen("22:13:20  calendar: parked -> connected: dial succeeded")
         terminal.until_on_screen("2 of 6 servers available, 1 idle, 1 disabled, 1 coming back, 1 needs attention")
         terminal.until_on_screen("> calendar  ✓ available")
         terminal.press("q")

@@ -90,7 +90,7 @@ async def test_a_denial_is_told_as_one_and_its_credentials_are_not(cli: Cli) -> 
         await peer.all_closed()
     assert ran.returncode == 1
     assert ran.stdout.startswith("crm  denied\n  MCP server 'crm' denied access: the credentials configured for")
-    assert "will not be retried" in ran.stdout
+    assert "is not retried" in ran.stdout
     assert "starting up" not in ran.stdout
     assert SECRET not in ran.stdout + ran.stderr
     assert len(peer.requests) == 1

@@ -12,6 +12,7 @@ import pytest
 from holdfast.config.find import LARGEST, find_config, read_config, search_places
 from holdfast.config.read import load_config
 from holdfast.config.spec import BadServer
+from holdfast.config.trust import TrustStore
 from holdfast.errors import ConfigError, ConfigNotFound
 from tests.config.helpers import spec
 
@@ -39,6 +40,7 @@ def put(file: Path) -> Path:
 def test_the_first_that_exists_is_used(tmp_path: Path, environ: dict[str, str], cwd: Path, first: int) -> None:
     expected, *_ = [put(tmp_path / name) for name in IN_ORDER[first:]]
     assert find_config(None, environ=environ, cwd=cwd) == expected
+    TrustStore(environ).trust(expected, expected.read_bytes())
     assert load_config(environ=environ, cwd=cwd).source == expected
 
 

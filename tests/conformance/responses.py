@@ -14,6 +14,10 @@ class Answering:
     """Answers a server's questions, whichever way they come (a ``Relay`` and a ``Caller`` in one)."""
 
     @property
+    def era(self) -> None:
+        """The era of the connection does not matter to it."""
+
+    @property
     def capabilities(self) -> Mapping[str, Any]:
         """All that can be asked."""
         return {"elicitation": {"form": {"applyDefaults": True}}, "sampling": {}, "roots": {}}

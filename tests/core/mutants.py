@@ -14,6 +14,7 @@ from holdfast.core.lifecycle.events import (
     ReconnectRequested,
     RefreshFailed,
     RetryDue,
+    SelfProbeDue,
     TransportLost,
 )
 from holdfast.core.lifecycle.machine import Lifecycle, Step
@@ -157,6 +158,19 @@ class RevivesAfterTheEnd(Lifecycle):
         return not isinstance(event, ReconnectRequested) and super().is_stale(event)
 
 
+class ParksTransientSlowly(Lifecycle):
+    def plan_self_probe(self, step: Step) -> None:
+        evidence, self.evidence = self.evidence, "permanent"
+        super().plan_self_probe(step)
+        self.evidence = evidence
+
+
+class AsksTheDeniedEverySecond(Lifecycle):
+    def plan_denied(self, step: Step, *, unconfirmed: bool) -> None:
+        super().plan_denied(step, unconfirmed=unconfirmed)
+        self.timers.set(SelfProbeDue, step.now + 1.0)
+
+
 class HasNoCooldown(Breaker):
     def admit(self, now: float, connection: int | None = None) -> Any:
         if self.state is BreakerState.OPEN:
@@ -187,4 +201,6 @@ MUTANTS: list[tuple[type[Watcher], type[Machine]]] = [
     (properties.StoppedStaysStopped, with_life(RevivesAfterTheEnd)),
     (properties.OpenAdmitsNoCall, with_breaker(HasNoCooldown)),
     (properties.OneProbeAtATime, with_breaker(LetsEveryCallerProbe)),
+    (properties.TransientIsRetriedSoon, with_life(ParksTransientSlowly)),
+    (properties.DenialsAreNotHammered, with_life(AsksTheDeniedEverySecond)),
 ]

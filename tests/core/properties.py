@@ -239,7 +239,7 @@ class AddressChecksKeepTheirRate(Watcher):
             self.known = self.known and not isinstance(happening, ConfigChanged)
 
     def _failed(self, dial: DialFailed, now: float) -> None:
-        if dial.refused and dial.status != "denied":
+        if dial.unreachable and dial.status != "denied":
             self.outage = self.outage or now
             return
         if self.outage is not None and dial.status == "transient":
@@ -324,8 +324,53 @@ class OpenAdmitsNoCall(Watcher):
 class OneProbeAtATime(Watcher):
     def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
         probes = [permit for permit in slot.permits if permit.probe]
-        current = [p for p in probes if p.generation == slot.machine.breaker.generation]
+        # A probe that takes longer than a cooldown has lost its place.
+        current = [p for p in probes if p.generation == slot.machine.breaker.generation and slot.now < p.at + MINUTE]
         self.holds(len(current) <= 1)
+
+
+class TransientIsRetriedSoon(Watcher):
+    """A server that is parked on transient evidence is tried, or looked at, within thirty seconds."""
+
+    def __init__(self) -> None:
+        self.status = "transient"
+
+    def before(self, slot: SlotHarness, happening: Happening) -> None:
+        self.current = slot.is_current(happening)
+
+    def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        if isinstance(happening, DialFailed) and self.current:
+            self.status = happening.status
+        elif any(isinstance(effect, Close) for effect in effects):
+            self.status = "transient"
+        waits = slot.dial is None and slot.look is None
+        if slot.machine.state is State.PERMANENTLY_FAILED and self.status == "transient" and waits:
+            self.holds(slot.wake_at is not None and slot.wake_at - slot.now <= 30.0 + EPSILON)
+
+
+class DenialsAreNotHammered(Watcher):
+    """Three questions in the first minute of a denial, then at most one in a cooldown; a person may ask more."""
+
+    def __init__(self) -> None:
+        self.began: float | None = None
+        self.asked: list[float] = []
+
+    def before(self, slot: SlotHarness, happening: Happening) -> None:
+        self.denied = slot.machine.state is State.DENIED
+
+    def after(self, slot: SlotHarness, happening: Happening, effects: tuple[Effect, ...]) -> None:
+        if isinstance(happening, DialSucceeded | ConfigChanged | EnableRequested | LoginSucceeded):
+            self.began = None
+        if slot.machine.state is State.DENIED and self.began is None:
+            self.began, self.asked = slot.now, []
+        own = {Cause.SELF_PROBE, Cause.PROBE}
+        if self.denied and any(isinstance(effect, Dial) and effect.cause in own for effect in effects):
+            self.asked.append(slot.now)
+            recent = [at for at in self.asked if slot.now - at < MINUTE * 0.8 - EPSILON]
+            early = self.began is not None and slot.now - self.began < MINUTE
+            self.holds(
+                len(recent) <= (3 if early else 1) + (self.began is not None and recent[0] - self.began < MINUTE)
+            )
 
 
 PROPERTIES: tuple[type[Watcher], ...] = (
@@ -342,6 +387,8 @@ PROPERTIES: tuple[type[Watcher], ...] = (
     StoppedStaysStopped,
     OpenAdmitsNoCall,
     OneProbeAtATime,
+    TransientIsRetriedSoon,
+    DenialsAreNotHammered,
 )
 
 

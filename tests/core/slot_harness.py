@@ -136,11 +136,11 @@ class SlotHarness:
         assert isinstance(decision, Refusal), decision
         return decision
 
-    def settle(self, permit: Permit, outcome: Outcome) -> tuple[Effect, ...]:
+    def settle(self, permit: Permit, outcome: Outcome, reason: str = "") -> tuple[Effect, ...]:
         """A call ends."""
         happening = Settled(permit, outcome)
         self._before(happening)
-        effects = self.machine.settle(permit, outcome, self.now)
+        effects = self.machine.settle(permit, outcome, self.now, reason=reason)
         if permit in self.permits:
             self.permits.remove(permit)
         return self._after(happening, effects)
@@ -177,7 +177,9 @@ class SlotHarness:
         status: FailureStatus = "transient",
         reason: str = "no luck",
         *,
-        refused: bool = False,
+        unreachable: bool = False,
+        answers: bool = False,
+        unconfirmed: bool = False,
         neutral: bool = False,
         retry_after: float | None = None,
     ) -> tuple[Effect, ...]:
@@ -185,10 +187,19 @@ class SlotHarness:
         assert self.dial is not None, "nothing is being dialed"
         generation = self.dial.generation
         return self.send(
-            DialFailed(generation, status, reason, refused=refused, neutral=neutral, retry_after=retry_after)
+            DialFailed(
+                generation,
+                status,
+                reason,
+                unreachable=unreachable,
+                answers=answers,
+                unconfirmed=unconfirmed,
+                neutral=neutral,
+                retry_after=retry_after,
+            )
         )
 
-    def fail_until_parked(self, *, refused: bool = False) -> int:
+    def fail_until_parked(self, status: FailureStatus = "transient", *, unreachable: bool = False) -> int:
         """Every dial fails from now on; how many it took. The clock stops at the last one."""
         failed = 0
         while self.state() is not State.PERMANENTLY_FAILED:
@@ -196,7 +207,7 @@ class SlotHarness:
                 self.sleep()
                 if self.look is not None:
                     self.send(AddressChecked(self.look, listening=False))
-            self.fail(refused=refused)
+            self.fail(status, unreachable=unreachable)
             failed += 1
         return failed
 
@@ -209,8 +220,8 @@ class SlotHarness:
                 return self.dial is not None and self.dial.generation == generation
             case OfLease(generation=generation):
                 return self.connection == generation
-            case AddressChecked(look=look):
-                return self.look == look
+            case AddressChecked(number=number):
+                return self.look == number
             case Settled(permit=permit):
                 return permit.connection is not None and permit.connection == self.connection
         return True
@@ -260,8 +271,8 @@ class SlotHarness:
                 self.catalog = self.catalog.remove(SERVER) if removed else self.catalog.withdraw(SERVER)
             case Reinstate():
                 self.catalog = self.catalog.reinstate(SERVER)
-            case CheckAddress(look=look):
-                self.look = look
+            case CheckAddress(number=number):
+                self.look = number
                 self.looks.append(self.now)
             case StopAddressCheck():
                 self.look = None

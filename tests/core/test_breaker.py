@@ -268,20 +268,37 @@ def test_a_manual_reconnect_closes_and_what_is_in_flight_is_late() -> None:
     assert not admitted(breaker, 61.0).probe
 
 
+def tripped_by_connects(policy: BreakerPolicy | None = None) -> Breaker:
+    breaker = Breaker(policy)
+    for _ in range(3):
+        breaker.connect_failed(0.0)
+    assert breaker.state is BreakerState.OPEN
+    return breaker
+
+
+def tripped_by_calls() -> Breaker:
+    """Three calls failed on connection 1; open until 62."""
+    breaker = Breaker()
+    breaker.connected(1, 0.0)
+    for moment in (0.0, 1.0, 2.0):
+        breaker.settle(admitted(breaker, moment, 1), FAILED, moment)
+    assert breaker.by_calls
+    return breaker
+
+
 @pytest.mark.requirement("BRK-10")
 def test_a_server_that_connects_lists_and_dies_in_a_loop_does_trip() -> None:
     breaker = Breaker()
     events = []
     for connection in range(1, 4):
         breaker.connected(connection, float(connection))
-        breaker.answered(breaker.generation, float(connection))
         events.append(breaker.lost(connection, connection + 0.5))
     assert [type(event) for event in events] == [type(None), type(None), Tripped]
 
 
 @pytest.mark.requirement("BRK-10")
 def test_a_handshake_closes_the_breaker_but_the_next_death_trips_it_again() -> None:
-    breaker = tripped()
+    breaker = tripped_by_connects()
     assert isinstance(breaker.connected(1, 5.0), ClosedAgain)
     assert isinstance(breaker.lost(1, 6.0), Tripped)
     assert breaker.trips == 2
@@ -302,7 +319,7 @@ def test_a_connection_that_stood_wipes_what_came_before_it_and_no_more() -> None
 
 @pytest.mark.requirement("BRK-9", "BRK-10")
 def test_a_trip_on_the_connection_that_stood_still_counts_for_the_growth_of_the_next_cooldown() -> None:
-    breaker = tripped(BreakerPolicy(growth=2.0))
+    breaker = tripped_by_connects(BreakerPolicy(growth=2.0))
     breaker.connected(1, 5.0)
     trip = breaker.settle(admitted(breaker, 6.0, 1), FAILED, 6.0)
     assert isinstance(trip, Tripped)
@@ -317,7 +334,7 @@ def test_a_trip_on_the_connection_that_stood_still_counts_for_the_growth_of_the_
 
 @pytest.mark.requirement("BRK-10")
 def test_trips_that_were_forgotten_once_are_not_forgotten_twice() -> None:
-    breaker = tripped(BreakerPolicy(growth=2.0))
+    breaker = tripped_by_connects(BreakerPolicy(growth=2.0))
     breaker.connected(1, 5.0)
     breaker.stood()
     assert breaker.trips == 0
@@ -327,27 +344,55 @@ def test_trips_that_were_forgotten_once_are_not_forgotten_twice() -> None:
     assert breaker.trips == 0
 
 
-@pytest.mark.requirement("BRK-2", "BRK-10")
-def test_a_listing_resets_the_counter_once_the_connection_has_stood() -> None:
+@pytest.mark.requirement("BRK-11")
+def test_a_reconnect_closes_a_breaker_that_failed_connects_opened() -> None:
     breaker = Breaker()
-    breaker.connected(1, 0.0)
-    fail(breaker, 1.0)
-    breaker.answered(breaker.generation, 2.0)
-    assert breaker.failures == 1
-
-    breaker.stood()
-    breaker.answered(breaker.generation, 31.0)
-    assert breaker.failures == 0
+    for moment in (0.0, 1.0, 2.0):
+        breaker.connect_failed(moment)
+    assert isinstance(breaker.connected(1, 3.0), ClosedAgain)
 
 
-@pytest.mark.requirement("BRK-7")
-def test_a_listing_that_was_begun_before_a_trip_does_not_close_it() -> None:
-    breaker = Breaker()
-    begun_in = breaker.generation
-    for _ in range(3):
-        fail(breaker, 0.0)
-    assert breaker.answered(begun_in, 1.0) is None
+@pytest.mark.requirement("BRK-11")
+def test_a_reconnect_leaves_a_breaker_open_that_failing_calls_opened() -> None:
+    breaker = tripped_by_calls()
+    assert breaker.connected(2, 3.0) is None
     assert breaker.state is BreakerState.OPEN
+    assert isinstance(breaker.admit(59.0, 2), Refusal)
+    probe = admitted(breaker, 62.0, 2)
+    assert probe.probe
+    assert isinstance(breaker.settle(probe, Outcome.COMPLETED, 63.0), ClosedAgain)
+
+
+@pytest.mark.requirement("BRK-11")
+@pytest.mark.parametrize("how", ["connect", "lost"])
+def test_calls_that_failed_because_the_server_was_down_do_not_outlast_its_reconnect(how: str) -> None:
+    """The connection itself failed after them: a new one shows more than they did."""
+    breaker = tripped_by_calls()
+    if how == "connect":
+        breaker.connect_failed(3.0)
+    else:
+        breaker.lost(1, 3.0)
+    assert isinstance(breaker.connected(2, 4.0), ClosedAgain)
+
+
+@pytest.mark.requirement("BRK-11")
+def test_a_probe_that_takes_longer_than_a_cooldown_loses_its_place_and_its_late_success_still_closes() -> None:
+    breaker = tripped_by_calls()
+    slow = admitted(breaker, 62.0, 1)
+    assert isinstance(breaker.admit(121.0, 1), Refusal)
+    second = admitted(breaker, 122.0, 1)
+    assert second.probe
+    assert isinstance(breaker.admit(122.0, 1), Refusal)
+    assert isinstance(breaker.settle(slow, Outcome.COMPLETED, 123.0), ClosedAgain)
+
+
+@pytest.mark.requirement("BRK-11")
+def test_a_late_failure_of_a_replaced_probe_is_counted_and_no_more() -> None:
+    breaker = tripped_by_calls()
+    slow = admitted(breaker, 62.0, 1)
+    second = admitted(breaker, 122.0, 1)
+    assert breaker.settle(slow, FAILED, 123.0) is None
+    assert isinstance(breaker.settle(second, Outcome.COMPLETED, 124.0), ClosedAgain)
 
 
 def test_its_repr_says_how_it_stands() -> None:

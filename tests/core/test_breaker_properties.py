@@ -43,8 +43,9 @@ class AnythingToABreaker(RuleBasedStateMachine):
         self.epoch = 0
         self.connection = 0
         self.connected_at = 0.0
-        self.proven = False
         self.permits: list[tuple[Permit, int]] = []
+        self.by_calls = False
+        """Whether calls opened it, and nothing failed at the connection since."""
 
     # The model.
 
@@ -56,12 +57,16 @@ class AnythingToABreaker(RuleBasedStateMachine):
         elif closes:
             self.open_until = None
 
-    def failure_trips(self) -> bool:
+    def failure_trips(self, *, call: bool = False) -> bool:
+        if not call:
+            self.by_calls = False
         if self.breaker.state is BreakerState.OPEN:
             return False
         self.failures.append(self.now)
         recent = [at for at in self.failures if self.now - at <= 30.0]
-        return self.breaker.state is BreakerState.HALF_OPEN or len(recent) >= 3
+        trips = self.breaker.state is BreakerState.HALF_OPEN or len(recent) >= 3
+        self.by_calls = call if trips else self.by_calls
+        return trips
 
     def is_late(self, permit: Permit, epoch: int) -> bool:
         return epoch != self.epoch or (permit.connection or 0) < self.connection
@@ -88,11 +93,11 @@ class AnythingToABreaker(RuleBasedStateMachine):
             self.permits.remove((permit, epoch))
             before = self.snapshot()
             late = self.is_late(permit, epoch)
-            if outcome in {Outcome.NEUTRAL, Outcome.TIMED_OUT}:
+            if outcome in {Outcome.NEUTRAL, Outcome.DENIED, Outcome.TIMED_OUT}:
                 self.breaker.settle(permit, outcome, self.now)
                 assert self.snapshot() == before, "a neutral outcome changes nothing"
                 self.its_place_is_free(permit)
-            elif late:
+            elif late or (outcome is not Outcome.COMPLETED and permit.probe and permit is not self.breaker._probe):
                 self.breaker.settle(permit, outcome, self.now)
                 assert self.snapshot() == before, "a late result changes nothing"
             else:
@@ -102,14 +107,13 @@ class AnythingToABreaker(RuleBasedStateMachine):
         if outcome is Outcome.COMPLETED:
             event = self.breaker.settle(permit, outcome, self.now)
             self.failures.clear()
-            self.proven = True
+            self.by_calls = False
             self.tell(event, trips=False, closes=True)
             return
-        trips = self.failure_trips()
+        trips = self.failure_trips(call=outcome is Outcome.TRANSPORT_FAILURE)
         self.tell(self.breaker.settle(permit, outcome, self.now), trips=trips)
         if outcome is Outcome.CONNECTION_LOST:
             self.connection += 1
-            self.proven = False
 
     def its_place_is_free(self, permit: Permit) -> None:
         if permit.probe and self.breaker.state is BreakerState.HALF_OPEN and not self.probes():
@@ -127,15 +131,14 @@ class AnythingToABreaker(RuleBasedStateMachine):
             self.breaker.settle(permit, Outcome.CONNECTION_LOST, self.now)
         self.permits = [(p, epoch) for p, epoch in self.permits if p not in victims]
         self.connection += 1
-        self.proven = False
         assert self.breaker.failures <= min(3, before + 1), "a connection that dies is one failure"
 
     @rule()
     def a_dial_succeeds(self) -> None:
         self.connection += 1
         self.connected_at = self.now
-        self.proven = False
-        self.tell(self.breaker.connected(self.connection, self.now), trips=False, closes=True)
+        event = self.breaker.connected(self.connection, self.now)
+        self.tell(event, trips=False, closes=not self.by_calls)
 
     @rule()
     def a_dial_fails(self) -> None:
@@ -154,21 +157,13 @@ class AnythingToABreaker(RuleBasedStateMachine):
     @rule()
     def the_connection_has_stood(self) -> None:
         self.breaker.stood()
-        self.proven = True
         self.failures = [at for at in self.failures if at > self.connected_at]
-
-    @rule(late=st.booleans())
-    def a_listing_ends(self, late: bool) -> None:
-        event = self.breaker.answered(self.breaker.generation - late, self.now)
-        if not late:
-            if self.proven:
-                self.failures.clear()
-            self.tell(event, trips=False, closes=True)
 
     @precondition(lambda self: self.open_until is not None)
     @rule()
-    def somebody_asks_for_a_new_try(self) -> None:
+    def a_person_asks_for_a_new_try(self) -> None:
         event = self.breaker.close(self.now)
+        self.by_calls = False
         self.failures.clear()
         self.epoch += 1
         self.tell(event, trips=False, closes=True)
@@ -176,7 +171,12 @@ class AnythingToABreaker(RuleBasedStateMachine):
     # What must hold.
 
     def probes(self) -> list[Permit]:
-        return [permit for permit, epoch in self.permits if permit.probe and epoch == self.epoch]
+        """Those of now; one that takes longer than a cooldown has lost its place."""
+        return [
+            permit
+            for permit, epoch in self.permits
+            if permit.probe and epoch == self.epoch and self.now < permit.at + 60.0
+        ]
 
     def snapshot(self) -> Any:
         breaker = self.breaker
@@ -189,10 +189,11 @@ class AnythingToABreaker(RuleBasedStateMachine):
 
     @invariant()
     def it_is_open_when_the_model_says_so(self) -> None:
-        assert (self.breaker.state is BreakerState.CLOSED) == (self.open_until is None)
+        closed = self.breaker.state is BreakerState.CLOSED
+        assert closed == (self.open_until is None), "open when the model says so"
 
 
-@pytest.mark.requirement("BRK-1", "BRK-2", "BRK-4", "BRK-5", "BRK-6", "BRK-7", "BRK-10")
+@pytest.mark.requirement("BRK-1", "BRK-2", "BRK-4", "BRK-5", "BRK-6", "BRK-7", "BRK-10", "BRK-11")
 def test_the_breaker_does_what_its_model_does() -> None:
     run_state_machine_as_test(AnythingToABreaker, settings=SETTINGS)
 
@@ -251,7 +252,13 @@ class NeedsFourFailures(Breaker):
 
 class NeverForgets(Breaker):
     def stood(self) -> None:
-        self._proven = True
+        pass
+
+
+class ClosesAtEveryHandshake(Breaker):
+    def connected(self, connection: int, now: float) -> BreakerEvent | None:
+        self.by_calls = False
+        return super().connected(connection, now)
 
 
 @pytest.mark.parametrize(
@@ -259,13 +266,14 @@ class NeverForgets(Breaker):
     [
         (LetsEveryCallerProbe, "at most one probe"),
         (HasNoCooldown, "no admission while open"),
-        (TrustsLateResults, "a late result changes nothing"),
+        (TrustsLateResults, "a late result changes nothing|trips exactly at its threshold"),
         (CountsEveryVictim, "a connection that dies is one failure"),
         (CountsCancellations, "a neutral outcome changes nothing"),
         (KeepsTheProbesPlace, "an abandoned probe's place is given back"),
         (ForgetsAtEveryHandshake, "trips exactly at its threshold"),
         (NeedsFourFailures, "trips exactly at its threshold"),
         (NeverForgets, "trips exactly at its threshold"),
+        (ClosesAtEveryHandshake, "open when the model says so"),
     ],
 )
 def test_a_mutant_is_caught(mutant: type[Breaker], broken: str) -> None:

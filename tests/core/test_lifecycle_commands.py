@@ -227,7 +227,7 @@ def test_a_changed_definition_is_dialed_again_and_keeps_the_tools_until_it_has_l
     assert Dial(slot.dials[-1].generation, Cause.CONFIG) in effects
     assert slot.machine.health(slot.now).attempts == 0
     assert slot.tools == {"read", "write"}
-    slot.fail("permanent", refused=True)
+    slot.fail("permanent", unreachable=True)
     assert slot.state() is State.PERMANENTLY_FAILED
 
 

@@ -1,28 +1,28 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from holdfast.core.lifecycle.effects import (
     Cause,
-    Close,
-    Dial,
 )
 from holdfast.core.lifecycle.events import (
     ConfigChanged,
     LoginSucceeded,
     ReconnectRequested,
-    RefreshFailed,
     TransportLost,
 )
 from holdfast.core.lifecycle.table import State
 from holdfast.core.lifecycle.timing import LifecyclePolicy
+from holdfast.core.messages import FailureStatus
 from tests.core.slot_harness import SlotHarness, connected, started
 
 
-def parked() -> SlotHarness:
+def parked(status: FailureStatus = "permanent") -> SlotHarness:
     slot = connected()
     slot.send(TransportLost(slot.lease, "it died"))
-    slot.fail_until_parked()
+    slot.fail_until_parked(status)
     return slot
 
 
@@ -50,9 +50,83 @@ def test_a_parked_server_is_tried_by_itself_every_five_minutes() -> None:
     for _ in range(3):
         slot.sleep()
         assert slot.dials[-1].cause is Cause.SELF_PROBE
-        slot.fail()
+        slot.fail("permanent")
         assert slot.state() is State.PERMANENTLY_FAILED
     assert slot.now - since == 900.0
+
+
+@pytest.mark.requirement("LIFE-25", "MSG-9")
+def test_a_server_parked_on_transient_evidence_is_tried_every_thirty_seconds_and_stays_transient() -> None:
+    slot = parked("transient")
+    since = slot.now
+    for _ in range(20):
+        slot.sleep()
+        slot.fail(reason="no answer within 15 s")
+        health = slot.machine.health(slot.now)
+        assert (health.state, health.status, health.shown_state) == (State.PERMANENTLY_FAILED, "transient", "parked")
+        assert health.retry_in is not None
+        assert health.retry_in <= 30.0
+    assert slot.now - since == 600.0
+
+
+@pytest.mark.requirement("LIFE-25")
+def test_the_try_of_a_server_parked_on_transient_evidence_cannot_be_off() -> None:
+    slot = connected(LifecyclePolicy(self_probe=None))
+    slot.send(TransportLost(slot.lease, "it died"))
+    slot.fail_until_parked()
+    assert slot.machine.health(slot.now).retry_in == 30.0
+
+
+@pytest.mark.requirement("LIFE-25")
+def test_a_connection_that_dies_with_the_budget_spent_is_transient_evidence() -> None:
+    slot = parked("transient")
+    slot.sleep()
+    slot.connect("read")
+    slot.send(TransportLost(slot.lease, "its process exited with code 3"))
+    health = slot.machine.health(slot.now)
+    assert (health.state, health.status, health.retry_in) == (State.PERMANENTLY_FAILED, "transient", 30.0)
+    assert health.lost
+
+
+@pytest.mark.requirement("LIFE-25")
+@pytest.mark.parametrize("known", [True, False], ids=["up before", "never up"])
+def test_a_server_that_answers_that_it_is_not_ready_is_asked_once_in_two_seconds_and_later_in_thirty(
+    known: bool,
+) -> None:
+    slot = connected() if known else started()
+    if known:
+        slot.send(TransportLost(slot.lease))
+    slot.fail(reason="HTTP 503", answers=True)
+    asked = [slot.now]
+    while slot.now < 300.0:
+        slot.sleep()
+        if slot.dial is not None:
+            asked.append(slot.now)
+            slot.fail(reason="HTTP 503", answers=True)
+        health = slot.machine.health(slot.now)
+        assert health.status == "transient"
+        assert health.retry_in is not None
+        assert health.retry_in <= 30.0
+    gaps = [later - earlier for earlier, later in pairwise(asked)]
+    minute = [gap for gap, at in zip(gaps, asked, strict=False) if at < 58.0]
+    assert set(minute) == {2.0}
+    assert gaps == sorted(gaps)
+    assert gaps[-1] == 30.0
+    assert slot.machine.health(slot.now).state is State.PERMANENTLY_FAILED
+
+
+@pytest.mark.requirement("LIFE-25")
+def test_a_server_that_answered_503_for_forty_seconds_is_back_at_the_next_try() -> None:
+    slot = connected()
+    slot.send(TransportLost(slot.lease))
+    while slot.now < 40.0:
+        if slot.dial is not None:
+            slot.fail(reason="HTTP 503", answers=True)
+        slot.sleep()
+    assert slot.now <= 42.0
+    slot.connect("read")
+    assert slot.state() is State.CONNECTED
+    assert len(slot.dials) <= 23
 
 
 @pytest.mark.requirement("LIFE-19")
@@ -89,48 +163,3 @@ def test_a_parked_server_that_comes_back_and_dies_at_once_is_parked_again() -> N
     slot.connect("read")
     slot.send(TransportLost(slot.lease))
     assert slot.state() is State.PERMANENTLY_FAILED
-
-
-@pytest.mark.requirement("LIFE-2", "LIFE-23")
-def test_a_denied_load_makes_the_server_denied_and_nothing_is_planned() -> None:
-    slot = started()
-    slot.fail("denied", "401")
-    assert slot.state() is State.DENIED
-    assert slot.wake_at is None
-
-
-@pytest.mark.requirement("LIFE-5", "LIFE-23")
-def test_a_reconnect_that_is_denied_uses_no_budget() -> None:
-    slot = connected()
-    slot.send(TransportLost(slot.lease))
-    slot.fail("denied")
-    assert slot.state() is State.DENIED
-    assert slot.machine.health(0.0).attempts == 0
-
-
-@pytest.mark.requirement("LIFE-23")
-def test_a_refresh_that_is_denied_makes_the_server_denied_and_keeps_its_tools() -> None:
-    slot = connected()
-    effects = slot.send(RefreshFailed(slot.lease, "denied", "403"))
-    assert slot.state() is State.DENIED
-    assert Close(1) in effects
-    assert slot.tools == {"read", "write"}
-
-
-@pytest.mark.requirement("LIFE-19")
-def test_a_login_brings_a_denied_server_back() -> None:
-    slot = started()
-    slot.fail("denied")
-    slot.send(LoginSucceeded())
-    slot.connect("read")
-    assert slot.state() is State.CONNECTED
-
-
-def test_a_login_during_a_dial_is_followed_by_a_second_dial_if_the_first_is_denied() -> None:
-    slot = started()
-    slot.send(LoginSucceeded())
-    assert slot.machine.dialing == 1
-    slot.fail("denied", "the old token")
-    assert slot.dials[-1] == Dial(2, Cause.LOGIN)
-    slot.fail("denied", "the new one is no better")
-    assert slot.state() is State.DENIED

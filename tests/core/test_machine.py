@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
-from holdfast.core.breaker import BreakerState, ClosedAgain, Outcome, Tripped
+from holdfast.core.breaker import BreakerState, ClosedAgain, Outcome, Permit, Tripped
 from holdfast.core.lifecycle.effects import (
     BreakerChanged,
     Cause,
@@ -19,13 +20,11 @@ from holdfast.core.lifecycle.events import (
     ConfigChanged,
     DisableRequested,
     EnableRequested,
-    ListChanged,
     LivenessConfirmed,
     LivenessFailed,
     LoginSucceeded,
     ReconnectRequested,
     RefreshFailed,
-    RefreshSucceeded,
     TransportLost,
 )
 from holdfast.core.lifecycle.table import State
@@ -48,6 +47,8 @@ def tripped_and_down() -> SlotHarness:
     """Three calls failed, and so did the reconnect that followed; the breaker is open until 60."""
     slot = connected()
     failing_calls(slot, 3)
+    slot.sleep()
+    slot.fail()
     return slot
 
 
@@ -114,9 +115,10 @@ def test_a_slow_call_counts_once_its_connection_fails_the_liveness_check() -> No
 def test_a_denied_call_is_that_calls_denial_and_no_more() -> None:
     slot = connected()
     for _ in range(10):
-        assert slot.settle(slot.permit(), Outcome.NEUTRAL) == ()
+        slot.settle(slot.permit(), Outcome.DENIED)
     assert slot.state() is State.CONNECTED
     assert slot.machine.breaker.failures == 0
+    assert slot.machine.health(0.0).failures == 0
 
 
 @pytest.mark.requirement("LIFE-3", "BRK-7")
@@ -197,26 +199,42 @@ def test_a_server_that_connects_lists_and_dies_in_a_loop_trips_and_is_parked() -
     assert len(slot.dials) == 6
 
 
-@pytest.mark.requirement("BRK-7")
-def test_a_listing_begun_before_a_trip_does_not_close_the_breaker() -> None:
+@pytest.mark.requirement("BRK-2", "BRK-11")
+def test_of_three_hundred_calls_to_a_server_that_lists_and_fails_every_call_three_reach_it() -> None:
+    """Ten calls a second for 30 s; each failure is followed by a ping that succeeds."""
     slot = connected()
-    slot.send(TransportLost(slot.lease))
-    slot.connect("read")
-    slot.send(TransportLost(slot.lease))
-    slot.sleep()
-    slot.connect("read")
-    slot.send(ListChanged(slot.lease))
-    slot.advance(1.0)
-    failing_calls(slot, 1)
-    assert slot.machine.breaker.state is BreakerState.OPEN
-    assert slot.state() is State.CONNECTED
+    reached = 0
+    for _ in range(300):
+        decision = slot.call()
+        if isinstance(decision, Permit):
+            reached += 1
+            lease = slot.connection
+            slot.settle(decision, FAILED, "HTTP 500")
+            if lease == slot.connection:
+                slot.send(LivenessConfirmed(slot.lease))
+        slot.advance(0.1)
+        if slot.dial is not None:
+            slot.connect("read")
+    assert reached == 3
+    health = slot.machine.health(slot.now)
+    assert (health.state, health.status, health.reason) == (State.CONNECTED, "transient", "HTTP 500")
+    assert changes(slot) == [Tripped]
 
-    slot.send(RefreshSucceeded(slot.lease))
-    assert slot.machine.breaker.state is BreakerState.OPEN
 
-    slot.advance(60.0)
-    slot.send(RefreshSucceeded(slot.lease))
-    assert slot.machine.health(slot.now).breaker is BreakerState.CLOSED
+@pytest.mark.requirement("BRK-11")
+def test_one_call_in_a_cooldown_reaches_a_server_that_fails_every_call() -> None:
+    slot = connected()
+    reached = []
+    for second in range(600):
+        decision = slot.call()
+        if isinstance(decision, Permit):
+            reached.append(second)
+            slot.settle(decision, FAILED, "HTTP 500")
+        slot.advance(1.0)
+        if slot.dial is not None:
+            slot.connect("read")
+    assert len(reached) <= 3 + 600 // 60
+    assert all(later - earlier >= 60 for earlier, later in pairwise(reached[2:]))
 
 
 # What is told.

@@ -38,6 +38,7 @@ from holdfast.core.lifecycle.events import (
     StartRequested,
     TransportLost,
 )
+from holdfast.core.lifecycle.table import State
 from holdfast.core.lifecycle.timing import LifecyclePolicy
 from holdfast.core.machine import Machine
 from holdfast.core.messages import FailureStatus
@@ -73,6 +74,8 @@ OLD_NEWS: st.SearchStrategy[Callable[[int], Event]] = st.sampled_from(
     ]
 )
 
+FAILURES = st.sampled_from(["", "unreachable", "answers", "unconfirmed", "neutral"])
+
 
 class Anything(RuleBasedStateMachine):
     """All that can happen to a slot. The slot checks the properties after each step."""
@@ -100,17 +103,26 @@ class Anything(RuleBasedStateMachine):
     def the_timer_rings(self, chance: float) -> None:
         self.slot.sleep(chance=chance)
 
-    @rule(times=st.sampled_from([1, 2, 3, 6, 130]), refused=st.booleans())
-    def an_outage(self, times: int, refused: bool) -> None:
+    @rule(times=st.sampled_from([1, 2, 3, 6, 130]), unreachable=st.booleans(), answers=st.booleans())
+    def an_outage(self, times: int, unreachable: bool, answers: bool) -> None:
         slot = self.slot
         if slot.connection is not None:
             slot.send(TransportLost(slot.connection))
         for _ in range(times):
             if slot.dial is not None:
-                slot.fail(refused=refused)
+                slot.fail(unreachable=unreachable, answers=answers and not unreachable)
             if slot.look is not None:
                 slot.send(AddressChecked(slot.look, listening=False))
             slot.sleep()
+
+    @rule(times=st.sampled_from([1, 2, 5, 8]), unconfirmed=st.booleans())
+    def a_denial(self, times: int, unconfirmed: bool) -> None:
+        slot = self.slot
+        for _ in range(times):
+            if slot.dial is not None:
+                slot.fail("denied", unconfirmed=unconfirmed)
+            if slot.state() is State.DENIED:
+                slot.sleep()
 
     @rule(tools=TOOLS, deaths=st.integers(0, 2))
     def it_comes_up_and_perhaps_dies(self, tools: list[str], deaths: int) -> None:
@@ -137,11 +149,13 @@ class Anything(RuleBasedStateMachine):
         self.slot.connect(*tools)
 
     @precondition(lambda self: self.slot.dial is not None)
-    @rule(status=STATUSES, refused=st.booleans(), neutral=st.booleans(), chance=CHANCE)
-    def a_dial_fails(self, status: FailureStatus, refused: bool, neutral: bool, chance: float) -> None:
+    @rule(
+        status=STATUSES, kind=st.sampled_from(["", "unreachable", "answers", "unconfirmed", "neutral"]), chance=CHANCE
+    )
+    def a_dial_fails(self, status: FailureStatus, kind: str, chance: float) -> None:
         assert self.slot.dial is not None
-        generation = self.slot.dial.generation
-        self.slot.send(DialFailed(generation, status, "", refused, neutral), chance=chance)
+        kinds = {kind: True} if kind else {}
+        self.slot.send(DialFailed(self.slot.dial.generation, status, "", **kinds), chance=chance)
 
     @precondition(lambda self: self.slot.look is not None)
     @rule(listening=st.booleans())

@@ -1,4 +1,4 @@
-"""A trip that a new connection inherits from before it must not outlast the proof that it works."""
+"""A failed call asks at once whether the connection still answers; an answer does not show that calls work."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from holdfast.core.lifecycle.events import (
     LivenessConfirmed,
     LivenessFailed,
     ReconnectRequested,
+    RefreshSucceeded,
     StartRequested,
     TransportLost,
 )
@@ -48,10 +49,8 @@ def back_after_an_outage() -> Machine:
     return machine
 
 
-@pytest.mark.requirement("BRK-2", "LIFE-22")
-def test_a_trip_inherited_by_an_unproven_connection_is_looked_into_and_ends_when_it_answers(
-    back_after_an_outage: Machine,
-) -> None:
+@pytest.mark.requirement("BRK-2", "BRK-11")
+def test_an_answered_ping_does_not_close_a_breaker_that_a_failing_call_opened(back_after_an_outage: Machine) -> None:
     machine = back_after_an_outage
     generation = machine.connection
     assert generation is not None
@@ -59,7 +58,9 @@ def test_a_trip_inherited_by_an_unproven_connection_is_looked_into_and_ends_when
     assert state(machine) is BreakerState.OPEN
     assert CheckLiveness(generation) in effects
     machine.handle(LivenessConfirmed(generation), 3.3)
-    assert state(machine) is BreakerState.CLOSED
+    machine.handle(RefreshSucceeded(generation), 3.4)
+    assert state(machine) is BreakerState.OPEN
+    assert machine.health(3.4).status == "transient"
 
 
 @pytest.mark.requirement("BRK-2", "LIFE-22")
@@ -85,11 +86,35 @@ def test_a_connection_that_answered_is_no_longer_suspect(back_after_an_outage: M
     assert machine.state is State.CONNECTED
 
 
-@pytest.mark.requirement("BRK-1", "BRK-5")
-def test_a_trip_of_a_connections_own_making_is_not_looked_into() -> None:
+@pytest.mark.requirement("LIFE-10")
+def test_a_failed_call_asks_for_one_liveness_check_at_once() -> None:
+    machine = standing()
+    effects = [effect for moment in (1.0, 1.1) for effect in fail_a_call(machine, moment)]
+    assert [effect for effect in effects if isinstance(effect, CheckLiveness)] == [CheckLiveness(1)]
+
+
+@pytest.mark.requirement("LIFE-10", "BRK-2")
+def test_a_connection_that_fails_a_call_and_a_ping_is_replaced_and_that_is_one_failure() -> None:
+    machine = standing()
+    fail_a_call(machine, 1.0)
+    machine.handle(LivenessFailed(1, "it is not ready (HTTP 503)"), 1.1)
+    assert machine.state is State.RECONNECTING
+    assert machine.breaker.failures == 1
+    assert machine.health(1.1).lost
+
+
+@pytest.mark.requirement("LIFE-5", "BRK-11")
+def test_pings_do_not_hide_that_three_calls_failed() -> None:
+    machine = standing()
+    for moment in (1.0, 2.0, 3.0):
+        fail_a_call(machine, moment)
+        machine.handle(LivenessConfirmed(1), moment + 0.1)
+    assert state(machine) is BreakerState.OPEN
+    assert machine.state is State.RECONNECTING
+
+
+def standing() -> Machine:
     machine = Machine("files")
     machine.handle(StartRequested(), 0.0)
     machine.handle(DialSucceeded(1, Listing(server="files", generation=1)), 0.0)
-    effects = [effect for moment in (1.0, 1.1, 1.2) for effect in fail_a_call(machine, moment)]
-    assert state(machine) is BreakerState.OPEN
-    assert not any(isinstance(effect, CheckLiveness) for effect in effects)
+    return machine

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.core.messages import Failure, FailureStatus, for_model, for_user
+from holdfast.core.messages import Failure, FailureStatus, for_model, for_user, span
 
 STATUSES: list[FailureStatus] = ["transient", "permanent", "denied"]
 
@@ -38,13 +40,13 @@ def test_a_denial_says_who_was_denied_what_that_it_is_not_retried_and_what_would
     assert user.startswith(
         "MCP server 'crm' denied access: it asks for credentials and none are configured (HTTP 401). "
     )
-    assert "will not be retried" in user
-    assert "not retried" in model
+    assert "It is not retried" in user
+    assert "is not retried" in model
     for words in (user, model):
         assert "log in" in words
         assert "ask for access" in words
         assert "crm" in words
-    assert model.endswith("crm: it asks for credentials and none are configured (HTTP 401)")
+    assert model.endswith("crm: it asks for credentials and none are configured (HTTP 401) (is not retried)")
 
 
 @pytest.mark.requirement("MSG-2")
@@ -61,7 +63,7 @@ def test_the_model_gets_one_line_per_class_with_the_ids_sorted() -> None:
     assert len(told) == 3
     assert told[0].endswith(":** a2, b")
     assert told[1].endswith(":** a: broken; z: gone")
-    assert told[2].endswith(":** d: no")
+    assert told[2].endswith(":** d: no (is not retried)")
 
 
 def test_where_nothing_failed_nothing_is_said() -> None:
@@ -98,3 +100,70 @@ def test_a_failure_without_a_reason_says_so(status: FailureStatus) -> None:
 
 def test_a_reason_that_ends_in_a_full_stop_gets_no_second_one() -> None:
     assert ".." not in for_user(Failure("a", "permanent", "it is gone."))
+
+
+NOON = datetime(2026, 7, 28, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.requirement("MSG-3", "LOAD-4")
+def test_a_denial_without_a_decision_says_that_it_may_be_an_outage_and_when_it_is_asked_again() -> None:
+    failure = Failure("crm", "denied", "HTTP 403", unconfirmed=True, retry_in=8.0, in_hub=True)
+    assert "may be an outage" in for_user(failure)
+    assert "is asked again in 8 s" in for_user(failure)
+    assert for_model([failure]).endswith("crm: HTTP 403 (may be an outage; is asked again in 8 s)")
+    once = failure._replace(in_hub=False, retry_in=None)
+    assert "may be an outage" in for_user(once)
+    assert "is not retried" in for_user(once)
+    assert "is asked again" not in for_user(once) + for_model([once])
+
+
+@pytest.mark.requirement("MSG-3")
+def test_a_decided_denial_in_a_hub_names_the_time_before_which_it_is_not_asked_again() -> None:
+    failure = Failure("crm", "denied", "no", retry_in=300.0, in_hub=True)
+    for words in (for_user(failure, now=NOON), for_model([failure], now=NOON)):
+        assert "is not asked again before 12:05:00" in words
+    assert "is not asked again for 5 min" in for_user(failure)
+    assert "is not asked again: log in" in for_user(failure._replace(retry_in=None))
+    assert "is asked again by the next call: log in" in for_user(failure._replace(retry_in=0.0, call_asks=True))
+
+
+@pytest.mark.requirement("MSG-8")
+def test_a_lost_server_has_words_of_its_own_with_the_reason_and_the_next_try() -> None:
+    failure = Failure("git", "transient", "its process exited with code 3", lost=True, retry_in=4.0, in_hub=True)
+    assert for_user(failure) == (
+        "MCP server 'git' was lost (its process exited with code 3) and is being reconnected — it will be retried."
+        " Next try in 4 s."
+    )
+    assert for_model([failure]) == (
+        "**MCP servers lost and being reconnected (will retry):** git: its process exited with code 3"
+    )
+
+
+@pytest.mark.requirement("MSG-9")
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_long_outage_keeps_its_words_and_says_how_long_and_when_it_is_tried_next(lost: bool) -> None:
+    failure = Failure("git", "transient", "HTTP 503", lost=lost, down_for=245.0, retry_in=12.0, in_hub=True)
+    short = failure._replace(down_for=None)
+    assert for_user(failure).startswith(for_user(short._replace(retry_in=None)))
+    assert "Not ready for 4 min. Next try in 12 s." in for_user(failure)
+    assert for_model([failure]) == f"{for_model([short])} (not ready for 4 min; next try in 12 s)"
+
+
+@pytest.mark.requirement("BRK-11")
+def test_a_server_whose_calls_fail_is_said_to_be_connected_and_to_refuse_them() -> None:
+    failure = Failure("git", "transient", "HTTP 500", calls_fail=True, retry_in=41.0, in_hub=True)
+    assert for_user(failure) == (
+        "MCP server 'git' is connected, but calls to it fail (HTTP 500). They are refused for now;"
+        " the first call in 41 s tries it."
+    )
+    assert for_model([failure]) == (
+        "**MCP servers whose calls fail (calls are refused for now):** git: HTTP 500 (the first call in 41 s tries it)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.2, "1 s"), (59.4, "59 s"), (60, "1 min"), (7199, "120 min"), (7200, "2 h"), (200_000, "2 days")],
+)
+def test_a_time_is_said_in_its_largest_unit(seconds: float, words: str) -> None:
+    assert span(seconds) == words

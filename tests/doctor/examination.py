@@ -74,19 +74,24 @@ class Examination:
 
     def carry_out(self, finding: Finding, **values: str) -> None:
         """Do what the remedy says: its edits, and its commands; ``values`` are what a person would paste."""
-        for edit in finding.remedy.edits:
+        for edit in (one for one in finding.remedy.edits if one.paste):
             self._write(edit)
         for command in finding.remedy.commands:
             self._run(command, values)
 
     def _write(self, edit: Edit) -> None:
-        document = json.loads(self.file.read_text())
-        inside = document
-        *path, last = _steps(edit)
-        for step in path:
-            inside = inside.setdefault(step, {})
-        inside[last] = json.loads(edit.value)
-        self.file.write_text(json.dumps(document))
+        """Paste the text at the position that the edit names, as a person does."""
+        text = self.file.read_text()
+        line, column = map(int, edit.place.split(":")[-2:])
+        at = sum(len(one) for one in text.splitlines(keepends=True)[: line - 1]) + column - 1
+        if edit.action == "insert":
+            assert text[at] == "{"
+            text = f"{text[: at + 1]}{edit.paste}{text[at + 1 :]}"
+        else:
+            _, length = json.JSONDecoder().raw_decode(text[at:])
+            text = f"{text[:at]}{edit.paste}{text[at + length :]}"
+        json.loads(text)
+        self.file.write_text(text)
 
     def _run(self, command: str, values: Mapping[str, str]) -> None:
         if asked := re.fullmatch(r"read -rs (\w+) && export \1", command):
@@ -124,6 +129,7 @@ class Examination:
         text = text.replace(sys.executable, "PYTHON")
         text = re.sub(r"/\S*/tests/peers/", "PEERS/", text)
         text = re.sub(r"holdfast-test-\S+", "MARK", text)
+        text = re.sub(r'env -i (?:[A-Z_]+="\$[A-Z_]+" )+', "env -i ENVIRONMENT ", text)
         text = re.sub(r"stdio-\w+\.log", "LOG", text)
         text = re.sub(r"((?:127\.0\.0\.1|localhost|\.example)[: ])\d{4,5}\b", r"\1PORT", text)
         text = re.sub(r"[0-9a-f]{16}\.sqlite", "STATE.sqlite", text)
@@ -157,12 +163,6 @@ def _is_complete(found: Finding) -> None:
     assert set(ours) <= {*COMMANDS, "--version"}
 
 
-def _steps(edit: Edit) -> list[str]:
-    if edit.keys[0] == "holdfast":
-        return list(edit.keys)
-    return ["mcpServers", edit.key.split(".")[1], *edit.keys]
-
-
 _PATIENCE = {
     "holdfast.doctor.run.GRACE_SECONDS": 10.0,
     "holdfast.doctor.case.ASKING_SECONDS": 60.0,
@@ -189,8 +189,11 @@ def clinic(
         monkeypatch.setattr(constant, seconds)
     examination = Examination(folder, monkeypatch)
     yield examination
+    may_hold_secrets = ("auth.json", "doctor-")  # the token store, and backups of the file itself
     files = [
-        file for file in (tmp_path / "state").rglob("*") if file.is_file() and not file.name.startswith("auth.json")
+        file
+        for file in (tmp_path / "state").rglob("*")
+        if file.is_file() and not file.name.startswith(may_hold_secrets)
     ]
     left = "".join(file.read_text(errors="replace") for file in files)
     assert examination.leaked_into(caplog.text + "".join(capfd.readouterr()) + left) == []

@@ -15,6 +15,7 @@ from tests.cli.command import stdio
 from tests.cli.serve_process import served
 from tests.doctor.examination import Examination
 from tests.peers.http_fault import closed_port
+from tests.peers.mcp_http import McpPeer
 from tests.peers.stdio import StdioPeer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("DOC-5")]
@@ -65,9 +66,9 @@ async def test_the_hubs_state_is_shown_beside_the_probe_and_where_they_differ_it
     }
     assert shown == {
         "both": ("healthy", "connected", "closed", True),
-        "neither": ("failed", "permanently_failed", "closed", True),
+        "neither": ("failed", "parked", "closed", True),
         "hub_only": ("failed", "connected", "closed", False),
-        "here_only": ("healthy", "permanently_failed", "closed", False),
+        "here_only": ("healthy", "parked", "closed", False),
         "switched_off": ("healthy", "disabled", "closed", False),
     }
     differing = [one for server in report.servers for one in server.findings if one.code == "HF-HUB-DIFFERS"]
@@ -102,3 +103,34 @@ async def test_a_hub_that_cannot_be_asked_is_a_warning(clinic: Examination) -> N
     assert found.code == "HF-HUB-SILENT"
     assert "planted-control-token" not in report.model_dump_json()
     clinic.matches("hub_silent", found)
+
+
+async def test_the_waits_are_those_that_status_shows(clinic: Examination, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = clinic.folder.parent / "home"
+    async with McpPeer() as peer:
+        clinic.configure({"server": {"url": peer.url}}, breaker={"threshold": 2, "cooldown": "300s"})
+        async with served(home, "--config", str(clinic.file)) as hub:
+            monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
+            with anyio.fail_after(60):
+                async with ControlClient(find_hub()) as control:
+                    await control.reconnect("server")
+                    await peer.stop()
+                    while (await control.server("server")).breaker.state != "open":
+                        await hub.call("server__echo")
+                    # The doctor takes a while: the times of its start would be too long.
+                    report = await clinic.all(within=3.0, resolve=slowly)
+                    asked = anyio.current_time()
+                    status = await control.server("server")
+                    passed = anyio.current_time() - asked
+    live = report.servers[0].hub
+    assert live is not None
+    assert live.breaker == status.breaker.state == "open"
+    assert live.breaker_retry_in is not None
+    assert status.breaker.retry_in is not None
+    assert -0.5 < live.breaker_retry_in - status.breaker.retry_in < passed + 1.5
+
+
+async def slowly(host: str, port: int) -> tuple[str, ...]:
+    """A resolver that takes as long as a slow server."""
+    await anyio.sleep(1.5)
+    return (host,)

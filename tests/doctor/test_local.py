@@ -249,3 +249,17 @@ async def test_a_server_that_stays_silent_is_told_how_long_it_was_waited_for(
 ) -> None:
     found = await clinic.found(stdio(stdio_peer("--never-answer")), within=1.0)
     clinic.matches("silent", found)
+
+
+@pytest.mark.requirement("DOC-9")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("docker_down", "docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock.\nSee 'docker'.\n"),
+        ("docker_image", "docker: Error response from daemon: pull access denied for acme/mcp, it may not exist\n"),
+    ],
+)
+async def test_what_docker_says_is_recognised(clinic: Examination, name: str, words: str) -> None:
+    found = await clinic.found(dying(words))
+    assert found.code == "HF-EXIT-DOCKER"
+    clinic.matches(name, found)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import anyio
 
 from holdfast.config.read import spec_from_connection
-from holdfast.config.spec import Config, Limits, LoadPolicy, Settings
+from holdfast.config.spec import Config, Limits, LoadPolicy, ServerSpec, Settings
 from holdfast.hub.lease import ServerCache
 from holdfast.hub.loader import Loader
 from holdfast.types import LoadResult, MCPServerLoadOutcome
@@ -36,7 +37,10 @@ async def observe(
     """
     policy = LoadPolicy(attempts=attempts, backoff=0.001, attempt_timeout=attempt_timeout)
     settings = Settings(load=policy, limits=limits or Limits())
-    config = Config(servers={server_id: spec_from_connection(server_id, connection)}, settings=settings)
+    server = spec_from_connection(server_id, connection)
+    if isinstance(server, ServerSpec):
+        server = replace(server, start_timeout=attempt_timeout)  # a process that never speaks is given up as soon
+    config = Config(servers={server_id: server}, settings=settings)
     kinds = ("tasks", "processes", "descriptors", "threads") if peer_notices else ("processes", "threads")
     async with no_leaks(kinds=kinds):
         with anyio.fail_after(LONGEST):
@@ -54,15 +58,18 @@ def words_fit(outcome: MCPServerLoadOutcome, result: LoadResult) -> None:
         case "available":
             assert (user, model, outcome.error) == ("", "", None)
         case "transient":
-            assert user == f"MCP server '{name}' is starting up and not ready yet — it will be retried."
+            assert user == f"MCP server '{name}' is not ready yet: {outcome.error}."
+            assert user.endswith("; it is tried again at the next load.")
             assert model == f"**MCP servers still starting up (will retry; tools may appear shortly):** {name}"
         case "permanent":
             assert user == f"MCP server '{name}' is unavailable: {reason}. Tools from this server will not work."
             start = "**MCP servers that failed to load (tools unavailable — needs attention):** "
             assert model == f"{start}{name}: {outcome.error}"
         case "denied":
-            assert user.startswith(f"MCP server '{name}' denied access: {reason}. It will not be retried")
-            assert model.endswith(f"{name}: {outcome.error}")
-            assert "not retried" in model
+            assert user.startswith(f"MCP server '{name}' denied access: {reason}. It ")
+            assert f"{name}: {outcome.error} (" in model
+            assert "is not retried" in user
+            assert "is not retried" in model
     assert ("Tools from this server will not work" in user) == (outcome.status == "permanent")
-    assert ("starting up" in user + model) == (outcome.status == "transient")
+    assert ("starting up" in model) == (outcome.status == "transient")
+    assert "starting up" not in user

@@ -16,8 +16,8 @@ from tests.front.malformed import Garbage, headers_of
 
 pytestmark = pytest.mark.anyio
 
-SEEDS = (1, 2, 10)
-REQUESTS = 1500
+SEEDS = (1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 10)))
+REQUESTS = 600
 SIDE_BY_SIDE = 4
 # The time for all requests of a seed; the rest is not sent.
 _SECONDS = 20.0

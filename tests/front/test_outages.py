@@ -33,7 +33,7 @@ async def test_what_is_unavailable_stands_in_the_instructions_the_status_tool_an
     assert words in instructions
     assert words in told
     assert "one identity" in instructions
-    assert json.loads(read.text)["servers"]["down"]["state"] == "permanently_failed"
+    assert json.loads(read.text)["servers"]["down"]["state"] == "parked"
 
 
 @pytest.mark.requirement("HUB-4", "HUB-9")
@@ -55,7 +55,8 @@ async def test_a_listed_tool_whose_server_went_down_stays_listed_and_says_why_it
     assert "o__echo" in names
     assert failed.is_error
     assert refused.is_error
-    assert text_of(refused).startswith("MCP server 'o' is starting up and not ready yet — it will be retried.")
+    assert text_of(refused).startswith("MCP server 'o' was lost (the connection was refused, though it was up before)")
+    assert "starting up" not in text_of(refused)
 
 
 @pytest.mark.requirement("HUB-9")

@@ -53,6 +53,9 @@ SETTINGS = Settings(
 )
 """The shipped policies with short times, so that every timer fires many times in a run."""
 
+START = "3s"
+"""How long a process may take to start, as short as the other times."""
+
 DEADLINE = SETTINGS.call.ready_timeout + 2 * SETTINGS.call.hard_timeout
 SLACK = 10.0
 """For a loaded machine: a call that hangs hangs for ever, so that this makes no test blind."""
@@ -92,10 +95,12 @@ class Fleet:
 
     def config(self) -> Config:
         """All servers, with the short times."""
-        servers: dict[str, object] = {name: server.definition for name, server in (self.children | self.https).items()}
+        # A process that hangs from its start on stays so until it is started again: here, soon.
+        children = {name: {**server.definition, "startTimeout": START} for name, server in self.children.items()}
+        servers: dict[str, object] = {**children, **{name: server.definition for name, server in self.https.items()}}
         servers |= {name: {"command": peer.command, "args": list(peer.args)} for name, peer in self.peers.items()}
         servers["sse"] = {"type": "sse", "url": self.sse.url}
-        servers["lazy"] = {**self.children["lazy"].definition, "lazy": True}
+        servers["lazy"] = {**children["lazy"], "lazy": True}
         return replace(config_from_mapping({"mcpServers": servers}), settings=SETTINGS)
 
     async def set_tools(self, name: str, count: int) -> None:

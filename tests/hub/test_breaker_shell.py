@@ -43,6 +43,9 @@ async def trip(peer: McpPeer, hub: Hub) -> None:
         with pytest.raises(CallFailed):
             await hub.call_tool("a__echo")
     assert hub.server_health("a").breaker is BreakerState.OPEN
+    lease = hub.registry.slots["a"].machine.life.lease
+    assert lease is not None
+    await until(hub, "a", lambda: not lease.checking)  # a failed call asks for a ping
 
 
 @pytest.mark.requirement("BRK-1", "BRK-5")
@@ -58,7 +61,7 @@ async def test_three_failed_calls_trip_it_and_it_refuses_without_touching_the_ne
         with pytest.raises(BreakerOpen) as refusal:
             await hub.call_tool("a__echo")
         assert refusal.value.retry_in == 40
-        assert "try again in 40.0 s" in str(refusal.value)
+        assert "the first call in 40 s tries it" in str(refusal.value)
         assert (peer.connections, len(peer.requests)) == seen
 
 
@@ -238,7 +241,7 @@ async def test_failed_connects_and_failed_calls_share_one_count() -> None:
 async def test_a_probe_of_a_parked_server_and_a_reconnect_share_one_dial() -> None:
     clock = FakeClock()
     async with one(clock, reconnect={"failures": 1, "backoff": ["1s"]}) as (peer, hub):
-        peer.script = respond(503, "mending")
+        peer.script = respond(410, "mending")
         with pytest.raises(CallFailed):
             await hub.call_tool("a__echo")
         await clock.advance(1)

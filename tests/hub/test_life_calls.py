@@ -400,15 +400,21 @@ async def test_a_denied_call_is_that_calls_denial_and_no_more(status: int) -> No
 
 
 @pytest.mark.requirement("LIFE-23", "LIFE-4")
-async def test_a_denied_load_makes_the_server_denied_and_nothing_is_sent_until_a_person_acts() -> None:
+async def test_three_denied_refreshes_make_the_server_denied_and_it_keeps_its_tools() -> None:
     clock = FakeClock()
     async with McpPeer() as peer, running({"a": peer}, clock=clock) as hub:
         await settled(hub, peer)
         peer.script = respond(403, "not you")
+        lease = hub.registry.slots["a"].machine.life.lease
+        assert lease is not None
+        for denials in (1, 2):
+            await clock.advance(60)
+            await until(hub, "a", lambda n=denials: lease.denials == n)  # type: ignore[misc]
+            assert hub.server_health("a").state is State.CONNECTED
         await clock.advance(60)
         await reaches(hub, "a", State.DENIED)
         seen = len([request for request in peer.requests if request.method == "POST"])
-        await clock.advance(3600)
+        await clock.advance(59)
         for _ in range(5):
             with pytest.raises(ServerDenied, match="not you"):
                 await hub.call_tool("a__echo")
@@ -462,3 +468,16 @@ async def _large_call(hub: Hub, into: list[ServerFailure]) -> None:
         await hub.call_tool("a__echo", {"text": "x" * 500_000})
     except ServerFailure as exc:
         into.append(exc)
+
+
+@pytest.mark.requirement("LIFE-16")
+async def test_a_call_that_could_not_be_written_is_not_uncertain(stdio_peer: MakePeer) -> None:
+    """The process closed its stdin and lives on: nothing of the call reached it."""
+    peer = stdio_peer("--close-stdin")
+    async with running({"deaf": peer}) as hub:
+        await reaches(hub, "deaf")
+        with anyio.fail_after(20), pytest.raises(ConnectionClosed) as failed:
+            await hub.call_tool("deaf__echo", {"text": "x"})
+    assert failed.value.uncertain is False
+    assert "uncertain" not in failed.value.message
+    assert "it closed its stdin" in failed.value.message

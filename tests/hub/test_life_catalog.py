@@ -111,8 +111,8 @@ async def test_the_tools_of_a_server_that_is_down_parked_or_disabled_answer_with
     async with McpPeer() as peer, running({"a": peer}, clock=clock, reconnect={"backoff": ["1s"]}) as hub:
         await settled(hub, peer)
         before = names(hub.catalog)
-        peer.script = respond(503, "mending")
-        with pytest.raises(Exception, match="503"):
+        peer.script = respond(410, "mending")
+        with pytest.raises(Exception, match="410"):
             await hub.reconnect("a")
         await clock.advance(1)
         await reaches(hub, "a", State.PERMANENTLY_FAILED)

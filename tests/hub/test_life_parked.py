@@ -23,8 +23,8 @@ MakePeer = Callable[..., StdioPeer]
 
 
 async def park(peer: McpPeer, hub: Hub, clock: FakeClock) -> None:
-    """Spend the budget of one reconnect."""
-    peer.script = respond(503, "mending")
+    """Spend the budget of one reconnect on permanent evidence."""
+    peer.script = respond(410, "mending")
     with pytest.raises(Exception, match="mending"):
         await hub.reconnect("a")
     await clock.advance(1)
@@ -108,14 +108,14 @@ async def test_a_parked_server_is_brought_back_by(how: str) -> None:
 
 @pytest.mark.requirement("LIFE-23", "LIFE-8")
 @pytest.mark.parametrize("how", ["reconnect", "login", "toggle", "config"])
-async def test_a_denied_server_is_brought_back_by_a_person_alone(how: str) -> None:
+async def test_a_denied_server_is_brought_back_at_once_by_a_person(how: str) -> None:
     clock = FakeClock()
     async with McpPeer(faults=[respond(401, "who?")]) as peer, running({"a": peer}, clock=clock, **ONE_TRY) as hub:
         await reaches(hub, "a", State.DENIED)
-        await clock.advance(100_000)
-        assert len(peer.requests) == 1  # one dial, and never another
+        await clock.advance(59)
         with pytest.raises(ServerDenied, match="401"):
             await hub.read_resource("note://1", server="a")
+        assert len(peer.requests) == 1  # one dial in the first minute
         await _bring_back(how, hub, peer)
         await reaches(hub, "a")
 

@@ -38,7 +38,7 @@ async def test_three_failed_refreshes_start_a_reconnect_and_five_failed_reconnec
     async with McpPeer() as peer, running({"a": peer}, clock=clock) as hub:
         await settled(hub, peer)
         told = records(hub)
-        peer.script = respond(503, "mending")
+        peer.script = respond(410, "mending")
         for failures in (1, 2):
             await clock.advance(60)
             await until(hub, "a", lambda n=failures: hub.server_health("a").failures == n)  # type: ignore[misc]
@@ -62,8 +62,8 @@ async def test_a_successful_reconnect_republishes_and_gives_the_budget_back() ->
     clock = FakeClock()
     async with McpPeer() as peer, running({"a": peer}, clock=clock, **UNSHELTERED) as hub:
         await settled(hub, peer)
-        peer.script = respond(503)
-        with pytest.raises(Exception, match="503"):
+        peer.script = respond(410)
+        with pytest.raises(Exception, match="410"):
             await hub.reconnect("a")
         for attempt in (1, 2, 3):
             await clock.advance(hub.server_health("a").retry_in or 0)

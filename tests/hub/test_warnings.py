@@ -26,9 +26,13 @@ async def test_a_person_is_told_once_for_each_change_and_not_for_each_attempt() 
         peer.script = respond(503, "mending")
         await reaches(hub, "a", State.RECONNECTING)
         assert told == [("a", "transient", "MCP server 'a' is starting up and not ready yet — it will be retried.")]
-        for attempts in range(1, 6):
-            await clock.advance(hub.server_health("a").retry_in or 0)
-            await until(hub, "a", lambda n=attempts: hub.server_health("a").attempts == n)  # type: ignore[misc]
+        for _ in range(3):
+            await clock.advance(2)
+            await until(hub, "a", lambda: hub.registry.slots["a"].machine.dialing is None)
+        assert len(told) == 1
+        peer.script = respond(410, "mending")
+        await clock.advance(2)
+        await reaches(hub, "a", State.PERMANENTLY_FAILED)
         assert [status for _, status, _ in told] == ["transient", "permanent"]
         assert told[1][2].startswith("MCP server 'a' is unavailable: ")
         assert "mending" in told[1][2]
@@ -99,12 +103,12 @@ async def test_the_warnings_of_a_fleet_name_each_server_in_the_words_of_its_clas
             assert [line.partition(":** ")[0] for line in model] == [
                 "**MCP servers still starting up (will retry; tools may appear shortly)",
                 "**MCP servers that failed to load (tools unavailable — needs attention)",
-                "**MCP servers that denied access (not retried; log in or ask for access to change that)",
+                "**MCP servers that denied access (log in or ask for access to change that)",
             ]
             assert model[0].endswith(" start")
             assert len(said.for_user) == 3
             assert not any("'good'" in text for text in said.for_user)
             before = len(starting.requests)
-            await clock.advance(1)
+            await clock.advance(2)
             await until(hub, "start", lambda: hub.server_health("start").attempts == 1)
             assert len(starting.requests) > before  # what was promised was done

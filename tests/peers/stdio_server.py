@@ -40,6 +40,7 @@ def main() -> None:
     _make_noise(flags)
     if flags.exit_at_once is not None:
         sys.exit(flags.exit_at_once)
+    time.sleep(flags.read_after)
     _Server(flags, log).run()
     log.write("eof")
     if flags.ignore_stdin_close:
@@ -68,15 +69,21 @@ class _Server:
 
     def run(self) -> None:
         """Answer every line until there is no more."""
+        flags_stall = self._flags.stall_after_probe
         for line in sys.stdin.buffer:
             message = json.loads(line)
             method = message.get("method", "response")
             self._log.write(f"message {method}")
+            if flags_stall and method != "server/discover":
+                continue
             if not self._is_ignored(method):
                 self._die_if_told(method, before=True)
                 self._answer(message)
                 self._die_if_told(method, before=False)
             if self._flags.stop_reading and method == "tools/list":
+                _sleep_for_ever()
+            if self._flags.close_stdin and method == "tools/list":
+                os.close(0)
                 _sleep_for_ever()
             if self._flags.flood and method == "tools/list":
                 _flood()
@@ -180,6 +187,7 @@ def _flags() -> argparse.Namespace:
     parser.add_argument("--handshake-fault", choices=("error", "misfit", "version"))
     parser.add_argument("--oversized", type=int, default=0, help="pad each tool's description by N bytes")
     parser.add_argument("--exit-at-once", type=int, help="exit with this code before reading anything")
+    parser.add_argument("--read-after", type=float, default=0.0, help="read nothing for so many seconds")
     parser.add_argument("--stderr", help="write this line there at the start")
     parser.add_argument("--grow", type=int, default=0, help="have a tool `grow` that adds one, and say so N times")
     for name, meaning in _SWITCHES.items():
@@ -195,6 +203,7 @@ _SWITCHES = {
     "flood-stderr": "write 4 MiB to stderr first, then work",
     "never-answer": "read everything and stay silent",
     "ignore-discover": "stay silent on server/discover alone",
+    "stall-after-probe": "answer server/discover, and nothing after it",
     "die-on-discover": "exit 1 on server/discover",
     "die-after-handshake": "exit 1 once the handshake is over",
     "die-after-list": "exit 1 once the tools were listed",
@@ -203,6 +212,7 @@ _SWITCHES = {
     "flood": "write to stderr, and notices to stdout, without end, once the tools were listed",
     "die-in-call": "exit 9 in the middle of a tool call",
     "stop-reading": "read no more of stdin once the tools were listed",
+    "close-stdin": "close stdin once the tools were listed, and live on",
     "ignore-stdin-close": "live on when stdin ends",
     "ignore-term": "do not die of SIGTERM",
     "grandchild": "leave a process that holds stdout and stderr and ignores SIGTERM",

@@ -220,7 +220,7 @@ async def test_the_era_of_a_process_is_found_with_one_probe(
 async def test_a_process_that_ignores_the_probe_is_greeted_after_a_while(
     stdio_peer: Callable[..., StdioPeer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "PROBE_SECONDS", SOON)
+    monkeypatch.setattr(room, "IGNORED_SECONDS", SOON)
     peer = stdio_peer("--ignore-discover")
     async with dialed(pipe(peer)) as connection:
         assert connection.era == "legacy"
@@ -271,8 +271,8 @@ for line in sys.stdin:
 """
 
 
-async def test_both_questions_stay_open_and_a_late_answer_to_the_probe_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "PROBE_SECONDS", SOON)
+async def test_a_late_answer_to_the_probe_counts_where_initialize_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "IGNORED_SECONDS", SOON)
     async with dialed(program(SLOW_BUT_MODERN)) as connection:
         assert connection.era == "modern"
 
@@ -284,7 +284,7 @@ async def test_where_both_questions_are_answered_with_no_the_greetings_refusal_i
 async def test_a_process_that_stays_silent_meets_the_deadline(
     stdio_peer: Callable[..., StdioPeer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "PROBE_SECONDS", SOON)
+    monkeypatch.setattr(room, "IGNORED_SECONDS", SOON)
     peer = stdio_peer("--never-answer")
     with anyio.fail_after(10):
         seen = await failure_of(pipe(peer), within=1.5)

@@ -15,7 +15,7 @@ from holdfast.config.spec import Limits, ServerSpec
 from holdfast.core.evidence import Evidence, HttpStatus, NetworkFailure, NetworkFault, ProcessExit
 from holdfast.core.redact import Redactor
 from holdfast.wire import listen
-from holdfast.wire.dial import Dialer
+from holdfast.wire.dial import Dialer, DialHooks
 from holdfast.wire.listen import LIST_CHANGED, watch_connection
 from holdfast.wire.session import Connection
 from holdfast.wire.warden import Warden
@@ -64,7 +64,7 @@ async def staying(peer: McpPeer | SsePeer | StdioPeer) -> AsyncIterator[Staying]
     seen = Staying()
     async with Warden() as warden, anyio.create_task_group() as tasks:
         dialer = Dialer(warden=warden, limits=Limits())
-        dialed = dialer.connect(_spec(peer), within=10, redactor=Redactor(), on_notice=seen.noticed)
+        dialed = dialer.connect(_spec(peer), within=10, redactor=Redactor(), hooks=DialHooks(on_notice=seen.noticed))
         async with dialed as connection:
             tasks.start_soon(seen.run, connection)
             yield seen

@@ -22,7 +22,7 @@ from holdfast.errors import ServerFailure
 from holdfast.wire.dial import Dialer
 from holdfast.wire.process import INHERITED, Child
 from holdfast.wire.session import Connection
-from holdfast.wire.warden import MARK, Warden
+from holdfast.wire.warden import CHILD_MARK, MARK, Warden
 from tests.peers.leaks import alive, no_leaks
 from tests.peers.stdio import StdioPeer
 from tests.wire.processes import gone
@@ -82,7 +82,7 @@ async def test_a_server_sees_a_minimal_environment_and_what_its_definition_names
     async with dialed(spec) as connection:
         result = await connection.call_tool("env", {}, idle=5, within=5)
     seen = json.loads(result.text)
-    assert set(seen) <= {*INHERITED, "API_KEY", MARK}
+    assert set(seen) <= {*INHERITED, "API_KEY", MARK, CHILD_MARK}
     assert (seen["API_KEY"], seen["TZ"], seen["HOME"]) == ("its own", "Mars/Base", "/home/somebody")
     assert "SHELL" not in seen
 

@@ -194,6 +194,16 @@ class TokenStore:
         except OSError:
             return False
 
+    def damage(self) -> str:
+        """Why the file cannot be read as a token store; empty if it can. The file stays where it is."""
+        try:
+            self._parsed()
+        except (OSError, _NewerFormat):
+            return ""
+        except _CORRUPT as exc:
+            return type(exc).__name__
+        return ""
+
     def grants(self) -> tuple[Grant, ...]:
         """All grants; reads the file again if it changed. A grant without its secrets is left out."""
         if not self.current and self._reading.acquire(timeout=READER_SECONDS):

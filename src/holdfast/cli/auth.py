@@ -11,7 +11,8 @@ import typer
 from rich.text import Text
 
 from holdfast.cli.output import data_console, print_json, side_console, until
-from holdfast.config import Config, ServerSpec, load_config
+from holdfast.cli.trust import load_trusted
+from holdfast.config import Config, ServerSpec
 
 if TYPE_CHECKING:
     from holdfast.auth import LoginStatus
@@ -42,7 +43,7 @@ def status(
     No server is contacted.
     Exit code 0: every login is valid. 1: at least one has ended, and you have to log in again.
     """
-    found = load_config(config)
+    found = load_trusted(config)
     now = time.time()
     statuses = _statuses(found)
     if as_json:

@@ -12,7 +12,8 @@ import typer
 from rich.text import Text
 
 from holdfast.cli.output import data_console, print_error, print_json, working
-from holdfast.config import Config, load_config
+from holdfast.cli.trust import load_trusted
+from holdfast.config import Config
 from holdfast.core import plain
 from holdfast.errors import UsageError
 
@@ -41,7 +42,7 @@ def call(
     Exit code 0: a result. 1: the tool reported an error, or the call failed.
     """
     parse_arguments(pairs or [], args, {})
-    result = anyio.run(_call, load_config(config), server, tool, pairs or [], args)
+    result = anyio.run(_call, load_trusted(config), server, tool, pairs or [], args)
     if as_json:
         print_json(_as_json(result))
     else:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import os
+import shlex
+import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import typer
@@ -14,15 +16,16 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from holdfast.cli.output import data_console, print_json, working
-from holdfast.config import ConfigReading
-from holdfast.core import plain
+from holdfast.cli.output import data_console, print_json, side_console, working
+from holdfast.cli.trust import with_trust
+from holdfast.config import ConfigReading, find_config
+from holdfast.core import Redactor, plain
 from holdfast.doctor import (
     CODES,
     Code,
-    Edit,
     Finding,
     Health,
+    Repaired,
     Report,
     ServerReport,
     Severity,
@@ -31,6 +34,10 @@ from holdfast.doctor import (
     read_or_report,
 )
 from holdfast.errors import UsageError
+
+if TYPE_CHECKING:
+    from holdfast.doctor import EditPlan
+    from holdfast.wire import Starting
 
 __all__ = ["app", "print_code", "print_report"]
 
@@ -54,19 +61,24 @@ def doctor(
         typer.Option(
             "--timeout",
             metavar="S",
-            help="Seconds for each server [default: holdfast.load.attemptTimeout]",
+            help="Seconds for each server [default: holdfast.load.attemptTimeout, and startTimeout for a command]",
             min=0.1,
             max=3600,
             show_default=False,
         ),
     ] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Apply the safe repairs, and show what was changed")] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Make the repairs and the edits that are proposed; a backup is kept")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix, do not ask on a terminal")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Restore the mcp.json as it was before the last --fix")] = False,
     list_checks: Annotated[bool, typer.Option("--list-checks", help="List the checks without running them")] = False,
 ) -> None:
     """Check all servers at the same time, and show how to fix each problem.
 
     `holdfast doctor explain HF-REFUSED` explains a code.
     The whole run takes as long as the slowest server.
+    --fix shows each edit as a diff before it is written, and asks on a terminal.
 
     Exit code 0: nothing failed, or nothing is configured. 1: something failed. 2: wrong usage.
     """
@@ -76,17 +88,73 @@ def doctor(
     if names and names[0] == EXPLAIN:
         _explain(names[1:])
         return
-    read = read_or_report(config)
-    if isinstance(read, ConfigReading):
-        check_names(names or [], read)
-        report = anyio.run(_examine, read, names or [], timeout, fix)
-    else:
-        report = read
+    if undo:
+        _undo(config)
+        return
+    report = _report(config, names or [], timeout, fix=fix)
+    if fix and (repairs := _write_edits(report, ask=not yes)):
+        if any(one.done for one in repairs):
+            repairs = [*report.repairs, *repairs]
+            report = _report(config, names or [], timeout, fix=False)
+        report = report.model_copy(update={"repairs": (*report.repairs, *repairs)})
     if as_json:
         print_json(report.model_dump(mode="json"))
     else:
         print_report(report)
     raise typer.Exit(0 if report.ok else 1)
+
+
+def _report(config: Path | None, names: list[str], seconds: float | None, *, fix: bool) -> Report:
+    read = with_trust(lambda: read_or_report(config))
+    if not isinstance(read, ConfigReading):
+        return read
+    check_names(names, read)
+    return anyio.run(_examine, read, names, seconds, fix)
+
+
+def _write_edits(report: Report, *, ask: bool) -> list[Repaired]:
+    """Write the edits of the report; on a terminal after a question, one for those that have an alternative."""
+    from holdfast.doctor import plan_edits  # noqa: PLC0415 - as below
+
+    interactive = ask and sys.stdin.isatty()
+    done: list[Repaired] = []
+    for certain in (True, False):
+        plan, left = plan_edits(report, certain=certain)
+        done += left
+        if plan is None:
+            continue
+        if certain or interactive:
+            _show_diff(plan)
+        if (certain and not interactive) or (interactive and typer.confirm(f"Write {plan.file}?", err=True)):
+            kept = plan.perform()
+            side_console().print(f"backup: {kept}; `holdfast doctor --undo` restores it", soft_wrap=True)
+            done += [one.repaired(done=True) for one in plan.edits]
+        else:
+            why = "not written" if interactive else "needs your decision: run this on a terminal, or edit the file"
+            done += [one.repaired(done=False, why=why) for one in plan.edits]
+        if any(one.done for one in done):
+            break  # positions and findings may have changed: the next run proposes the rest
+    return done
+
+
+def _show_diff(plan: EditPlan) -> None:
+    """Each edit exactly as it is written, then the diff, in which texts that look like secrets are masked."""
+    console = side_console()
+    for one in plan.edits:
+        verb = "becomes the key" if one.edit.action == "rename" else "becomes"
+        console.print(Text(plain(f"{one.edit.key} {verb} {one.edit.value}")), soft_wrap=True)
+    redactor = Redactor(plan.secrets)
+    for line in plan.diff():
+        shown = plain(redactor.mask(line))
+        console.print(Text(shown[:LONGEST_DIFF_LINE], style=_DIFF.get(line[:1], "")), soft_wrap=True)
+
+
+def _undo(config: Path | None) -> None:
+    from holdfast.doctor import undo_edits  # noqa: PLC0415 - as below
+
+    file = find_config(config, environ=os.environ, cwd=Path.cwd())
+    undo_edits(file)
+    data_console().print(f"{file} is as it was before the last `doctor --fix`", soft_wrap=True)
 
 
 async def _examine(reading: ConfigReading, names: list[str], seconds: float | None, fix: bool) -> Report:
@@ -95,20 +163,29 @@ async def _examine(reading: ConfigReading, names: list[str], seconds: float | No
     waiting = [d.server.id for d in reading.definitions if (d.server.id in names if names else d.server.enabled)]
     total = len(waiting)
 
+    starts: dict[str, str] = {}
+
     def on_server(report: ServerReport) -> None:
         if report.id in waiting:
             waiting.remove(report.id)
-            moving.update(_progress(waiting, total))
+            starts.pop(report.id, None)
+            moving.update(_progress(waiting, total, starts))
 
-    with working(_progress(waiting, total)) as moving:
-        return await Doctor(reading, timeout=seconds, fix=fix).examine(names, on_server=on_server)
+    def on_starting(server: str, start: Starting) -> None:
+        starts[server] = start.words
+        moving.update(_progress(waiting, total, starts))
+
+    with working(_progress(waiting, total, starts)) as moving:
+        examination = Doctor(reading, timeout=seconds, fix=fix)
+        return await examination.examine(names, on_server=on_server, on_starting=on_starting)
 
 
-def _progress(waiting: list[str], total: int) -> str:
+def _progress(waiting: list[str], total: int, starts: Mapping[str, str]) -> str:
     if not waiting:
         return f"{total} of {total} servers checked"
     names = ", ".join(waiting[:3]) + (f" and {len(waiting) - 3} more" if len(waiting) > 3 else "")
-    return f"{total - len(waiting)} of {total} servers checked; waiting for {names}"
+    oldest = next((f"; {name}: {starts[name]}" for name in waiting if name in starts), "")
+    return f"{total - len(waiting)} of {total} servers checked; waiting for {names}{oldest}"
 
 
 def _explain(codes: list[str]) -> None:
@@ -149,6 +226,11 @@ _LABELS: dict[Health, tuple[str, str]] = {
     "warned": ("warning", "yellow"),
     "failed": ("FAILED", "bold red"),
 }
+_ACTIONS = {"replace": "replace the value by", "insert": "insert after the {", "rename": "replace the key by"}
+_DIFF = {"+": "green", "-": "red", "@": "cyan"}
+LONGEST_DIFF_LINE = 160
+"""A file without line ends is one long line."""
+
 _COLOURS: dict[Severity, str] = {"error": "red", "warning": "yellow", "note": "cyan"}
 _LABEL_WIDTH = 9
 
@@ -161,8 +243,7 @@ def print_report(report: Report) -> None:
     ranked = sorted(report.servers, key=lambda server: _ORDER.index(server.health))
     for server in (one for one in ranked if one.health in ("healthy", "disabled")):
         page.line_of(server, width)
-    for result in report.checks:
-        page.findings(result.findings)
+    page.file_findings(report)
     for server in (one for one in ranked if one.health in ("warned", "failed")):
         page.block_of(server)
     page.repairs(report)
@@ -193,7 +274,8 @@ class _Page:
             for path in report.searched:
                 self.say(f"  {path}")
             for path in report.served:
-                self.say(f"A running hub serves another file. To check that one: `holdfast doctor --config {path}`")
+                command = shlex.join(["holdfast", "doctor", "--config", path])
+                self.say(f"A running hub serves another file. To check that one: `{command}`")
             self.say("`holdfast import` lists the servers of your other MCP clients.")
             return
         self.say(f"Configuration: {report.file}")
@@ -221,6 +303,17 @@ class _Page:
         self.findings(server.findings)
         if server.hub is not None:
             self.wrapped(f"hub: {_hub_words(server)}", indent=2)
+
+    def file_findings(self, report: Report) -> None:
+        """The findings that concern no single server, under a heading of their own."""
+        found = [one for result in report.checks for one in result.findings]
+        if found and report.servers:
+            severe = any(one.severity == "error" for one in found)
+            label, colour = _LABELS["failed" if severe else "warned"]
+            self.say("")
+            heading = ("files", "bold"), ("  no single server", "dim")
+            self.say(Text.assemble((f"{label:<{_LABEL_WIDTH}}", colour), *heading))
+        self.findings(found)
 
     def findings(self, findings: Iterable[Finding]) -> None:
         for found in findings:
@@ -258,8 +351,9 @@ class _Page:
         for line in found.detail.splitlines():
             self.say(Text(f"    | {line}", style="dim"))
         self.wrapped(f"fix: {found.remedy.text}", indent=4, hang=5)
-        for edit in found.remedy.edits:
-            self.say(Text(f"      in {edit.place} write: {_fragment(edit)}", style="cyan"))
+        for edit in (one for one in found.remedy.edits if one.paste):
+            self.say(f"      in {edit.place}, {_ACTIONS[edit.action]}:")
+            self.say(Text(edit.paste, style="cyan"))
         for command in found.remedy.commands:
             self.say(Text(f"      $ {command}", style="cyan"))
 
@@ -309,17 +403,11 @@ def _hub_words(server: ServerReport) -> str:
     live = server.hub
     if live is None:
         return ""
+    breaker = f"{live.breaker.replace('_', ' ')}"
+    if live.breaker == "open" and live.breaker_retry_in is not None:
+        breaker += f" {live.breaker_retry_in:.0f} s"
     retry = f", next try in {live.retry_in:.0f} s" if live.retry_in is not None else ""
-    return f"{live.state.replace('_', ' ')}, breaker {live.breaker.replace('_', ' ')}{retry}"
-
-
-def _fragment(edit: Edit) -> str:
-    """The edit as JSON text: ``"headers": {"Authorization": "…"}``."""
-    keys = edit.keys
-    text = edit.value
-    for key in reversed(keys[1:]):
-        text = f"{{{json.dumps(key)}: {text}}}"
-    return f"{json.dumps(keys[0])}: {text}"
+    return f"{live.state.replace('_', ' ')}, breaker {breaker}{retry}"
 
 
 def _first_code(report: Report) -> str:

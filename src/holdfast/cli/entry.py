@@ -30,6 +30,7 @@ COMMANDS = {
     "logout": ("holdfast.cli.logout", "Remove the login of a server"),
     "auth": ("holdfast.cli.auth", "Show your logins, and how long they last"),
     "demo": ("holdfast.cli.demo", "Break and repair the demo servers, and see what a client sees"),
+    "trust": ("holdfast.cli.trust", "Trust the mcp.json of a project, so that it may be used"),
     "import": ("holdfast.cli.import_", "Copy the servers of other clients, and connect the clients to the hub"),
     "service": ("holdfast.cli.service", "Run the hub in the background, with systemd or launchd"),
     "config": ("holdfast.cli.config", "Show the configuration, and where each value comes from"),

@@ -17,7 +17,8 @@ import anyio
 import typer
 
 from holdfast.cli.output import side_console
-from holdfast.config import InvalidValue, load_config, parse_duration, targets_of
+from holdfast.cli.trust import load_trusted
+from holdfast.config import InvalidValue, parse_duration, targets_of
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.gateway import (
     ADMIN_ADDRESS,
@@ -370,7 +371,7 @@ def render(
 
     release = options.release()
     ext_auth = options.ext_auth()
-    targets = targets_of(load_config(config))
+    targets = targets_of(load_trusted(config))
     for line in (*(f"no route for `{name}`: {why}" for name, why in targets.left_out.items()), *targets.notes):
         warn(line)
     wanted = Gateway(

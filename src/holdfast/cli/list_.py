@@ -10,7 +10,8 @@ from rich.text import Text
 
 from holdfast.cli.layout import Cell, page_of
 from holdfast.cli.output import data_console, print_json, side_console, typed_command
-from holdfast.config import BadServer, ServerSpec, load_config
+from holdfast.cli.trust import load_trusted
+from holdfast.config import BadServer, ServerSpec
 from holdfast.core import Redactor, mask_url, plain
 
 __all__ = ["app"]
@@ -29,7 +30,7 @@ def list_(
 
     Exit code 0: every definition is usable. 1: at least one is not.
     """
-    found = load_config(config)
+    found = load_trusted(config)
     rows = [_row(server) for server in found.servers.values()]
     if as_json:
         print_json({"file": str(found.source), "servers": rows})

@@ -17,7 +17,8 @@ import typer
 from rich.text import Text
 
 from holdfast.cli.output import data_console, side_console, until, working
-from holdfast.config import BadServer, Config, ServerSpec, load_config
+from holdfast.cli.trust import load_trusted
+from holdfast.config import BadServer, Config, ServerSpec
 from holdfast.core import plain, scopes_in
 from holdfast.errors import ConfigError, HoldfastError, UnknownServer, UsageError
 
@@ -56,7 +57,7 @@ def login(
     """
     if device and paste:
         raise UsageError("--device and --paste exclude each other", hint="use one of them")
-    found = load_config(config)
+    found = load_trusted(config)
     spec = chosen_server(found, server, "log in to")
     refuse_useless_login(spec)
     how: LoginMethod = "device" if device else "paste" if paste else "browser"

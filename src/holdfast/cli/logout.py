@@ -11,7 +11,8 @@ from rich.text import Text
 
 from holdfast.cli.login import chosen_server
 from holdfast.cli.output import data_console, side_console
-from holdfast.config import Config, ServerSpec, load_config
+from holdfast.cli.trust import load_trusted
+from holdfast.config import Config, ServerSpec
 
 if TYPE_CHECKING:
     from holdfast.auth import LoggedOut
@@ -28,7 +29,7 @@ def logout(
 
     Exit code 0: the server has no login any more.
     """
-    found = load_config(config)
+    found = load_trusted(config)
     gone = anyio.run(_log_out, chosen_server(found, server, "log out of"))
     if gone is None:
         side_console().print(Text(f"There was no login for {server}."), soft_wrap=True)

@@ -27,7 +27,8 @@ from holdfast.cli.listen import (
     require_auth_beyond_loopback,
 )
 from holdfast.cli.output import side_console, typed_command
-from holdfast.config import Config, find_config, load_config
+from holdfast.cli.trust import load_trusted
+from holdfast.config import Config
 from holdfast.control import TOKEN_VARIABLE as CONTROL_TOKEN_VARIABLE
 from holdfast.errors import ConfigNotFound, UsageError
 
@@ -144,8 +145,7 @@ def serve(
     log = Logging(format=log_format, level=LogLevel.DEBUG if verbose else log_level)
     jwt = _jwt(jwt_issuer, jwt_audience, jwt_keys, groups_claim=jwt_groups_claim, scopes_claim=jwt_scopes_claim)
     gateway = _gateway(gateway_secret_file, user_header=gateway_user_header, groups_header=gateway_groups_header)
-    file = None if demo else _find(config)
-    loaded = load_config(file) if file is not None else None
+    loaded = None if demo else _load(config)
     if stdio:
         _serve(loaded, None, log, watch=watch, drain=drain)
         return
@@ -177,7 +177,9 @@ def _serve(
     # These imports take a second, and a bad config must not wait for them.
     from holdfast.cli.serve_run import ServeOptions, run  # noqa: PLC0415 - see above
     from holdfast.cli.serve_telemetry import log_to_stderr, traced  # noqa: PLC0415 - see above
+    from holdfast.wire import adopt_orphans  # noqa: PLC0415 - see above
 
+    adopt_orphans()
     who = callers or CallerAuth()
     token = control_token(os.environ, callers=who.token)
     log_to_stderr(log.format.value, log.level.value, secrets=_secrets(who, token))
@@ -215,10 +217,10 @@ def _jwt(
     )
 
 
-def _find(config: Path | None) -> Path | None:
-    """The file to serve; None for the demo servers, if no file was named or found."""
+def _load(config: Path | None) -> Config | None:
+    """The configuration to serve; None for the demo fleet, if there is no file and none was named."""
     try:
-        return find_config(config, environ=os.environ, cwd=Path.cwd())
+        return load_trusted(config)
     except ConfigNotFound as exc:
         side = side_console()
         side.print("No mcp.json was found, so this serves demo servers. To serve your own:", soft_wrap=True)

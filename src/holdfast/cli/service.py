@@ -22,7 +22,8 @@ import typer
 
 from holdfast.cli.listen import DEFAULT_HOST, DEFAULT_PORT, endpoint, require_auth_beyond_loopback
 from holdfast.cli.output import data_console, own_command, print_json, side_console, typed_command
-from holdfast.config import find_config, read_config, user_folders
+from holdfast.cli.trust import with_trust
+from holdfast.config import find_config, is_named, read_config, read_file, user_folders
 from holdfast.errors import ConfigNotFound, HoldfastError
 from holdfast.files import replace_file
 
@@ -235,7 +236,7 @@ def hub_service(
     except ConfigNotFound as exc:
         hint = f"{typed_command()} import copies the servers of your MCP clients; {typed_command()} add adds one"
         raise HoldfastError("there is no mcp.json to serve", hint=hint) from exc
-    read_config(file)
+    _check_trust(config, file)
     given = any(option.partition("=")[0] in _AUTH_OPTIONS for option in options)
     require_auth_beyond_loopback(host, can_verify=given)
     return HubService(
@@ -247,6 +248,12 @@ def hub_service(
         path=os.environ.get("PATH", ""),
         environment=next(user_folders(os.environ)) / "service.env",
     )
+
+
+def _check_trust(config: Path | None, file: Path) -> None:
+    """The service names the file with ``--config``, which is trust: a found project file needs it before that."""
+    found = not is_named(config, os.environ)
+    with_trust(lambda: read_file(file, environ=os.environ, found=found))
 
 
 def _variable_hints(wanted: HubService) -> list[str]:

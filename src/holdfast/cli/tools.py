@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import typer
@@ -11,9 +12,13 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli.output import data_console, print_json, side_console, working
-from holdfast.config import Config, load_config
+from holdfast.cli.trust import load_trusted
+from holdfast.config import Config
 from holdfast.core import plain
 from holdfast.types import LoadResult, MCPServerLoadOutcome, Tool
+
+if TYPE_CHECKING:
+    from holdfast.wire import Starting
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -30,7 +35,7 @@ def tools(
 
     Exit code 0: every server is available. 1: at least one is not.
     """
-    found = load_config(config)
+    found = load_trusted(config)
     result = anyio.run(_load, found, servers or [])
     if as_json:
         print_json({"servers": [_as_json(outcome) for outcome in result.outcomes]})
@@ -46,17 +51,25 @@ async def _load(config: Config, servers: list[str]) -> LoadResult:
     waiting = list(dict.fromkeys(servers or enabled))
     total = len(waiting)
 
+    starts: dict[str, str] = {}
+
     def on_outcome(outcome: MCPServerLoadOutcome) -> None:
         waiting.remove(outcome.server_id)
-        moving.update(_progress(waiting, total))
+        starts.pop(outcome.server_id, None)
+        moving.update(_progress(waiting, total, starts))
 
-    with working(_progress(waiting, total)) as moving:
-        return await load(config, servers=servers, on_outcome=on_outcome)
+    def on_starting(server: str, start: Starting) -> None:
+        starts[server] = start.words
+        moving.update(_progress(waiting, total, starts))
+
+    with working(_progress(waiting, total, starts)) as moving:
+        return await load(config, servers=servers, on_outcome=on_outcome, on_starting=on_starting)
 
 
-def _progress(waiting: list[str], total: int) -> str:
+def _progress(waiting: list[str], total: int, starts: Mapping[str, str]) -> str:
     names = ", ".join(waiting[:3]) + (f" and {len(waiting) - 3} more" if len(waiting) > 3 else "")
-    return f"{total - len(waiting)} of {total} servers answered; waiting for {names}"
+    oldest = next((f"; {name}: {starts[name]}" for name in waiting if name in starts), "")
+    return f"{total - len(waiting)} of {total} servers answered; waiting for {names}{oldest}"
 
 
 def _as_json(outcome: MCPServerLoadOutcome) -> dict[str, Any]:

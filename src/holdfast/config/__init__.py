@@ -8,7 +8,14 @@ from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.config.clients.backup import Backup as Backup, Backups as Backups
-    from holdfast.config.clients.document import ClientFile as ClientFile, write_whole as write_whole
+    from holdfast.config.clients.document import (
+        ClientFile as ClientFile,
+        rename_key as rename_key,
+        replace_value as replace_value,
+        set_member as set_member,
+        write_whole as write_whole,
+    )
+    from holdfast.config.clients.entries import entry_secrets as entry_secrets
     from holdfast.config.clients.known import (
         CLIENTS as CLIENTS,
         ClientLocation as ClientLocation,
@@ -30,11 +37,12 @@ if TYPE_CHECKING:
     from holdfast.config.fields import InvalidValue as InvalidValue, parse_duration as parse_duration
     from holdfast.config.find import (
         find_config as find_config,
+        is_named as is_named,
         read_config as read_config,
         state_folder as state_folder,
         user_folders as user_folders,
     )
-    from holdfast.config.jsonc import KeyPath as KeyPath, SourceMap as SourceMap, joined as joined
+    from holdfast.config.jsonc import KeyPath as KeyPath, SourceMap as SourceMap, joined as joined, parse as parse
     from holdfast.config.provenance import (
         ConfigReport as ConfigReport,
         IgnoredKey as IgnoredKey,
@@ -67,12 +75,14 @@ if TYPE_CHECKING:
         Transport as Transport,
         targets_of as targets_of,
     )
+    from holdfast.config.trust import TrustStore as TrustStore, summarize as summarize
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "clients.backup": ["Backup", "Backups"],
-        "clients.document": ["ClientFile", "write_whole"],
+        "clients.document": ["ClientFile", "rename_key", "replace_value", "set_member", "write_whole"],
+        "clients.entries": ["entry_secrets"],
         "clients.known": ["CLIENTS", "ClientLocation", "ClientPaths", "KnownClient", "Scope", "client_named"],
         "clients.moving": [
             "ImportPlan",
@@ -85,8 +95,8 @@ __getattr__, __dir__ = lazy_exports(
         ],
         "definition": ["Definition", "looks_secret"],
         "fields": ["InvalidValue", "parse_duration"],
-        "find": ["find_config", "read_config", "state_folder", "user_folders"],
-        "jsonc": ["KeyPath", "SourceMap", "joined"],
+        "find": ["find_config", "is_named", "read_config", "state_folder", "user_folders"],
+        "jsonc": ["KeyPath", "SourceMap", "joined", "parse"],
         "provenance": ["ConfigReport", "IgnoredKey", "Origin", "ServerProvenance", "Value", "report_config"],
         "read": [
             "ConfigReading",
@@ -112,5 +122,6 @@ __getattr__, __dir__ = lazy_exports(
             "Transport",
             "targets_of",
         ],
+        "trust": ["TrustStore", "summarize"],
     },
 )

@@ -25,7 +25,7 @@ from holdfast.config.expand import Expansion, expand, variables_for
 from holdfast.config.fields import InvalidValue, kind_of, read_flag, read_transport
 from holdfast.config.jsonc import KeyPath, SourceMap, joined, quoted
 from holdfast.config.models import SERVER_KEYS, ServerFile, oauth_settings
-from holdfast.config.spec import BadServer, ServerSpec, Sharing, ToolFilter, Transport
+from holdfast.config.spec import BadServer, EraChoice, ServerSpec, Sharing, ToolFilter, Transport
 from holdfast.errors import Problem
 
 __all__ = [
@@ -292,6 +292,8 @@ class _DefinitionReader:
             prefix=model.prefix,
             enabled=model.enabled is not False and not model.disabled,
             lazy=model.lazy,
+            start_timeout=model.start_timeout,
+            era=cast("EraChoice", model.era),
             sharing=cast("Sharing", model.sharing),
             secrets=gather_secrets(
                 env=env,
@@ -350,16 +352,24 @@ def validation_problems(
 def unknown_key(path: KeyPath, known: Iterable[str], source_map: SourceMap) -> Problem:
     """The problem for an unknown key, with the nearest known one."""
     name = str(path[-1])
-    return source_map.problem(path, f"unknown key {quoted(name)}", hint=key_hint(name, known), at_key=True)
+    known = tuple(known)
+    problem = source_map.problem(path, f"unknown key {quoted(name)}", hint=key_hint(name, known), at_key=True)
+    return replace(problem, rename=nearest_key(name, known))
 
 
 def key_hint(name: str, known: Iterable[str]) -> str:
     """A hint with the known key nearest to ``name``, or with all of them."""
+    known = tuple(known)
+    if nearest := nearest_key(name, known):
+        return f"did you mean {quoted(nearest)}?"
+    return f"the keys here are {', '.join(sorted(known, key=str.lower))}"
+
+
+def nearest_key(name: str, known: Iterable[str]) -> str:
+    """The known key nearest to ``name``; empty if none is near."""
     folded = {_fold(key): key for key in known}
     nearest = difflib.get_close_matches(_fold(name), folded, n=1, cutoff=0.6)
-    if nearest:
-        return f"did you mean {quoted(folded[nearest[0]])}?"
-    return f"the keys here are {', '.join(sorted(folded.values(), key=str.lower))}"
+    return folded[nearest[0]] if nearest else ""
 
 
 def keys_of(model: type[BaseModel]) -> list[str]:

@@ -23,6 +23,7 @@ __all__ = [
     "Count",
     "Duration",
     "EnvName",
+    "EraName",
     "Factor",
     "Flag",
     "HeaderName",
@@ -152,6 +153,7 @@ TRANSPORTS = {
 """Every spelling of a transport that clients write, and the transport it stands for."""
 
 SHARINGS = ("shared", "per-client")
+ERAS = ("auto", "legacy", "modern")
 
 _FOLDED = {re.sub("[-_]", "", spelling).lower(): meaning for spelling, meaning in TRANSPORTS.items()}
 _EXPANDS = {"type": "string", "pattern": r"\$\{"}
@@ -280,6 +282,14 @@ def _pauses(value: object) -> object:
     return value
 
 
+def _era(value: object) -> str:
+    if value in ERAS:
+        return str(value)
+    raise InvalidValue(
+        "must be `auto`, `legacy` or `modern`", hint='write "legacy" for `initialize`, "modern" for `server/discover`'
+    )
+
+
 def _sharing(value: object) -> str:
     if value in SHARINGS:
         return str(value)
@@ -394,6 +404,7 @@ Size: TypeAlias = Annotated[
     BeforeValidator(parse_size),
     _schema({"type": "string", "pattern": SIZE_PATTERN}, {"type": "integer", "minimum": 1}, _EXPANDS),
 ]
+EraName: TypeAlias = Annotated[str, BeforeValidator(_era), _schema({"enum": list(ERAS)}, _EXPANDS)]
 SharingName: TypeAlias = Annotated[str, BeforeValidator(_sharing), _schema({"enum": list(SHARINGS)}, _EXPANDS)]
 TransportName: TypeAlias = Annotated[str, BeforeValidator(_transport), _schema({"enum": list(TRANSPORTS)}, _EXPANDS)]
 Url: TypeAlias = Annotated[

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from holdfast.errors import ConfigError, ConfigNotFound, Problem
 
-__all__ = ["find_config", "project_folder", "read_config", "search_places", "state_folder", "user_folders"]
+__all__ = ["find_config", "is_named", "project_folder", "read_config", "search_places", "state_folder", "user_folders"]
 
 LARGEST = 16 << 20
 """Bytes; a larger file is not a configuration."""
@@ -58,10 +59,21 @@ def project_folder(file: Path) -> Path:
     return folder.parent if folder.name in _CLIENT_FOLDERS else folder
 
 
-def read_config(file: Path) -> bytes:
-    """The file's bytes, or a ``ConfigError`` that says why not."""
+def is_named(path: Path | None, environ: Mapping[str, str]) -> bool:
+    """Whether the user named the file to use. Otherwise it is searched for."""
+    return bool(path or environ.get("HOLDFAST_CONFIG"))
+
+
+def read_config(file: Path, *, found: bool = False) -> bytes:
+    """The file's bytes, or a ``ConfigError`` that says why not.
+
+    A ``found`` file must belong to the user or root, and not everyone may write it: another user could have put
+    it there. The owner and mode are those of the file that is read, also if its path changes meanwhile.
+    """
     try:
         with file.open("rb") as stream:
+            if found:
+                _check_owner(file, os.fstat(stream.fileno()), os.lstat(file))
             data = stream.read(LARGEST + 1)
     except (OSError, ValueError) as error:
         raise ConfigError([_unreadable(file, error)]) from error
@@ -69,6 +81,22 @@ def read_config(file: Path) -> bytes:
         hint = f"a configuration is smaller than {LARGEST >> 20} MiB: is this the right file?"
         raise ConfigError([Problem(message="the file is too large", hint=hint, file=file)])
     return data
+
+
+def _check_owner(file: Path, *statuses: os.stat_result) -> None:
+    """Check the file, and the link that leads to it."""
+    for status in statuses:
+        if status.st_uid not in (os.geteuid(), 0):
+            message = f"the file belongs to another user (uid {status.st_uid}), so it is not used"
+            raise ConfigError([Problem(message=message, hint=_name_it(file), file=file)])
+        if status.st_mode & stat.S_IWOTH and not stat.S_ISLNK(status.st_mode):
+            message = "every user of this machine can write the file, so it is not used"
+            hint = f"correct its mode: chmod o-w {shlex.quote(str(file))}"
+            raise ConfigError([Problem(message=message, hint=hint, file=file)])
+
+
+def _name_it(file: Path) -> str:
+    return f"if you trust it, name it: --config {shlex.quote(str(file))}"
 
 
 def _unreadable(file: Path, error: OSError | ValueError) -> Problem:

@@ -103,6 +103,8 @@ class Document:
     duplicates: tuple[Duplicate, ...]
     objects: Mapping[KeyPath, ObjectSpan]
     """Every object, by its path. Offsets count from the start of the text without a BOM."""
+    spans: Mapping[KeyPath, tuple[int, int]]
+    """The offsets of every value: its start and its end."""
 
 
 def parse(data: bytes | str, *, file: Path | None = None) -> Document:
@@ -168,6 +170,7 @@ class _Parser:
         self._keys: dict[KeyPath, Mark] = {}
         self._duplicates: list[Duplicate] = []
         self._objects: dict[KeyPath, ObjectSpan] = {}
+        self._spans: dict[KeyPath, tuple[int, int]] = {}
 
     def document(self) -> Document:
         self._skip()
@@ -177,7 +180,7 @@ class _Parser:
         self._skip()
         if self._here():
             self._fail_after_the_end()
-        return Document(value, self._values, self._keys, tuple(self._duplicates), self._objects)
+        return Document(value, self._values, self._keys, tuple(self._duplicates), self._objects, self._spans)
 
     # Position
 
@@ -202,7 +205,13 @@ class _Parser:
     # Values
 
     def _value(self, path: KeyPath) -> JsonValue:
-        self._values[path] = self._lines.mark(self._at)
+        start = self._at
+        self._values[path] = self._lines.mark(start)
+        value = self._any_value(path)
+        self._spans[path] = (start, self._at)
+        return value
+
+    def _any_value(self, path: KeyPath) -> JsonValue:
         match self._here():
             case "{":
                 return self._object(path)
@@ -424,13 +433,16 @@ class SourceMap:
 
     def __init__(self, document: Document | None = None, *, file: Path | None = None) -> None:
         self.file = file
+        self._document = document
         self._values: Mapping[KeyPath, Mark] = document.values if document else {}
         self._keys: Mapping[KeyPath, Mark] = document.keys if document else {}
 
     def problem(self, path: KeyPath, message: str, *, hint: str = "", at_key: bool = False) -> Problem:
         """A problem with the value at ``path`` (or with its key); a missing value has its parent's position."""
         line, column = self._mark(path, at_key=at_key) or (0, 0)
-        return Problem(message=message, hint=hint, file=self.file, line=line, column=column, path=joined(path))
+        return Problem(
+            message=message, hint=hint, file=self.file, line=line, column=column, path=joined(path), keys=path
+        )
 
     def label(self, path: KeyPath) -> str:
         """The position in short form: ``mcp.json:12:7``."""
@@ -438,6 +450,22 @@ class SourceMap:
         if mark is None:
             return joined(path)
         return f"{self.file.name if self.file else 'line'}:{mark.line}:{mark.column}"
+
+    def nearest(self, path: KeyPath) -> KeyPath:
+        """The longest part of ``path`` that exists."""
+        while path and path not in self._values:
+            path = path[:-1]
+        return path
+
+    def members(self, path: KeyPath) -> int | None:
+        """The number of members of the object at ``path``; None if there is no object."""
+        found = self._document.objects.get(path) if self._document is not None else None
+        return len(found.members) if found is not None else None
+
+    def key_label(self, path: KeyPath) -> str:
+        """The position of the key at ``path`` in short form."""
+        mark = self._mark(path, at_key=True)
+        return joined(path) if mark is None else f"{self.file.name if self.file else 'line'}:{mark.line}:{mark.column}"
 
     def _mark(self, path: KeyPath, *, at_key: bool) -> Mark | None:
         if at_key and path in self._keys:

@@ -17,6 +17,7 @@ from holdfast.config.fields import (
     Count,
     Duration,
     EnvName,
+    EraName,
     Factor,
     Flag,
     HeaderName,
@@ -36,7 +37,7 @@ from holdfast.config.fields import (
     WholeNumber,
     kind_of,
 )
-from holdfast.config.spec import OAuthSettings, Settings
+from holdfast.config.spec import OAuthSettings, ServerSpec, Settings
 
 __all__ = [
     "CONNECTION_KEYS",
@@ -254,6 +255,16 @@ class ServerFile(_FileModel):
     lazy: Flag = Field(
         default=False,
         description="Start the server at its first use, and stop it after `holdfast.idle` without use.",
+    )
+    start_timeout: Timeout = Field(
+        default=ServerSpec.start_timeout,
+        description="How long its process may take to answer for the first time; it is not ended before. A first run "
+        "of `npx` or `uvx` installs packages and can take a minute.",
+    )
+    era: EraName = Field(
+        default="auto",
+        description="The protocol era to speak with it. `auto`: the one that it speaks, and that of each client where "
+        "it speaks both. `legacy`: `initialize` (2024-11-05 to 2025-11-25). `modern`: 2026-07-28.",
     )
     sharing: SharingName = Field(
         default="shared",

@@ -111,7 +111,7 @@ def report_config(
     except ConfigNotFound as error:
         return ConfigReport(file=None, searched=error.searched, problems=error.problems)
     try:
-        reading = read_file(file, environ=environ)
+        reading = read_file(file, environ=environ)  # it runs nothing, so a user may look before the file is trusted
     except ConfigError as error:
         return ConfigReport(file=file, problems=error.problems)
     return _report(reading, file, () if path else search_places(environ=environ, cwd=cwd))
@@ -159,6 +159,7 @@ class _ServerValues:
         yield from self._process() if self._server.transport == "stdio" else self._requests()
         yield self._value("enabled", self._server.enabled, "enabled", "disabled")
         yield self._value("lazy", self._server.lazy, "lazy")
+        yield self._value("era", self._server.era, "era")
         yield self._value("sharing", self._server.sharing, "sharing")
         prefix = self._server.prefix
         yield self._value("prefix", self._server.id if prefix is None else prefix, "prefix")

@@ -25,7 +25,7 @@ from holdfast.config.definition import (
 )
 from holdfast.config.expand import Expansion, expand, variables_for
 from holdfast.config.fields import format_duration, kind_of
-from holdfast.config.find import find_config, project_folder, read_config, user_folders
+from holdfast.config.find import find_config, is_named, project_folder, read_config, user_folders
 from holdfast.config.jsonc import DEEPEST, Duplicate, KeyPath, SourceMap, joined, parse, quoted
 from holdfast.config.models import CONNECTION_KEYS, SERVER_KEYS, TOP_KEYS, ConfigFile, HoldfastSettings
 from holdfast.config.spec import (
@@ -41,6 +41,7 @@ from holdfast.config.spec import (
     ServerSpec,
     Settings,
 )
+from holdfast.config.trust import require_trust
 from holdfast.errors import ConfigError, Problem
 
 __all__ = [
@@ -60,10 +61,12 @@ def load_config(
     """The configuration at ``path``, or the first that the search finds.
 
     Raises ``ConfigNotFound`` if there is none, and ``ConfigError`` with every problem if the file as a
-    whole is invalid. A server with an invalid definition is a ``BadServer`` in the result.
+    whole is invalid. A server with an invalid definition is a ``BadServer`` in the result. A project file
+    that the search finds raises ``UntrustedConfig`` until the user trusts it (``holdfast trust FILE``).
     """
     environ = os.environ if environ is None else environ
-    return read_file(find_config(path, environ=environ, cwd=cwd or Path.cwd()), environ=environ).config
+    file = find_config(path, environ=environ, cwd=cwd or Path.cwd())
+    return read_file(file, environ=environ, found=not is_named(path, environ)).config
 
 
 def parse_config(text: str | bytes, *, file: Path | None = None, environ: Mapping[str, str] | None = None) -> Config:
@@ -96,15 +99,24 @@ def spec_from_connection(server_id: str, connection: Mapping[str, object]) -> Se
     return replace(server, headers=cast("HeaderSource", headers))
 
 
-def read_file(file: Path, *, environ: Mapping[str, str]) -> ConfigReading:
-    """Read a file, and record where each value came from."""
-    return _read_text(read_config(file), file=file, environ=environ)
+def read_file(file: Path, *, environ: Mapping[str, str], found: bool = False) -> ConfigReading:
+    """Read a file, and record where each value came from.
+
+    A file that was ``found`` and not named is checked: its owner, its mode and, outside the user's own folders,
+    whether the user trusts its content. The checks are made with the bytes that are then used.
+    """
+    data = read_config(file, found=found)
+    return _read_text(data, file=file, environ=environ, found=found)
 
 
-def _read_text(text: str | bytes, *, file: Path | None, environ: Mapping[str, str]) -> ConfigReading:
+def _read_text(
+    text: str | bytes, *, file: Path | None, environ: Mapping[str, str], found: bool = False
+) -> ConfigReading:
     document = parse(text, file=file)
     folder = project_folder(file) if file else None
     is_users_own = file is not None and file.absolute().parent in list(user_folders(environ))
+    if found and file is not None and isinstance(text, bytes) and not is_users_own:
+        require_trust(file, text, environ=environ)  # before anything that the file names is read or expanded
     context = ReadContext(
         source_map=SourceMap(document, file=file),
         environ=environ,
@@ -112,7 +124,7 @@ def _read_text(text: str | bytes, *, file: Path | None, environ: Mapping[str, st
         # A user's own servers belong to no project, so they run in the current folder.
         cwd=None if is_users_own else folder,
     )
-    return read_document(document.value, context, duplicates=document.duplicates, source=file)
+    return read_document(document.value, context, duplicates=document.duplicates, source=file, found=found)
 
 
 def _plain(value: object, path: KeyPath) -> dict[str, object] | object:
@@ -164,10 +176,16 @@ class ConfigReading:
 
 
 def read_document(
-    value: object, context: ReadContext, *, duplicates: Sequence[Duplicate] = (), source: Path | None = None
+    value: object,
+    context: ReadContext,
+    *,
+    duplicates: Sequence[Duplicate] = (),
+    source: Path | None = None,
+    found: bool = False,
 ) -> ConfigReading:
     """Read a parsed document; raises ``ConfigError`` only for faults of the whole file."""
-    return _DocumentReader(context, duplicates, source).read(value)
+    reading = _DocumentReader(context, duplicates, source).read(value)
+    return replace(reading, config=replace(reading.config, found=found))
 
 
 class _DocumentReader:
@@ -214,7 +232,7 @@ class _DocumentReader:
                 continue
             problem = unknown_key((key,), _KNOWN, self._source_map)
             hint = _ELSEWHERE.get(key) or _server_hint(top[key]) or problem.hint
-            self._problems.append(self._source_map.problem((key,), problem.message, hint=hint, at_key=True))
+            self._problems.append(replace(problem, hint=hint, rename=problem.rename if hint == problem.hint else ""))
 
     def _repeated(self, duplicate: Duplicate) -> Problem:
         return Problem(

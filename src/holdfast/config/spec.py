@@ -19,6 +19,7 @@ __all__ = [
     "BreakerSettings",
     "CallPolicy",
     "Config",
+    "EraChoice",
     "HeaderSource",
     "Limits",
     "LoadPolicy",
@@ -37,6 +38,7 @@ __all__ = [
 
 Transport: TypeAlias = Literal["stdio", "http", "sse"]
 Sharing: TypeAlias = Literal["shared", "per-client"]
+EraChoice: TypeAlias = Literal["auto", "legacy", "modern"]
 
 HeaderSource: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 """Headers for each request: a mapping, or a callable that returns fresh ones for each request."""
@@ -88,6 +90,10 @@ class ServerSpec:
     tools: ToolFilter = ToolFilter()
     prefix: str | None = None
     enabled: bool = True
+    start_timeout: float = 120.0
+    """How long, in seconds, its process may take to answer for the first time; it is not ended before."""
+    era: EraChoice = "auto"
+    """The protocol era to speak with it: found out and fitted to each client, or fixed."""
     lazy: bool = False
     """Start at the first use, and stop after ``Settings.idle`` without use."""
     hold_changed: bool = False
@@ -205,6 +211,8 @@ class Config:
     servers: Mapping[str, ServerSpec | BadServer]
     settings: Settings = Settings()
     source: Path | None = None
+    found: bool = False
+    """Whether the search found the file and no one named it: then a changed file needs the user's trust again."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,21 +73,36 @@ if TYPE_CHECKING:
     )
     from holdfast.core.lifecycle.table import IllegalTransition as IllegalTransition, State as State
     from holdfast.core.lifecycle.timing import LifecyclePolicy as LifecyclePolicy
-    from holdfast.core.machine import Health as Health, Machine as Machine
+    from holdfast.core.machine import Health as Health, Machine as Machine, shown_state as shown_state
     from holdfast.core.messages import (
         Failure as Failure,
         FailureStatus as FailureStatus,
         ServerStatus as ServerStatus,
+        for_caller as for_caller,
         for_model as for_model,
         for_user as for_user,
+        span as span,
     )
     from holdfast.core.names import Kind as Kind, uri_lead as uri_lead
+    from holdfast.core.process_output import (
+        Need as Need,
+        hint_for as hint_for,
+        need_of as need_of,
+        telling_line as telling_line,
+    )
     from holdfast.core.redact import (
         MASK as MASK,
         Redactor as Redactor,
         mask_url as mask_url,
         masked as masked,
         plain as plain,
+    )
+    from holdfast.core.remedies import (
+        Facts as Facts,
+        ServerText as ServerText,
+        pasteable as pasteable,
+        remedy_of as remedy_of,
+        text_for as text_for,
     )
 
 __getattr__, __dir__ = lazy_exports(
@@ -97,7 +112,13 @@ __getattr__, __dir__ = lazy_exports(
         "breaker": ["BreakerPolicy", "BreakerState", "Outcome", "Permit", "Refusal", "RefusalReason", "Tripped"],
         "catalog": ["Catalog", "CatalogEntry", "CatalogSource", "Item", "Listing", "NameKey", "Unknown"],
         "changes": ["ChangedTool", "WATCHED", "said"],
-        "classify": ["STOPPED_FROM_OUTSIDE", "Verdict", "classify_evidence", "classify_load_error", "is_outage_body"],
+        "classify": [
+            "STOPPED_FROM_OUTSIDE",
+            "Verdict",
+            "classify_evidence",
+            "classify_load_error",
+            "is_outage_body",
+        ],
         "evidence": [
             "BadConfig",
             "Challenge",
@@ -130,10 +151,20 @@ __getattr__, __dir__ = lazy_exports(
         "lifecycle.effects": ["BreakerChanged", "CloseFailed", "Record", "RetryPlanned", "Transition"],
         "lifecycle.table": ["IllegalTransition", "State"],
         "lifecycle.timing": ["LifecyclePolicy"],
-        "machine": ["Health", "Machine"],
-        "messages": ["Failure", "FailureStatus", "ServerStatus", "for_model", "for_user"],
+        "machine": ["Health", "Machine", "shown_state"],
+        "messages": [
+            "Failure",
+            "FailureStatus",
+            "ServerStatus",
+            "for_caller",
+            "for_model",
+            "for_user",
+            "span",
+        ],
         "names": ["Kind", "uri_lead"],
+        "process_output": ["Need", "hint_for", "need_of", "telling_line"],
         "redact": ["MASK", "Redactor", "mask_url", "masked", "plain"],
+        "remedies": ["Facts", "ServerText", "pasteable", "remedy_of", "text_for"],
     },
     modules=["lifecycle.effects", "lifecycle.events"],
 )

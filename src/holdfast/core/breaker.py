@@ -5,14 +5,16 @@ call. The breaker starts no work, has no clock and writes no log: time is an arg
 change comes back as data for the log (``Tripped``, ``ClosedAgain``), with the counts since the
 change before.
 
-Three rules:
+Four rules:
 
 * A permit carries the generation in which it was given and the connection on which it was used.
   A result from before a trip, or from a connection that has been replaced, changes nothing.
 * A connection that dies is one failure, however many calls it takes with it.
-* A handshake or a listing closes the breaker but keeps the failures it remembers. Only a completed
-  user call, or a connection that has stood for a while, clears them. So a server that connects,
-  lists and dies in a loop does trip.
+* A reconnect closes a breaker that failed connects or a lost connection opened, but keeps the failures
+  it remembers. Only a completed user call, or a connection that has stood for a while, clears them. So
+  a server that connects, lists and dies in a loop does trip.
+* A breaker that failing calls opened closes by a completed call or by a person. A ping, a listing or a
+  reconnect shows that the connection stands, not that calls work.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ class Outcome(Enum):
     TIMED_OUT = "timed_out"
     """No answer in time: proves nothing before a liveness check."""
     NEUTRAL = "neutral"
-    """Cancelled, denied, or never sent: proves nothing about the server."""
+    """Cancelled, or never sent: proves nothing about the server."""
+    DENIED = "denied"
+    """This call was denied: proves nothing about the server, and asks for a look at it."""
 
 
 class RefusalReason(Enum):
@@ -93,6 +97,8 @@ class Permit:
     """The connection that the call was sent on; None until it was sent."""
     probe: bool = False
     settled: bool = False
+    at: float = 0.0
+    """When it was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +147,12 @@ class Breaker:
         self.trips = 0
         self._earlier_trips = 0
         self._failures: deque[float] = deque(maxlen=self.policy.threshold)
+        self.by_calls = False
+        """Whether failing calls opened it, on a connection that stands."""
         self._opened_at = self._until = 0.0
         self._probe: Permit | None = None
         self._oldest_connection = 0
         self._connected_at = 0.0
-        self._proven = False
         self._refused = 0
         self._late = 0
 
@@ -172,15 +179,15 @@ class Breaker:
     def admit(self, now: float, connection: int | None = None) -> Permit | Refusal:
         """A permit when closed, for one probe at a time after the cooldown, else a refusal."""
         if self.state is BreakerState.CLOSED:
-            return Permit(self.generation, connection)
+            return Permit(self.generation, connection, at=now)
         if self.state is BreakerState.OPEN and now < self._until:
             self._refused += 1
             return Refusal(RefusalReason.OPEN, self._until - now)
-        if self._probe is not None:
+        if self._probe is not None and now < self._probe.at + self._cooldown():
             self._refused += 1
             return Refusal(RefusalReason.PROBING, self.policy.probe_wait)
         self.state = BreakerState.HALF_OPEN
-        self._probe = Permit(self.generation, connection, probe=True)
+        self._probe = Permit(self.generation, connection, probe=True, at=now)
         return self._probe
 
     def settle(self, permit: Permit, outcome: Outcome, now: float) -> BreakerEvent | None:
@@ -188,9 +195,14 @@ class Breaker:
         if permit.settled:
             return None
         permit.settled = True
+        replaced = permit.probe and permit is not self._probe
         if permit is self._probe:
             self._probe = None
         if outcome in _SAYS_NOTHING:
+            return None
+        if replaced and outcome is not Outcome.COMPLETED:
+            # It took longer than a cooldown, and another probe has its place.
+            self._late += 1
             return None
         if self._is_late(permit):
             self._late += outcome is not Outcome.COMPLETED
@@ -199,15 +211,14 @@ class Breaker:
             return self._completed(now)
         if outcome is Outcome.CONNECTION_LOST and permit.connection is not None:
             return self.lost(permit.connection, now)
-        return self._failed(now)
+        return self._failed(now, call=True)
 
     def connected(self, connection: int, now: float) -> BreakerEvent | None:
-        """A dial succeeded: closes, and keeps earlier failures until the connection has stood."""
+        """A dial succeeded: closes, unless calls failed on a connection that stood, and keeps earlier failures."""
         self._oldest_connection = max(self._oldest_connection, connection)
         self._connected_at = now
         self._earlier_trips = self.trips
-        self._proven = False
-        return self._close(now)
+        return None if self.by_calls else self._close(now)
 
     def connect_failed(self, now: float) -> BreakerEvent | None:
         """A dial failed: the server's fault, and not a denial."""
@@ -223,23 +234,13 @@ class Breaker:
     def detached(self, connection: int) -> None:
         """A connection was given up: late outcomes of its calls are not counted."""
         self._oldest_connection = max(self._oldest_connection, connection + 1)
-        self._proven = False
 
     def unanswered(self, connection: int, now: float) -> BreakerEvent | None:
         """A connection did not answer a liveness check: one failure, like that of a call."""
         return None if connection < self._oldest_connection else self._failed(now)
 
-    def answered(self, generation: int, now: float) -> BreakerEvent | None:
-        """A listing or a ping that was begun in ``generation`` completed."""
-        if generation != self.generation:
-            return None
-        if self._proven:
-            self._forget()
-        return self._close(now)
-
     def stood(self) -> None:
         """The connection has stood long enough: earlier failures are forgotten."""
-        self._proven = True
         self.trips -= self._earlier_trips
         self._earlier_trips = 0
         while self._failures and self._failures[0] <= self._connected_at:
@@ -263,16 +264,19 @@ class Breaker:
         return permit.connection is not None and permit.connection < self._oldest_connection
 
     def _completed(self, now: float) -> BreakerEvent | None:
-        self._proven = True
         self._forget()
         return self._close(now)
 
-    def _failed(self, now: float) -> BreakerEvent | None:
+    def _failed(self, now: float, *, call: bool = False) -> BreakerEvent | None:
+        if not call:
+            # The connection itself failed: a new one shows more than a call on the old one did.
+            self.by_calls = False
         if self.state is BreakerState.OPEN:
             self._late += 1
             return None
         self._failures.append(now)
         if self.state is BreakerState.HALF_OPEN or self._over_threshold(now):
+            self.by_calls = call
             return self._trip(now)
         return None
 
@@ -309,6 +313,7 @@ class Breaker:
         if self.state is BreakerState.CLOSED:
             return None
         self.state = BreakerState.CLOSED
+        self.by_calls = False
         refused, late = self._take_counts()
         return ClosedAgain(at=now, refused=refused, late=late)
 
@@ -322,4 +327,4 @@ class Breaker:
         return counts
 
 
-_SAYS_NOTHING = frozenset({Outcome.NEUTRAL, Outcome.TIMED_OUT})
+_SAYS_NOTHING = frozenset({Outcome.NEUTRAL, Outcome.DENIED, Outcome.TIMED_OUT})

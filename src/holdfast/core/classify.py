@@ -7,11 +7,13 @@ seen                                                   verdict
 =====================================================  ==========================================
 HTTP 401                                               denied
 HTTP 403 whose body is an authorization outage         transient
-HTTP 403 otherwise, also one without a body            denied
+HTTP 403 that states no decision (unconfirmed)         denied
+HTTP 403 otherwise                                     denied
 HTTP 408, 429, 5xx                                     transient
 HTTP 404, any other error status                       permanent
 redirect that is not followed                          permanent
-name does not resolve                                  permanent
+name does not resolve, of one that never connected     permanent
+name does not resolve, of one that did                 transient
 refused, on a server that never connected in this run  permanent
 refused, on one that did                               transient
 host or network unreachable                            transient
@@ -29,6 +31,7 @@ bad definition; credentials over plain http            permanent
 the headers callable failed on the network             transient
 the headers callable failed otherwise                  permanent
 the login could not be renewed just now                transient
+the hub has no free file descriptors                   transient
 anything unforeseen                                    permanent
 =====================================================  ==========================================
 
@@ -70,24 +73,44 @@ from holdfast.core.evidence import (
     read_challenge,
 )
 from holdfast.core.messages import FailureStatus
+from holdfast.core.process_output import hint_for, need_of, telling_line
 
-__all__ = ["OUTAGE_BODIES", "Verdict", "classify_evidence", "classify_load_error", "is_outage_body", "status_class"]
+__all__ = [
+    "OUTAGE_BODIES",
+    "Verdict",
+    "classify_evidence",
+    "classify_load_error",
+    "is_outage_body",
+    "is_unconfirmed",
+    "status_class",
+]
 
 OUTAGE_BODIES = frozenset(
     {
-        "Authorization service unavailable",
-        "Authorization service timeout",
+        "authorization service unavailable",
+        "authorization service timeout",
         "upstream call timeout",
-        "OpenFGA check error",
+        "upstream request timeout",
+        "openfga check error",
     }
 )
-"""Whole bodies of a 403 that mean an outage of the authorization service, not a decision."""
+"""Whole bodies of a 403, in lower case, that mean an outage of the authorization service, not a decision."""
+
+NO_DECISION = frozenset({"", "external authorization failed"})
+"""Whole bodies of a 403 that Envoy and AgentGateway send for an outage and for a denial alike."""
+
+_EXT_AUTHZ = re.compile(r"(?i)(?<![a-z])ext(?:ernal)?[ _-]?authz?(?:orization)?(?![a-z])")
+_OUTAGE = re.compile(r"(?i)time[ds]?[ _-]?out|deadline|error|unavailable|unreachable")
+_UPSTREAM_TIMEOUT = re.compile(r"(?i)upstream\b[\w ]{0,40}\btime[ds]?[ -]?out")
 
 EX_TEMPFAIL = 75
 """sysexits.h: the program itself says that a retry can help."""
 
 STOPPED_FROM_OUTSIDE = frozenset({1, 2, 9, 15})
 """SIGHUP, SIGINT, SIGKILL, SIGTERM: a person or the kernel's memory killer ended it; it did not fail."""
+
+LONGEST_TEXT = 8192
+"""How many characters of a text are read: an error is at its beginning, and patterns over names cost time."""
 
 INTERNAL_ERROR = -32603
 SHOWN = 200
@@ -102,6 +125,12 @@ class Verdict:
     reason: str
     hint: str = ""
     retry_after: float | None = None
+    unconfirmed: bool = False
+    """A denial that states no decision: it may be an outage of the authorization check."""
+    unreachable: bool = False
+    """Nothing listens, or the name does not resolve: a bare TCP connect shows when that changes."""
+    answers: bool = False
+    """It listens and says that it is not ready, or too busy."""
 
 
 def classify_evidence(  # noqa: PLR0912 - one arm for each kind of evidence
@@ -116,9 +145,10 @@ def classify_evidence(  # noqa: PLR0912 - one arm for each kind of evidence
         case TlsFailure():
             return _permanent(*_TLS[evidence.fault], detail=evidence.detail)
         case TimedOut():
+            waited = f"no answer within {evidence.after:g} s (waiting for {evidence.doing})"
             return Verdict(
                 status="transient",
-                reason=f"no answer within {evidence.after:g} s (waiting for {evidence.doing})",
+                reason=waited + _quoted(evidence.stderr),
                 hint=f"if it is always this slow, raise `{evidence.setting}`",
             )
         case Redirected():
@@ -183,8 +213,19 @@ def status_class(status: int, body: str = "") -> FailureStatus:
 
 
 def is_outage_body(body: str) -> bool:
-    """Whether the body of a 403 is, exactly, one that an authorization outage leaves."""
-    return body.strip() in OUTAGE_BODIES
+    """Whether the body of a 403 says that the authorization check failed, rather than decided.
+
+    One of the known bodies, an upstream timeout, or a body that names ext_authz together with a fault.
+    """
+    body = body.strip()[:LONGEST_TEXT].rstrip(".")
+    if body.lower() in OUTAGE_BODIES or _UPSTREAM_TIMEOUT.fullmatch(body):
+        return True
+    return bool(_EXT_AUTHZ.search(body) and _OUTAGE.search(body))
+
+
+def is_unconfirmed(status: int, body: str) -> bool:
+    """Whether a 403 states no decision: an outage of the authorization check looks the same."""
+    return status == 403 and body.strip().lower().rstrip(".") in NO_DECISION
 
 
 def _http(seen: HttpStatus) -> Verdict:
@@ -201,11 +242,14 @@ def _http(seen: HttpStatus) -> Verdict:
                 reason=f"the gateway could not complete its authorization check ({code}{said})",
                 hint="the gateway's authorization timeout may be too short for a cold start; raise it at the gateway",
                 retry_after=seen.retry_after,
+                answers=True,
             )
-        case "transient", 429:
-            return Verdict(status="transient", reason=f"it is limiting requests ({code})", retry_after=seen.retry_after)
         case "transient", _:
-            return Verdict(status="transient", reason=f"it is not ready ({code}{said})", retry_after=seen.retry_after)
+            doing = "it is limiting requests" if seen.status == 429 else "it is not ready"
+            said = "" if seen.status == 429 else said
+            return Verdict(
+                status="transient", reason=f"{doing} ({code}{said})", retry_after=seen.retry_after, answers=True
+            )
         case _:
             return _permanent(*_rejected(seen.status, f"({code}{said})"))
 
@@ -245,12 +289,13 @@ def _forbidden(seen: HttpStatus, said: str) -> Verdict:
             "; if everyone is refused, an Envoy gateway may be hiding an authorization outage behind an empty 403:"
             " set `status_on_error: {code: 503}` in its ext_authz filter to tell the two apart"
         )
-    elif body == "external authorization failed":
+    elif body.lower().rstrip(".") in NO_DECISION:
         hint += (
             "; if everyone is refused, AgentGateway may be hiding an authorization outage behind this 403:"
             " set `failureMode: {denyWithStatus: 503}` in its extAuthz policy to tell the two apart"
         )
-    return Verdict(status="denied", reason=f"{who} not allowed to use it {said}", hint=hint)
+    unconfirmed = is_unconfirmed(seen.status, seen.body) and not challenge.made
+    return Verdict(status="denied", reason=f"{who} not allowed to use it {said}", hint=hint, unconfirmed=unconfirmed)
 
 
 def _wants_login(login: Login, challenge: Challenge) -> Verdict:
@@ -293,15 +338,17 @@ def _rejected(status: int, said: str) -> tuple[str, str]:
 
 
 def _network(seen: NetworkFailure, *, connected_before: bool) -> Verdict:
-    if seen.fault is NetworkFault.NAME_RESOLUTION:
-        return _permanent("the host name in its URL does not resolve", "check the spelling of `url`, and your DNS")
-    if seen.fault is NetworkFault.REFUSED and not connected_before:
-        return _permanent(
-            "nothing listens at its address (connection refused)",
-            "start the server, or correct the host and port in `url`",
-        )
+    if seen.fault in _UNREACHABLE:
+        if connected_before:
+            return Verdict(status="transient", reason=_NETWORK[seen.fault], unreachable=True)
+        reason, hint = _UNREACHABLE[seen.fault]
+        return Verdict(status="permanent", reason=reason, hint=hint, unreachable=True)
     if seen.fault is NetworkFault.OTHER and not seen.stood:
         return _permanent("no connection could be made", "check `url` and the network", detail=seen.detail)
+    if not seen.sent:
+        return Verdict(
+            status="transient", reason=f"the request was not sent: {seen.detail or 'the connection is gone'}"
+        )
     return Verdict(status="transient", reason=_NETWORK[seen.fault])
 
 
@@ -320,16 +367,16 @@ def _command(seen: CommandUnusable) -> Verdict:
 def _exit(seen: ProcessExit) -> Verdict:
     how = f"was killed by signal {-seen.code}" if seen.code < 0 else f"exited with code {seen.code}"
     when = "" if seen.stood else " before it was ready"
-    last = _last_line(seen.stderr) or _last_line(seen.noise)
-    reason = f"its process {how}{when}" + (f": {last}" if last else "")
+    telling = _short(telling_line(seen.stderr) or telling_line(seen.noise))
+    reason = f"its process {how}{when}" + (f": {telling}" if telling else "")
     if seen.stood or seen.code == EX_TEMPFAIL or -seen.code in STOPPED_FROM_OUTSIDE:
         return Verdict(status="transient", reason=reason)
-    return _permanent(reason, "run its command by hand to see what it needs")
+    need = need_of(seen.stderr) or need_of(seen.noise)
+    return _permanent(reason, hint_for(need) if need is not None else "run its command by hand to see what it needs")
 
 
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return _short(lines[-1]) if lines else ""
+def _quoted(line: str) -> str:
+    return f'; stderr: "{_short(line)}"' if line else ""
 
 
 def _permanent(reason: str, hint: str, *, detail: str = "") -> Verdict:
@@ -359,7 +406,19 @@ _LOGIN = {
     ),
 }
 
+_UNREACHABLE = {
+    NetworkFault.NAME_RESOLUTION: (
+        "the host name in its URL does not resolve",
+        "check the spelling of `url`, and your DNS",
+    ),
+    NetworkFault.REFUSED: (
+        "nothing listens at its address (connection refused)",
+        "start the server, or correct the host and port in `url`",
+    ),
+}
+
 _NETWORK = {
+    NetworkFault.NAME_RESOLUTION: "the host name in its URL does not resolve, though it did before",
     NetworkFault.REFUSED: "the connection was refused, though it was up before",
     NetworkFault.UNREACHABLE: "its host cannot be reached over the network",
     NetworkFault.RESET: "the connection was reset",
@@ -434,9 +493,6 @@ _COMMAND = {
 }
 
 
-LONGEST_TEXT = 8192
-"""How many characters of a text are read: an error is at its beginning, and patterns over names cost time."""
-
 _NAME_STOOD_HERE = " … "
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
@@ -444,6 +500,13 @@ _QUOTED = re.compile(r"(?<!\w)'(?:[^']|'(?=\w))*'(?!\w)|\"[^\"]*\"|`[^`]*`|«[^�
 _JOINED = re.compile(r"(?<!\w)[\w@]+(?:[./\\@_-]+[\w@]+)+(?::\d+)?")
 _LIBRARY = re.compile(r"(?:Client|Server) error '([45]\d\d)[^'\n]*' for url '|\A([45]\d\d), message=")
 """What HTTP clients write: the status in quotes, or at the beginning."""
+_CLASS_NAME = re.compile(
+    r"(?<![\w./@-])(?:httpx2?|httpcore2?|anyio|aiohttp|asyncio|requests|urllib3|http|mcp|ssl|socket|builtins)"
+    r"(?:\.[a-z_]\w*)*\.([A-Z]\w*)(?![\w/@-]|\.\w)"
+)
+"""The class of an exception, written with the module of a known library: ``httpx.ReadError``."""
+_EXT_AUTHZ_CODE = re.compile(r"(?i)\Aext[_-]authz_[a-z_]+\b|(?<![\w./@-])ext[_-]authz(?![\w./@-])")
+"""What a proxy writes: a code at the beginning, or the bare name of the filter."""
 _STATUS = re.compile(
     r"(?i)\b(?:HTTP(?:/\d(?:\.\d)?)?|status(?:[ _]code)?|error(?: code)?|response|returned)\s*[:=]?\s*([1-5]\d\d)\b"
     r"|\b([45]\d\d)\s+(?:Bad Request|Unauthorized|Forbidden|Not Found|Request Timeout|Too Many Requests"
@@ -457,7 +520,9 @@ _PERMANENT = re.compile(
     r"|no such file or directory|certificate verify failed|invalid (?:url|config(?:uration)?)|method not found)\b"
 )
 _TRANSIENT = re.compile(
-    r"(?i)\b(?:timed? ?out|(?:read|connect|write|pool)?timeout(?:error|exception)?|deadline exceeded"
+    r"(?i)\b(?:timed? ?out|(?:transport|read|write|network|remoteprotocol|localprotocol)error"
+    r"|(?:closed|broken)resourceerror|incompleteread(?:error)?|serverdisconnectederror|transport error"
+    r"|(?:read|connect|write|pool)?timeout(?:error|exception)?|deadline exceeded"
     r"|connection ?reset(?:error)?|reset by peer|broken ?pipe(?:error)?"
     r"|connection (?:was )?closed"
     r"|closed connection|server disconnected|disconnected without|incomplete (?:chunked )?read|end of (?:file|stream)"
@@ -469,6 +534,7 @@ _TRANSIENT = re.compile(
 def classify_load_error(error_msg: str, status_code: int | None = None) -> FailureStatus:
     """Classify a failed load from its text and, where known, its HTTP status.
 
+    One mapping serves this and ``classify_evidence``: ``status_class`` for a status, and the same outage bodies.
     A status decides, except that a 403 with a text that ends in an authorization-outage body
     is transient. Without a status, an empty text (``str(TimeoutError())``) is transient, because
     exceptions without a text come from transports. Any other unknown text is permanent.
@@ -488,6 +554,7 @@ def classify_load_error(error_msg: str, status_code: int | None = None) -> Failu
 
 def _without_names(text: str) -> str:
     """``text`` without anything that could hold a URL, an id or an argument."""
+    text = _CLASS_NAME.sub(r"\1", text)
     for pattern in (_URL, _QUOTED, _JOINED):
         text = pattern.sub(_NAME_STOOD_HERE, text)
     return text
@@ -500,6 +567,14 @@ def _status_in(whole: str, text: str) -> int | None:
 
 
 def _outage_in(text: str) -> str:
-    """The outage body that is the whole ``text``, or its end after a colon; else an empty string."""
+    """The outage body that is the whole ``text``, or its end after a colon; else an empty string.
+
+    A part that holds a name is no body: the name may be the user's.
+    """
     text = text.strip()
-    return next((body for body in OUTAGE_BODIES if text == body or text.endswith(f": {body}")), "")
+    parts = [text, *(text[found.end() :] for found in re.finditer(": ", text))]
+    return next((part for part in parts if is_outage_body(part) and not _holds_a_name(part)), "")
+
+
+def _holds_a_name(part: str) -> bool:
+    return _NAME_STOOD_HERE in _without_names(_EXT_AUTHZ_CODE.sub(" ", part))

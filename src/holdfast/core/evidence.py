@@ -113,6 +113,8 @@ class NetworkFailure:
     fault: NetworkFault
     stood: bool = False
     """Whether this connection had been established before it failed."""
+    sent: bool = True
+    """Whether the request may have reached the server; False where it was never written whole."""
     errno: int | None = None
     detail: str = ""
 
@@ -126,6 +128,8 @@ class TimedOut:
     after: float
     setting: str = "holdfast.load.attemptTimeout"
     """The key that gives it longer, as written in the config."""
+    stderr: str = ""
+    """The last line that a process wrote there while it started."""
 
 
 class TlsFault(Enum):
@@ -250,6 +254,8 @@ class ProcessExit:
     """Whether the handshake had been completed."""
     heard: bool = False
     """Whether it had read a request before it ended: then that request may have ended it."""
+    sent: bool = True
+    """Whether the request may have reached the process; False where it was never written whole."""
     stderr: str = ""
     """The last lines that it wrote there."""
     noise: str = ""

@@ -20,10 +20,11 @@ from holdfast.core.breaker import (
     RefusalReason,
     Tripped,
 )
-from holdfast.core.lifecycle.effects import BreakerChanged, CheckLiveness, Effect, Emit, RefreshNow
+from holdfast.core.lifecycle.effects import BreakerChanged, Effect, Emit
 from holdfast.core.lifecycle.events import (
     AddressCheckDue,
     CallCompleted,
+    CallDenial,
     CallTimedOut,
     CallTransportFailed,
     CallWaiting,
@@ -32,11 +33,9 @@ from holdfast.core.lifecycle.events import (
     DialSucceeded,
     DisableRequested,
     Event,
-    LivenessConfirmed,
     LivenessFailed,
     LoginSucceeded,
     ReconnectRequested,
-    RefreshSucceeded,
     RetryDue,
     SelfProbeDue,
     SessionExpired,
@@ -46,13 +45,15 @@ from holdfast.core.lifecycle.events import (
 )
 from holdfast.core.lifecycle.machine import Lifecycle, Step, adopt_policy, lost_session, renewed_without_use
 from holdfast.core.lifecycle.table import State
+from holdfast.core.messages import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from holdfast.core.lifecycle.timing import LifecyclePolicy
+    from holdfast.core.messages import FailureStatus, ServerStatus
 
-__all__ = ["Health", "Machine"]
+__all__ = ["Health", "Machine", "shown_state"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +70,68 @@ class Health:
     breaker: BreakerState
     retry_in: float | None
     """Seconds until the hub itself tries or checks the address again; 0 during a dial, None without a plan."""
+    evidence: FailureStatus | None = None
+    """The class of the latest failure; None while nothing failed."""
+    lost: bool = False
+    """Whether it was up in this run and is not connected now."""
+    down_for: float | None = None
+    """Seconds since it was last connected, or since it should be; None while it is connected or off."""
+    unconfirmed: bool = False
+    """Whether a denial states no decision, and is asked again soon."""
+    call_asks_in: float | None = None
+    """Seconds until a call may ask a denied server again; None unless it is denied."""
     breaker_retry_in: float | None = None
     """Seconds until a call may try again; None unless the breaker is open."""
     calls: int = 0
     """The calls that were admitted and have not ended."""
+
+    @property
+    def status(self) -> ServerStatus:
+        """The server in one word. Permanent needs permanent evidence; a server that refuses calls is not available."""
+        match self.state:
+            case State.CONNECTED:
+                return "available" if self.breaker is BreakerState.CLOSED else "transient"
+            case State.PERMANENTLY_FAILED:
+                return "permanent" if self.evidence == "permanent" else "transient"
+            case state:
+                return _STATUS[state]
+
+    @property
+    def shown_state(self) -> str:
+        """The state as every view names it: ``permanently_failed`` says only that the budget is spent."""
+        return shown_state(self.state)
+
+    @property
+    def next_try(self) -> float | None:
+        """Seconds until the next try, by the hub or by a call."""
+        if self.state is State.CONNECTED:
+            return self.breaker_retry_in
+        plans = [seconds for seconds in (self.retry_in, self.call_asks_in) if seconds is not None]
+        return min(plans, default=None)
+
+    @property
+    def failure(self) -> Failure | None:
+        """What is wrong, for the words of ``messages``; None if it is available, idle or off."""
+        status = self.status
+        if status not in ("transient", "permanent", "denied"):
+            return None
+        return Failure(
+            self.server,
+            status,
+            self.reason,
+            calls_fail=self.state is State.CONNECTED,
+            lost=self.lost,
+            unconfirmed=self.unconfirmed,
+            down_for=self.down_for,
+            retry_in=self.next_try,
+            call_asks=self.call_asks_in == 0.0,
+            in_hub=True,
+        )
+
+
+def shown_state(state: State) -> str:
+    """The name of a state in every view; the Python API keeps the name of the enum."""
+    return "parked" if state is State.PERMANENTLY_FAILED else state.value
 
 
 class Machine:
@@ -88,8 +147,8 @@ class Machine:
     ) -> None:
         self.breaker = Breaker(breaker)
         self.life = Lifecycle(server, lifecycle, listed=listed)
-        self._refresh_begun_in = 0
-        self._check_begun_in = 0
+        self._failed_call = ""
+        """Why the latest call failed: the reason while the breaker is open and the connection stands."""
 
     def __repr__(self) -> str:
         return f"<Machine {self.life!r} {self.breaker!r}>"
@@ -152,8 +211,9 @@ class Machine:
         if connection is None:
             self.breaker.settle(permit, Outcome.NEUTRAL, now)
             return ()
+        if outcome is Outcome.TRANSPORT_FAILURE:
+            self._failed_call = reason
         effects = self._told(self.breaker.settle(permit, outcome, now))
-        self._remember_what_began(effects)
         if outcome is not Outcome.NEUTRAL and not self._is_routine(outcome):
             event = _EVENTS[outcome](connection, reason)
             effects += self._take(event, now, chance)
@@ -162,16 +222,22 @@ class Machine:
     def health(self, now: float) -> Health:
         """The server's health."""
         life = self.life
+        stands, closed = life.lease is not None, self.breaker.state is BreakerState.CLOSED
         return Health(
             server=life.server,
             state=life.state,
-            reason=life.reason,
+            reason=self._failed_call if stands and not closed else life.reason,
             generation=self.connection,
             failures=life.lease.failures if life.lease is not None else 0,
             attempts=life.attempts,
             breaker=self.breaker.state,
             retry_in=self._retry_in(now),
             breaker_retry_in=self.breaker.retry_in(now) if self.breaker.state is BreakerState.OPEN else None,
+            evidence=life.evidence,
+            lost=life.ever_connected and not stands,
+            down_for=max(0.0, now - life.down_since) if life.down_since is not None else None,
+            unconfirmed=life.state is State.DENIED and life.unconfirmed,
+            call_asks_in=max(0.0, life.denied_until - now) if life.state is State.DENIED else None,
             calls=life.calls,
         )
 
@@ -181,11 +247,13 @@ class Machine:
         if isinstance(event, SessionExpired) and renewed_without_use(self.life):
             event = lost_session(event)
         before = self.connection
+        # A failed call was counted already; the check that it asked for is no second failure.
+        counted = self.life.lease is not None and self.life.lease.suspect
         effects = self.life.apply(event, now, chance=chance)
-        effects += self._told(self._learn(event, now))
+        if not (isinstance(event, LivenessFailed) and counted):
+            effects += self._told(self._learn(event, now))
         if before is not None and before != self.connection:
             self.breaker.detached(before)
-        self._remember_what_began(effects)
         return effects
 
     def _learn(self, event: Event, now: float) -> BreakerEvent | None:
@@ -201,10 +269,6 @@ class Machine:
                 return breaker.lost(event.generation, now)
             case LivenessFailed():
                 return breaker.unanswered(event.generation, now)
-            case RefreshSucceeded():
-                return breaker.answered(self._refresh_begun_in, now)
-            case LivenessConfirmed():
-                return breaker.answered(self._check_begun_in, now)
             case StandingDue():
                 breaker.stood()
             case ReconnectRequested() | LoginSucceeded():
@@ -212,13 +276,6 @@ class Machine:
             case DisableRequested() | ConfigChanged():
                 return breaker.reset(now)
         return None
-
-    def _remember_what_began(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, RefreshNow):
-                self._refresh_begun_in = self.breaker.generation
-            elif isinstance(effect, CheckLiveness):
-                self._check_begun_in = self.breaker.generation
 
     def _told(self, change: BreakerEvent | None) -> list[Effect]:
         if change is None:
@@ -234,15 +291,18 @@ class Machine:
         reason = _SHUT.get(life.state)
         if reason is not None:
             return Refusal(reason, None, life.reason)
+        if life.state is State.DENIED and now < life.denied_until:
+            return Refusal(RefusalReason.DENIED, self._or_sooner(life.denied_until - now, now), life.reason)
         if life.state is State.PERMANENTLY_FAILED and now < life.parked_until:
             wait = max(life.parked_until - now, self.breaker.retry_in(now))
             return Refusal(RefusalReason.PERMANENTLY_FAILED, self._or_sooner(wait, now), life.reason)
         return None
 
     def _explained(self, refusal: Refusal, now: float) -> Refusal:
-        parked = self.life.state is State.PERMANENTLY_FAILED
-        reason = RefusalReason.PERMANENTLY_FAILED if parked else refusal.reason
-        return Refusal(reason, self._or_sooner(refusal.retry_in, now), self.life.reason)
+        reason = _REFUSED_IN.get(self.life.state, refusal.reason)
+        # Only a call closes a breaker that calls opened: a try of the hub's own does not help.
+        wait = refusal.retry_in if self.breaker.by_calls else self._or_sooner(refusal.retry_in, now)
+        return Refusal(reason, wait, self.life.reason)
 
     def _or_sooner(self, wait: float | None, now: float) -> float | None:
         """Seconds until a call may try, or until the hub itself tries: after its success calls pass at once.
@@ -268,13 +328,26 @@ class Machine:
 
 _SHUT: Mapping[State, RefusalReason] = {
     State.DISCONNECTED: RefusalReason.STOPPED,
-    State.DENIED: RefusalReason.DENIED,
     State.DISABLING: RefusalReason.DISABLED,
     State.DISABLED: RefusalReason.DISABLED,
+}
+_REFUSED_IN: Mapping[State, RefusalReason] = {
+    State.PERMANENTLY_FAILED: RefusalReason.PERMANENTLY_FAILED,
+    State.DENIED: RefusalReason.DENIED,
+}
+_STATUS: Mapping[State, ServerStatus] = {
+    State.CONNECTING: "transient",
+    State.RECONNECTING: "transient",
+    State.DENIED: "denied",
+    State.IDLE: "idle",
+    State.DISCONNECTED: "idle",
+    State.DISABLING: "disabled",
+    State.DISABLED: "disabled",
 }
 _EVENTS: Mapping[Outcome, Callable[[int, str], Event]] = {
     Outcome.COMPLETED: lambda connection, _: CallCompleted(connection),
     Outcome.TRANSPORT_FAILURE: CallTransportFailed,
     Outcome.CONNECTION_LOST: TransportLost,
+    Outcome.DENIED: lambda connection, _: CallDenial(connection),
     Outcome.TIMED_OUT: lambda connection, _: CallTimedOut(connection),
 }

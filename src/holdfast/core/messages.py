@@ -1,65 +1,205 @@
 """The messages for people and models, as a pure function of the classification.
 
-"Tools from this server will not work" stands in the permanent message and nowhere else;
-"starting up" in the transient one and nowhere else.
+Each class has words of its own. "Tools from this server will not work" is in the permanent message
+only; "starting up" is in the message about a server that has not been up yet, and in no other.
+A text of a server stays inside one line, and every time comes as an argument.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
 from typing import Literal, NamedTuple, TypeAlias
 
-__all__ = ["Failure", "FailureStatus", "ServerStatus", "for_model", "for_user"]
+__all__ = ["Failure", "FailureStatus", "ServerStatus", "for_caller", "for_model", "for_user", "next_try", "span"]
 
 FailureStatus: TypeAlias = Literal["transient", "permanent", "denied"]
+
 ServerStatus: TypeAlias = Literal["available", "transient", "permanent", "denied", "idle", "disabled"]
-"""A server in one word: as loads are classified, or idle or disabled on purpose."""
+"""A server in one word: as loads are classified, or not in use."""
+
+LONG = 60.0
+"""Seconds. A server that is not ready for longer is shown with that time."""
+
+_CHANGE = "log in or ask for access to change that"
 
 
 class Failure(NamedTuple):
-    """A server without tools, and the reason."""
+    """A server without tools, or whose calls are refused, and the reason."""
 
     server_id: str
     status: FailureStatus
     error: str = ""
+    lost: bool = False
+    """Whether it was up in this run."""
+    calls_fail: bool = False
+    """Whether it is connected, and calls to it are refused because they fail."""
+    unconfirmed: bool = False
+    """Whether a denial states no decision: it may be an outage of the authorization check."""
+    down_for: float | None = None
+    retry_in: float | None = None
+    """Seconds until the next try; None where none is planned."""
+    call_asks: bool = False
+    """Whether the next call asks a denied server again."""
+    in_hub: bool = False
+    """Whether a hub keeps it; a one-shot load makes no promise about later."""
 
 
-def for_user(failure: Failure) -> str:
-    """One or two sentences about one server."""
+def for_user(failure: Failure, *, now: datetime | None = None) -> str:
+    """One to three sentences about one server; ``now`` lets them name a time of day."""
     name = f"MCP server '{failure.server_id}'"
     reason = _reason(failure).rstrip(".")
-    if failure.status == "transient":
-        return f"{name} is starting up and not ready yet — it will be retried."
     if failure.status == "denied":
-        return f"{name} denied access: {reason}. It will not be retried: log in or ask for access to change that."
-    return f"{name} is unavailable: {reason}. Tools from this server will not work."
+        return f"{name} denied access: {reason}. {_asked_again(failure, now)}"
+    if failure.status == "permanent":
+        return f"{name} is unavailable: {reason}. Tools from this server will not work."
+    if failure.calls_fail:
+        return (
+            f"{name} is connected, but calls to it fail ({reason}). They are refused for now;"
+            f" the first call {_later(failure.retry_in)} tries it."
+        )
+    if failure.lost:
+        words = f"{name} was lost ({reason}) and is being reconnected — it will be retried."
+        return " ".join(filter(None, (words, _how_long(failure), _next(failure))))
+    words = f"{name} is starting up and not ready yet — it will be retried."
+    # A short wait needs no more than the fixed words.
+    return f"{words} {_how_long(failure)} {_next(failure)}".rstrip() if _is_long(failure) else words
 
 
-def for_model(failures: Iterable[Failure]) -> str:
-    """One line per class that occurs, ids sorted; empty where nothing failed."""
-    by_status: dict[FailureStatus, list[Failure]] = {"transient": [], "permanent": [], "denied": []}
-    for failure in sorted(failures):
-        by_status[failure.status].append(failure)
+def for_caller(failure: Failure, *, now: datetime | None = None) -> str:
+    """The same for a call that was refused: always with the time of the next try, where there is one."""
+    words = for_user(failure, now=now)
+    has_time = failure.status == "denied" or failure.calls_fail or failure.lost or _is_long(failure)
+    if has_time or failure.retry_in is None:
+        return words
+    return f"{words} Try again in {span(failure.retry_in)}."
+
+
+def for_model(failures: Iterable[Failure], *, now: datetime | None = None) -> str:
+    """One line for each class that occurs, ids sorted; empty where nothing failed."""
+    ordered = sorted(failures, key=lambda failure: (*failure[:3], repr(failure)))
     lines = []
-    if starting := by_status["transient"]:
-        ids = ", ".join(failure.server_id for failure in starting)
-        lines.append(f"**MCP servers still starting up (will retry; tools may appear shortly):** {ids}")
-    if failed := by_status["permanent"]:
-        lines.append(
-            "**MCP servers that failed to load (tools unavailable — needs attention):** " + _with_reasons(failed)
-        )
-    if denied := by_status["denied"]:
-        lines.append(
-            "**MCP servers that denied access (not retried; log in or ask for access to change that):** "
-            + _with_reasons(denied)
-        )
+    for title, belongs, words in _LINES:
+        if chosen := [failure for failure in ordered if belongs(failure)]:
+            join = ", " if words is _id_only else "; "
+            lines.append(f"**{title}:** " + join.join(words(failure, now) for failure in chosen))
     return "\n".join(lines)
 
 
-def _with_reasons(failures: Iterable[Failure]) -> str:
-    return "; ".join(f"{failure.server_id}: {_reason(failure)}" for failure in failures)
+def span(seconds: float) -> str:
+    """``12 s``, ``4 min``, ``2 h``, ``3 days``."""
+    for size, unit in ((172_800, "days"), (7_200, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / {'days': 86_400, 'h': 3_600, 'min': 60}[unit]:.0f} {unit}"
+    return f"{max(seconds, 1):.0f} s"
+
+
+def next_try(retry_in: float | None) -> str:
+    """When the next try is: ``now`` during one, empty where none is planned."""
+    if retry_in is None:
+        return ""
+    return f"in {span(retry_in)}" if retry_in >= 0.5 else "now"
+
+
+def _asked_again(failure: Failure, now: datetime | None) -> str:
+    """What the denial is, and when the server is asked again."""
+    if failure.unconfirmed:
+        doubt = "It states no decision, and may be an outage of the authorization check"
+        if not failure.in_hub:
+            return f"{doubt}. It is not retried in this load: {_CHANGE}, or load it again later."
+        return f"{doubt}: it is asked again {next_try(failure.retry_in) or 'soon'}."
+    return f"It {_not_asked(failure, now)}: {_CHANGE}."
+
+
+def _not_asked(failure: Failure, now: datetime | None) -> str:
+    if not failure.in_hub:
+        return "is not retried"
+    if failure.call_asks:
+        return "is asked again by the next call"
+    if failure.retry_in is None:
+        return "is not asked again"
+    if now is None:
+        return f"is not asked again for {span(failure.retry_in)}"
+    return f"is not asked again before {now + timedelta(seconds=failure.retry_in):%H:%M:%S}"
+
+
+def _is_long(failure: Failure) -> bool:
+    return failure.down_for is not None and failure.down_for >= LONG
+
+
+def _how_long(failure: Failure) -> str:
+    return f"Not ready for {span(failure.down_for)}." if failure.down_for is not None and _is_long(failure) else ""
+
+
+def _next(failure: Failure) -> str:
+    when = next_try(failure.retry_in)
+    return f"Next try {when}." if when else ""
+
+
+def _later(retry_in: float | None) -> str:
+    return f"in {span(retry_in)}" if retry_in else "from now on"
 
 
 def _reason(failure: Failure) -> str:
     """The reason in one line: a server's text cannot break the form of a message."""
     return " ".join(failure.error.split()) or "no reason was given"
+
+
+def _id_only(failure: Failure, _: datetime | None) -> str:
+    return f"{failure.server_id}{_note(failure)}"
+
+
+def _with_reason(failure: Failure, _: datetime | None) -> str:
+    return f"{failure.server_id}: {_reason(failure)}{_note(failure)}"
+
+
+def _with_next_call(failure: Failure, _: datetime | None) -> str:
+    return f"{failure.server_id}: {_reason(failure)} (the first call {_later(failure.retry_in)} tries it)"
+
+
+def _with_denial(failure: Failure, now: datetime | None) -> str:
+    if not failure.unconfirmed:
+        when = _not_asked(failure, now)
+    elif failure.in_hub:
+        when = f"may be an outage; is asked again {next_try(failure.retry_in) or 'soon'}"
+    else:
+        when = "may be an outage; is not retried in this load"
+    return f"{failure.server_id}: {_reason(failure)} ({when})"
+
+
+def _note(failure: Failure) -> str:
+    """The duration and the next try of a long outage."""
+    if not _is_long(failure) or failure.status != "transient" or failure.down_for is None:
+        return ""
+    when = next_try(failure.retry_in)
+    return f" (not ready for {span(failure.down_for)}{f'; next try {when}' if when else ''})"
+
+
+_Words: TypeAlias = Callable[[Failure, datetime | None], str]
+_LINES: tuple[tuple[str, Callable[[Failure], bool], _Words], ...] = (
+    (
+        "MCP servers still starting up (will retry; tools may appear shortly)",
+        lambda failure: failure.status == "transient" and not (failure.lost or failure.calls_fail),
+        _id_only,
+    ),
+    (
+        "MCP servers lost and being reconnected (will retry)",
+        lambda failure: failure.status == "transient" and failure.lost and not failure.calls_fail,
+        _with_reason,
+    ),
+    (
+        "MCP servers whose calls fail (calls are refused for now)",
+        lambda failure: failure.status == "transient" and failure.calls_fail,
+        _with_next_call,
+    ),
+    (
+        "MCP servers that failed to load (tools unavailable — needs attention)",
+        lambda failure: failure.status == "permanent",
+        _with_reason,
+    ),
+    (
+        f"MCP servers that denied access ({_CHANGE})",
+        lambda failure: failure.status == "denied",
+        _with_denial,
+    ),
+)

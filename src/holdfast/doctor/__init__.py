@@ -12,10 +12,12 @@ from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.doctor.codes import CODES as CODES, Code as Code, Severity as Severity
+    from holdfast.doctor.repair import EditPlan as EditPlan, plan_edits as plan_edits, undo_edits as undo_edits
     from holdfast.doctor.report import (
         Edit as Edit,
         Finding as Finding,
         Health as Health,
+        Repaired as Repaired,
         Report as Report,
         ServerReport as ServerReport,
         check_names as check_names,
@@ -28,10 +30,12 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "codes": ["CODES", "Code", "Severity"],
+        "repair": ["EditPlan", "plan_edits", "undo_edits"],
         "report": [
             "Edit",
             "Finding",
             "Health",
+            "Repaired",
             "Report",
             "ServerReport",
             "check_names",

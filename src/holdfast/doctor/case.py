@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +18,13 @@ from holdfast.config import BadServer, Definition, KeyPath, ServerSpec, Settings
 from holdfast.control import ControlClient, HubView, RunningHub, Server, find_hub, running_hubs
 from holdfast.core import Redactor, mask_url
 from holdfast.doctor.probe import Probe
-from holdfast.doctor.report import Edit, LiveState
+from holdfast.doctor.report import Edit, LiveState, ask_for, shell
 from holdfast.doctor.route import Route
 from holdfast.errors import HoldfastError, NoHub
 from holdfast.hub import DialLimit
-from holdfast.wire import Dialer
+from holdfast.wire import INHERITED, Dialer
 
-__all__ = ["Case", "Learned", "LiveHub", "Tools", "hub_of"]
+__all__ = ["SAME_ENVIRONMENT", "Case", "Learned", "LiveHub", "Tools", "edit_at", "hub_of"]
 
 ASKING_SECONDS = 3.0
 """A hub on this machine answers in milliseconds."""
@@ -47,6 +49,8 @@ class LiveHub:
         self.found = found
         self.view: HubView | None = None
         self.error = ""
+        self.asked_at = 0.0
+        """When it answered, on the event loop's clock."""
         self._servers: Mapping[str, Server] = {}
         self._asked = anyio.Event()
 
@@ -57,6 +61,7 @@ class LiveHub:
                 async with ControlClient(self.found) as hub:
                     self.view = await hub.hub()
                     self._servers = {server.id: server for server in (await hub.servers()).servers}
+                    self.asked_at = anyio.current_time()
         except TimeoutError:
             self.error = f"it did not answer within {ASKING_SECONDS:g} s"
         except HoldfastError as exc:
@@ -64,11 +69,18 @@ class LiveHub:
         finally:
             self._asked.set()
 
+    async def asked(self) -> None:
+        """Wait until it answered, or until asking failed."""
+        await self._asked.wait()
+
     async def server(self, name: str) -> Server | None:
         """The hub's state of this server; None if the hub does not have it or did not answer."""
         await self._asked.wait()
         return self._servers.get(name)
 
+
+SAME_ENVIRONMENT = "with the environment that Holdfast gives it"
+"""Said of commands from ``Case.by_hand``: a server gets less than the shell has."""
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[tuple[str, ...]]]
 """The addresses of a host; raises ``socket.gaierror``."""
@@ -95,6 +107,7 @@ class Learned:
     addresses: tuple[str, ...] = ()
     program: str = ""
     probe: Probe | None = None
+    """The dial of this server, also while it is under way."""
     failed: bool = False
     """Whether a check failed."""
     login_ended: str = ""
@@ -102,6 +115,10 @@ class Learned:
     renewed: str = ""
     """The message about an expired login that was renewed."""
     live: LiveState | None = None
+
+    def probing(self, attempt: Probe) -> None:
+        """A dial has begun."""
+        self.probe = attempt
 
 
 @dataclass(kw_only=True)
@@ -156,34 +173,74 @@ class Case:
         """Whether requests go through a proxy."""
         return self.learned.route is not None and bool(self.learned.route.proxy)
 
-    def edit(self, key: str, value: object) -> Edit:
+    def edit(self, key: str | KeyPath, value: object, *, certain: bool = True) -> Edit:
         """The edit that writes ``value`` at ``key`` of this server's definition."""
-        keys = tuple(key.split("."))
-        path: KeyPath = (*self.definition.path, *keys)
-        written = json.dumps(value, ensure_ascii=False)
-        return Edit(place=self.source_map.label(path), key=joined(path), keys=keys, value=written)
+        keys = tuple(key.split(".")) if isinstance(key, str) else key
+        return edit_at(self.source_map, (*self.definition.path, *keys), keys, value, certain=certain)
 
-    def url_edit(self, url: str, *, transport: str = "") -> tuple[Edit, ...]:
+    def url_edit(self, url: str, *, transport: str = "", certain: bool = True) -> tuple[Edit, ...]:
         """The edits that write another address, masked, and another transport if it changes."""
         key = next((key for key in ("url", "serverUrl", "httpUrl") if key in self.definition.given), "url")
-        edits = [self.edit(key, mask_url(url))]
+        edits = [self.edit(key, mask_url(url), certain=certain)]
         if transport and transport != self.spec.transport:
             written = next((key for key in ("type", "transport", "transportType") if key in self.given), "type")
-            edits.append(self.edit(written, transport))
+            edits.append(self.edit(written, transport, certain=certain))
         return tuple(edits)
 
     def setting(self, key: str, value: object) -> Edit:
-        """The edit that writes ``value`` at ``key`` of Holdfast's own settings."""
-        path: KeyPath = ("holdfast", *key.split("."))
+        """The edit that writes ``value`` at ``key`` of Holdfast's own settings. A person decides about limits."""
         keys = ("holdfast", *key.split("."))
-        return Edit(place=self.source_map.label(path), key=joined(path), keys=keys, value=json.dumps(value))
+        return edit_at(self.source_map, keys, keys, value, certain=False)
 
     @property
     def given(self) -> Mapping[str, object]:
         """The definition as written, with variables expanded."""
         return self.definition.given
 
+    def by_hand(self, *more: str, then: str = "") -> tuple[str, ...]:
+        """Commands that run the server in a shell with the environment that Holdfast gives it, and no other.
+
+        A value that is written in the definition may be a secret, so it is asked for and not printed.
+        """
+        spec = self.spec
+        asked: list[str] = []
+        environment = [f'{name}="${name}"' for name in INHERITED if name in os.environ and name not in spec.env]
+        for name, value in spec.env.items():
+            sources = self.definition.expansion.sources((*self.definition.path, "env", name))
+            source = next((one for one in sources if os.environ.get(one) == value), "")
+            variable = source or re.sub(r"\W", "_", name)
+            asked += [] if source else [ask_for(variable)]
+            environment.append(f'{shell(name)}="${variable}"')
+        folder = f"cd {shell(str(spec.cwd))} && " if spec.cwd is not None else ""
+        command = " ".join(["env -i", *environment, shell(spec.command, *spec.args, *more)])
+        return (*asked, f"{folder}{command}{then}")
+
     @property
     def host(self) -> str:
         """The host in its URL."""
         return urlsplit(self.spec.url).hostname or ""
+
+
+def edit_at(source_map: SourceMap, path: KeyPath, keys: KeyPath, value: object, *, certain: bool) -> Edit:
+    """The edit that writes ``value`` at ``path``, with the position and the exact text for a person who pastes it."""
+    there = source_map.nearest(path)
+    count = source_map.members(there)
+    written: object = value
+    if there != path:
+        for step in reversed(path[len(there) + 1 :]):
+            written = {step: written}
+    insert = there != path and count is not None
+    if there != path and count is None:  # a value that is not an object is in the way: it is replaced
+        written = {path[len(there)]: written}
+    text = json.dumps(written, ensure_ascii=False)
+    comma = "," if count else ""
+    return Edit(
+        action="insert" if insert else "replace",
+        place=source_map.label(there),
+        key=joined(path),
+        keys=keys,
+        path=path,
+        value=json.dumps(value, ensure_ascii=False),
+        paste=f"{json.dumps(str(path[len(there)]), ensure_ascii=False)}: {text}{comma}" if insert else text,
+        certain=certain,
+    )

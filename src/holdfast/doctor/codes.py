@@ -60,6 +60,13 @@ CONFIGURATION = (
         "Export it, or write a default: ${NAME:-default}. Every missing variable is listed.",
     ),
     Code(
+        "HF-PLACEHOLDER",
+        "warning",
+        "A value in the definition is a placeholder",
+        "The definition was copied from documentation, and a value such as <YOUR_API_KEY> was not replaced.",
+        "Put the real value into a variable, and write ${env:NAME}. `holdfast doctor --fix` writes the reference.",
+    ),
+    Code(
         "HF-FILE-READABLE",
         "warning",
         "Other users can read a file with secrets",
@@ -159,6 +166,13 @@ COMMAND = (
         "The package of the server does not exist",
         "npx or uvx did not find it in the registry: its name is misspelt, or it is private.",
         "Correct its name in `args`.",
+    ),
+    Code(
+        "HF-EXIT-DOCKER",
+        "error",
+        "Docker cannot start the server's container",
+        "Docker is not running, this user may not use it, or the image does not exist.",
+        "Start Docker, or correct the name of the image in `args`.",
     ),
     Code(
         "HF-KILLED",

@@ -26,7 +26,7 @@ SET_CLOCK = "sudo sntp -sS time.apple.com" if _MAC else "sudo timedatectl set-nt
 
 def lookup(host: str) -> str:
     """The command that shows the addresses of a host."""
-    return shell("dscacheutil", "-q", "host", "-a", "name", host) if _MAC else shell("getent", "hosts", host)
+    return shell("dscacheutil", "-q", "host", "-a", "name", host) if _MAC else shell("getent", "hosts", "--", host)
 
 
 def show_route(address: str) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
+
+import anyio
 
 from holdfast.config import ServerSpec
 from holdfast.core import Redactor
@@ -20,14 +23,30 @@ Probe: TypeAlias = "Attempt[Offers]"
 
 
 async def probe(
-    spec: ServerSpec, *, dialer: Dialer, turnstile: DialLimit, redactor: Redactor, deadline: float
+    spec: ServerSpec,
+    *,
+    dialer: Dialer,
+    turnstile: DialLimit,
+    redactor: Redactor,
+    deadline: float,
+    begun: Callable[[Probe], None] | None = None,
 ) -> Probe:
-    """Dial, list and close; only a cancellation is raised."""
+    """Dial, list and close; only a cancellation is raised. ``begun`` gets the attempt before it starts."""
 
     async def everything(connection: Connection, within: float) -> Offers:
         return await connection.list_everything(within=within)
 
-    found: Probe = Attempt(spec=spec, redactor=redactor, read=everything, deadline=deadline)
+    left = max(deadline - anyio.current_time(), 0.0)
+    found: Probe = Attempt(
+        spec=spec,
+        redactor=redactor,
+        read=everything,
+        deadline=deadline,
+        within=left,
+        start_within=min(left, spec.start_timeout),
+    )
+    if begun is not None:
+        begun(found)
     return await found.run(dialer, turnstile)
 
 

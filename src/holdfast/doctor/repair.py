@@ -1,13 +1,39 @@
-"""The safe repairs: correct a file's mode, set a damaged file aside. Nothing is deleted."""
+"""The repairs of ``doctor --fix``: correct a file's mode, set a damaged file aside, write proposed edits.
+
+Nothing is deleted. An edit is written exactly as the report shows it, after a backup, and can be undone.
+"""
 
 from __future__ import annotations
 
+import difflib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from holdfast.doctor.report import Finding, Repaired
+from holdfast.config import (
+    Backups,
+    ClientFile,
+    ClientLocation,
+    KeyPath,
+    entry_secrets,
+    parse,
+    rename_key,
+    replace_value,
+    set_member,
+    write_whole,
+)
+from holdfast.core import MASK
+from holdfast.doctor.report import Edit, Finding, Repaired, Report
+from holdfast.errors import HoldfastError
 from holdfast.files import PRIVATE_FILE, set_aside
 
-__all__ = ["repair"]
+__all__ = ["EditPlan", "ProposedEdit", "plan_edits", "repair", "undo_edits"]
+
+OWNER = "doctor"
+"""The name of this command's backups."""
 
 
 def repair(found: Finding) -> Repaired | None:
@@ -26,3 +52,137 @@ def repair(found: Finding) -> Repaired | None:
     except OSError as exc:
         why = exc.strerror or type(exc).__name__
         return Repaired(code=found.code, done=False, words=f"{file} could not be repaired: {why}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProposedEdit:
+    """An edit of the report, and the finding that proposes it."""
+
+    server: str
+    code: str
+    edit: Edit
+
+    def repaired(self, *, done: bool, why: str = "") -> Repaired:
+        """The entry in the report about what became of the edit."""
+        verb = "renamed to" if self.edit.action == "rename" else "is now"
+        words = f"{self.edit.key} {verb} {self.edit.value}" if done else f"{self.edit.key}: {why}"
+        return Repaired(code=self.code, server=self.server, done=done, words=words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditPlan:
+    """What ``--fix`` writes into one file: no more than the edits that the report shows."""
+
+    file: Path
+    before: str = field(repr=False)
+    after: str = field(repr=False)
+    edits: tuple[ProposedEdit, ...]
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    """The secrets of the file, for the diff."""
+
+    def diff(self) -> Iterator[str]:
+        """The change as a diff. It may contain secrets: mask it before it is shown."""
+        name = str(self.file)
+        before, after = self.before.splitlines(), self.after.splitlines()
+        return difflib.unified_diff(before, after, name, f"{name} (repaired)", n=1, lineterm="")
+
+    def perform(self, environ: Mapping[str, str] = os.environ) -> Path:
+        """Make a backup, then write the file; returns the path of the backup."""
+        if ClientFile.read(self.file).text != self.before:
+            raise HoldfastError(f"{self.file} changed in the meantime: nothing was written", hint="try again")
+        kept = Backups(environ).keep(OWNER, _location(self.file), before=self.before, written=self.after, moved=())
+        write_whole(self.file, self.after)
+        return kept
+
+
+def proposed_edits(report: Report) -> Iterator[ProposedEdit]:
+    """Every edit of a report, in its order."""
+    of_file = [("", found) for result in report.checks for found in result.findings]
+    of_servers = [(server.id, found) for server in report.servers for found in server.findings]
+    for server, found in (*of_file, *of_servers):
+        for edit in found.remedy.edits:
+            yield ProposedEdit(server=server, code=found.code, edit=edit)
+
+
+def plan_edits(report: Report, *, certain: bool = True) -> tuple[EditPlan | None, list[Repaired]]:
+    """The edits that can be written, as one plan, and why each of the others is not.
+
+    With ``certain``, only edits without an alternative are planned. Otherwise only those that a person must choose.
+    """
+    if report.file is None:
+        return None, []
+    file = ClientFile.read(Path(report.file))
+    text = file.text
+    taken: list[ProposedEdit] = []
+    left: list[Repaired] = []
+    for proposed in proposed_edits(report):
+        edit = proposed.edit
+        if edit.certain != certain or any(_overlap(edit.path, other.edit.path) for other in taken):
+            continue
+        if MASK in edit.value:
+            left.append(proposed.repaired(done=False, why="its value contains a secret: write it by hand"))
+            continue
+        text = _edited(text, edit)
+        taken.append(proposed)
+    if not taken:
+        return None, left
+    secrets = _secrets(file)
+    return EditPlan(file=file.file, before=file.text, after=text, edits=tuple(taken), secrets=secrets), left
+
+
+def _secrets(file: ClientFile) -> frozenset[str]:
+    """The secrets of every definition. A text with a reference to a variable is none, and must be seen."""
+    groups = (file.servers((group,)) for group in ("mcpServers", "servers"))
+    found = (entry_secrets(raw) for group in groups for raw in group.values() if isinstance(raw, dict))
+    return frozenset(secret for secrets in found for secret in secrets if "${" not in secret)
+
+
+def undo_edits(file: Path, environ: Mapping[str, str] = os.environ) -> Path:
+    """Restore the file from its newest backup; returns the backup's path, which is gone then."""
+    backups = Backups(environ)
+    backup = backups.latest(OWNER, _location(file))
+    if backup is None:
+        raise HoldfastError(f"there is nothing to undo: `doctor --fix` has not edited {file}")
+    if not backup.is_untouched(ClientFile.read(file).text):
+        raise HoldfastError(
+            f"{file} changed since `doctor --fix` wrote it: nothing was written",
+            hint=f"the text before the edit is in {backup.kept_in}, under `before`",
+        )
+    write_whole(file, backup.before)
+    backups.forget(backup)
+    return backup.kept_in
+
+
+def _edited(text: str, edit: Edit) -> str:
+    """The text with one edit, checked: it must contain the expected value and no other change."""
+    value = json.loads(edit.value)
+    document = parse(text)
+    if edit.action == "rename":
+        after = rename_key(text, edit.path, value)
+    elif edit.path in document.spans:
+        after = replace_value(text, edit.path, value)
+    else:
+        after = set_member(text, tuple(map(str, edit.path[:-1])), str(edit.path[-1]), value)
+    if parse(after).value != _changed(document.value, edit.path, value, rename=edit.action == "rename"):
+        raise HoldfastError(f"{edit.place} cannot be edited safely: nothing was changed", hint="edit the file by hand")
+    return after
+
+
+def _changed(whole: Any, path: KeyPath, value: object, *, rename: bool) -> Any:
+    step, rest = path[0], path[1:]
+    if isinstance(whole, list):
+        inner = _changed(whole[int(step)], rest, value, rename=rename) if rest else value
+        return [inner if index == step else item for index, item in enumerate(whole)]
+    members = whole if isinstance(whole, dict) else {}
+    if rename and not rest:
+        return {value if key == step else key: item for key, item in members.items()}
+    return {**members, step: _changed(members.get(step), rest, value, rename=rename) if rest else value}
+
+
+def _overlap(one: KeyPath, other: KeyPath) -> bool:
+    shared = min(len(one), len(other))
+    return one[:shared] == other[:shared]
+
+
+def _location(file: Path) -> ClientLocation:
+    return ClientLocation(file=file.absolute(), path=(), scope="user")

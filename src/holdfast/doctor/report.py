@@ -20,11 +20,11 @@ from typing import Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast._version import __version__
-from holdfast.config import ConfigReading, find_config, read_file
+from holdfast.config import ConfigReading, find_config, is_named, read_file
 from holdfast.control import running_hubs
 from holdfast.core import Redactor
 from holdfast.doctor.codes import CODES, Code, Severity
-from holdfast.errors import ConfigError, ConfigNotFound, Problem, UsageError
+from holdfast.errors import ConfigError, ConfigNotFound, Problem, UntrustedConfig, UsageError
 
 __all__ = [
     "VERSION",
@@ -44,8 +44,10 @@ __all__ = [
     "check_names",
     "code_named",
     "finding",
+    "on_server",
     "problem_finding",
     "read_or_report",
+    "rename_edits",
     "report_schema",
     "schema_text",
     "shell",
@@ -68,10 +70,17 @@ class ReportModel(BaseModel):
 class Edit(ReportModel):
     """A value to write into the configuration."""
 
-    place: str = Field(description="The position of the value, or of its server: file:line:column")
+    action: Literal["replace", "insert", "rename"] = Field(
+        default="replace",
+        description="Replace the value at `place`, insert a member after the `{` at `place`, or replace the key there",
+    )
+    place: str = Field(description="The position of the value, of the object to insert into, or of the key")
     key: str = Field(description="The key, from the top of the file: mcpServers.weather.url")
-    keys: tuple[str, ...] = Field(description="The key inside its server, or inside `holdfast`, step by step")
-    value: str = Field(description="What to write there, as JSON")
+    keys: tuple[str | int, ...] = Field(description="The key inside its server, or inside `holdfast`, step by step")
+    path: tuple[str | int, ...] = Field(default=(), description="The key from the top of the file, step by step")
+    value: str = Field(description="The value, as JSON; for `rename`, the new key")
+    paste: str = Field(default="", description="The exact text to paste at `place`")
+    certain: bool = Field(default=True, description="Whether `--fix` may write it without a question")
 
 
 class Remedy(ReportModel):
@@ -111,7 +120,9 @@ class Finding(ReportModel):
 
 def _rewritten(edit: Edit, change: Callable[[str], str]) -> Edit:
     """A reference to a variable stays as it is: it is not a secret, and ``Bearer`` before it may be part of one."""
-    return edit if _REFERENCE.fullmatch(edit.value) else edit.model_copy(update={"value": change(edit.value)})
+    if _REFERENCE.fullmatch(edit.value):
+        return edit
+    return edit.model_copy(update={"value": change(edit.value), "paste": change(edit.paste)})
 
 
 def finding(
@@ -130,15 +141,54 @@ def finding(
         severity=CODES[code].severity,
         words=words,
         detail=detail,
-        remedy=Remedy(text=remedy, commands=commands, edits=edits),
+        remedy=Remedy(text=remedy, commands=commands, edits=in_order(edits)),
         repair=repair,
         target=target,
     )
 
 
+def in_order(edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
+    """The edits from the end of the file to its start, so that one edit does not move the position of the next.
+
+    Members for the same object become one text, which is with the first of them; the others then paste nothing.
+    """
+    members: dict[str, dict[str, object]] = {}
+    for edit in edits:
+        if edit.action == "insert":
+            _merge(members.setdefault(edit.place, {}), json.loads(f"{{{edit.paste.removesuffix(',')}}}"))
+    ordered = []
+    for edit in sorted(edits, key=_position, reverse=True):
+        if edit.action == "insert":
+            text = json.dumps(members.pop(edit.place, {}), ensure_ascii=False)[1:-1]
+            comma = "," if text and edit.paste.endswith(",") else ""
+            edit = edit.model_copy(update={"paste": text + comma})  # noqa: PLW2901 - the same edit, with its text
+        ordered.append(edit)
+    return tuple(ordered)
+
+
+def _merge(into: dict[str, object], more: dict[str, object]) -> None:
+    for key, value in more.items():
+        there = into.get(key)
+        if isinstance(there, dict) and isinstance(value, dict):
+            _merge(there, value)
+        else:
+            into[key] = value
+
+
+def _position(edit: Edit) -> tuple[int, ...]:
+    return tuple(int(part) for part in edit.place.split(":")[-2:] if part.isdigit())
+
+
 def ask_for(variable: str) -> str:
     """A command that reads a variable's value from the keyboard, so that it is not shown and not in the history."""
     return f"read -rs {variable} && export {variable}"
+
+
+def on_server(command: str, server: str, *options: str) -> str:
+    """A command of ours for one server. A name that begins with a dash must not be read as an option."""
+    if server.startswith("-"):
+        return shell("holdfast", command, *options, "--", server)
+    return shell("holdfast", command, server, *options)
 
 
 def shell(*words: str) -> str:
@@ -170,7 +220,12 @@ class LiveState(ReportModel):
     status: str
     breaker: str
     reason: str = ""
-    retry_in: float | None = Field(default=None, description="Seconds until the hub tries again without being asked")
+    retry_in: float | None = Field(
+        default=None, description="Seconds until the hub tries again without being asked, at the end of the examination"
+    )
+    breaker_retry_in: float | None = Field(
+        default=None, description="Seconds until a call may try again while the breaker is open"
+    )
     agrees: bool = Field(description="Whether the hub and this examination agree about the server")
     difference: str = Field(default="", description="How they differ, and possible reasons")
 
@@ -250,12 +305,36 @@ def read_or_report(path: Path | None) -> ConfigReading | Report:
         served = tuple(hub.config for hub in running_hubs() if hub.config)
         return Report(holdfast=__version__, ok=True, searched=tuple(map(str, error.searched)), served=served)
     try:
-        return read_file(file, environ=os.environ)
+        return read_file(file, environ=os.environ, found=not is_named(path, os.environ))
+    except UntrustedConfig:
+        raise  # a question for the user, not a fault of the file
     except ConfigError as error:
         mask = Redactor().mask
-        findings = tuple(problem_finding("HF-CONFIG", problem).rewritten(mask) for problem in error.problems)
+        findings = tuple(
+            problem_finding("HF-CONFIG", problem, edits=rename_edits(problem)).rewritten(mask)
+            for problem in error.problems
+        )
         result = CheckResult(check="configuration", status="failed", findings=findings)
         return Report(holdfast=__version__, ok=False, file=str(file), checks=(result,))
+
+
+def rename_edits(problem: Problem) -> tuple[Edit, ...]:
+    """The edit that replaces an unknown key by the known one that it probably stands for."""
+    if not problem.rename:
+        return ()
+    place = f"{problem.file.name if problem.file else 'line'}:{problem.line}:{problem.column}"
+    name = json.dumps(problem.rename)
+    return (
+        Edit(
+            action="rename",
+            place=place,
+            key=problem.path,
+            keys=problem.keys[2:] or problem.keys,
+            path=problem.keys,
+            value=name,
+            paste=name,
+        ),
+    )
 
 
 def check_names(names: Sequence[str], reading: ConfigReading) -> None:
@@ -278,13 +357,13 @@ def code_named(text: str) -> Code:
     raise UsageError(f"there is no code `{text}`", hint=hint)
 
 
-def problem_finding(code: str, problem: Problem) -> Finding:
+def problem_finding(code: str, problem: Problem, *, edits: tuple[Edit, ...] = ()) -> Finding:
     """The finding for a problem in the file, with the command that opens the file at its line."""
     text = problem.hint or "correct it there"
     if problem.file is None:
-        return finding(code, str(problem), text, "holdfast config show")
+        return finding(code, str(problem), text, "holdfast config show", edits=edits)
     at = [f"+{problem.line}"] if problem.line else []
-    return finding(code, str(problem), text, f"${{EDITOR:-vi}} {shell(*at, str(problem.file))}")
+    return finding(code, str(problem), text, f"${{EDITOR:-vi}} {shell(*at, str(problem.file))}", edits=edits)
 
 
 def report_schema() -> dict[str, Any]:

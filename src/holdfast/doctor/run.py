@@ -31,11 +31,12 @@ from holdfast.doctor.report import (
     Report,
     ServerReport,
     finding,
+    on_server,
     shell,
     worst,
 )
 from holdfast.hub import DialLimit, default_state_file, is_shown
-from holdfast.wire import Dialer, Warden
+from holdfast.wire import Dialer, Starting, Warden
 
 __all__ = ["CHECKS", "GLOBAL_CHECKS", "Doctor", "OnServer"]
 
@@ -62,6 +63,11 @@ GRACE_SECONDS = 0.5
 OnServer = Callable[[ServerReport], None]
 """Called with each server's report when it is complete."""
 
+OnStarting = Callable[[str, Starting], None]
+"""Called once a second with each process that has not answered yet."""
+
+STARTING_SECONDS = 1.0
+
 
 class Doctor:
     """Examines the servers of one configuration. Tests replace the checks and the resolver."""
@@ -77,15 +83,23 @@ class Doctor:
         resolve: Resolve = resolve,
     ) -> None:
         self._reading = reading
+        self._given_timeout = timeout
         self._timeout = timeout or reading.config.settings.load.attempt_timeout
         self._fix = fix
         self._checks = checks
         self._whole_checks = global_checks
         self._resolve = resolve
         self._repairs: list[Repaired] = []
+        self._cases: dict[str, Case] = {}
 
-    async def examine(self, names: Sequence[str] = (), *, on_server: OnServer | None = None) -> Report:
-        """Examine all enabled servers, or those named."""
+    async def examine(
+        self,
+        names: Sequence[str] = (),
+        *,
+        on_server: OnServer | None = None,
+        on_starting: OnStarting | None = None,
+    ) -> Report:
+        """Examine all enabled servers, or those named; ``on_starting`` gets the processes that have not answered."""
         began = anyio.current_time()
         hub = self._live_hub()
         async with Warden() as warden, anyio.create_task_group() as timers:
@@ -94,7 +108,14 @@ class Doctor:
             store = TokenStore()
             whole = await self._run_global_checks(store)
             tools = self._tools(warden, timers, store, whole, hub)
+            if on_starting is not None:
+                timers.start_soon(self._report_starts, on_starting)
             servers = await self._examine_all(names, tools, on_server)
+            if hub is not None:
+                await hub.asked()
+            timers.cancel_scope.cancel()
+        if hub is not None:
+            servers = tuple(_with_times_of_now(server, anyio.current_time() - hub.asked_at) for server in servers)
         return Report(
             holdfast=__version__,
             ok=all(server.health != "failed" for server in servers) and all(one.status != "failed" for one in whole),
@@ -178,9 +199,10 @@ class Doctor:
             definition=definition,
             source_map=self._reading.context.source_map,
             tools=tools,
-            deadline=began + self._timeout,
+            deadline=began + self._seconds(server),
             redactor=Redactor(secrets),
         )
+        self._cases[server.id] = case
         if not server.enabled and not named:
             return ServerReport(id=server.id, transport=case.transport, target=case.target, health="disabled")
         results: dict[str, CheckResult] = {}
@@ -201,6 +223,20 @@ class Doctor:
             hub=case.learned.live,
             elapsed_ms=_ms(began),
         )
+
+    def _seconds(self, server: ServerSpec | BadServer) -> float:
+        """How long all checks of a server may take. A process may start for as long as its ``startTimeout`` says."""
+        if self._given_timeout is None and isinstance(server, ServerSpec) and server.transport == "stdio":
+            return self._timeout + server.start_timeout
+        return self._timeout
+
+    async def _report_starts(self, on_starting: OnStarting) -> None:
+        while True:
+            await anyio.sleep(STARTING_SECONDS)
+            for server, case in self._cases.items():
+                attempt = case.learned.probe
+                if attempt is not None and (starting := attempt.starting) is not None:
+                    on_starting(server, starting)
 
     async def _result(self, check: Check, case: Case, before: Mapping[str, CheckResult]) -> CheckResult:
         blocking = [need for need in check.needs if need in before and before[need].status in ("failed", "skipped")]
@@ -249,7 +285,20 @@ class _Look:
         return finding("HF-CHECK-CRASHED", words, text, f"HOLDFAST_DEBUG=1 {self._again()}", detail=detail)
 
     def _again(self, *options: str) -> str:
-        return shell("holdfast", "doctor", *([self._server] if self._server else []), *options)
+        return on_server("doctor", self._server, *options) if self._server else shell("holdfast", "doctor", *options)
+
+
+def _with_times_of_now(server: ServerReport, passed: float) -> ServerReport:
+    """The report with the hub's waits as ``status`` shows them now, not as they were when the hub was asked."""
+    live = server.hub
+    if live is None:
+        return server
+    waits = {"retry_in": _less(live.retry_in, passed), "breaker_retry_in": _less(live.breaker_retry_in, passed)}
+    return server.model_copy(update={"hub": live.model_copy(update=waits)})
+
+
+def _less(seconds: float | None, passed: float) -> float | None:
+    return max(seconds - passed, 0.0) if seconds is not None else None
 
 
 def _health(results: Mapping[str, CheckResult]) -> Health:

@@ -36,7 +36,7 @@ from holdfast.front.messages import STATUS_URI
 from holdfast.front.subscriptions import Subscriptions
 from holdfast.front.view import View
 from holdfast.hub import Hub, HubRecord, Missed, Published, Slot
-from holdfast.wire import CALL_NOTIFICATIONS, Caller, Relay
+from holdfast.wire import CALL_NOTIFICATIONS, Caller, Era, Relay
 
 __all__ = ["Broker", "ClientRelay", "IdleCaller"]
 
@@ -47,6 +47,11 @@ class IdleCaller:
     def __init__(self, broker: Broker, client: Client) -> None:
         self._broker = broker
         self._client = client
+
+    @property
+    def era(self) -> Era:
+        """The era that the client speaks."""
+        return "modern" if self._client.modern else "legacy"
 
     @property
     def capabilities(self) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 
 from holdfast.front.access.principals import LOCAL
 from holdfast.front.view import View
-from holdfast.wire import LOG_LEVELS
+from holdfast.wire import LOG_LEVELS, Era
 
 __all__ = ["ASK_SECONDS", "Call", "Channel", "Client", "require_capability"]
 
@@ -100,6 +100,11 @@ class Call:
         self.server = server
         self._channel = channel
         self._token = token
+
+    @property
+    def era(self) -> Era:
+        """The era that the client speaks."""
+        return "modern" if self.client.modern else "legacy"
 
     @property
     def capabilities(self) -> Mapping[str, Any]:

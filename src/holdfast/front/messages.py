@@ -12,11 +12,11 @@ from typing import Any
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
-from holdfast.core import Kind, RpcError, Unknown
+from holdfast.core import Kind, RpcError, State, Unknown, shown_state
 from holdfast.errors import CallFailed, HoldfastError, ServerUnavailable
 from holdfast.front.access.principals import HOW_TO_BE_KNOWN
 from holdfast.front.view import View
-from holdfast.hub import Hub, explain, failure_status, warnings_of
+from holdfast.hub import Hub, explain, warnings_of
 
 __all__ = [
     "IDENTITY",
@@ -59,7 +59,12 @@ def error_result(error: HoldfastError) -> dict[str, Any]:
     """Return a tool result with the reason: a model reads results, but may never see a protocol error."""
     result: dict[str, Any] = {"content": [{"type": "text", "text": explain(error)}], "isError": True}
     if isinstance(error, ServerUnavailable):
-        state = {"server": error.server_id, "state": error.state, "reason": error.reason, "retryIn": error.retry_in}
+        state = {
+            "server": error.server_id,
+            "state": shown_state(State(error.state)),
+            "reason": error.reason,
+            "retryIn": error.retry_in,
+        }
         result["_meta"] = {"holdfast/unavailable": state}
     return result
 
@@ -185,10 +190,11 @@ def _servers(hub: Hub, findings: Mapping[str, str]) -> dict[str, dict[str, Any]]
         tools[entry.server] = tools.get(entry.server, 0) + 1
     return {
         name: {
-            "state": health.state.value,
-            "available": failure_status(health.state) is None and health.state.value not in ("disabled", "disabling"),
+            "state": health.shown_state,
+            "status": health.status,
+            "available": health.status in ("available", "idle"),
             "reason": health.reason,
-            "retryIn": health.retry_in,
+            "retryIn": health.next_try,
             "tools": tools.get(name, 0),
         }
         | ({"finding": findings[name]} if name in findings else {})

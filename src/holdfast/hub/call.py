@@ -9,6 +9,7 @@ may have a resolution of a millisecond, and many calls take less.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
 from time import perf_counter
 from types import TracebackType
 from typing import Self, TypeVar
@@ -38,7 +39,9 @@ from holdfast.core import (
     Unexpected,
     Unknown,
     classify_evidence,
+    for_caller,
     masked,
+    span,
 )
 from holdfast.errors import (
     BreakerOpen,
@@ -65,7 +68,7 @@ from holdfast.hub.limits import BulkheadFull
 from holdfast.hub.records import CallEnded, CallOutcome, HubRecord
 from holdfast.hub.slot import Slot
 from holdfast.types import ProgressFn
-from holdfast.wire import Caller, Connection, Fields, RawObject, descriptor_shortage
+from holdfast.wire import Caller, Connection, Era, Fields, RawObject, descriptor_shortage
 
 __all__ = ["CallRequest", "CallTimer", "holds_changed", "is_repeatable", "known", "refuse_held", "send"]
 
@@ -221,6 +224,11 @@ class CallRequest:
         self._on_progress = on_progress
         self._caller = caller
 
+    @property
+    def era(self) -> Era | None:
+        """The era of the client that asks."""
+        return self._caller.era if self._caller is not None else None
+
     async def __call__(self, connection: Connection) -> RawObject:
         """Send it once. ``prepare`` gives the parameters now: a tool's name, and that it is held, may be new."""
         params = self._prepare()
@@ -258,6 +266,7 @@ class _Attempt:
         self._slot = slot
         self._timer = timer
         self._lease: Lease | None = None
+        self._connection: Connection | None = None
         self._faults = 0
 
     async def make(self, ask: Callable[[Connection], Awaitable[_T]], ready_at: float) -> _T:
@@ -270,9 +279,9 @@ class _Attempt:
                 timer.enter("wait")
                 lease = self._lease = await _ready(slot, ready_at)
                 permit.connection, self._faults = lease.generation, lease.faults
-                assert lease.connection is not None  # noqa: S101 - a lease that stands has one
+                self._connection = await lease.connection_for(getattr(ask, "era", None))
                 timer.enter("upstream")
-                result = await ask(lease.connection)
+                result = await ask(self._connection)
                 outcome = Outcome.COMPLETED
                 return result
         except BulkheadFull:
@@ -282,10 +291,21 @@ class _Attempt:
             outcome = self._outcome(failure.evidence)
             reason = classify_evidence(self._masked(failure.evidence), connected_before=True).reason
             if session_expired(failure.evidence) and permit.connection is not None:
-                slot.session_expired(permit.connection)
+                self._expire(permit.connection)
             raise failure from raised
         finally:
             slot.settle(permit, outcome, reason)
+
+    def _expire(self, generation: int) -> None:
+        """The server no longer knows the session of the connection that was used."""
+        lease, used = self._lease, self._connection
+        if self._uses_other_era() and lease is not None and lease.other is not None and used is not None:
+            lease.other.drop(used)
+        else:
+            self._slot.session_expired(generation)
+
+    def _uses_other_era(self) -> bool:
+        return self._lease is not None and self._connection not in (None, self._lease.connection)
 
     def may_be_repeated(self, seen: Evidence, *, repeatable: bool) -> bool:
         if isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED:
@@ -308,7 +328,8 @@ class _Attempt:
         uncertain = not repeatable and _may_have_acted(seen)
         if uncertain:
             words += ". Its outcome is uncertain: the server may have acted on it, or still act"
-        if isinstance(seen, NetworkFailure | ProcessExit) or (self._is_over() and isinstance(seen, OverBound | NotMcp)):
+        lost = isinstance(seen, OverBound | NotMcp) and self._is_over(seen)
+        if lost or isinstance(seen, NetworkFailure | ProcessExit):
             return ConnectionClosed(seen, words, hint="" if cut else verdict.hint, uncertain=uncertain)
         kind = CallDenied if verdict.status == "denied" else CallFailed
         return kind(seen, words, hint=verdict.hint)
@@ -324,10 +345,14 @@ class _Attempt:
                 return Outcome.NEUTRAL  # the hub's own trouble
             case TokenNotRenewed():
                 return Outcome.NEUTRAL  # the authorization server is down: that says nothing about this one
-            case HttpStatus() if session_expired(seen) or classify_evidence(seen).status == "denied":
+            case HttpStatus() if session_expired(seen):
                 return Outcome.NEUTRAL
-            case NetworkFailure() | ProcessExit() | OverBound() | NotMcp() if self._is_over():
+            case HttpStatus() if classify_evidence(seen).status == "denied":
+                return Outcome.DENIED
+            case NetworkFailure() | ProcessExit() | OverBound() | NotMcp() if self._is_over(seen):
                 return Outcome.CONNECTION_LOST
+            case OverBound():
+                return Outcome.COMPLETED  # an answer came; it was too large, and the connection goes on
             case NetworkFailure(fault=NetworkFault.REFUSED):
                 return Outcome.CONNECTION_LOST  # nothing listens: no connection can still stand
             case NetworkFailure() if self._lease is not None:
@@ -342,10 +367,12 @@ class _Attempt:
         lease.faults += 1
         return Outcome.TRANSPORT_FAILURE
 
-    def _is_over(self) -> bool:
-        """Whether the whole connection is lost, not only this request. A broken pipe is always lost."""
+    def _is_over(self, seen: Evidence) -> bool:
+        """Whether the server's first connection is lost, not only this request. A broken pipe is always lost."""
+        if self._uses_other_era():
+            return False
         connection = self._lease.connection if self._lease is not None else None
-        piped = getattr(self._slot.spec, "transport", "") == "stdio"
+        piped = getattr(self._slot.spec, "transport", "") == "stdio" and isinstance(seen, NetworkFailure | ProcessExit)
         return piped or (connection is not None and connection.wire.ended)
 
     def _masked(self, seen: Evidence) -> Evidence:
@@ -375,7 +402,7 @@ async def _ready(slot: Slot, ready_at: float) -> Lease:
             kind, words = _HOPELESS[slot.state]
             raise _unavailable(slot, kind, words)
         if not await slot.changed(until=ready_at):
-            raise _unavailable(slot, ServerNotReady, "is not ready yet", retry_in=slot.health().retry_in)
+            raise _unavailable(slot, ServerNotReady, retry_in=slot.health().retry_in)
 
 
 def _may_have_acted(seen: Evidence) -> bool:
@@ -384,38 +411,42 @@ def _may_have_acted(seen: Evidence) -> bool:
         case HttpStatus():
             return seen.status >= 500 or seen.status == 408
         case NetworkFailure():
-            return seen.stood
+            return seen.stood and seen.sent
+        case ProcessExit():
+            return seen.sent
         case _:
             return isinstance(seen, ProcessExit | TimedOut | OverBound | NotMcp | Unexpected)
 
 
 def _unavailable(
-    slot: Slot, kind: type[ServerUnavailable], words: str, *, retry_in: float | None = None
+    slot: Slot, kind: type[ServerUnavailable], words: str = "", *, retry_in: float | None = None
 ) -> ServerUnavailable:
+    """The error of a call that was not sent. ``words`` are for what is no failure of the server."""
     health = slot.health()
-    later = f"; try again in {max(retry_in, 0.1):.1f} s" if retry_in is not None else ""
-    because = f": {health.reason}" if health.reason else ""
-    return kind(
-        f"MCP server '{slot.id}' {words}{because}{later}",
-        server_id=slot.id,
-        state=health.state.value,
-        reason=health.reason,
-        retry_in=retry_in,
-    )
+    failure = health.failure
+    if failure is None or words:
+        because = f": {health.reason}" if health.reason else ""
+        later = f". Try again in {span(retry_in)}" if retry_in is not None else ""
+        text = f"MCP server '{slot.id}' {words or 'is not available'}{because}{later}"
+    else:
+        failure = failure._replace(retry_in=retry_in if retry_in is not None else failure.retry_in)
+        text = for_caller(failure, now=datetime.now(UTC).astimezone())
+    return kind(text, server_id=slot.id, state=health.state.value, reason=health.reason, retry_in=retry_in)
 
 
+# A failure of the server has its words in ``core.messages``; the others have theirs here.
 _REFUSALS: dict[RefusalReason, tuple[type[ServerUnavailable], str]] = {
-    RefusalReason.OPEN: (BreakerOpen, "failed too often and is not called for a moment"),
+    RefusalReason.OPEN: (BreakerOpen, ""),
     RefusalReason.PROBING: (BreakerOpen, "is being probed by another call"),
-    RefusalReason.PERMANENTLY_FAILED: (ServerPermanentlyFailed, "is unavailable"),
-    RefusalReason.DENIED: (ServerDenied, "denied access"),
+    RefusalReason.PERMANENTLY_FAILED: (ServerPermanentlyFailed, ""),
+    RefusalReason.DENIED: (ServerDenied, ""),
     RefusalReason.DISABLED: (ServerDisabled, "is disabled"),
     RefusalReason.STOPPED: (HubClosed, "is no longer served"),
 }
 
 _HOPELESS: dict[State, tuple[type[ServerUnavailable], str]] = {
-    State.PERMANENTLY_FAILED: (ServerPermanentlyFailed, "is unavailable"),
-    State.DENIED: (ServerDenied, "denied access"),
+    State.PERMANENTLY_FAILED: (ServerPermanentlyFailed, ""),
+    State.DENIED: (ServerDenied, ""),
     State.DISABLING: (ServerDisabled, "is disabled"),
     State.DISABLED: (ServerDisabled, "is disabled"),
     State.DISCONNECTED: (HubClosed, "is no longer served"),

@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import anyio
 
-from holdfast.core import Failure, FailureStatus, Health, Redactor, ServerStatus, State, Tripped, for_model, for_user
+from holdfast.core import Failure, FailureStatus, Health, Redactor, State, Tripped, for_model, for_user
+from holdfast.errors import UnknownServer
 from holdfast.hub.clock import Clock
 from holdfast.hub.records import (
     BreakerChanged,
@@ -36,7 +38,6 @@ from holdfast.hub.records import (
 from holdfast.wire import OnStderr
 
 __all__ = [
-    "STATUS",
     "CallEnded",
     "HubRecord",
     "Journal",
@@ -47,7 +48,6 @@ __all__ = [
     "Sink",
     "WarningSink",
     "Warnings",
-    "failure_status",
     "transition_text",
     "warnings_of",
     "write_to_log",
@@ -136,7 +136,7 @@ _START = {
     "ReconnectRequested": "reconnect requested; connecting",
 }
 _LOSS = {
-    "Faltered": "lost after repeated failures",
+    "FailedRepeatedly": "lost after repeated failures",
     "ReconnectRequested": "reconnect requested",
     "SessionExpired": "its session expired",
     "TransportLost": "lost",
@@ -173,44 +173,24 @@ def _write(level: int, record: HubRecord, words: str, *args: Any) -> None:
 OnWarning: TypeAlias = "Callable[[str, FailureStatus, str], None]"
 """Called with (server id, status, text for a person) once for each change of a server's classification."""
 
-STATUS: dict[State, ServerStatus] = {
-    State.CONNECTED: "available",
-    State.CONNECTING: "transient",
-    State.RECONNECTING: "transient",
-    State.DENIED: "denied",
-    State.PERMANENTLY_FAILED: "permanent",
-    State.IDLE: "idle",
-    State.DISABLING: "disabled",
-    State.DISABLED: "disabled",
-    State.DISCONNECTED: "idle",
-}
-"""The status of each state; the only such table."""
-
-
-def failure_status(state: State) -> FailureStatus | None:
-    """Return the status of a failed state; None for a server that is available, idle or disabled."""
-    match STATUS[state]:
-        case "transient" | "permanent" | "denied" as status:
-            return status
-        case _:
-            return None
-
 
 @dataclass(frozen=True, kw_only=True)
 class Warnings:
     """All unavailable servers at one moment."""
 
     failures: tuple[Failure, ...]
+    at: datetime | None = field(default=None, compare=False)
+    """The time of day of that moment, for messages that name one."""
 
     @property
     def for_model(self) -> str:
         """One line for each class that occurs; empty if all is well."""
-        return for_model(self.failures)
+        return for_model(self.failures, now=self.at)
 
     @property
     def for_user(self) -> tuple[str, ...]:
-        """A sentence or two for each server."""
-        return tuple(for_user(failure) for failure in self.failures)
+        """One to three sentences for each server."""
+        return tuple(for_user(failure, now=self.at) for failure in self.failures)
 
     def __bool__(self) -> bool:
         return bool(self.failures)
@@ -218,39 +198,51 @@ class Warnings:
 
 def warnings_of(servers: Iterable[Health]) -> Warnings:
     """The warnings about these servers."""
-    return Warnings(failures=tuple(sorted(failure for health in servers if (failure := _failure(health)))))
+    failures = [failure for health in servers if (failure := health.failure) is not None]
+    failures.sort(key=lambda failure: failure.server_id)
+    return Warnings(failures=tuple(failures), at=_time_of_day())
 
 
 class WarningSink:
     """A sink of the journal that reports each change of a classification once."""
 
-    def __init__(self, on_warning: OnWarning | None) -> None:
+    def __init__(self, on_warning: OnWarning | None, health_of: Callable[[str], Health]) -> None:
         self._on_warning = on_warning
+        self._health_of = health_of
         self._reported: dict[str, FailureStatus | None] = {}
 
     def __call__(self, record: HubRecord) -> None:
         """Take a record."""
-        if isinstance(record, RetryPlanned):
-            self._update(Failure(record.server, "transient"), "transient")
-        elif isinstance(record, Transition) and record.new is not State.CONNECTING and not _is_routine(record):
-            status = failure_status(record.new)
-            self._update(Failure(record.server, status or "transient", record.reason), status)
+        if self._on_warning is None:
+            return
+        if isinstance(record, RetryPlanned | BreakerChanged) or (isinstance(record, Transition) and _counts(record)):
+            try:
+                health = self._health_of(record.server)
+            except UnknownServer:  # it was removed meanwhile
+                self._update(record.server, None)
+                return
+            # A breaker counts only while the connection stands: else the lifecycle reports what is wrong.
+            if not isinstance(record, BreakerChanged) or health.state is State.CONNECTED:
+                self._update(record.server, health.failure)
 
-    def _update(self, failure: Failure, status: FailureStatus | None) -> None:
-        server = failure.server_id
+    def _update(self, server: str, failure: Failure | None) -> None:
+        status = failure.status if failure is not None else None
         changed, self._reported[server] = status != self._reported.get(server), status
-        if changed and status is not None and self._on_warning is not None:
-            self._on_warning(server, status, for_user(failure))
+        if changed and failure is not None and self._on_warning is not None:
+            self._on_warning(server, failure.status, for_user(failure, now=_time_of_day()))
 
 
-def _is_routine(record: Transition) -> bool:
-    """Whether a healthy connection is replaced; if the new one fails, that is reported."""
-    return record.new is State.RECONNECTING and record.cause in ("SessionExpired", "ReconnectRequested")
+def _counts(record: Transition) -> bool:
+    """Whether a transition may change a classification.
+
+    A first dial has no outcome yet. A healthy connection may be replaced; if the new one fails, that is reported.
+    """
+    replaced = record.new is State.RECONNECTING and record.cause in ("SessionExpired", "ReconnectRequested")
+    return record.new is not State.CONNECTING and not replaced
 
 
-def _failure(health: Health) -> Failure | None:
-    status = failure_status(health.state)
-    return Failure(health.server, status, health.reason) if status is not None else None
+def _time_of_day() -> datetime:
+    return datetime.now(UTC).astimezone()
 
 
 BACKLOG = 1024

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -24,8 +24,10 @@ from holdfast.core import (
     Listing,
     NetworkFailure,
     NetworkFault,
+    NotMcp,
     OutOfDescriptors,
     Redactor,
+    RpcError,
     classify_evidence,
     events as on,
     masked,
@@ -37,14 +39,18 @@ from holdfast.wire import (
     Connection,
     DesiredState,
     Dialer,
+    DialHooks,
     Offers,
     Relay,
+    Starting,
     apply_desired_state,
     evidence_in,
     watch_connection,
 )
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from holdfast.wire import Era
 
 __all__ = [
@@ -58,6 +64,12 @@ __all__ = [
     "is_shown",
     "session_expired",
 ]
+
+OTHER_ERA_SECONDS = 2.0
+"""How long a call waits for the connection of its client's era; then it uses the first connection."""
+
+OTHER_ERA_PAUSE = 5.0
+"""How long the other era is not tried again after a failure."""
 
 CACHE_SIZE = 4096
 """How many servers are remembered; the least recently used is dropped first."""
@@ -107,6 +119,9 @@ class Lease:
         self.connection: Connection | None = None
         """None until the connection stands."""
         self.listing: Listing | None = None
+        self.attempt: Attempt[Listing] | None = None
+        self.other: OtherEra | None = None
+        """The connection for legacy clients of a server that speaks both eras."""
         self.redactor = Redactor()
         self.close_error = ""
         self.cut = ""
@@ -116,8 +131,79 @@ class Lease:
         self.drains = False
         """Whether its session expired: requests in flight may end, for a moment, before it is closed."""
 
+    async def connection_for(self, era: Era | None) -> Connection:
+        """The connection for a client of this era; the first one, if the server has none of that era."""
+        assert self.connection is not None  # noqa: S101 - only a lease that stands is used
+        if era is None or era == self.connection.era or self.other is None:
+            return self.connection
+        return await self.other.get() or self.connection
+
+    @property
+    def starting(self) -> Starting | None:
+        """How the start of its process goes; None where no process starts, or it has answered."""
+        return self.attempt.starting if self.attempt is not None else None
+
     def __repr__(self) -> str:
         return f"<Lease {self.generation} {'stands' if self.connection is not None else 'dialing'}>"
+
+
+class OtherEra:
+    """A second connection of a lease, in the legacy era, for clients of that era (HUB-18).
+
+    It is opened when the first call needs it and again after it was lost. Its failures are those of the calls on it;
+    the health, the breaker and the catalog of the server rest on the first connection.
+    """
+
+    def __init__(self) -> None:
+        self.connection: Connection | None = None
+        self.absent = False
+        """Whether the server refused the legacy era: then nothing is tried again."""
+        self._wanted = anyio.Event()
+        self._settled = anyio.Event()
+        self._not_before = 0.0
+        self._scope = anyio.CancelScope()
+
+    async def get(self) -> Connection | None:
+        """The connection; opens it and waits a moment if there is none. None if there is none by then."""
+        if self.connection is None and not self.absent and anyio.current_time() >= self._not_before:
+            self._wanted.set()
+            with anyio.move_on_after(OTHER_ERA_SECONDS):
+                await self._settled.wait()
+        return self.connection
+
+    def drop(self, connection: Connection) -> None:
+        """Close it, if it is still this one: the server no longer knows its session. The next call opens another."""
+        if connection is self.connection:
+            self._down()
+            self._scope.cancel()
+
+    async def run(
+        self, open_: Callable[[], AbstractAsyncContextManager[Connection]], changed: Callable[[], object]
+    ) -> None:
+        """Open it whenever it is wanted, until cancelled; the task that opens it closes it."""
+        while not self.absent:
+            await self._wanted.wait()
+            self._wanted = anyio.Event()
+            with anyio.CancelScope() as self._scope:
+                try:
+                    async with open_() as connection:
+                        self.connection = connection
+                        self._settled.set()
+                        await watch_connection(connection, changed)
+                except Exception as exc:  # noqa: BLE001 - the first connection goes on
+                    self._failed(evidence_in(exc))
+                    self._settled.set()
+            self._down()
+
+    def _down(self) -> None:
+        self.connection = None
+        if self._settled.is_set():
+            self._settled = anyio.Event()
+
+    def _failed(self, seen: Evidence) -> None:
+        if self.connection is None and isinstance(seen, RpcError | NotMcp):
+            self.absent = True
+        self._not_before = anyio.current_time() + OTHER_ERA_PAUSE
 
 
 class FailedDial(NamedTuple):
@@ -184,7 +270,7 @@ class Connector:
             if session_expired(seen) or _is_refused(seen):
                 return _end(lease, seen)
             verdict = classify_evidence(masked(seen, lease.redactor), connected_before=True)
-            return on.RefreshFailed(generation, verdict.status, verdict.reason)
+            return on.RefreshFailed(generation, verdict.status, verdict.reason, verdict.unconfirmed)
         if listing == lease.listing:
             return on.RefreshSucceeded(generation)
         lease.listing = listing
@@ -199,8 +285,9 @@ class Connector:
             seen = evidence_in(exc)
             if session_expired(seen) or _is_refused(seen):
                 return _end(lease, seen)
-            reason = classify_evidence(masked(seen, lease.redactor), connected_before=True).reason
-            return on.LivenessFailed(lease.generation, reason)
+            verdict = classify_evidence(masked(seen, lease.redactor), connected_before=True)
+            if verdict.status != "denied":  # a denial is an answer
+                return on.LivenessFailed(lease.generation, verdict.reason)
         return on.LivenessConfirmed(lease.generation)
 
     async def _live(
@@ -223,7 +310,7 @@ class Connector:
         async def listing(connection: Connection, within: float) -> Listing:
             return _listing(spec, lease, await connection.list_everything(within=within))
 
-        attempt = Attempt(
+        attempt = lease.attempt = Attempt(
             spec=spec,
             redactor=lease.redactor,
             read=listing,
@@ -237,12 +324,29 @@ class Connector:
             assert attempt.listing is not None  # noqa: S101 - a connection is handed over with its listing
             lease.listing = attempt.listing
             lease.connection = connection
-            stands(lease.listing)
-            try:
-                gone(_end(lease, await _stay(connection, changed, lease.desired_state)))
-            finally:
-                if lease.drains:
-                    await connection.drain()
+            async with anyio.create_task_group() as beside:
+                if connection.era == "modern" and spec.era == "auto":
+                    lease.other = OtherEra()
+                    beside.start_soon(lease.other.run, lambda: self._legacy(spec, lease, noticed), changed)
+                stands(lease.listing)
+                try:
+                    gone(_end(lease, await _stay(connection, changed, lease.desired_state)))
+                finally:
+                    if lease.drains:
+                        await connection.drain()
+                    beside.cancel_scope.cancel()
+
+    def _legacy(
+        self, spec: ServerSpec, lease: Lease, noticed: Callable[[str], None]
+    ) -> AbstractAsyncContextManager[Connection]:
+        """Dial the server again, in the legacy era alone."""
+        return self._dialer.connect(
+            replace(spec, era="legacy"),
+            within=self._policy.attempt_timeout,
+            start_within=spec.start_timeout,
+            redactor=lease.redactor,
+            hooks=DialHooks(on_notice=noticed, relay=lease.relay()),
+        )
 
     async def _list(self, spec: ServerSpec, lease: Lease, connection: Connection) -> Listing:
         offers = await connection.list_everything(within=self._policy.attempt_timeout)
@@ -303,7 +407,9 @@ def _failed(lease: Lease, seen: Evidence, *, ever_connected: bool) -> FailedDial
         lease.generation,
         verdict.status,
         reason=verdict.reason,
-        refused=_is_refused(seen),
+        unreachable=verdict.unreachable,
+        answers=verdict.answers,
+        unconfirmed=verdict.unconfirmed,
         neutral=isinstance(seen, BadConfig | OutOfDescriptors),
         retry_after=verdict.retry_after,
     )

@@ -10,6 +10,7 @@ import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -32,30 +33,40 @@ from holdfast.errors import CallFailed, UnknownServer, UnknownTool, UsageError
 from holdfast.hub.lease import ServerCache, bad_definition, is_shown
 from holdfast.hub.limits import DialLimit
 from holdfast.types import CallResult, LoadResult, MCPServerLoadOutcome, ProgressFn, Tool
-from holdfast.wire import Attempt, Connection, Dialer, ToolInfo, Warden, evidence_in
+from holdfast.wire import Attempt, Connection, Dialer, Starting, ToolInfo, Warden, evidence_in
 
 __all__ = ["Loader", "call_tool", "get_tools_with_resilience", "load"]
 
 _MEMORY = ServerCache()
 
 OnOutcome: TypeAlias = Callable[[MCPServerLoadOutcome], None]
+OnStarting: TypeAlias = Callable[[str, Starting], None]
+
+STARTING_SECONDS = 1.0
+"""How often ``on_starting`` is called."""
 
 Arguments: TypeAlias = Mapping[str, Any] | Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 async def get_tools_with_resilience(
-    connections: Mapping[str, Mapping[str, Any]], *, max_attempts: int = 3, base_backoff_s: float = 0.25
+    connections: Mapping[str, Mapping[str, Any]],
+    *,
+    max_attempts: int = 3,
+    base_backoff_s: float = 0.25,
+    start_timeout: float | None = None,
 ) -> LoadResult:
     """Load every server of ``connections``: ``(all_tools, failed_servers, failed_errors)``, and more.
 
     ``connections`` is ``{id: {"transport": "stdio" | "sse" | "streamable_http", …}}``; ``headers`` may
-    be a callable that returns fresh ones for each request.
+    be a callable that returns fresh ones for each request. ``start_timeout`` is how many seconds a process may take
+    for its first answer, instead of the 120 s of ``startTimeout``.
     """
     if max_attempts < 1 or base_backoff_s < 0:
         raise ValueError("max_attempts must be at least 1, base_backoff_s at least 0")
     servers = {name: spec_from_connection(name, connection) for name, connection in connections.items()}
     policy = LoadPolicy(attempts=max_attempts, backoff=base_backoff_s)
-    return await Loader(Config(servers=servers, settings=Settings(load=policy))).load()
+    config = _with_start_timeout(Config(servers=servers, settings=Settings(load=policy)), start_timeout)
+    return await Loader(config).load()
 
 
 async def load(
@@ -63,12 +74,17 @@ async def load(
     *,
     servers: Sequence[str] = (),
     on_outcome: OnOutcome | None = None,
+    on_starting: OnStarting | None = None,
+    start_timeout: float | None = None,
 ) -> LoadResult:
     """Load the servers of a configuration: a file, a mapping of the same form, or one found in the usual places.
 
-    ``servers`` selects some of them. ``on_outcome`` is called with each outcome as soon as it is known.
+    ``servers`` selects some of them. ``on_outcome`` is called with each outcome as soon as it is known, and
+    ``on_starting`` once a second with each process that has not answered yet. ``start_timeout`` is how many seconds a
+    process may take for that, instead of its ``startTimeout``.
     """
-    return await Loader(read(config)).load(servers, on_outcome=on_outcome)
+    found = _with_start_timeout(read(config), start_timeout)
+    return await Loader(found).load(servers, on_outcome=on_outcome, on_starting=on_starting)
 
 
 async def call_tool(
@@ -81,6 +97,16 @@ async def call_tool(
 ) -> CallResult:
     """Dial one server and call one of its tools. Raises ``CallFailed`` unless the server returned a result."""
     return await Loader(read(config)).call(server, tool, args, on_progress=on_progress)
+
+
+def _with_start_timeout(config: Config, seconds: float | None) -> Config:
+    if seconds is None:
+        return config
+    servers = {
+        name: replace(server, start_timeout=seconds) if isinstance(server, ServerSpec) else server
+        for name, server in config.servers.items()
+    }
+    return replace(config, servers=servers)
 
 
 def read(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
@@ -109,8 +135,15 @@ class Loader:
         self._chance = chance
         self._sleep = sleep
         self._logins = logins or Logins()
+        self._attempts: dict[str, Attempt[tuple[ToolInfo, ...]]] = {}
 
-    async def load(self, servers: Sequence[str] = (), *, on_outcome: OnOutcome | None = None) -> LoadResult:
+    async def load(
+        self,
+        servers: Sequence[str] = (),
+        *,
+        on_outcome: OnOutcome | None = None,
+        on_starting: OnStarting | None = None,
+    ) -> LoadResult:
         """Load all enabled servers, or the named ones; each of them gets an outcome.
 
         If ``on_outcome`` raises, the load ends and the caller gets that exception.
@@ -133,8 +166,12 @@ class Loader:
                     broken.append(exc)
                     tasks.cancel_scope.cancel()
 
-            for server in chosen:
-                tasks.start_soon(load_one, server, name=f"load {server.id}")
+            async with anyio.create_task_group() as loads:
+                if on_starting is not None:
+                    tasks.start_soon(self._report_starts, on_starting)
+                for server in chosen:
+                    loads.start_soon(load_one, server, name=f"load {server.id}")
+            tasks.cancel_scope.cancel()
         if broken:
             raise broken[0]
         return LoadResult(outcomes[server.id] for server in chosen)
@@ -147,6 +184,13 @@ class Loader:
         if isinstance(spec, BadServer):
             raise _call_failed(server, classify_evidence(bad_definition(spec)), bad_definition(spec))
         return await self._call(spec, tool, args, on_progress)
+
+    async def _report_starts(self, on_starting: OnStarting) -> None:
+        while True:
+            await anyio.sleep(STARTING_SECONDS)
+            for server, attempt in self._attempts.items():
+                if (starting := attempt.starting) is not None:
+                    on_starting(server, starting)
 
     def _chosen(self, names: Sequence[str]) -> list[ServerSpec | BadServer]:
         known = self._config.servers
@@ -188,12 +232,13 @@ class Loader:
     ) -> tuple[ToolInfo, ...] | Verdict:
         """Dial, list, close: the tools, or the verdict on what was seen."""
         known, policy = self._memory.of(spec), self._config.settings.load
-        found = Attempt(
+        found = self._attempts[spec.id] = Attempt(
             spec=spec,
             redactor=redactor,
             read=_tools,
             deadline=deadline,
             within=policy.attempt_timeout,
+            total=policy.total_timeout,
             era=known.era,
         )
         await found.run(dialer, dial_limit)
@@ -270,7 +315,10 @@ def _failed(server_id: str, verdict: Verdict, *, attempts: int, elapsed: float) 
     return MCPServerLoadOutcome(
         server_id=server_id,
         status=verdict.status,
-        error=verdict.reason,
+        error=f"{verdict.reason}; it is tried again at the next load"
+        if verdict.status == "transient"
+        else verdict.reason,
+        unconfirmed=verdict.unconfirmed,
         hint=verdict.hint,
         attempts=attempts,
         elapsed_s=elapsed,

@@ -12,7 +12,16 @@ from enum import Enum
 from typing import Any, Literal, TypeAlias, get_args
 
 from holdfast.config import Config, Settings
-from holdfast.core import BreakerChanged, CloseFailed, Record, RetryPlanned, Transition, Tripped
+from holdfast.core import (
+    BreakerChanged,
+    CloseFailed,
+    Record,
+    RetryPlanned,
+    State,
+    Transition,
+    Tripped,
+    shown_state,
+)
 
 __all__ = [
     "RECORDS",
@@ -223,4 +232,10 @@ def as_fields(record: HubRecord) -> dict[str, Any]:
 
 def _plain(record: Any) -> Mapping[str, Any]:
     values = ((field.name, getattr(record, field.name)) for field in fields(record) if field.name != "at")
-    return {name: value.value if isinstance(value, Enum) else value for name, value in values if value not in ("", ())}
+    return {name: _plain_value(value) for name, value in values if value not in ("", ())}
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, State):
+        return shown_state(value)
+    return value.value if isinstance(value, Enum) else value

@@ -30,7 +30,7 @@ from holdfast.hub.records import ConfigApplied, ListFailed, config_applied
 from holdfast.hub.slot import Slot, SlotContext
 from holdfast.hub.store import StateWriter, Store
 from holdfast.types import ProgressFn
-from holdfast.wire import Caller, Dialer, Fields, RawObject, Relay, Warden, dumps, text_of
+from holdfast.wire import Caller, Dialer, Fields, RawObject, Relay, Warden, dumps, keep_reaping, text_of
 
 __all__ = ["SlotRegistry", "reconnect", "switch"]
 
@@ -123,6 +123,7 @@ class SlotRegistry:
         tasks.start_soon(self._writer.run, name="state writer")
         tasks.start_soon(self._writer.watch, self._switched_elsewhere, self._approved_elsewhere, name="state watch")
         tasks.start_soon(self._warden.keep, name="warden keeper")
+        tasks.start_soon(keep_reaping, self._warden, name="orphans")
         tasks.start_soon(_watch_logins, self, logins, name="login watch")
 
     async def leave(self) -> None:

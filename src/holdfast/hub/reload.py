@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import anyio
 import anyio.to_thread
 
-from holdfast.config import BadServer, Config, ServerSpec, read_file
+from holdfast.config import BadServer, Config, ServerSpec, TrustStore, read_file
 from holdfast.errors import ConfigError, Problem
 from holdfast.files import FileStamp, file_stamp
 from holdfast.hub.clock import Clock, RealClock
@@ -52,7 +52,9 @@ class Reloader:
         self._file = file
         self._clock = clock or RealClock()
         self._environ = os.environ if environ is None else environ
-        self._watched: tuple[Path, ...] = (file, *_env_files(file, self._environ))
+        # A found file that changed is used once its user trusts it: then the trust store changes, not the file.
+        self._always = (file, TrustStore(self._environ).file) if hub.config.found else (file,)
+        self._watched: tuple[Path, ...] = (*self._always, *_env_files(file, self._environ, found=hub.config.found))
         self._applied = self._seen = _stamp(self._watched)
         self._refused = False
 
@@ -79,14 +81,15 @@ class Reloader:
 
     async def _take(self) -> tuple[ConfigRecord, ...]:
         try:
-            reading = await anyio.to_thread.run_sync(lambda: read_file(self._file, environ=self._environ))
+            found = self._hub.config.found
+            reading = await anyio.to_thread.run_sync(lambda: read_file(self._file, environ=self._environ, found=found))
         except ConfigError as exc:
             return (self._refuse((), exc.problems),)
         self._watch(file.path for file in (d.env_file for d in reading.definitions) if file is not None)
         return await self._apply(reading.config)
 
     def _watch(self, others: Iterator[Path]) -> None:
-        watched = (self._file, *dict.fromkeys(others))
+        watched = (*self._always, *dict.fromkeys(others))
         if watched != self._watched:
             self._watched = watched
             self._applied = self._seen = _stamp(watched)
@@ -117,10 +120,10 @@ def _hint(problem: Problem) -> str:
     return f" ({problem.hint})" if problem.hint else ""
 
 
-def _env_files(file: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
+def _env_files(file: Path, environ: Mapping[str, str], *, found: bool) -> tuple[Path, ...]:
     """The env files that the configuration uses; none if it cannot be read."""
     try:
-        definitions = read_file(file, environ=environ).definitions
+        definitions = read_file(file, environ=environ, found=found).definitions
     except ConfigError:
         return ()
     return tuple(dict.fromkeys(d.env_file.path for d in definitions if d.env_file is not None))

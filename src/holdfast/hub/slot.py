@@ -36,7 +36,7 @@ from holdfast.core import (
 from holdfast.hub.clock import Clock
 from holdfast.hub.lease import Connector, FailedDial, FindRelay, Lease
 from holdfast.hub.limits import Bulkhead
-from holdfast.wire import Connection, DesiredState
+from holdfast.wire import Connection, DesiredState, Starting
 
 __all__ = ["Slot", "SlotContext", "SlotHost", "breaker_policy", "is_listening", "lifecycle_policy", "watch_address"]
 
@@ -83,14 +83,14 @@ def watch_address(server: ServerSpec | BadServer) -> tuple[str, int] | None:
     return url.hostname, port
 
 
-LOOK_SECONDS = 1.0
+ADDRESS_CHECK_SECONDS = 1.0
 """A host that takes longer to accept a connection is not listening yet."""
 
 
 async def is_listening(host: str, port: int) -> bool:
     """Whether a connection was accepted."""
     try:
-        with anyio.fail_after(LOOK_SECONDS):
+        with anyio.fail_after(ADDRESS_CHECK_SECONDS):
             stream = await anyio.connect_tcp(host, port, happy_eyeballs_delay=0.1)
     except (OSError, TimeoutError, ValueError):  # ValueError: a host name that no resolver accepts
         return False
@@ -168,7 +168,7 @@ class Slot:
         self.bulkhead = Bulkhead(call.concurrency, call.queue, patience=call.timeout)
         self._leases: dict[int, Lease] = {}
         self._latest: Lease | None = None
-        self._looks: dict[int, anyio.CancelScope] = {}
+        self._address_checks: dict[int, anyio.CancelScope] = {}
         self._changed = anyio.Event()
         self._wake_at: float | None = None
         self._poked = anyio.Event()
@@ -207,8 +207,17 @@ class Slot:
         return self._leases.get(generation) if generation is not None else None
 
     def health(self) -> Health:
-        """The health of the server now."""
-        return self.machine.health(self._context.clock.now())
+        """The health of the server now. While its process starts, the reason says for how long, and its last line."""
+        health = self.machine.health(self._context.clock.now())
+        starting = self.starting
+        return replace(health, reason=starting.words) if starting is not None else health
+
+    @property
+    def starting(self) -> Starting | None:
+        """How the start of its process goes, if one starts (LOAD-13)."""
+        dialing = self.machine.dialing
+        lease = self._leases.get(dialing) if dialing is not None else None
+        return lease.starting if lease is not None else None
 
     # Events in, effects out.
 
@@ -311,10 +320,10 @@ class Slot:
                 context.host.withdraw(self.id, removed=removed)
             case do.Reinstate():
                 context.host.reinstate(self.id)
-            case do.CheckAddress(look=number):
-                start(self._look, number, name=f"{self.id} look {number}")
-            case do.StopAddressCheck(look=number):
-                if (scope := self._looks.get(number)) is not None:
+            case do.CheckAddress(number=number):
+                start(self._check_address, number, name=f"{self.id} address check {number}")
+            case do.StopAddressCheck(number=number):
+                if (scope := self._address_checks.get(number)) is not None:
                     scope.cancel()
             case do.RefreshNow(generation=generation):
                 start(self._refresh, generation, name=f"{self.id} refresh")
@@ -363,6 +372,7 @@ class Slot:
 
     def _stands(self, lease: Lease, listing: Listing) -> None:
         self._latest = lease
+        self.failed_dials = {}  # a remedy for an older failure would mislead
         self.handle(on.DialSucceeded(lease.generation, listing))
 
     def _handle_connection_event(self, event: on.Event) -> None:
@@ -386,13 +396,13 @@ class Slot:
         await connection.drain()
         lease.scope.cancel()
 
-    async def _look(self, number: int) -> None:
+    async def _check_address(self, number: int) -> None:
         address = watch_address(self.spec)
         with anyio.CancelScope() as scope:
-            self._looks[number] = scope
+            self._address_checks[number] = scope
             listening = address is not None and await is_listening(*address)
             self.handle(on.AddressChecked(number, listening))
-        self._looks.pop(number, None)
+        self._address_checks.pop(number, None)
 
     async def _refresh(self, generation: int) -> None:
         if (lease := self._leases.get(generation)) is not None:

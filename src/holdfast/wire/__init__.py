@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.wire.attempt import Attempt as Attempt, evidence_in as evidence_in
+    from holdfast.wire.attempt import Attempt as Attempt, Starting as Starting, evidence_in as evidence_in
     from holdfast.wire.descriptors import (
         descriptor_shortage as descriptor_shortage,
         raise_descriptor_limit as raise_descriptor_limit,
     )
-    from holdfast.wire.dial import Dialer as Dialer
+    from holdfast.wire.dial import Dialer as Dialer, DialHooks as DialHooks
     from holdfast.wire.envelope import (
         BadJson as BadJson,
         Bytes as Bytes,
@@ -57,11 +57,14 @@ if TYPE_CHECKING:
         tool_info as tool_info,
     )
     from holdfast.wire.process import (
+        INHERITED as INHERITED,
         LONGEST_LINE as LONGEST_LINE,
         LONGEST_SECRET as LONGEST_SECRET,
         OnStderr as OnStderr,
+        adopt_orphans as adopt_orphans,
         environment_of as environment_of,
         find_program as find_program,
+        keep_reaping as keep_reaping,
     )
     from holdfast.wire.relay import (
         CALL_NOTIFICATIONS as CALL_NOTIFICATIONS,
@@ -77,9 +80,9 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "attempt": ["Attempt", "evidence_in"],
+        "attempt": ["Attempt", "Starting", "evidence_in"],
         "descriptors": ["descriptor_shortage", "raise_descriptor_limit"],
-        "dial": ["Dialer"],
+        "dial": ["DialHooks", "Dialer"],
         "envelope": [
             "BadJson",
             "Bytes",
@@ -101,7 +104,16 @@ __getattr__, __dir__ = lazy_exports(
         "http.fetch": ["ApiClient", "HttpAnswer", "exchange", "fetch"],
         "listen": ["DesiredState", "LIST_CHANGED", "LOG_LEVELS", "apply_desired_state", "watch_connection"],
         "listing": ["Offer", "OfferKind", "Offers", "ToolInfo", "tool_info"],
-        "process": ["LONGEST_LINE", "LONGEST_SECRET", "OnStderr", "environment_of", "find_program"],
+        "process": [
+            "INHERITED",
+            "LONGEST_LINE",
+            "LONGEST_SECRET",
+            "OnStderr",
+            "adopt_orphans",
+            "environment_of",
+            "find_program",
+            "keep_reaping",
+        ],
         "relay": ["CALL_NOTIFICATIONS", "CLIENT_REQUESTS", "Caller", "Relay"],
         "rpc": ["RawNotification", "RawRequest", "RawResult"],
         "session": ["Connection", "Era"],

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Generic, Protocol, Self, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import anyio
 
@@ -18,12 +18,13 @@ from holdfast.config import ServerSpec
 from holdfast.core import Evidence, Redactor, TimedOut, Unexpected, masked
 from holdfast.errors import ServerFailure
 from holdfast.wire.descriptors import descriptor_shortage
-from holdfast.wire.dial import Dialer, OnNotification
+from holdfast.wire.dial import Dialer, DialHooks, OnNotification
+from holdfast.wire.process import Child
 from holdfast.wire.relay import Relay
 from holdfast.wire.session import Connection, Era
 from holdfast.wire.stdio import StdioDispatcher
 
-__all__ = ["Attempt", "Limit", "evidence_in"]
+__all__ = ["Attempt", "Limit", "Starting", "evidence_in"]
 
 T = TypeVar("T")
 
@@ -33,6 +34,19 @@ class Limit(Protocol):
 
     def place(self) -> AbstractAsyncContextManager[None]:
         """Wait for a place and hold it."""
+
+
+class Starting(NamedTuple):
+    """A process that is alive and has not answered yet."""
+
+    seconds: float
+    line: str
+    """The last line of its stderr, masked; empty if there is none."""
+
+    @property
+    def words(self) -> str:
+        """``starting for 12 s; stderr: "fetching …"``: the process's own text is quoted and labelled."""
+        return f"starting for {self.seconds:.0f} s" + (f'; stderr: "{self.line}"' if self.line else "")
 
 
 @dataclass(kw_only=True)
@@ -47,11 +61,19 @@ class Attempt(Generic[T]):
     """When all of it has ended, the wait for a place too; a time of the event loop."""
     within: float = math.inf
     """Seconds from the moment that the attempt has its place."""
+    total: float = math.inf
+    """The seconds that led to ``deadline``, for the reason of an attempt that it cut short."""
+    start_within: float | None = None
+    """Seconds in which a process may start, instead of its server's ``startTimeout``."""
     listing_within: float | None = None
-    """Seconds for the listing alone; None where it must end with the rest."""
+    """Seconds for the listing alone; None where it must end with the rest, for a process where it gets ``within``."""
     era: Era | None = None
     """The era that the server spoke last time, then the one that it speaks now."""
 
+    began: float = 0.0
+    """When it got its place; a time of the event loop."""
+    child: Child | None = field(default=None, repr=False)
+    """The process that starts, or has started."""
     version: str = ""
     """The protocol version that both sides speak; empty where the handshake failed."""
     handshake_seconds: float = 0.0
@@ -70,9 +92,27 @@ class Attempt(Generic[T]):
             async with self.connected(dialer, limit):
                 pass
         except Exception as exc:  # noqa: BLE001 - a fault of a library is what this attempt showed, and fails no other
-            self.evidence = masked(evidence_in(exc), self.redactor)
+            self.evidence = masked(self._whole(evidence_in(exc)), self.redactor)
             self.error = exc
         return self
+
+    @property
+    def starting(self) -> Starting | None:
+        """How the start of its process goes; None where no process starts, or it has answered."""
+        if self.child is None or self.version or self.child.exit_code is not None:
+            return None
+        return Starting(seconds=anyio.current_time() - self.began, line=self.child.last_line)
+
+    def _whole(self, seen: Evidence) -> Evidence:
+        """An attempt that the deadline of all attempts cut short says how long that was, not what was left of it."""
+        cut = self.deadline < self.began + self.within and not self._is_process
+        if isinstance(seen, TimedOut) and cut and math.isfinite(self.total):
+            return replace(seen, after=self.total, setting="holdfast.load.totalTimeout")
+        return seen
+
+    @property
+    def _is_process(self) -> bool:
+        return self.spec.transport == "stdio"
 
     @asynccontextmanager
     async def connected(
@@ -90,27 +130,36 @@ class Attempt(Generic[T]):
         """
         async with AsyncExitStack() as place:
             await _take(place, limit, self.deadline)
-            began = anyio.current_time()
-            until = min(self.deadline, began + self.within)
+            self.began = anyio.current_time()
+            hooks = DialHooks(on_notice=on_notice, relay=relay, on_start=self._started)
             async with dialer.connect(
                 self.spec,
-                within=until - began,
+                within=self._left(self.began),
+                start_within=self.spec.start_timeout if self.start_within is None else self.start_within,
                 redactor=self.redactor,
                 era=self.era,
-                on_notice=on_notice,
-                relay=relay,
+                hooks=hooks,
             ) as connection:
                 await place.aclose()
                 if on_connected is not None:
                     on_connected(connection)
-                await self._list(connection, began, until)
+                await self._list(connection)
                 yield connection
 
-    async def _list(self, connection: Connection, began: float, until: float) -> None:
+    def _started(self, child: Child) -> None:
+        self.child = child
+
+    def _left(self, now: float) -> float:
+        """Seconds for the next step. The deadline of all attempts does not cut a process that started (LOAD-13)."""
+        if self._is_process:
+            return self.within
+        return max(min(self.deadline, self.began + self.within) - now, 0.0)
+
+    async def _list(self, connection: Connection) -> None:
         stands = anyio.current_time()
-        self.handshake_seconds = stands - began
+        self.handshake_seconds = stands - self.began
         self.era, self.version = connection.era, connection.protocol_version or connection.era
-        left = max(until - stands, 0.0) if self.listing_within is None else self.listing_within
+        left = self._left(stands) if self.listing_within is None else self.listing_within
         self.listing = await self.read(connection, left)
         self.listing_seconds = anyio.current_time() - stands
         self.noise = connection.wire.noise if isinstance(connection.wire, StdioDispatcher) else ""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import anyio
 import mcp_types as types
@@ -26,10 +27,24 @@ from holdfast.wire.session import CLOSE_SECONDS, Connection, Era, Wire, negotiat
 from holdfast.wire.stdio import StdioDispatcher
 from holdfast.wire.warden import Warden
 
-__all__ = ["Dialer", "OnNotification"]
+__all__ = ["DialHooks", "Dialer", "OnNotification"]
 
 OnNotification: TypeAlias = Callable[[str], None]
 """Called with the method of each notification that belongs to no request; must not wait."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DialHooks:
+    """What a dial reports to its caller."""
+
+    on_notice: OnNotification | None = None
+    relay: Relay | None = None
+    """Gets the server's own requests."""
+    on_start: Callable[[Child], None] | None = None
+    """Called with each process that the dial starts."""
+
+
+_NO_HOOKS = DialHooks()
 
 
 class Dialer:
@@ -58,20 +73,26 @@ class Dialer:
         spec: ServerSpec,
         *,
         within: float,
+        start_within: float | None = None,
         redactor: Redactor,
         era: Era | None = None,
-        on_notice: OnNotification | None = None,
-        relay: Relay | None = None,
+        hooks: DialHooks = _NO_HOOKS,
     ) -> AsyncIterator[Connection]:
-        """A connection after its handshake, within so many seconds; ``relay`` gets the server's own requests."""
+        """A connection after its handshake, within so many seconds.
+
+        With ``start_within``, a process may take so long for its first answer; ``within`` begins with that answer.
+        """
         require_descriptors()
-        deadline = anyio.current_time() + within
+        if spec.era != "auto":
+            era = spec.era
+        first = start_within if start_within is not None and spec.transport == "stdio" else within
+        times = _Times(deadline=anyio.current_time() + first, within=within)
         try:
-            connection = await self._dial(spec, deadline, redactor, era, on_notice, relay)
+            connection = await self._dial(spec, times, redactor, era, hooks)
         except ServerFailure as failure:
             if not _probe_ended_it(failure.evidence, era):
                 raise
-            connection = await self._dial(spec, deadline, redactor, "legacy", on_notice, relay)
+            connection = await self._dial(spec, times, redactor, "legacy", hooks)
         try:
             yield connection
         finally:
@@ -80,22 +101,21 @@ class Dialer:
     async def _dial(
         self,
         spec: ServerSpec,
-        deadline: float,
+        times: _Times,
         redactor: Redactor,
         era: Era | None,
-        on_notice: OnNotification | None,
-        relay: Relay | None,
+        hooks: DialHooks,
     ) -> Connection:
         closers = AsyncExitStack()
 
         async def _noticed(message: IncomingMessage) -> None:
             if not isinstance(message, Exception) and not _of_one_resource(message):
-                connection.noticed(message.method, on_notice)
+                connection.noticed(message.method, hooks.on_notice)
 
         try:
-            wire = await self._open(closers, spec, redactor)
+            wire = await self._open(closers, spec, redactor, hooks)
             me = types.Implementation(name="holdfast", version=__version__)
-            relayed = RelayDispatcher(wire, spec.id, relay)
+            relayed = RelayDispatcher(wire, spec.id, hooks.relay)
             session = ClientSession(dispatcher=relayed, client_info=me, message_handler=_noticed)
             connection = Connection(session, wire, relayed, self._limits, closers)
             await session.__aenter__()
@@ -105,29 +125,35 @@ class Dialer:
             raise
         try:
             # The SSE transport exists only in the legacy era.
-            connection.era = await self._greet(connection, deadline, "legacy" if spec.transport == "sse" else era)
+            fixed = spec.era != "auto"
+            era = "legacy" if spec.transport == "sse" else era
+            connection.era = await self._greet(connection, times, era, fixed=fixed)
         except BaseException:
             await connection.aclose()
             raise
         return connection
 
-    async def _greet(self, connection: Connection, deadline: float, era: Era | None) -> Era:
-        wire, left = connection.wire, max(deadline - anyio.current_time(), 0.0)
+    async def _greet(self, connection: Connection, times: _Times, era: Era | None, *, fixed: bool) -> Era:
+        wire, left = connection.wire, max(times.deadline - anyio.current_time(), 0.0)
         try:
-            with anyio.fail_after(left):
-                era = await negotiate(connection.session, era=era, patient=isinstance(wire, StdioDispatcher))
+            with anyio.fail_after(left) as scope:
+                if isinstance(wire, StdioDispatcher):
+                    wire.on_first_message = lambda: _shorten(scope, times.within)
+                has_read = wire.has_read if isinstance(wire, StdioDispatcher) else None
+                era = await negotiate(connection.session, era=era, has_read=has_read, fixed=fixed)
         except TimeoutError:
-            seen = wire.unanswered() or TimedOut(doing="its first answer", after=round(left, 1))
-            raise ServerFailure(seen) from None
+            raise ServerFailure(wire.unanswered() or _silence(wire, left, times)) from None
         wire.stood = True
         return era
 
-    async def _open(self, stack: AsyncExitStack, spec: ServerSpec, redactor: Redactor) -> Wire:
+    async def _open(self, stack: AsyncExitStack, spec: ServerSpec, redactor: Redactor, hooks: DialHooks) -> Wire:
         """Open the transport; the stack closes it. Does not wait for an answer."""
         if spec.transport == "stdio":
             child = await Child.start(spec, warden=self._warden, redactor=redactor, keep=self._limits.stderr_bytes)
             if self._on_stderr is not None:
                 child.on_line = partial(_pass_on, self._on_stderr, spec.id, redactor)
+            if hooks.on_start is not None:
+                hooks.on_start(child)
             pipes = StdioDispatcher(child, self._limits, redactor)
             stack.push_async_callback(lambda: child.close(politely=pipes.stood))
             return pipes
@@ -139,6 +165,26 @@ class Dialer:
         posts = HttpDispatcher(peer)
         stack.push_async_callback(posts.end_session)
         return posts
+
+
+class _Times(NamedTuple):
+    """The limits of a handshake: when the first answer must be there, and the seconds for the rest after it."""
+
+    deadline: float
+    within: float
+
+
+def _shorten(scope: anyio.CancelScope, within: float) -> None:
+    scope.deadline = min(scope.deadline, anyio.current_time() + within)
+
+
+def _silence(wire: Wire, left: float, times: _Times) -> TimedOut:
+    """A handshake that took too long, with the key that gives it more time."""
+    if not isinstance(wire, StdioDispatcher):
+        return TimedOut(doing="its first answer", after=round(left, 1))
+    if wire.spoke:
+        return TimedOut(doing="the end of the handshake", after=round(times.within, 1))
+    return TimedOut(doing="its first answer", after=round(left, 1), setting="startTimeout", stderr=wire.last_line)
 
 
 def _pass_on(on_stderr: OnStderr, server: str, redactor: Redactor, line: bytes) -> None:

@@ -6,27 +6,42 @@ its stderr is kept. After a close, no process of its group is left.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
+import itertools
 import os
 import shutil
 import signal
 import struct
 import termios
-from collections.abc import Callable, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 
 from holdfast.config import ServerSpec
-from holdfast.core import BadConfig, CommandFault, CommandUnusable, Redactor
+from holdfast.core import BadConfig, CommandFault, CommandUnusable, Redactor, plain
 from holdfast.errors import ServerFailure
-from holdfast.wire.warden import MARK, Warden
+from holdfast.wire.warden import CHILD_MARK, MARK, Warden
 
-__all__ = ["LONGEST_LINE", "LONGEST_SECRET", "Child", "OnStderr", "environment_of", "find_program"]
+__all__ = [
+    "LONGEST_LINE",
+    "LONGEST_SECRET",
+    "Child",
+    "OnStderr",
+    "adopt_orphans",
+    "environment_of",
+    "find_program",
+    "keep_reaping",
+    "reap_orphans",
+]
 
 INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 """The variables that a server inherits; its definition names all others."""
@@ -46,6 +61,9 @@ FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.01, 0.2
 KILLED_SECONDS = 2.0
 """A process is gone at once after SIGKILL, unless the kernel holds it or it belongs to another user by now."""
 
+REAP_SECONDS = 30.0
+"""How often the adopted orphans that exited by themselves are collected; each close does it too."""
+
 WRITE_BYTES = 64 * 1024
 
 LONGEST_LINE = 8 * 1024
@@ -53,6 +71,9 @@ LONGEST_LINE = 8 * 1024
 
 OnStderr: TypeAlias = Callable[[str, bytes, Redactor], None]
 """Called for each line of a server's stderr: the server's id, the line as it came, the redactor for it."""
+
+SHOWN_LINE = 200
+"""How many characters of the last line on stderr are shown while a server starts."""
 
 LONGEST_SECRET = 1024
 """How much is dropped where stderr was cut inside a line: a cut secret would not be recognised."""
@@ -75,12 +96,14 @@ class Child:
         self.on_line: Callable[[bytes], None] | None = None
         """Called for each line of its stderr, as it came."""
         self._in_long_line = False
+        self._mark = b""
         self.group = process.pid
 
     @classmethod
     async def start(cls, spec: ServerSpec, *, warden: Warden, redactor: Redactor, keep: int) -> Child:
         """Start the server's command; raises ``ServerFailure`` with the reason if that fails."""
-        environment = {**environment_of(spec), MARK: warden.name}
+        mark = f"{warden.name}-{next(_NUMBERS)}"
+        environment = {**environment_of(spec), MARK: warden.name, CHILD_MARK: mark}
         program = find_program(spec, environment)
         await warden.ready()
         theirs, ours = os.pipe()
@@ -99,7 +122,9 @@ class Child:
         finally:
             os.close(theirs)
         warden.watch(process.pid)
-        return cls(process, ours, warden, redactor, keep)
+        child = cls(process, ours, warden, redactor, keep)
+        child._mark = f"{CHILD_MARK}={mark}".encode()
+        return child
 
     async def send(self, data: bytes) -> None:
         """Write to its stdin. The next sender writes the rest of a cancelled one first, so no line is cut."""
@@ -163,6 +188,15 @@ class Child:
         """None while it runs."""
         return self._process.returncode
 
+    @property
+    def last_line(self) -> str:
+        """The last line of its stderr so far, masked and without control characters; empty if there is none."""
+        lines = self._stderr.decode("utf-8", "replace").splitlines()[-2:]
+        if self._stderr_cut:
+            lines = lines[1:]  # the first may be cut inside a secret
+        line = next((line for line in reversed(lines) if line.strip()), "")
+        return plain(self._redactor.mask(line)).strip()[:SHOWN_LINE]
+
     async def last_words(self) -> str:
         """The end of its stderr, masked; waits a moment for the rest in the pipe."""
         with anyio.move_on_after(LAST_WORDS_SECONDS):
@@ -172,18 +206,18 @@ class Child:
             text = text.partition("\n")[2] or text[LONGEST_SECRET:]
         return self._redactor.mask(text).strip()
 
-    def heard_us(self) -> bool:
-        """Whether it has read everything that we wrote."""
-        if self._stdin is None:
+    def has_read(self) -> bool | None:
+        """Whether it has read everything that we wrote; None where the system does not tell."""
+        if self._stdin is None or self._unsent:
             return False
         try:
             unread = fcntl.ioctl(self._stdin, termios.FIONREAD, bytes(4))
         except OSError:  # not every system reports this for the writing end of a pipe
-            return False
-        return not self._unsent and struct.unpack("i", unread)[0] == 0
+            return None
+        return bool(struct.unpack("i", unread)[0] == 0)
 
     async def close(self, *, politely: bool) -> None:
-        """End the whole group: close its stdin, then SIGTERM, then SIGKILL. Shielded and bounded."""
+        """End the whole group and what left it: close its stdin, then SIGTERM, then SIGKILL. Shielded and bounded."""
         timeout = POLITE_SECONDS if politely else BRISK_SECONDS
         with anyio.CancelScope(shield=True):
             self._close_stdin()
@@ -196,9 +230,37 @@ class Child:
                 if self._tell(signal.SIGTERM) and not await self._gone_within(timeout):
                     self._tell(signal.SIGKILL)
                     await self._gone_within(KILLED_SECONDS)
+                await self._end_escaped(timeout)
                 tasks.cancel_scope.cancel()
             await self._let_go()
             self._warden.release(self.group)
+            if _ADOPTS:
+                await anyio.to_thread.run_sync(reap_orphans, self._warden)
+
+    async def _end_escaped(self, polite: float) -> None:
+        """End the descendants that left its group: SIGTERM, then SIGKILL. Bounded."""
+        if not _HAS_PROC:
+            return
+        began, pause = anyio.current_time(), FIRST_LOOK_SECONDS
+        while left := await anyio.to_thread.run_sync(self._escaped):
+            waited = anyio.current_time() - began
+            if waited > polite + KILLED_SECONDS:
+                return
+            for process in left:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(process.pid, signal.SIGTERM if waited < polite else signal.SIGKILL)
+            await anyio.sleep(pause)
+            pause = min(2 * pause, LAST_LOOK_SECONDS)
+
+    def _escaped(self) -> list[_Process]:
+        """Its living descendants outside its group: by its mark, or as adopted orphans that can be no other child's."""
+        found, alone = [], self._warden.groups == {self.group}
+        for process in _WALK.processes():
+            if process.group != self.group and process.pid != os.getpid():
+                marks = _marks_of(process.pid)
+                if self._mark in marks or (alone and _is_adopted(process, marks, self._warden)):
+                    found.append(process)
+        return found
 
     async def _let_go(self) -> None:
         """Close our ends of its pipes; do not wait for a process that survived SIGKILL."""
@@ -242,17 +304,105 @@ class Child:
         return f"<Child group={self.group} {state}>"
 
 
-def _has_living(group: int) -> bool:
-    """Whether a group has a living process. A container's first process often leaves zombies."""
-    if not Path("/proc/self/stat").exists():
-        return True
+def adopt_orphans() -> bool:
+    """Become the parent of orphaned descendants (Linux), for a process that is a hub and nothing else.
+
+    A daemon that left its process group and cleared its environment is then found, and ends with its connection.
+    Returns whether the system can do that. A program that embeds a hub does not call this: it may have children of
+    its own.
+    """
+    global _ADOPTS  # noqa: PLW0603 - a property of the process, as the system keeps it
+    try:
+        done = ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    except (OSError, AttributeError):
+        done = False
+    _ADOPTS = done and _HAS_PROC
+    return _ADOPTS
+
+
+async def keep_reaping(warden: Warden) -> None:
+    """Collect adopted orphans from time to time, until cancelled; nothing to do in a process that adopts none."""
+    while _ADOPTS:
+        await anyio.sleep(REAP_SECONDS)
+        await anyio.to_thread.run_sync(reap_orphans, warden)
+
+
+def reap_orphans(warden: Warden) -> None:
+    """Collect the adopted orphans that have exited: a dead process stays until its parent asks for its end."""
+    if _ADOPTS:
+        for process in _WALK.processes(dead=True):
+            if process.state == "Z" and _is_adopted(process, frozenset(), warden):
+                with suppress(OSError):
+                    os.waitpid(process.pid, os.WNOHANG)
+
+
+_HAS_PROC = Path("/proc/self").is_dir()
+_PR_SET_CHILD_SUBREAPER = 36
+_ADOPTS = False
+_NUMBERS = itertools.count(1)
+
+
+class _Process(NamedTuple):
+    """A process, as the system lists it."""
+
+    pid: int
+    state: str
+    parent: int
+    group: int
+    session: int
+
+
+class _Walk:
+    """One walk through the list of processes at a time; a walk serves all that asked before it began."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._began = -1.0
+        self._found: list[_Process] = []
+
+    def processes(self, *, dead: bool = False) -> list[_Process]:
+        """Every process that lives; with ``dead``, also those whose parent has not asked for their end."""
+        asked = time.monotonic()
+        with self._lock:
+            if self._began < asked:
+                self._began = time.monotonic()
+                self._found = [*_listed()]
+            return [process for process in self._found if dead or process.state not in "ZX"]
+
+
+_WALK = _Walk()
+
+
+def _listed() -> Iterator[_Process]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError, ValueError):  # it exited while we looked
-                state, _, its_group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
-                if int(its_group) == group and state not in "ZX":
-                    return True
-    return False
+                state, *numbers = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+                yield _Process(int(entry.name), state, *map(int, numbers))
+
+
+def _marks_of(pid: int) -> frozenset[bytes]:
+    """The variables in a process's environment; none, where it is another user's."""
+    try:
+        return frozenset(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+    except OSError:
+        return frozenset()
+
+
+def _is_adopted(process: _Process, marks: frozenset[bytes], warden: Warden) -> bool:
+    """Whether a process is an orphan of our children: ours by adoption, in a session of its own, with no other mark.
+
+    Our own children without a mark share our session, except the warden and the children that it knows.
+    """
+    if not _ADOPTS or process.parent != os.getpid() or process.session == os.getsid(0):
+        return False
+    known = process.pid == warden.pid or process.pid in warden.groups
+    return not known and not any(mark.startswith(f"{CHILD_MARK}=".encode()) for mark in marks)
+
+
+def _has_living(group: int) -> bool:
+    """Whether a group has a living process. A container's first process often leaves zombies."""
+    return not _HAS_PROC or any(process.group == group for process in _WALK.processes())
 
 
 def environment_of(spec: ServerSpec) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import anyio
 import anyio.abc
@@ -36,8 +36,15 @@ CALL_NOTIFICATIONS = frozenset({"notifications/message", "notifications/elicitat
 """The notifications that belong to the call on whose stream they came."""
 
 
+Era: TypeAlias = Literal["modern", "legacy"]
+
+
 class Caller(Protocol):
     """The client that a request is made for."""
+
+    @property
+    def era(self) -> Era | None:
+        """The protocol era that it speaks; None where that does not matter."""
 
     @property
     def capabilities(self) -> Mapping[str, Any]:

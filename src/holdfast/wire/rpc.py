@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -67,6 +68,8 @@ __all__ = [
     "RawNotification",
     "RawRequest",
     "RawResult",
+    "UnusableMessage",
+    "answered_id",
     "call_message",
     "first_error",
     "notification_message",
@@ -166,6 +169,28 @@ def call_message(request_id: RequestId, method: str, params: Fields, *, progress
 
 
 Progress: TypeAlias = tuple[float, float | None, str | None]
+
+
+class UnusableMessage(ValueError):
+    """Bytes that are no JSON message; the text says why and quotes nothing of them."""
+
+
+_ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")\s*,')
+_ID_LAST = re.compile(
+    rb'[^\s{]\s*,\s*"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*\Z'
+)
+
+
+def answered_id(data: bytes) -> RequestId | None:
+    """The id of the request that unusable bytes answer, where it is at their beginning or at their end."""
+    found = _ID_FIRST.match(data[:1024]) or _ID_LAST.search(data[-1024:])
+    if found is None:
+        return None
+    try:
+        written = found[1].decode()
+    except UnicodeDecodeError:
+        return None
+    return written[1:-1] if written.startswith('"') else int(written)
 
 
 class PendingRequest:
@@ -333,14 +358,32 @@ class Exchange:
         gone = NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
         return ServerFailure(self.ended.evidence if self.ended is not None else gone)
 
+    def refuse(self, request_id: RequestId | None, evidence: Evidence) -> bool:
+        """Fail one request, whose answer cannot be used; False if no such request waits."""
+        key = coerce_request_id(request_id) if request_id is not None else None
+        waiter = self._waiters.pop(key, None) if key is not None else None
+        if waiter is not None:
+            self.spoke = True
+            waiter.put(ServerFailure(evidence))
+        return waiter is not None
+
     def take(self, data: bytes) -> None:
         """Route one message from the server. Never waits; raises ``ServerFailure`` if it is no JSON-RPC message."""
         try:
             members = fields(read_bytes(data))
         except BadJson as exc:
-            fault = NotMcpFault.NOT_JSONRPC if "object" in str(exc) else NotMcpFault.NOT_JSON
-            raise ServerFailure(NotMcp(fault=fault, detail=data[:80].decode("utf-8", "replace"))) from exc
+            if "object" not in str(exc):
+                raise UnusableMessage(str(exc)) from exc
+            detail = data[:80].decode("utf-8", "replace")
+            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail)) from exc
         self.route(members)
+
+    def take_event(self, data: bytes) -> None:
+        """The same for a message of an event stream, where bytes that are no JSON are the server's fault."""
+        try:
+            self.take(data)
+        except UnusableMessage as exc:
+            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=str(exc))) from exc
 
     def route(self, members: Fields) -> None:
         """The same for a message that was split already."""
@@ -570,7 +613,8 @@ class DuplexDispatcher(Dispatcher[TransportContext]):
         """Send a request and wait for its result; the deadline covers the write too."""
         opts = opts or {}
         request_id, waiter = self._exchange.open(opts)
-        timeout = opts.get("timeout")
+        # The SDK limits its probe to 10 s. A slow start is no answer: the dial's own deadline bounds the probe.
+        timeout = opts.get("timeout") if method != "server/discover" else None
         message = dumps(request_message(request_id, method, with_progress_token(params, request_id, opts)))
         deadline = self.deadlines.start(idle=timeout or math.inf, within=math.inf)
         try:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import anyio
+import anyio.abc
 import mcp_types as types
 from mcp import ClientSession, MCPError
 from mcp.shared.inbound import (
@@ -63,32 +64,59 @@ from holdfast.wire.envelope import (
 from holdfast.wire.http.sse import SseDispatcher
 from holdfast.wire.http.transport import HttpDispatcher
 from holdfast.wire.listing import Offers, ToolInfo, list_other_offers, list_tool_offers, list_tools
-from holdfast.wire.relay import Caller, RelayDispatcher
+from holdfast.wire.relay import Caller, Era, RelayDispatcher
 from holdfast.wire.rpc import first_error
 from holdfast.wire.stdio import StdioDispatcher
 from holdfast.wire.tracing import trace_headers
 
-__all__ = ["Connection", "Era", "Wire", "negotiate"]
+__all__ = ["Connection", "Era", "HasRead", "Wire", "negotiate"]
 
-Era: TypeAlias = Literal["modern", "legacy"]
+HasRead: TypeAlias = Callable[[], bool | None]
+"""Whether a process has read all that was written to it; None where the system does not tell."""
 
-PROBE_SECONDS = 3.0
-"""How long a stdio server may leave a probe unanswered before it gets ``initialize`` as well.
+IGNORED_SECONDS = 5.0
+"""How long a probe that a process has read may stay unanswered before it counts as ignored.
 
-Old servers ignore unknown methods, and a slow one has not answered yet. So both requests stay open from then on,
-and the first answer decides."""
+Some old servers ignore unknown methods: they get ``initialize`` then. The time starts when the process has read the
+probe, so a slow start is never taken for an ignored probe."""
+
+UNREAD_SECONDS = 10.0
+"""The same on a system that does not tell whether a process has read its input; counted from the probe."""
+
+GREETING_SECONDS = 2.0
+"""How long the answer to ``initialize`` may come after a late answer to the probe.
+
+A server that answers both was put into the legacy era by the second; one that ignores ``initialize`` is modern."""
+
+FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.02, 0.25
+"""The pauses between two looks whether the process has read the probe: no event tells that."""
 
 NO_ANSWER_ABOUT_ERA = frozenset({401, 403, 407, 408, 429})
 
 
-async def negotiate(session: ClientSession, *, era: Era | None, patient: bool) -> Era:
-    """Agree on a version; ``patient`` is for pipes, where an answer may never come."""
+async def negotiate(
+    session: ClientSession, *, era: Era | None, has_read: HasRead | None = None, fixed: bool = False
+) -> Era:
+    """Agree on a version, of ``era`` alone if that is fixed.
+
+    ``has_read`` is for a process, which may ignore a probe or start slowly.
+    """
+    if fixed and era is not None:
+        return await _only(session, era)
     if era == "legacy":
         found = await _greet_or_none(session)
         if found is not None:
             return found
-    probe = _probe_patiently if patient else _probe
-    return await probe(session)
+    return await _probe(session) if has_read is None else await _probe_process(session, has_read)
+
+
+async def _only(session: ClientSession, era: Era) -> Era:
+    if era == "legacy":
+        return await _greet(session)
+    try:
+        return await _discover(session, LATEST_MODERN_VERSION)
+    except _SpeaksNoModern as exc:
+        raise ServerFailure(NotMcp(fault=NotMcpFault.VERSION, detail="it does not speak the modern era")) from exc
 
 
 async def _greet_or_none(session: ClientSession) -> Era | None:
@@ -109,43 +137,89 @@ async def _probe(session: ClientSession) -> Era:
         return await _greet(session)
 
 
-async def _probe_patiently(session: ClientSession) -> Era:
-    """Probe; after a while send ``initialize`` too, and take the first answer."""
-    answers: dict[str, Era | Exception] = {}
-    answered = anyio.Event()
+async def _probe_process(session: ClientSession, has_read: HasRead) -> Era:
+    """Probe, and send ``initialize`` only after an answer, or after the process has read the probe and ignored it.
 
-    async def ask(what: str, question: Callable[[], Awaitable[Era]]) -> None:
-        try:
-            answers[what] = await question()
-        except (ServerFailure, _SpeaksNoModern) as exc:
-            answers[what] = exc
-        answered.set()
-
+    A process that gets both at once may answer both and change its era with the second answer.
+    """
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ask, "probe", lambda: _discover(session, LATEST_MODERN_VERSION))
-        with anyio.move_on_after(PROBE_SECONDS):
-            await answered.wait()
-        if not answers or isinstance(answers.get("probe"), _SpeaksNoModern):
-            tasks.start_soon(ask, "greeting", lambda: _greet(session))
-            while not _settled(answers):
-                answered = anyio.Event()
-                await answered.wait()
-        tasks.cancel_scope.cancel()
-    return _decided(answers)
+        probe = _HandshakeRequest(lambda: _discover(session, LATEST_MODERN_VERSION), tasks)
+        await _answered_or_ignored(probe, has_read)
+        if isinstance(probe.answer, str | ServerFailure):
+            tasks.cancel_scope.cancel()
+        else:
+            greeting = _HandshakeRequest(lambda: _greet(session), tasks)
+            await _settled(probe, greeting)
+            tasks.cancel_scope.cancel()
+            probe = _decisive(probe, greeting)
+    if isinstance(probe.answer, Exception):
+        raise probe.answer
+    assert probe.answer is not None  # noqa: S101 - the waits above end with an answer
+    return probe.answer
 
 
-def _settled(answers: dict[str, Era | Exception]) -> bool:
-    """Whether one request succeeded, or both failed."""
-    return any(isinstance(answer, str) for answer in answers.values()) or len(answers) == 2
+class _HandshakeRequest:
+    """A request of the handshake that is under way, and its answer once there is one."""
+
+    def __init__(self, ask: Callable[[], Awaitable[Era]], tasks: anyio.abc.TaskGroup) -> None:
+        self.answer: Era | ServerFailure | _SpeaksNoModern | None = None
+        self.answered = anyio.Event()
+        tasks.start_soon(self._run, ask)
+
+    async def _run(self, ask: Callable[[], Awaitable[Era]]) -> None:
+        try:
+            self.answer = await ask()
+        except (ServerFailure, _SpeaksNoModern) as exc:
+            self.answer = exc
+        self.answered.set()
 
 
-def _decided(answers: dict[str, Era | Exception]) -> Era:
-    for answer in answers.values():
-        if isinstance(answer, str):
-            return answer
-    failures = [answers[what] for what in ("greeting", "probe") if isinstance(answers.get(what), ServerFailure)]
-    telling = [f for f in failures if isinstance(f, ServerFailure) and not isinstance(f.evidence, TimedOut)]
-    raise (telling or failures)[0]  # type: ignore[misc]  # both lists hold exceptions only
+async def _answered_or_ignored(probe: _HandshakeRequest, has_read: HasRead) -> None:
+    """Wait for the answer to a probe, or until the process has read it and given none for a while."""
+    began, pause = anyio.current_time(), FIRST_LOOK_SECONDS
+    read_at: float | None = None
+    while not probe.answered.is_set():
+        read, now = has_read(), anyio.current_time()
+        read_at = None if read is False else read_at or now
+        limit = IGNORED_SECONDS if read else UNREAD_SECONDS
+        if now - (began if read is None else read_at or now) >= limit:
+            return
+        with anyio.move_on_after(pause):
+            await probe.answered.wait()
+        pause = min(2 * pause, LONGEST_LOOK_SECONDS)
+
+
+async def _settled(probe: _HandshakeRequest, greeting: _HandshakeRequest) -> None:
+    """Wait until both are answered, or ``initialize`` succeeded, or it is ignored after a late answer to the probe."""
+    async with anyio.create_task_group() as tasks:
+
+        async def greeted() -> None:
+            await greeting.answered.wait()
+            if not isinstance(greeting.answer, str):
+                await probe.answered.wait()
+            tasks.cancel_scope.cancel()
+
+        async def modern() -> None:
+            await probe.answered.wait()
+            if isinstance(probe.answer, str):
+                await anyio.sleep(GREETING_SECONDS)
+                tasks.cancel_scope.cancel()
+
+        tasks.start_soon(greeted)
+        tasks.start_soon(modern)
+
+
+def _decisive(probe: _HandshakeRequest, greeting: _HandshakeRequest) -> _HandshakeRequest:
+    """The question whose answer decides: a success, of ``initialize`` before the probe; else the more telling failure.
+
+    A server that was probed late and refuses ``initialize`` is modern.
+    """
+    if isinstance(greeting.answer, str) or not isinstance(probe.answer, str | ServerFailure):
+        return greeting
+    if isinstance(probe.answer, str):
+        return probe
+    told = isinstance(greeting.answer, ServerFailure) and not isinstance(greeting.answer.evidence, TimedOut)
+    return greeting if told else probe
 
 
 class _SpeaksNoModern(Exception):

@@ -6,7 +6,8 @@ message ever comes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import anyio
 import anyio.abc
@@ -18,7 +19,7 @@ from holdfast.errors import ServerFailure
 from holdfast.wire.envelope import one_line
 from holdfast.wire.http.client import over_message_bound
 from holdfast.wire.process import LAST_WORDS_SECONDS, Child
-from holdfast.wire.rpc import DuplexDispatcher
+from holdfast.wire.rpc import DuplexDispatcher, UnusableMessage, answered_id
 
 __all__ = ["StdioDispatcher"]
 
@@ -37,6 +38,9 @@ NOISE_BOUND, NOISE_SECONDS = 4 * 1024 * 1024, 60.0
 FAIR_BYTES = 8 * 1024
 """How much of one server's output is read before other tasks run."""
 
+LONGEST_SKIP = 8
+"""A line that is over the bound is read to its end, unless it is this many times the bound."""
+
 EXIT_SECONDS = 1.0
 """A process that closed its stdout usually exits soon; its exit code is worth this wait."""
 
@@ -52,11 +56,28 @@ class StdioDispatcher(DuplexDispatcher):
         self._noise_bytes = 0
         self._noise_since = anyio.current_time()
         self._ended = anyio.Event()
+        self._skipped = 0
+        self.on_first_message: Callable[[], None] | None = None
+        """Called once, for the first message of the protocol."""
 
     @property
     def noise(self) -> str:
         """The first noise on its stdout, masked."""
         return self._noise
+
+    @property
+    def spoke(self) -> bool:
+        """Whether it has sent a message of the protocol."""
+        return self._exchange.spoke
+
+    @property
+    def last_line(self) -> str:
+        """The last line of its stderr so far, masked."""
+        return self._child.last_line
+
+    def has_read(self) -> bool | None:
+        """Whether the process has read all that was written to it; None where the system does not tell."""
+        return self._child.has_read()
 
     def unanswered(self) -> Evidence | None:
         """A program that printed only noise is no MCP server."""
@@ -71,7 +92,14 @@ class StdioDispatcher(DuplexDispatcher):
             # The reader learns the reason in a moment; it says more than a broken pipe.
             with anyio.move_on_after(EXIT_SECONDS + 2 * LAST_WORDS_SECONDS):
                 await self._ended.wait()
-            raise self._exchange.failure() from None
+            raise ServerFailure(self._not_sent()) from None
+
+    def _not_sent(self) -> Evidence:
+        """Why a message was not written whole: a process cannot act on a part of a line."""
+        seen = self._exchange.ended.evidence if self._exchange.ended is not None else None
+        if isinstance(seen, ProcessExit | NetworkFailure):
+            return replace(seen, sent=False)
+        return NetworkFailure(fault=NetworkFault.CLOSED, stood=True, sent=False, detail="it closed its stdin")
 
     async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
         """Read lines until the process exits or closes its stdout."""
@@ -105,7 +133,7 @@ class StdioDispatcher(DuplexDispatcher):
         return ProcessExit(
             code=code,
             stood=self.stood,
-            heard=self._child.heard_us(),
+            heard=bool(self._child.has_read()),
             stderr=await self._child.last_words(),
             noise=self._noise,
         )
@@ -128,10 +156,31 @@ class StdioDispatcher(DuplexDispatcher):
 
     def _take_whole_lines(self, buffer: bytearray, searched: int) -> None:
         while (end := buffer.find(b"\n", searched)) >= 0:
-            self._take_line(bytes(buffer[:end]))
+            if self._skipped:
+                self._skipped = 0
+            elif end > self._limits.message_bytes:
+                self._refuse_large(buffer)
+            else:
+                self._take_line(bytes(buffer[:end]))
             del buffer[: end + 1]
             searched = 0
-        if len(buffer) > self._limits.message_bytes:
+        if self._skipped:
+            self._skip(buffer)
+        elif len(buffer) > self._limits.message_bytes:
+            self._refuse_large(buffer)
+            self._skip(buffer)
+
+    def _refuse_large(self, buffer: bytearray) -> None:
+        """Fail the request that a line over the bound answers; the connection, if it is not known which."""
+        over = over_message_bound(self._limits)
+        if not self._exchange.refuse(answered_id(bytes(buffer[:1024])), over):
+            raise ServerFailure(over)
+
+    def _skip(self, buffer: bytearray) -> None:
+        """Drop a line that is over the bound; one without an end ends the connection."""
+        self._skipped += len(buffer)
+        buffer.clear()
+        if self._skipped > LONGEST_SKIP * self._limits.message_bytes:
             raise ServerFailure(over_message_bound(self._limits))
 
     def _take_line(self, line: bytes) -> None:
@@ -140,17 +189,28 @@ class StdioDispatcher(DuplexDispatcher):
         self._exchange.received += len(line)
         try:
             self._exchange.take(line)
+            self._spoken()
+        except UnusableMessage as exc:
+            unusable = NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))
+            if not self._exchange.refuse(answered_id(line), unusable):
+                self._take_noise(line)
         except ServerFailure as failure:
             if not isinstance(failure.evidence, NotMcp):
                 raise
             self._take_noise(line)
+
+    def _spoken(self) -> None:
+        if self.on_first_message is not None and self._exchange.spoke:
+            self.on_first_message()
+            self.on_first_message = None
 
     def _take_noise(self, line: bytes) -> None:
         now = anyio.current_time()
         if now - self._noise_since > NOISE_SECONDS:
             self._noise_since, self._noise_bytes = now, 0
         self._noise_bytes += len(line)
-        if len(self._noise) < NOISE_KEPT:
+        # Once it has spoken the protocol, noise may be a part of an answer: it belongs to that caller alone.
+        if not self._exchange.spoke and len(self._noise) < NOISE_KEPT:
             # Masked before it is cut: a cut secret would not be recognised.
             text = self._redactor.mask(line[:NOISE_LOOKED_AT].decode("utf-8", "replace"))
             self._noise = f"{self._noise}\n{text}".strip()[:NOISE_KEPT]

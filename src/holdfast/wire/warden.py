@@ -20,10 +20,13 @@ from typing import Self
 import anyio
 import anyio.abc
 
-__all__ = ["MARK", "Warden"]
+__all__ = ["CHILD_MARK", "MARK", "Warden"]
 
 MARK = "HOLDFAST_WARDEN"
 """The environment variable that marks our children; its value names their warden."""
+
+CHILD_MARK = "HOLDFAST_CHILD"
+"""The environment variable that marks one child and its descendants."""
 
 PROGRAM = Path(__file__).with_name("warden_process.py")
 
@@ -53,6 +56,16 @@ class Warden:
     ) -> None:
         with anyio.CancelScope(shield=True):
             await self._end()
+
+    @property
+    def groups(self) -> frozenset[int]:
+        """The process groups that live."""
+        return frozenset(self._groups)
+
+    @property
+    def pid(self) -> int | None:
+        """The id of its own process, while there is one."""
+        return self._process.pid if self._process is not None else None
 
     async def ready(self) -> None:
         """Call this before a child is started: from now on no child can be left behind."""
@@ -96,7 +109,7 @@ class Warden:
                     start_new_session=True,
                     cwd="/",
                     # We may be the child of another Holdfast: its warden must not end ours first.
-                    env={name: value for name, value in os.environ.items() if name != MARK},
+                    env={name: value for name, value in os.environ.items() if name not in (MARK, CHILD_MARK)},
                 )
         except BaseException:
             os.close(ours)

@@ -40,7 +40,7 @@ async def test_every_server_is_told_with_its_state_its_reason_and_what_to_do() -
     assert found["up"].verified
     assert found["up"].generation == 1
     assert found["closed"].status == "denied"
-    assert "It will not be retried" in found["closed"].summary
+    assert "It is not asked again" in found["closed"].summary
     assert found["closed"].action
     assert found["missing"].status == "permanent"
     assert "no-such-command-anywhere" in found["missing"].reason

@@ -62,7 +62,7 @@ async def test_servers_that_come_and_go_are_told() -> None:
     async with steered(definitions) as hub, following(hub.control) as seen:
         await hub.hub.apply(config_from_mapping({"mcpServers": {"stays": MISSING, "new": MISSING}}))
         assert await seen.until("gone") == {"server": "old"}
-        await seen.until("server", lambda data: data["id"] == "new" and data["state"] == "permanently_failed")
+        await seen.until("server", lambda data: data["id"] == "new" and data["state"] == "parked")
         assert not [data for name, data in seen.events if name == "server" and data["id"] == "stays"]
         assert hub.admin._history._servers.keys() == {"stays", "new"}
 

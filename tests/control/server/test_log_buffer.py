@@ -50,7 +50,7 @@ async def test_a_follower_that_asks_for_no_last_lines_gets_none() -> None:
         ("connected", "reconnecting", "TransportLost", "its process exited with code 3", "lost: {}; reconnecting"),
         ("connecting", "reconnecting", "DialFailed", "it is not ready", "connect failed: {}; reconnecting"),
         ("connected", "reconnecting", "SessionExpired", "", "its session expired; reconnecting"),
-        ("reconnecting", "permanently_failed", "GaveUp", "connection refused", "parked: {}"),
+        ("reconnecting", "permanently_failed", "Parked", "connection refused", "parked: {}"),
         ("connecting", "denied", "Denied", "HTTP 403", "denied: {}"),
         ("reconnecting", "connected", "DialSucceeded", "", "connected"),
         ("connected", "disconnected", "RemoveRequested", "", "removed from the configuration"),

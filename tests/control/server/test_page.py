@@ -19,7 +19,7 @@ from holdfast.control.server.page import page_routes
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-5")]
 
 ROOT = Path(__file__).parents[3]
-STATIC = files("holdfast.admin") / "static"
+STATIC = files("holdfast.control.server") / "static"
 NAMES = sorted(file.name for file in STATIC.iterdir())
 
 
@@ -77,4 +77,4 @@ def test_the_wheel_brings_the_page_with_it(tmp_path: Path) -> None:
     subprocess.run(built, cwd=ROOT, check=True, capture_output=True, timeout=60)
     (wheel,) = tmp_path.glob("*.whl")
     inside = zipfile.ZipFile(wheel).namelist()
-    assert {f"holdfast/admin/static/{name}" for name in NAMES} <= {*inside}
+    assert {f"holdfast/control/server/static/{name}" for name in NAMES} <= {*inside}

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as some
 
-from holdfast.control.server.views import Facts, _login_command, pasteable, text_for
 from holdfast.core.breaker import BreakerState
 from holdfast.core.classify import classify_evidence
 from holdfast.core.evidence import HttpStatus, Login, LoginState
 from holdfast.core.lifecycle.table import State
 from holdfast.core.machine import Health
-from holdfast.hub.journal import STATUS
+from holdfast.core.remedies import Facts, pasteable, remedy_of, text_for
 
 
 def health(state: State, **more: Any) -> Health:
@@ -44,7 +44,7 @@ def test_held_tools_ask_for_an_approval() -> None:
 
 
 @pytest.mark.requirement("HUB-5", "MSG-1", "MSG-5")
-def test_a_retried_server_offers_a_reconnect() -> None:
+def test_a_retried_server_needs_no_action_and_offers_a_reconnect() -> None:
     coming = health(State.RECONNECTING, reason="it is not ready", attempts=2, retry_in=3.6)
     words = text_for(coming, Facts(attempts_allowed=5))
     assert words.summary == (
@@ -52,6 +52,37 @@ def test_a_retried_server_offers_a_reconnect() -> None:
         " The last attempt: it is not ready. Attempt 2 of 5."
     )
     assert (words.action, words.command) == ("To try it now, reconnect it.", "holdfast reconnect x")
+
+
+@pytest.mark.requirement("HUB-5", "MSG-8")
+def test_a_lost_server_is_not_starting_up() -> None:
+    lost = health(State.RECONNECTING, reason="its process exited with code 3", attempts=1, retry_in=3.6, lost=True)
+    assert text_for(lost, Facts(attempts_allowed=5)).summary == (
+        "MCP server 'x' was lost (its process exited with code 3) and is being reconnected — it will be retried."
+        " Attempt 1 of 5."
+    )
+
+
+@pytest.mark.requirement("HUB-5", "MSG-9")
+def test_a_server_parked_on_transient_evidence_has_transient_words_and_a_reconnect() -> None:
+    parked = health(State.PERMANENTLY_FAILED, reason="HTTP 503", evidence="transient", attempts=5, retry_in=12.0)
+    assert (parked.status, parked.shown_state) == ("transient", "parked")
+    words = text_for(parked, Facts(attempts_allowed=5, hint="no hint"))
+    assert words.summary == (
+        "MCP server 'x' is starting up and not ready yet — it will be retried. The last attempt: HTTP 503."
+    )
+    assert words.command == "holdfast reconnect x"
+
+
+@pytest.mark.requirement("HUB-5", "MSG-3")
+def test_a_denial_says_when_it_is_asked_again() -> None:
+    now = datetime(2026, 7, 28, 12, 0, tzinfo=UTC)
+    unconfirmed = health(State.DENIED, reason="HTTP 403", retry_in=8.0, unconfirmed=True)
+    words = text_for(unconfirmed, Facts(), now=now)
+    assert "may be an outage of the authorization check: it is asked again soon." in words.summary
+    assert words.command == "holdfast reconnect x"
+    decided = health(State.DENIED, reason="HTTP 403", retry_in=300.0)
+    assert "is not asked again before 12:05:00" in text_for(decided, Facts(), now=now).summary
 
 
 @pytest.mark.requirement("HUB-5", "MSG-3")
@@ -66,7 +97,9 @@ def test_a_login_is_offered_only_where_it_helps() -> None:
 
 @pytest.mark.requirement("HUB-5", "MSG-2")
 def test_a_failure_comes_with_its_cure_and_a_closer_look() -> None:
-    failed = health(State.PERMANENTLY_FAILED, reason="the command `y` was not found", retry_in=250.0)
+    failed = health(
+        State.PERMANENTLY_FAILED, reason="the command `y` was not found", retry_in=250.0, evidence="permanent"
+    )
     words = text_for(failed, Facts(hint="install it"))
     assert words.summary.startswith("MCP server 'x' is unavailable: the command `y` was not found. Tools from")
     assert words.summary.endswith("The hub tries it again by itself.")
@@ -101,6 +134,8 @@ def test_a_command_can_be_pasted_for_any_server_name() -> None:
 @given(
     state=some.sampled_from(State),
     breaker=some.sampled_from(BreakerState),
+    evidence=some.sampled_from(["transient", "permanent", "denied"]),
+    lost=some.booleans(),
     retry_in=some.none() | some.floats(0, 1e6),
     attempts=some.integers(0, 9),
     facts=some.builds(
@@ -112,16 +147,17 @@ def test_a_command_can_be_pasted_for_any_server_name() -> None:
     ),
 )
 def test_every_state_has_words_that_are_true_of_it(
-    state: State, breaker: BreakerState, retry_in: float | None, attempts: int, facts: Facts
+    state: State, breaker: BreakerState, facts: Facts, retry_in: float | None, **more: Any
 ) -> None:
-    one = health(state, breaker=breaker, retry_in=retry_in, attempts=attempts, breaker_retry_in=retry_in)
+    one = health(state, breaker=breaker, retry_in=retry_in, breaker_retry_in=retry_in, **more)
     words = text_for(one, facts)
     assert words == text_for(one, facts)
     assert words.summary.endswith(".")
-    assert ("starting up" in words.summary) == (STATUS[state] == "transient")
-    assert ("will not work" in words.summary) == (STATUS[state] == "permanent")
+    starting = one.status == "transient" and not one.lost and state is not State.CONNECTED
+    assert ("starting up" in words.summary) == starting
+    assert ("will not work" in words.summary) == (one.status == "permanent")
     assert not words.command or words.command.startswith("holdfast ")
-    if STATUS[state] == "transient":
+    if one.status == "transient":
         assert words.command == "holdfast reconnect x"
 
 
@@ -138,7 +174,7 @@ def test_the_login_that_is_offered_is_the_one_that_the_reason_names() -> None:
         HttpStatus(status=401, credentials_sent=True),
         HttpStatus(status=403, login=login),
     ]
-    commands = [_login_command(one) for one in seen]
+    commands = [remedy_of(one).login for one in seen]
     assert commands == ["holdfast login x"] * 2 + ["holdfast login x --scope 'read write'", "", "", ""]
     for one, command in zip(seen, commands, strict=True):
         assert (f"run `{command}`" in classify_evidence(one).reason) == bool(command)

@@ -20,11 +20,21 @@ from tomlkit.container import Container
 from tomlkit.items import AoT, Comment, InlineTable, Null, Table, Whitespace
 
 from holdfast.config.find import read_config
-from holdfast.config.jsonc import Member, ObjectSpan, parse
+from holdfast.config.jsonc import KeyPath, Member, ObjectSpan, parse
 from holdfast.errors import ConfigError, HoldfastError, Problem
 from holdfast.files import PRIVATE_FILE, private_folder, replace_file
 
-__all__ = ["ClientFile", "add_table", "remove_member", "remove_table", "set_member", "table_text", "write_whole"]
+__all__ = [
+    "ClientFile",
+    "add_table",
+    "remove_member",
+    "remove_table",
+    "rename_key",
+    "replace_value",
+    "set_member",
+    "table_text",
+    "write_whole",
+]
 
 
 class ClientFile:
@@ -153,6 +163,7 @@ def _without(value: Any, path: tuple[str, ...]) -> Any:
 
 
 _BOM = "\ufeff"
+_KEY_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _REST_OF_LINE = re.compile(r"[ \t]*(?:\r?\n|\Z)")
 _INDENT = re.compile(r'^([ \t]+)"', re.MULTILINE)
 
@@ -182,6 +193,25 @@ def remove_member(text: str, path: tuple[str, ...], key: str) -> str:
     if objects[path].member(key) is None:
         return text
     return remove_member(_cut(text, objects[path], key), path, key)
+
+
+def replace_value(text: str, path: KeyPath, value: object) -> str:
+    """``text`` with another value at ``path``, which must exist; also inside a list."""
+    if text.startswith(_BOM):
+        return _BOM + replace_value(text.removeprefix(_BOM), path, value)
+    start, end = parse(text).spans[path]
+    return text[:start] + _written(text, value, indent=_indent_at(text, start), inline="\n" not in text) + text[end:]
+
+
+def rename_key(text: str, path: KeyPath, name: str) -> str:
+    """``text`` with another key in place of the last one of ``path``, which must exist; its value stays."""
+    if text.startswith(_BOM):
+        return _BOM + rename_key(text.removeprefix(_BOM), path, name)
+    member = parse(text).objects[path[:-1]].member(str(path[-1]))
+    if member is None:
+        raise KeyError(path[-1])
+    end = member.start + len(_KEY_TEXT.match(text, member.start)[0])  # type: ignore[index]  # the text was parsed
+    return text[: member.start] + json.dumps(name, ensure_ascii=False) + text[end:]
 
 
 def _is_object(text: str, member: Member | None) -> bool:

@@ -19,7 +19,7 @@ from holdfast.config.models import ServerFile
 from holdfast.config.spec import BadServer
 from holdfast.errors import Problem
 
-__all__ = ["ClientEntry", "read_entry"]
+__all__ = ["ClientEntry", "entry_secrets", "read_entry"]
 
 _OURS = frozenset(keys_of(ServerFile))
 _REFERENCE = re.compile(r"(?<!\$)\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -59,7 +59,7 @@ def read_entry(
         dropped=tuple(key for key in given if key not in _OURS),
         needs=tuple(dict.fromkeys(variable for variable in _variables(definition) if variable not in environ)),
         problems=_problems(name, definition, environ),
-        secrets=_secrets(definition),
+        secrets=entry_secrets(definition),
     )
 
 
@@ -179,7 +179,7 @@ def _variables(value: object) -> Iterator[str]:
             yield from _variables(item)
 
 
-def _secrets(definition: Mapping[str, Any]) -> frozenset[str]:
+def entry_secrets(definition: Mapping[str, Any]) -> frozenset[str]:
     """The strings that no output may show; a reference to a variable is not a secret."""
 
     def texts(key: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from statistics import median
 
 from holdfast.control.models import Activity, Change, LastError
-from holdfast.core import State, Transition
+from holdfast.core import State, Transition, shown_state
 from holdfast.hub import CallEnded, CallOutcome, HubRecord
 
 __all__ = ["History", "ServerHistory", "Tally", "change_of"]
@@ -155,8 +155,8 @@ def change_of(record: Transition, at: float) -> Change:
     """Return a transition as the API shows it."""
     return Change(
         at=at,
-        old=record.old.value,
-        new=record.new.value,
+        old=shown_state(record.old),
+        new=shown_state(record.new),
         cause=record.cause,
         reason=record.reason,
         generation=record.generation,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from datetime import UTC, datetime
 
 import anyio.lowlevel
 
@@ -35,142 +35,22 @@ from holdfast.control.models import (
 )
 from holdfast.control.server.history import History
 from holdfast.core import (
-    BreakerState,
     CatalogEntry,
     CatalogSource,
-    Evidence,
-    Failure,
+    Facts,
     Health,
-    HttpStatus,
     Kind,
-    State,
-    classify_evidence,
-    for_user,
+    ServerText,
     mask_url,
+    pasteable,
     plain,
-    read_challenge,
+    remedy_of,
+    text_for,
 )
 from holdfast.errors import UnknownServer
-from holdfast.hub import STATUS, Hub, Slot, failure_status
+from holdfast.hub import Hub, Slot
 
-__all__ = ["AT_ONCE", "Facts", "HubInfo", "ServerText", "Views", "pasteable", "text_for"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What the texts need beside the health of a server."""
-
-    tools: int = 0
-    held: int = 0
-    hint: str = ""
-    """What would end the failure, if that is known."""
-    login: str = ""
-    """The command that logs in, if the server asks for a login."""
-    attempts_allowed: int = 0
-
-
-class ServerText(NamedTuple):
-    """The texts about one server."""
-
-    summary: str
-    action: str = ""
-    command: str = ""
-
-
-def text_for(health: Health, facts: Facts) -> ServerText:
-    """Return the texts for the current state of a server."""
-    match health.state:
-        case State.CONNECTED:
-            return _connected(health, facts)
-        case State.CONNECTING | State.RECONNECTING:
-            return _reconnecting(health, facts)
-        case State.DENIED:
-            return _denied(health, facts)
-        case State.PERMANENTLY_FAILED:
-            return _failed(health, facts)
-        case State.DISABLED:
-            return ServerText(
-                "Disabled: its tools are not listed.", "Enable it to use it again.", _run("enable", health)
-            )
-        case State.DISABLING:
-            return ServerText("Being disabled: its connection is closing.")
-        case State.IDLE:
-            return ServerText("Idle: it starts at its first use.")
-        case State.DISCONNECTED:
-            return ServerText("Not connected: the hub has not started it yet, or is closing.")
-
-
-def pasteable(command: str, *, program: str, config: str) -> str:
-    """Return a command that works in any folder: with the program's name there, on the file that the hub serves."""
-    name, _, rest = command.partition(" ")
-    if name != "holdfast":
-        return command
-    reads_config = rest.startswith(_READS_CONFIG) and config and "--config" not in rest
-    return f"{program} {rest}" + (f" --config {shlex.quote(config)}" if reads_config else "")
-
-
-_READS_CONFIG = ("doctor ", "login ")
-"""The commands that read an mcp.json; the others ask the hub."""
-
-
-def _connected(health: Health, facts: Facts) -> ServerText:
-    if health.breaker is not BreakerState.CLOSED:
-        return _breaker_open(health)
-    listed = "1 tool" if facts.tools == 1 else f"{facts.tools} tools"
-    if facts.held:
-        held = "1 of them is" if facts.held == 1 else f"{facts.held} of them are"
-        return ServerText(
-            f"Connected; {listed}, {held} held because of a change since first seen.",
-            "Review the change, and approve it if it is right.",
-            _run("approve", health),
-        )
-    return ServerText(f"Connected; {listed}.")
-
-
-def _breaker_open(health: Health) -> ServerText:
-    """The connection stands, but calls on it failed."""
-    until = "for now" if health.breaker_retry_in else "except one test call"
-    return ServerText(
-        f"Connected, but calls to it failed repeatedly: they are refused {until}.",
-        "The next call after that is a test; to test it now, reconnect it.",
-        _run("reconnect", health),
-    )
-
-
-def _reconnecting(health: Health, facts: Facts) -> ServerText:
-    """The hub goes on by itself; a person can only make it try at once."""
-    parts = [for_user(Failure(health.server, "transient"))]
-    if health.reason:
-        parts.append(f"The last attempt: {health.reason.rstrip('.')}.")
-    if health.attempts and facts.attempts_allowed:
-        parts.append(f"Attempt {health.attempts} of {facts.attempts_allowed}.")
-    if health.breaker_retry_in:
-        parts.append("Calls to it are refused for now.")
-    return ServerText(" ".join(parts), "To try it now, reconnect it.", _run("reconnect", health))
-
-
-def _denied(health: Health, facts: Facts) -> ServerText:
-    summary = for_user(Failure(health.server, "denied", health.reason))
-    if facts.login:
-        return ServerText(summary, "Log in; the hub then reconnects it.", facts.login)
-    return ServerText(summary, _sentence(facts.hint or "give it credentials that have access, in its definition"))
-
-
-def _failed(health: Health, facts: Facts) -> ServerText:
-    summary = for_user(Failure(health.server, "permanent", health.reason))
-    if health.retry_in:
-        summary += " The hub tries it again by itself."
-    hint = facts.hint or "find out what is wrong with it"
-    return ServerText(summary, _sentence(hint), _run("doctor", health))
-
-
-def _run(command: str, health: Health) -> str:
-    return f"holdfast {command} {shlex.quote(health.server)}"
-
-
-def _sentence(text: str) -> str:
-    """Turn a hint into a sentence: a capital letter and a full stop."""
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+__all__ = ["AT_ONCE", "HubInfo", "Views"]
 
 
 AT_ONCE = 25
@@ -247,8 +127,8 @@ class Views:
             id=name,
             transport=spec.transport if isinstance(spec, ServerSpec) else "",
             target=_target(slot),
-            state=health.state.value,
-            status=STATUS[health.state],
+            state=health.shown_state,
+            status=health.status,
             summary=text.summary,
             action=text.action,
             command=pasteable(text.command, program=self._about.program, config=self._about.config),
@@ -331,17 +211,15 @@ class Views:
 
     def _text(self, slot: Slot, health: Health, *, tools: int, held: int) -> ServerText:
         seen = next(iter(slot.failed_dials.values())).evidence if slot.failed_dials else None
-        verdict = (
-            classify_evidence(seen, connected_before=slot.machine.life.ever_connected) if seen is not None else None
-        )
+        remedy = remedy_of(seen, connected_before=slot.machine.life.ever_connected)
         facts = Facts(
             tools=tools,
             held=held,
-            hint=verdict.hint if verdict is not None else "",
-            login=_login_command(seen),
+            hint=remedy.hint,
+            login=remedy.login,
             attempts_allowed=len(self._hub.config.settings.reconnect.backoff),
         )
-        return text_for(health, facts)
+        return text_for(health, facts, now=datetime.fromtimestamp(self._wall(), UTC).astimezone())
 
 
 def _counted(entries: Iterable[CatalogEntry]) -> dict[Kind, int]:
@@ -362,20 +240,7 @@ def _target(slot: Slot) -> str:
 
 def _current_error(health: Health, since: float) -> LastError | None:
     """Return the reason as the last error if no record reported it yet: a first try that failed and goes on."""
-    is_failing = health.reason and failure_status(health.state) is not None
-    return LastError(at=since, text=health.reason) if is_failing else None
-
-
-def _login_command(seen: Evidence | None) -> str:
-    """Return the login command if the server asks for a login; empty if a login would not help."""
-    if not isinstance(seen, HttpStatus) or seen.login is None:
-        return ""
-    challenge = read_challenge(seen.headers.get("www-authenticate", ""))
-    if challenge.wants_scope:
-        scope = f" --scope {shlex.quote(' '.join(challenge.scope))}" if challenge.scope else ""
-        return seen.login.command + scope
-    wanted = seen.status == 401 and (challenge.made or not seen.credentials_sent)
-    return seen.login.command if wanted else ""
+    return LastError(at=since, text=health.reason) if health.reason and health.failure is not None else None
 
 
 def _item(entry: CatalogEntry, *, held: bool) -> CatalogItem:

@@ -109,14 +109,14 @@ class Reinstate:
 class CheckAddress:
     """Check the address by one bare TCP connect, now; report ``Looked`` with the same number."""
 
-    look: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
 class StopAddressCheck:
     """Cancel that address check."""
 
-    look: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ __all__ = [
     "AddressChecked",
     "AllClosed",
     "CallCompleted",
+    "CallDenial",
     "CallTimedOut",
     "CallTransportFailed",
     "CallWaiting",
@@ -149,8 +150,12 @@ class DialFailed(OfDial):
 
     status: FailureStatus
     reason: str = ""
-    refused: bool = False
-    """Nothing listens: a bare TCP connect shows when that changes."""
+    unreachable: bool = False
+    """Nothing listens, or the name does not resolve: a bare TCP connect shows when that changes."""
+    answers: bool = False
+    """It listens and says that it is not ready (408, 429, 5xx)."""
+    unconfirmed: bool = False
+    """A denial that states no decision: it may be an outage of the authorization check."""
     neutral: bool = False
     """The definition is wrong, not the server: the breaker does not count it."""
     retry_after: float | None = None
@@ -192,6 +197,7 @@ class RefreshFailed(OfLease):
 
     status: FailureStatus = "transient"
     reason: str = ""
+    unconfirmed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +224,7 @@ class Closed(Event):
 class AddressChecked(Event):
     """One address check ended: a bare TCP connect."""
 
-    look: int
+    number: int
     listening: bool
 
 
@@ -242,6 +248,11 @@ class CallTransportFailed(OfLease):
     """A call failed at the transport, on a connection that still stands."""
 
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallDenial(OfLease):
+    """A call was denied, on a connection that still stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +311,7 @@ class FailedRepeatedly(Event):
     """Too many consecutive failures: the connection still stands and is given up."""
 
     reason: str = ""
+    status: FailureStatus = "transient"
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,17 +319,19 @@ class Parked(Event):
     """The reconnect budget is spent, or the first dial failed permanently: the server is parked."""
 
     reason: str = ""
-    refused: bool = False
-    transient: bool = False
-    """The last failed dial failed on transient evidence."""
+    status: FailureStatus = "transient"
+    """The class of the failure that parked it."""
+    unreachable: bool = False
+    answers: bool = False
     retry_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Denied(Event):
-    """Loading was denied: a retry does not change that."""
+    """Loading was denied."""
 
     reason: str = ""
+    unconfirmed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from holdfast.core.lifecycle.events import (
     AddressChecked,
     AllClosed,
     CallCompleted,
+    CallDenial,
     CallTimedOut,
     CallTransportFailed,
     CallWaiting,
@@ -78,6 +79,8 @@ from holdfast.core.lifecycle.timing import AddressWatch, LifecyclePolicy, Timers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from holdfast.core.messages import FailureStatus
+
 __all__ = ["Dialing", "LeaseState", "Lifecycle", "Step", "adopt_policy", "judge", "lost_session", "renewed_without_use"]
 
 
@@ -105,11 +108,13 @@ class LeaseState:
     proven: bool = False
     """It has stood for a while, or completed a user's call: earlier failures are forgotten."""
     failures: int = 0
+    denials: int = 0
+    """Denied listings in a row."""
     refreshing: bool = False
     checking: bool = False
     suspect: bool = False
-    """The breaker refuses calls because of earlier failures. No call can test this connection: one failed
-    liveness check ends it."""
+    """A call on it failed, or the breaker refuses calls because of earlier failures: one failed liveness check
+    ends it."""
     notices: int = 0
     covered: int = 0
     """How many of those notices are older than the last good listing."""
@@ -138,6 +143,17 @@ class Lifecycle:
         self.policy = policy or LifecyclePolicy()
         self.state = State.DISCONNECTED
         self.reason = ""
+        self.evidence: FailureStatus | None = None
+        """The class of the latest failure; None while nothing failed."""
+        self.down_since: float | None = None
+        """Since when it should be connected and is not."""
+        self.denied_since: float | None = None
+        self.denials = 0
+        """Denied loads in a row."""
+        self.denied_until = 0.0
+        """Until then a denied server refuses calls; then one call may ask again."""
+        self.unconfirmed = False
+        """Whether the denial states no decision, and is asked again soon."""
         self.generation = 0
         self.attempts = 0
         self.listed = listed
@@ -197,8 +213,8 @@ class Lifecycle:
         match event:
             case OfDial(generation=generation):
                 return self.dial is None or self.dial.generation != generation
-            case AddressChecked(look=look):
-                return self.address_watch.pending != look
+            case AddressChecked(number=number):
+                return self.address_watch.pending != number
             case ListChanged(generation=generation):
                 return generation not in self._live()
             case OfLease(generation=generation):
@@ -224,31 +240,59 @@ class Lifecycle:
         step.do(*[Close(generation) for generation in live])
 
     def plan_retry(
-        self, step: Step, *, share: float = 1.0, planned: float | None = None, retry_after: float | None = None
+        self,
+        step: Step,
+        *,
+        share: float = 1.0,
+        planned: float | None = None,
+        retry_after: float | None = None,
+        answers: bool = False,
     ) -> None:
         """Plan a reconnect: after the backoff (or a share of it), or at the time planned before if that is ahead."""
         delay = shortened(share * self.policy.backoff[self.attempts], self.policy, step.chance)
         if planned is not None and planned > step.now:
             delay = planned - step.now
-        delay = max(delay, min(retry_after or 0.0, RETRY_AFTER_CAP))
+        delay = max(delay, min(retry_after or 0.0, RETRY_AFTER_CAP), self.policy.not_ready_every if answers else 0.0)
         self.timers.set(RetryDue, step.now + delay)
         step.do(Emit(RetryPlanned(server=self.server, attempt=self.attempts + 1, delay=delay, at=step.now)))
 
     def plan_self_probe(self, step: Step) -> None:
-        """Plan the hub's own slow try of a parked server."""
-        if self.policy.self_probe is not None:
-            delay = shortened(self.policy.self_probe, self.policy, step.chance)
-            self.timers.set(SelfProbeDue, step.now + delay)
+        """Plan the hub's own try of a parked or denied server: soon on transient evidence, else slowly.
 
-    def plan_address_check(self, step: Step, *, refused: bool, transient: bool, retry_after: float | None) -> None:
-        """Plan address checks of a server that refused. Once it listens again, dial it for a while until it is ready.
+        An address that is watched needs no early try: the watch sees its return sooner.
+        """
+        delay = self.policy.self_probe
+        if self.evidence == "transient" and AddressCheckDue not in self.timers:
+            delay = self.policy.transient_probe
+        elif self.evidence == "denied" and delay is not None:
+            delay = max(delay, self.policy.parked)
+        if delay is not None:
+            self.timers.set(SelfProbeDue, step.now + shortened(delay, self.policy, step.chance))
+
+    def plan_denied(self, step: Step, *, unconfirmed: bool) -> None:
+        """Plan when a denied server is asked again. A denial without a decision is asked a few times soon."""
+        if self.denied_since is None:
+            self.denied_since, self.denials = step.now, 0
+        self.denied_until = step.now + self.policy.parked
+        times = self.policy.ask_denied_after
+        self.unconfirmed = unconfirmed and self.denials < len(times)
+        if self.unconfirmed:
+            delay = max(self.denied_since + times[self.denials] - step.now, times[0])
+            self.timers.set(SelfProbeDue, step.now + shortened(delay, self.policy, step.chance))
+        else:
+            self.plan_self_probe(step)
+        self.denials += 1
+
+    def plan_address_check(self, step: Step, event: DialFailed | Parked) -> None:
+        """Plan address checks of an unreachable server, and dials of one that listens and is not ready.
 
         No other fault can be seen from outside.
         """
         at: float | None = None
-        if refused and self.policy.watchable:
-            at = self.address_watch.refused(step.now, self.policy, known=self.ever_connected)
-        elif transient and self.address_watch.watching:
+        retry_after = event.retry_after
+        if event.unreachable and self.policy.watchable:
+            at = self.address_watch.unreachable(step.now, self.policy, known=self.ever_connected)
+        elif event.answers or (event.status == "transient" and self.address_watch.watching):
             at = self.address_watch.not_ready(step.now, self.policy)
         if at is None:
             self.end_watch(step)
@@ -260,10 +304,10 @@ class Lifecycle:
         self.timers.drop(AddressCheckDue)
         self.stop_address_check(self.address_watch.end(), step)
 
-    def stop_address_check(self, look: int | None, step: Step) -> None:
+    def stop_address_check(self, number: int | None, step: Step) -> None:
         """Cancel the address check that is under way, if there is one."""
-        if look is not None:
-            step.do(StopAddressCheck(look))
+        if number is not None:
+            step.do(StopAddressCheck(number))
 
     def plan_refresh(self, lease: LeaseState, step: Step) -> None:
         """Plan the next listing: soon after a ``list_changed`` notice, else after the period."""
@@ -317,8 +361,13 @@ class Lifecycle:
         reason: str = getattr(event, "reason", "")
         if new is not State.CONNECTED:
             self.reason = reason or self.reason
+            self.evidence = _evidence_of(event) or self.evidence
         if new is old:
             return
+        if new in _UP_OR_OFF:
+            self.down_since = self.evidence = None
+        elif self.down_since is None:
+            self.down_since = step.now
         if new in _WELL:
             self.reason = ""
         self.timers.keep(TRANSITIONS[new])
@@ -347,6 +396,19 @@ class Lifecycle:
 
 
 _WELL = frozenset({State.CONNECTED, State.IDLE, State.DISABLING})
+_UP_OR_OFF = _WELL | {State.DISABLED, State.DISCONNECTED}
+
+
+def _evidence_of(event: Event) -> FailureStatus | None:
+    """The class of the failure that an event reports."""
+    match event:
+        case DialFailed() | Parked() | FailedRepeatedly():
+            return event.status
+        case Denied():
+            return "denied"
+        case TransportLost():
+            return "transient"
+    return None
 
 
 def judge(life: Lifecycle, event: Event, now: float) -> Event:
@@ -364,7 +426,7 @@ def judge(life: Lifecycle, event: Event, now: float) -> Event:
         case SessionExpired():
             return _judge_loss(life, lost_session(event)) if renewed_without_use(life) else event
         case RefreshFailed(status="denied"):
-            return Denied(event.reason)
+            return _judge_denied_refresh(life, event)
         case RefreshFailed() | CallTransportFailed() | LivenessFailed():
             return _judge_failure(life, event)
         case IdleDue():
@@ -394,11 +456,17 @@ def _judge_failed_dial(life: Lifecycle, event: DialFailed) -> Event:
     if life.dial is not None and life.dial.again:
         return event
     if event.status == "denied":
-        return Denied(event.reason)
+        return Denied(event.reason, event.unconfirmed)
     no_hope = event.status == "permanent" and not life.ever_connected
     if not (no_hope or life.budget_spent()):
         return event
-    return Parked(event.reason, event.refused, event.status == "transient", event.retry_after)
+    return Parked(event.reason, event.status, event.unreachable, event.answers, event.retry_after)
+
+
+def _judge_denied_refresh(life: Lifecycle, event: RefreshFailed) -> Event:
+    """One denied listing proves nothing about the server; several in a row do."""
+    denials = 1 + (life.lease.denials if life.lease is not None else 0)
+    return event if denials < life.policy.denied_refreshes else Denied(event.reason, event.unconfirmed)
 
 
 def _judge_loss(life: Lifecycle, event: TransportLost) -> Event:
@@ -411,7 +479,8 @@ def _judge_failure(life: Lifecycle, event: RefreshFailed | CallTransportFailed |
     unanswered = isinstance(event, LivenessFailed) and lease is not None and lease.suspect
     if failures < life.policy.failures and not unanswered:
         return event
-    return Parked(event.reason) if life.budget_spent() else FailedRepeatedly(event.reason)
+    status = event.status if isinstance(event, RefreshFailed) else "transient"
+    return Parked(event.reason, status) if life.budget_spent() else FailedRepeatedly(event.reason, status)
 
 
 def _unused(life: Lifecycle, now: float) -> bool:
@@ -510,6 +579,7 @@ def _stop(life: Lifecycle, step: Step) -> None:
 def _reset_budget(life: Lifecycle) -> None:
     life.attempts = 0
     life.reason = ""
+    life.evidence = life.denied_since = None
 
 
 # Dials.
@@ -519,6 +589,7 @@ def _dial_succeeded(life: Lifecycle, dial: Dialing, event: DialSucceeded, step: 
     life.dial = None
     life.lease = lease = LeaseState(dial.generation, dial.cause, listed_at=step.now, notices=dial.notices)
     life.ever_connected = life.listed = True
+    life.denied_since = None
     life.last_used = max(life.last_used, step.now)
     life.end_watch(step)
     life.timers.set(StandingDue, step.now + life.policy.standing)
@@ -534,9 +605,8 @@ def _dial_failed(life: Lifecycle, dial: Dialing, event: DialFailed, step: Step) 
     if dial.again:
         life.begin_dial(Cause.LOGIN, step)
         return
-    life.plan_retry(step, planned=dial.retry_at, retry_after=event.retry_after)
-    transient = event.status == "transient"
-    life.plan_address_check(step, refused=event.refused, transient=transient, retry_after=event.retry_after)
+    life.plan_retry(step, planned=dial.retry_at, retry_after=event.retry_after, answers=event.answers)
+    life.plan_address_check(step, event)
 
 
 def _park(life: Lifecycle, event: Parked, step: Step) -> None:
@@ -544,14 +614,15 @@ def _park(life: Lifecycle, event: Parked, step: Step) -> None:
     life.dial = None
     life.detach(step)
     life.parked_until = step.now + life.policy.parked
+    life.plan_address_check(step, event)
     life.plan_self_probe(step)
-    life.plan_address_check(step, refused=event.refused, transient=event.transient, retry_after=event.retry_after)
 
 
-def _denied(life: Lifecycle, _: Denied, step: Step) -> None:
+def _denied(life: Lifecycle, event: Denied, step: Step) -> None:
     life.dial = None
     life.detach(step)
     life.end_watch(step)
+    life.plan_denied(step, unconfirmed=event.unconfirmed)
 
 
 def _retry(life: Lifecycle, _: RetryDue, step: Step) -> None:
@@ -563,7 +634,7 @@ def _self_probe(life: Lifecycle, _: SelfProbeDue, step: Step) -> None:
 
 
 def _check_address(life: Lifecycle, _: AddressCheckDue, step: Step) -> None:
-    if life.address_watch.starting:
+    if life.address_watch.answers:
         life.begin_dial(Cause.WATCH, step)
     else:
         step.do(CheckAddress(life.address_watch.begin_check(step.now)))
@@ -632,7 +703,7 @@ def _call_waiting(life: Lifecycle, event: CallWaiting, step: Step) -> None:
         return
     if life.state is State.CONNECTING:
         life.begin_dial(Cause.FIRST_USE, step)
-    elif event.probe or life.state is State.PERMANENTLY_FAILED:
+    elif event.probe or life.state in _ASKED_BY_CALLS:
         life.begin_dial(Cause.PROBE, step)
 
 
@@ -647,6 +718,7 @@ def _go_idle(life: Lifecycle, _: WentIdle, step: Step) -> None:
 
 _OFF = frozenset({State.DISABLING, State.DISABLED})
 _TRYING = frozenset({State.CONNECTING, State.RECONNECTING})
+_ASKED_BY_CALLS = frozenset({State.PERMANENTLY_FAILED, State.DENIED})
 
 # The key decides the type of the event. No annotation of a mapping can express that.
 _ACTIONS: Mapping[type[Event], Callable[[Lifecycle, Any, Step], None]] = {
@@ -684,6 +756,7 @@ _ON_DIAL: Mapping[type[Event], Callable[[Lifecycle, Dialing, Any, Step], None]] 
 ON_LEASE: frozenset[type[Event]] = frozenset(
     {
         CallCompleted,
+        CallDenial,
         CallTransportFailed,
         CallTimedOut,
         LivenessConfirmed,
@@ -704,19 +777,23 @@ def act_on_lease(life: Lifecycle, lease: LeaseState, event: Event, step: Step) -
         case RefreshSucceeded():
             _refreshed(life, lease, event, step)
         case RefreshFailed():
-            lease.refreshing = False
-            lease.failures += 1
-            life.plan_refresh(lease, step)
+            _refresh_failed(life, lease, event, step)
         case CallTimedOut():
             _check(lease, step)
+        case CallDenial():
+            # The listing shows whether the denial concerns this call or the server.
+            if not lease.refreshing:
+                life.timers.hasten(RefreshDue, max(step.now, lease.listed_at + life.policy.denied_spacing))
         case LivenessConfirmed():
+            # It shows that the connection stands, not that calls work: their failures still count.
             lease.checking = lease.suspect = False
-            lease.failures = 0
         case LivenessFailed():
             lease.checking = False
             lease.failures += 1
         case CallTransportFailed():
             lease.failures += 1
+            lease.suspect = True
+            _check(lease, step)
         case CallCompleted():
             lease.failures = 0
             life.timers.drop(StandingDue)
@@ -735,14 +812,23 @@ def _refresh(lease: LeaseState, step: Step) -> None:
 def _refreshed(life: Lifecycle, lease: LeaseState, event: RefreshSucceeded, step: Step) -> None:
     lease.refreshing = False
     lease.covered = lease.covering
-    lease.failures = 0
+    lease.failures = lease.denials = 0
     if event.listing is not None:
         step.do(Publish(event.generation, event.listing))
     life.plan_refresh(lease, step)
 
 
+def _refresh_failed(life: Lifecycle, lease: LeaseState, event: RefreshFailed, step: Step) -> None:
+    """A denied listing is that request's denial: it says nothing about the connection."""
+    lease.refreshing = False
+    denied = event.status == "denied"
+    lease.denials = lease.denials + 1 if denied else 0
+    lease.failures += not denied
+    life.plan_refresh(lease, step)
+
+
 def _check(lease: LeaseState, step: Step) -> None:
-    """Start one liveness check at a time, for any number of unanswered calls."""
+    """Start one liveness check at a time, for any number of failed and unanswered calls."""
     if not lease.checking:
         lease.checking = True
         step.do(CheckLiveness(lease.generation))
@@ -756,7 +842,9 @@ def adopt_policy(life: Lifecycle, policy: LifecyclePolicy, step: Step) -> None:
     old, life.policy = life.policy, policy
     life.attempts = min(life.attempts, len(policy.backoff))
     life.parked_until += policy.parked - old.parked
-    if life.state is State.PERMANENTLY_FAILED and life.dial is None and policy.self_probe != old.self_probe:
+    life.denied_until += policy.parked - old.parked
+    waits = life.state in _ASKED_BY_CALLS and life.dial is None and not life.unconfirmed
+    if waits and (policy.self_probe, policy.transient_probe) != (old.self_probe, old.transient_probe):
         life.timers.drop(SelfProbeDue)
         life.plan_self_probe(step)
     if life.lease is not None:

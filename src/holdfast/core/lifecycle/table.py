@@ -17,6 +17,7 @@ from holdfast.core.lifecycle.events import (
     AddressChecked,
     AllClosed,
     CallCompleted,
+    CallDenial,
     CallTimedOut,
     CallTransportFailed,
     CallWaiting,
@@ -69,9 +70,9 @@ class State(Enum):
     RECONNECTING = "reconnecting"
     """No connection; the hub dials, or waits for the next dial."""
     DENIED = "denied"
-    """Loading was denied; nothing is tried until a person changes something."""
+    """Loading was denied: the hub asks again slowly, and a call may ask after the cooldown."""
     PERMANENTLY_FAILED = "permanently_failed"
-    """Parked: the hub tries it slowly, and a call may try it after the cooldown."""
+    """Parked: the reconnect budget is spent. The hub tries it again, and a call may try it after the cooldown."""
     IDLE = "idle"
     """A lazy server that is not in use: no connection, its tools listed."""
     DISABLING = "disabling"
@@ -128,6 +129,9 @@ MOVES: Mapping[State, Row] = {
         **_ENABLED,
     },
     State.DENIED: {
+        DialSucceeded: State.CONNECTED,
+        DialFailed: State.RECONNECTING,
+        Parked: State.PERMANENTLY_FAILED,
         LoginSucceeded: State.CONNECTING,
         ReconnectRequested: State.CONNECTING,
         ConfigChanged: State.CONNECTING,
@@ -167,6 +171,7 @@ STAYS: Mapping[State, frozenset[type[Event]]] = {
             CallCompleted,
             CallTransportFailed,
             CallTimedOut,
+            CallDenial,
             LivenessConfirmed,
             LivenessFailed,
             RefreshDue,
@@ -192,7 +197,7 @@ STAYS: Mapping[State, frozenset[type[Event]]] = {
             Closed,
         }
     ),
-    State.DENIED: frozenset({EnableRequested, Closed}),
+    State.DENIED: frozenset({Denied, SelfProbeDue, EnableRequested, CallWaiting, ListChanged, Closed}),
     State.PERMANENTLY_FAILED: frozenset(
         {Parked, SelfProbeDue, AddressCheckDue, AddressChecked, EnableRequested, CallWaiting, ListChanged, Closed}
     ),

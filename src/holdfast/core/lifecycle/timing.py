@@ -33,7 +33,15 @@ class LifecyclePolicy:
     """How long a connection stands before earlier failures are forgotten; also the minimum time between
     two immediate reconnects."""
     self_probe: float | None = 300.0
-    """How often the hub itself tries a parked server; None for never."""
+    """How often the hub itself tries a server that is parked on permanent evidence, or denied; None for never."""
+    transient_probe: float = 30.0
+    """How often the hub itself tries a server that is parked on transient evidence."""
+    ask_denied_after: tuple[float, ...] = (2.0, 10.0, 30.0)
+    """When a denial that states no decision is asked again, in seconds after the first; then it is a decision."""
+    denied_refreshes: int = 3
+    """Consecutive denied listings of a connection that still stands, before the server is denied."""
+    denied_spacing: float = 5.0
+    """The minimum time between two listings that denied calls ask for."""
     parked: float = 60.0
     """How long a parked server answers calls with its reason before a call may try again."""
     refresh: float | None = 60.0
@@ -53,10 +61,11 @@ class LifecyclePolicy:
     restart: float = 10.0
     """The longest time that counts as a quick restart."""
     check_often_for: float = 60.0
-    """How long checks stay that frequent; then each wait is about twice the one before. For the same time, a server
-    that listens again but is not ready yet is dialed at half that rate."""
+    """How long checks stay that frequent; then each wait is about twice the one before."""
     check_at_least_every: float = 30.0
-    """The longest wait between two address checks."""
+    """The longest wait between two address checks, or two dials of a server that answers that it is not ready."""
+    not_ready_every: float = 2.0
+    """How often a server that listens and answers that it is not ready is dialed, as long as checks are frequent."""
     close_patience: float = 10.0
     """How long disabling waits for a close; after that the server counts as disabled."""
 
@@ -112,20 +121,20 @@ class Timers:
 
 
 class AddressWatch:
-    """When to check the address of a server that refused the connection: often at first, then rarely.
+    """When to check the address of a server that is unreachable: often at first, then rarely.
 
-    A check is one bare TCP connect. It is not a dial and spends no budget. So it can be frequent
-    enough to see a server within a second of its return, and it costs the server almost nothing.
-    A server that listens again but is not ready yet cannot be judged from outside: for a minute
-    it is dialed instead, at half the rate of the checks.
+    A check is one bare TCP connect, name lookup included. It is not a dial and spends no budget. So
+    it can be frequent enough to see a server within a second of its return, and it costs the server
+    almost nothing. A server that listens and answers that it is not ready cannot be judged from
+    outside: it is dialed instead, less often.
 
-    One watch covers one outage, from the first refusal until something else happens.
+    One watch covers one outage, from the first failure of this kind until something else happens.
     """
 
     def __init__(self) -> None:
         self.pending: int | None = None
-        self.starting = False
-        """Whether it listens again but is not ready yet."""
+        self.answers = False
+        """Whether it listens but is not ready: it is dialed instead of checked."""
         self._number = 0
         self._begun: float | None = None
         self._first_answer: float | None = None
@@ -135,26 +144,24 @@ class AddressWatch:
     @property
     def watching(self) -> bool:
         """Whether there is an outage to watch."""
-        return self._begun is not None
+        return self._begun is not None or self._first_answer is not None
 
-    def refused(self, now: float, policy: LifecyclePolicy, *, known: bool) -> float:
-        """The time of the next check after a refused dial; ``known`` if the server was up before in this run.
+    def unreachable(self, now: float, policy: LifecyclePolicy, *, known: bool) -> float:
+        """The time of the next check after a dial that did not reach it; ``known`` if it was up before in this run.
 
         An outage that goes on keeps its rate.
         """
-        self._known, self.starting = known, False
+        self._known, self.answers = known, False
         if self._begun is None:
             self._begun = now
         return now + self._wait(now, policy)
 
-    def not_ready(self, now: float, policy: LifecyclePolicy) -> float | None:
-        """The time of the next dial to a server that listens again and is not ready; None after too long a wait."""
-        self.starting = True
+    def not_ready(self, now: float, policy: LifecyclePolicy) -> float:
+        """The time of the next dial to a server that listens and is not ready."""
+        self.answers = True
         if self._first_answer is None:
             self._first_answer = now
-        if now - self._first_answer >= policy.check_often_for:
-            return None
-        return now + 2 * _interval(now - self._first_answer, policy)
+        return now + _backing_off(now - self._first_answer, policy, often=policy.not_ready_every)
 
     def begin_check(self, now: float) -> int:
         """The number of the check that starts now."""
@@ -176,16 +183,18 @@ class AddressWatch:
     def end(self) -> int | None:
         """The outage is over, or something else is wrong now."""
         self._begun = self._first_answer = None
-        self.starting = False
+        self.answers = False
         return self.interrupt()
 
     def _wait(self, now: float, policy: LifecyclePolicy) -> float:
-        """After the frequent checks, wait as long as they have been over: each wait doubles."""
         down = now - (now if self._begun is None else self._begun)
-        often = _interval(down, policy) if self._known else policy.check_every
-        return min(max(down - policy.check_often_for, often), policy.check_at_least_every)
+        restarting = policy.recheck_every * (1 if down < policy.restart else 2)
+        return _backing_off(down, policy, often=restarting if self._known else policy.check_every)
 
 
-def _interval(since: float, policy: LifecyclePolicy) -> float:
-    """The wait for a server that is probably restarting; ``since`` is the time since that began."""
-    return policy.recheck_every * (1 if since < policy.restart else 2)
+def _backing_off(since: float, policy: LifecyclePolicy, *, often: float) -> float:
+    """The wait ``since`` an outage began: ``often`` at first, then as long as that has been over, up to a limit.
+
+    So each wait is about twice the one before.
+    """
+    return min(max(since - policy.check_often_for, often), policy.check_at_least_every)

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-import json
+import re
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import ClassVar, cast
 
 import anyio.to_thread
 
-from holdfast.config import BadServer, Definition, looks_secret
+from holdfast.config import BadServer, Definition, KeyPath, joined, looks_secret
 from holdfast.core import CommandUnusable
 from holdfast.doctor.case import Case
 from holdfast.doctor.checks.base import Check, GlobalCheck, GlobalContext, Observation, found
 from holdfast.doctor.diagnose.process import missing_interpreter, unusable
-from holdfast.doctor.report import Finding, ask_for, finding, problem_finding, shell
+from holdfast.doctor.report import Finding, ask_for, finding, problem_finding, rename_edits, shell
 from holdfast.errors import Problem, ServerFailure
 from holdfast.wire import environment_of, find_program
 
 __all__ = ["CommandCheck", "DefinitionCheck", "FilesCheck", "StateCheck", "TokensCheck"]
+
+_PLACEHOLDER = re.compile(
+    r"<[A-Za-z][\w .:/-]{1,60}>"
+    r"|[\[{(]{0,2}\b(?:YOUR|INSERT|REPLACE|ENTER)[_-](?:[A-Za-z0-9]+[_-])*"
+    r"(?:KEY|TOKEN|SECRET|PASSWORD|PASS|ID|URL|HERE)\b[\]})]{0,2}"
+    r"|\b(?:change|replace)[_-]?me\b|(?<=[_-])x{6,}\b",
+    re.IGNORECASE,
+)
+"""How documentation marks a value that the reader must replace."""
 
 
 class DefinitionCheck(Check):
@@ -29,17 +38,49 @@ class DefinitionCheck(Check):
 
     id: ClassVar[str] = "definition"
     looks_at: ClassVar[str] = "whether its definition can be used, and every missing variable"
-    finds: ClassVar[tuple[str, ...]] = ("HF-DEFINITION", "HF-VARIABLE")
+    finds: ClassVar[tuple[str, ...]] = ("HF-DEFINITION", "HF-VARIABLE", "HF-PLACEHOLDER")
 
     async def look(self, case: Case) -> Observation:
         """Report every problem, not only the first."""
         server = case.server
         if not isinstance(server, BadServer):
-            return Observation(case.source_map.label(case.definition.path))
+            return Observation(case.source_map.label(case.definition.path), tuple(_placeholders(case)))
         missing = {problem.variable: problem for problem in reversed(server.problems) if problem.variable}
         others = [problem for problem in server.problems if not problem.variable]
         variables = [_missing_variable(problem) for problem in reversed(missing.values())]
-        return found(*variables, *(problem_finding("HF-DEFINITION", problem) for problem in others))
+        return found(
+            *variables, *(problem_finding("HF-DEFINITION", problem, edits=rename_edits(problem)) for problem in others)
+        )
+
+
+def _placeholders(case: Case) -> Iterator[Finding]:
+    """Values that were copied from documentation and not replaced."""
+    for keys, text in _texts(case.given):
+        placeholder = _PLACEHOLDER.search(text)
+        if placeholder is None or case.definition.expansion.sources((*case.definition.path, *keys)):
+            continue
+        name = str(keys[-1]) if keys[0] == "env" else _variable_name(case.id, placeholder[0])
+        value = text.replace(placeholder[0], f"${{env:{name}}}")
+        words = f"`{joined(keys)}` is a placeholder, not a value"
+        remedy = "put the real value into a variable (this command waits for you to paste it), and use it here"
+        yield finding("HF-PLACEHOLDER", words, remedy, ask_for(name), edits=(case.edit(keys, value),))
+
+
+def _texts(given: Mapping[str, object]) -> Iterator[tuple[KeyPath, str]]:
+    for key in ("env", "headers", "args", "url", "serverUrl", "httpUrl"):
+        value = given.get(key)
+        if isinstance(value, str):
+            yield (key,), value
+        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        yield from (((key, inner), text) for inner, text in items if isinstance(text, str))
+
+
+def _variable_name(server: str, placeholder: str) -> str:
+    """A variable for a placeholder: ``<YOUR_API_KEY>`` of `github` is ``GITHUB_API_KEY``."""
+    words = re.sub(r"[^A-Z0-9]+", "_", placeholder.upper()).strip("_")
+    words = re.sub(r"^(?:YOUR|MY|INSERT|REPLACE|ENTER)_+|_+HERE$", "", words)
+    name = re.sub(r"[^A-Z0-9]+", "_", f"{server.upper()}_{words}").strip("_")
+    return f"_{name}" if name[:1].isdigit() else name
 
 
 def _missing_variable(problem: Problem) -> Finding:
@@ -133,9 +174,9 @@ class TokensCheck(GlobalCheck):
     finds: ClassVar[tuple[str, ...]] = ("HF-TOKENS-CORRUPT",)
 
     async def look(self, whole: GlobalContext) -> Observation:
-        """Read it as the store does, without moving it."""
+        """Read it as the store does, without setting it aside."""
         file = whole.store.file
-        fault = await anyio.to_thread.run_sync(_not_a_store, file, abandon_on_cancel=True)
+        fault = await anyio.to_thread.run_sync(whole.store.damage, abandon_on_cancel=True)
         if not fault:
             return Observation(str(file) if file.exists() else "")
         words = f"the token store {file} is damaged ({fault}): no login can be read from it"
@@ -144,17 +185,6 @@ class TokensCheck(GlobalCheck):
         return Observation(
             "", (finding("HF-TOKENS-CORRUPT", words, text, aside, repair="set_aside", target=str(file)),)
         )
-
-
-def _not_a_store(file: Path) -> str:
-    """Why it is damaged; empty if it is intact or cannot be read."""
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-        return "" if isinstance(document["version"], int) and isinstance(document["grants"], list) else "other fields"
-    except OSError:
-        return ""
-    except (ValueError, KeyError, TypeError) as exc:
-        return type(exc).__name__
 
 
 class StateCheck(GlobalCheck):

@@ -43,7 +43,12 @@ class NameCheck(Check):
         if route is None:
             text = "write it as http://host:port/path"
             return found(
-                finding("HF-DEFINITION", "its URL names no host", text, edits=case.url_edit("http://host/mcp"))
+                finding(
+                    "HF-DEFINITION",
+                    "its URL names no host",
+                    text,
+                    edits=case.url_edit("http://host/mcp", certain=False),
+                )
             )
         try:
             with anyio.fail_after(case.left):

@@ -16,12 +16,12 @@ from jsonschema.exceptions import SchemaError
 from holdfast.auth import LoginStatus, Refreshed, refresh_now, status_of
 from holdfast.control import Server
 from holdfast.core import classify_evidence, masked
-from holdfast.doctor.case import Case
+from holdfast.doctor.case import SAME_ENVIRONMENT, Case
 from holdfast.doctor.checks.base import Check, Observation, found
 from holdfast.doctor.diagnose.access import claims_of, configured_token
 from holdfast.doctor.diagnose.by_evidence import diagnose
 from holdfast.doctor.probe import probe
-from holdfast.doctor.report import Finding, LiveState, finding, shell
+from holdfast.doctor.report import Edit, Finding, LiveState, finding, on_server
 from holdfast.hub import is_shown
 from holdfast.wire import Offers
 
@@ -139,6 +139,7 @@ class HandshakeCheck(Check):
         "HF-EXIT-RUNTIME",
         "HF-EXIT-MODULE",
         "HF-EXIT-PACKAGE",
+        "HF-EXIT-DOCKER",
         "HF-STDOUT-ONLY",
         "HF-STDOUT-NOISE",
         "HF-PROXY-LOGIN",
@@ -164,8 +165,13 @@ class HandshakeCheck(Check):
     async def look(self, case: Case) -> Observation:
         """Dial it as the hub does, and list what it offers on the same connection."""
         tools = case.tools
-        seen = case.learned.probe = await probe(
-            case.spec, dialer=tools.dialer, turnstile=tools.turnstile, redactor=case.redactor, deadline=case.deadline
+        seen = await probe(
+            case.spec,
+            dialer=tools.dialer,
+            turnstile=tools.turnstile,
+            redactor=case.redactor,
+            deadline=case.deadline,
+            begun=case.learned.probing,
         )
         if not seen.version:
             assert seen.evidence is not None  # noqa: S101 - a dial ends with a version or with evidence
@@ -176,9 +182,8 @@ class HandshakeCheck(Check):
 
 def _noisy(case: Case, noise: str) -> Finding:
     words = "it prints text on stdout that is not MCP; Holdfast skips it, other clients may fail"
-    text = "make it log to stderr; this command shows what it prints"
-    command = f"{shell(case.spec.command, *case.spec.args)} </dev/null"
-    return finding("HF-STDOUT-NOISE", words, text, command, detail=noise)
+    text = f"make it log to stderr; this command shows what it prints, {SAME_ENVIRONMENT}"
+    return finding("HF-STDOUT-NOISE", words, text, *case.by_hand(then=" </dev/null"), detail=noise)
 
 
 class ToolsCheck(Check):
@@ -220,7 +225,7 @@ def _list_failures(case: Case, offers: Offers) -> Iterator[Finding]:
         reason = classify_evidence(masked(seen, case.redactor), connected_before=True).reason
         words = f"its {kind} could not be listed: {reason}"
         text = "its tools work; this is a fault of the server: report it to its authors. This command asks it again"
-        yield finding("HF-LIST", words, text, f"holdfast doctor {shell(case.spec.id)}")
+        yield finding("HF-LIST", words, text, on_server("doctor", case.id))
 
 
 def _none(*, other_offers: bool) -> Finding:
@@ -253,7 +258,16 @@ def _faults(case: Case, names: list[str], listed: Mapping[str, Mapping[str, Any]
 
 def _at_fault(case: Case, code: str, words: str, names: list[str]) -> Finding:
     text = "this is a bug in the server: report it to its authors; until it is fixed, hide these tools"
-    return finding(code, words, text, edits=(case.edit("tools.exclude", names),))
+    return finding(code, words, text, edits=(_hide(case, names),))
+
+
+def _hide(case: Case, names: list[str]) -> Edit:
+    """The edit that hides tools and keeps what the definition says already."""
+    tools = case.given.get("tools")
+    if isinstance(tools, list):
+        return case.edit("tools", {"include": tools, "exclude": names})
+    hidden = tools.get("exclude") if isinstance(tools, dict) else None
+    return case.edit("tools.exclude", [*(hidden if isinstance(hidden, list) else ()), *names])
 
 
 def _some(names: list[str]) -> str:
@@ -297,8 +311,6 @@ class HubCheck(Check):
         difference, command = _difference(server, failed=case.learned.failed)
         live = case.learned.live = _live(server, difference)
         seen = f"{live.state}, breaker {live.breaker}"
-        if live.retry_in is not None:
-            seen += f", tries again in {live.retry_in:.0f} s"
         if not difference:
             return Observation(seen)
         text = "wait a moment; if they still differ, make the hub try now"
@@ -306,13 +318,13 @@ class HubCheck(Check):
 
 
 def _live(server: Server, difference: str) -> LiveState:
-    retry_in = server.breaker.retry_in if server.breaker.state == "open" else server.retry_in
     return LiveState(
         state=server.state,
         status=server.status,
         breaker=server.breaker.state,
         reason=server.reason,
-        retry_in=retry_in,
+        retry_in=server.retry_in,
+        breaker_retry_in=server.breaker.retry_in,
         agrees=not difference,
         difference=difference,
     )
@@ -320,7 +332,7 @@ def _live(server: Server, difference: str) -> LiveState:
 
 def _difference(server: Server, *, failed: bool) -> tuple[str, str]:
     """How the hub and this examination differ, and the command that makes the hub try again; empty if they agree."""
-    again = shell("holdfast", "reconnect", server.id)
+    again = on_server("reconnect", server.id)
     reason = f": {server.reason}" if server.reason else ""
     match server.status, failed:
         case ("available", True):
@@ -330,7 +342,7 @@ def _difference(server: Server, *, failed: bool) -> tuple[str, str]:
             )
             return words, again
         case ("disabled", False):
-            return "it works, but it is disabled in the hub", shell("holdfast", "enable", server.id)
+            return "it works, but it is disabled in the hub", on_server("enable", server.id)
         case ("transient" | "permanent" | "denied", False):
             words = (
                 f"it works now, but it is {server.state.replace('_', ' ')} in the hub{reason}. The hub has not "

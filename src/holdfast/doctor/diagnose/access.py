@@ -16,7 +16,7 @@ from holdfast.auth import AuthorizationServer, audience_of, discover, known_clie
 from holdfast.config import OAuthSettings, ServerSpec
 from holdfast.core import Challenge, HttpStatus, Login, LoginState, is_outage_body, read_challenge
 from holdfast.doctor.case import Case
-from holdfast.doctor.report import Finding, ask_for, finding, shell
+from holdfast.doctor.report import Finding, ask_for, finding, on_server, shell
 from holdfast.errors import LoginFailed
 
 __all__ = [
@@ -84,7 +84,7 @@ def forbidden(case: Case, seen: HttpStatus) -> Finding:
     who = "your credentials are" if seen.credentials_sent else "a request without credentials is"
     text = "ask the operator of the server, or of the gateway in front of it, for access; then this succeeds"
     words = f"access was denied: {who} not allowed to use it (HTTP 403: {body})"
-    return finding("HF-DENIED", words, text, shell("holdfast", "doctor", case.id))
+    return finding("HF-DENIED", words, text, on_server("doctor", case.id))
 
 
 def is_outage(seen: HttpStatus) -> bool:
@@ -98,7 +98,7 @@ def authorization_outage(case: Case, seen: HttpStatus) -> Finding:
     words = f"the gateway could not complete its authorization check (HTTP {seen.status}: {body}); this is not a denial"
     if _is_envoy(seen):
         text = f"raise the gateway's authorization timeout: {ENVOY_SETTING}; then this succeeds"
-        return finding("HF-AUTH-OUTAGE", words, text, shell("holdfast", "doctor", case.id))
+        return finding("HF-AUTH-OUTAGE", words, text, on_server("doctor", case.id))
     text = (
         f"raise the gateway's authorization timeout: {AGENTGATEWAY_SETTING}; this command writes such a configuration"
     )
@@ -117,7 +117,7 @@ def _unclear(case: Case, body: str) -> Finding:
         f"ask for access; if every user is denied, {gateway} may report an authorization outage as this 403: "
         f"set {switch}, and raise its timeout ({AGENTGATEWAY_SETTING if body else ENVOY_SETTING})"
     )
-    return finding("HF-DENIED-UNCLEAR", words, text, shell("holdfast", "doctor", case.id))
+    return finding("HF-DENIED-UNCLEAR", words, text, on_server("doctor", case.id))
 
 
 def _needed(case: Case, login: Login | None = None) -> Finding:
@@ -211,7 +211,7 @@ async def _first_login(case: Case, challenge: Challenge, login: Login) -> Findin
     named = ", ".join(f"`oauth.{key}`" for key in missing)
     words = f"the server asks for a login, and its definition lacks {named}"
     text = "ask the operator of the authorization server for them, write them into the definition, then log in"
-    edits = tuple(case.edit(f"oauth.{key}", example) for key, example in missing.items())
+    edits = tuple(case.edit(f"oauth.{key}", example, certain=False) for key, example in missing.items())
     return finding("HF-LOGIN-INPUT", words, text, login.command, edits=edits)
 
 

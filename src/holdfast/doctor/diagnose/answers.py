@@ -11,11 +11,11 @@ import anyio
 
 from holdfast.config import ServerSpec, Transport
 from holdfast.core import HttpStatus, NetworkFailure, NotMcp, NotMcpFault, OverBound, Redirected, RpcError
-from holdfast.doctor.case import Case
+from holdfast.doctor.case import SAME_ENVIRONMENT, Case
 from holdfast.doctor.diagnose import access, network
 from holdfast.doctor.diagnose.network import speaks_tls
 from holdfast.doctor.probe import Probe, probe
-from holdfast.doctor.report import Finding, finding, shell
+from holdfast.doctor.report import Finding, finding, on_server, shell
 from holdfast.wire import NOT_HTTP
 
 __all__ = [
@@ -72,7 +72,10 @@ def redirected(case: Case, seen: Redirected) -> Finding:
         return finding("HF-HTTPS-MEANT", words, "write https", edits=case.url_edit(seen.location))
     words = f"it redirects to {seen.location} (HTTP {seen.status}), and credentials do not follow a redirect"
     return finding(
-        "HF-REDIRECT", words, "if that is the right server, write its address", edits=case.url_edit(seen.location)
+        "HF-REDIRECT",
+        words,
+        "if that is the right server, write its address",
+        edits=case.url_edit(seen.location, certain=False),
     )
 
 
@@ -122,7 +125,7 @@ def plain_credentials(case: Case) -> Finding:
     there = urlsplit(case.spec.url)._replace(scheme="https").geturl()
     words = f"its headers would be sent unencrypted to {case.host}, so no request was sent"
     text = "use https; or, if the network is trusted, set `allowPlainHttp` to true instead"
-    return finding("HF-PLAIN-CREDENTIALS", words, text, edits=case.url_edit(there))
+    return finding("HF-PLAIN-CREDENTIALS", words, text, edits=case.url_edit(there, certain=False))
 
 
 def https_meant(case: Case, words: str) -> Finding:
@@ -162,8 +165,11 @@ def _not_ready(case: Case, seen: HttpStatus) -> Finding:
 def _prints(case: Case, seen: NotMcp) -> Finding:
     said = seen.detail if len(seen.detail) <= SHOWN else f"{seen.detail[:SHOWN]}…"
     words = f"its output on stdout is not MCP: {said}"
-    text = "it is not an MCP server, or it needs an argument: compare `command` and `args` with its documentation"
-    return finding("HF-STDOUT-ONLY", words, text, f"{shell(case.spec.command, *case.spec.args)} --help")
+    text = (
+        "it is not an MCP server, or it needs an argument: compare `command` and `args` with its documentation; "
+        f"this command shows its help, {SAME_ENVIRONMENT}"
+    )
+    return finding("HF-STDOUT-ONLY", words, text, *case.by_hand("--help"))
 
 
 def _said(seen: HttpStatus) -> str:
@@ -176,7 +182,7 @@ def _path(case: Case) -> str:
 
 
 def _again(case: Case) -> str:
-    return shell("holdfast", "doctor", case.id)
+    return on_server("doctor", case.id)
 
 
 SEARCH_SECONDS = 4.0

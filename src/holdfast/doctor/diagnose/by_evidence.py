@@ -26,7 +26,7 @@ from holdfast.core import (
 from holdfast.doctor.case import Case
 from holdfast.doctor.diagnose import answers, network, process
 from holdfast.doctor.probe import trace_of
-from holdfast.doctor.report import Finding, finding, shell
+from holdfast.doctor.report import Finding, finding, on_server
 from holdfast.doctor.route import Route
 
 __all__ = ["diagnose", "route_failed"]
@@ -63,11 +63,11 @@ async def diagnose(case: Case, seen: Evidence) -> Finding:  # noqa: PLR0912 - on
         case TokenNotRenewed():
             words = f"its token expired and could not be renewed at the moment: {seen.reason}; the login is still valid"
             text = "try again when the authorization server answers; a new login is not needed"
-            return finding("HF-LOGIN-UNREACHABLE", words, text, shell("holdfast", "doctor", case.id))
+            return finding("HF-LOGIN-UNREACHABLE", words, text, on_server("doctor", case.id))
         case OutOfDescriptors():
             words = f"this machine allows {seen.limit} open files per process, and all are in use; it was not asked"
             text = "raise the limit in this shell, and check again"
-            commands = ("ulimit -n 65536", shell("holdfast", "doctor", case.id))
+            commands = ("ulimit -n 65536", on_server("doctor", case.id))
             return finding("HF-DESCRIPTORS", words, text, *commands)
         case CredentialsUnavailable() | TlsFailure() | Unexpected():
             return _unexpected(case, seen)
@@ -99,6 +99,6 @@ async def _network(case: Case, seen: NetworkFailure) -> Finding:
 
 def _unexpected(case: Case, seen: Evidence) -> Finding:
     text = "please report this as a bug in Holdfast, with the output of this command"
-    command = f"HOLDFAST_DEBUG=1 {shell('holdfast', 'doctor', case.id)}"
+    command = f"HOLDFAST_DEBUG=1 {on_server('doctor', case.id)}"
     trace = trace_of(case.learned.probe) if case.learned.probe is not None else ""
     return finding("HF-UNEXPECTED", classify_evidence(seen).reason, text, command, detail=trace)

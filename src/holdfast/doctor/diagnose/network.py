@@ -19,7 +19,7 @@ from cryptography import x509
 from holdfast.core import NetworkFailure, NetworkFault, TimedOut, TlsFailure, TlsFault, is_loopback
 from holdfast.doctor.case import Case
 from holdfast.doctor.platform import LISTENERS, SET_CLOCK, lookup, show_route
-from holdfast.doctor.report import Finding, finding, shell
+from holdfast.doctor.report import Finding, finding, on_server, shell
 from holdfast.doctor.route import Route
 
 __all__ = [
@@ -48,7 +48,7 @@ def no_address(case: Case, route: Route, *, exists: bool) -> Finding:
             words,
             "check this machine's network and name server, then try again",
             "cat /etc/resolv.conf",
-            shell("holdfast", "doctor", case.id),
+            on_server("doctor", case.id),
         )
     inside = "" if "." in route.host else "; a name without a dot exists only inside its own network"
     return finding(
@@ -64,7 +64,7 @@ def refused(case: Case, route: Route) -> Finding:
     if route.proxy:
         return proxied(case, route, "it refuses connections")
     where = "on this machine" if is_loopback(route.host) else f"on {route.host}"
-    listing = LISTENERS if is_loopback(route.host) else shell("ssh", route.host, "ss", "-ltn")
+    listing = LISTENERS if is_loopback(route.host) else shell("ssh", "--", route.host, "ss", "-ltn")
     return finding(
         "HF-REFUSED",
         f"nothing listens at {route}: the connection was refused",
@@ -81,7 +81,7 @@ def filtered(case: Case, route: Route, after: float) -> Finding:
         "HF-FILTERED",
         f"{route} did not answer within {after:g} s: a firewall drops the packets, or the host is off",
         "connect the VPN, open the port, or correct the host in `url`; this command succeeds when the port is open",
-        shell("nc", "-vz", "-w", "5", route.host, str(route.port)),
+        shell("nc", "-vz", "-w", "5", "--", route.host, str(route.port)),
     )
 
 
@@ -103,7 +103,7 @@ def proxied(case: Case, route: Route, why: str, *, code: str = "HF-PROXY-DOWN") 
         code,
         f"requests to {case.host} go through the proxy {route.proxy} ({route.variable}), and {why}",
         f"correct {route.variable}, or connect to this host without a proxy",
-        f'export NO_PROXY="${{NO_PROXY:+$NO_PROXY,}}{case.host}"',
+        f'export NO_PROXY="${{NO_PROXY:+$NO_PROXY,}}"{shell(case.host)}',
     )
 
 
@@ -112,7 +112,7 @@ def cut(case: Case, seen: NetworkFailure) -> Finding:
     how = "reset" if seen.fault is NetworkFault.RESET else "closed"
     text = "the server may have crashed on the request: look at its log, then try again"
     words = f"the connection was {how} before an answer came"
-    return finding("HF-CUT", words, text, shell("holdfast", "doctor", case.id))
+    return finding("HF-CUT", words, text, on_server("doctor", case.id))
 
 
 def silent(case: Case, seen: TimedOut) -> Finding:
@@ -122,7 +122,7 @@ def silent(case: Case, seen: TimedOut) -> Finding:
         "HF-SILENT",
         f"no answer within {seen.after:g} s (waiting for {seen.doing})",
         "allow more time; if that helps, set `attemptTimeout` to that time, otherwise look at the server's log",
-        shell("holdfast", "doctor", case.id, "--timeout", str(longer)),
+        on_server("doctor", case.id, "--timeout", str(longer)),
         edits=(case.setting("load.attemptTimeout", f"{longer}s"),),
     )
 
@@ -202,7 +202,7 @@ def _other_name(case: Case, route: Route, shown: _Certificate | None) -> Finding
     parts = urlsplit(case.spec.url)
     there = parts._replace(netloc=f"{usable}:{parts.port}" if parts.port else usable).geturl()
     text = "if that is the right server, write this name"
-    return finding("HF-TLS-NAME", words, text, edits=case.url_edit(there))
+    return finding("HF-TLS-NAME", words, text, edits=case.url_edit(there, certain=False))
 
 
 def _unknown_authority(route: Route, shown: _Certificate | None) -> Finding:
@@ -237,7 +237,7 @@ async def no_handshake(case: Case, route: Route, *, after: float | None = None) 
     if await speaks_plain_http(route):
         there = urlsplit(case.spec.url)._replace(scheme="http").geturl()
         words = f"{route} speaks plain http, and `url` says https"
-        return finding("HF-TLS-PLAIN", words, "write http", edits=case.url_edit(there))
+        return finding("HF-TLS-PLAIN", words, "write http", edits=case.url_edit(there, certain=False))
     how = "failed" if after is None else f"did not end within {after:.3g} s"
     text = "check the server's TLS settings (versions, ciphers, a client certificate); this command shows the handshake"
     return finding("HF-TLS-HANDSHAKE", f"the TLS handshake with {route} {how}", text, _show(route))

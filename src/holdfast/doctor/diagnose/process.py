@@ -6,7 +6,6 @@ A process's output decides only which advice is given. Whether and how it failed
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -15,9 +14,9 @@ from pathlib import Path
 
 import anyio
 
-from holdfast.core import STOPPED_FROM_OUTSIDE, CommandFault, CommandUnusable, ProcessExit
-from holdfast.doctor.case import Case
-from holdfast.doctor.report import Edit, Finding, ask_for, finding, shell
+from holdfast.core import STOPPED_FROM_OUTSIDE, CommandFault, CommandUnusable, Need, ProcessExit, hint_for, need_of
+from holdfast.doctor.case import SAME_ENVIRONMENT, Case
+from holdfast.doctor.report import Edit, Finding, ask_for, finding, on_server, shell
 from holdfast.wire import environment_of
 
 __all__ = ["ended", "missing_interpreter", "unusable"]
@@ -61,14 +60,14 @@ def unusable(case: Case, seen: CommandUnusable) -> Finding:
                 "HF-COMMAND-RUN-BIT",
                 f"`{seen.command}` exists, but it is not executable",
                 "make it executable",
-                shell("chmod", "+x", _path(case)),
+                shell("chmod", "+x", "--", _path(case)),
             )
         case CommandFault.BAD_DIRECTORY:
             return finding(
                 "HF-COMMAND-FOLDER",
                 f"the working folder of `{seen.command}` does not exist: {case.spec.cwd}",
                 "create it, or correct `cwd` in the definition",
-                shell("mkdir", "-p", str(case.spec.cwd)),
+                shell("mkdir", "-p", "--", str(case.spec.cwd)),
             )
         case CommandFault.BAD_FORMAT:
             return _no_program(case, seen.command)
@@ -76,8 +75,8 @@ def unusable(case: Case, seen: CommandUnusable) -> Finding:
             return finding(
                 "HF-COMMAND-START",
                 f"`{seen.command}` could not be started: {seen.detail or 'the system does not say why'}",
-                "start it by hand to see the error",
-                shell(seen.command, *case.spec.args),
+                f"start it by hand to see the error, {SAME_ENVIRONMENT}",
+                *case.by_hand(),
             )
 
 
@@ -152,7 +151,7 @@ def _package_runner(case: Case, name: str) -> str:
 
 
 def _which_elsewhere(name: str) -> tuple[str, ...]:
-    return (f"command -v {shell(name)}  # in the shell where it works: write the output into `command`",)
+    return (f"command -v -- {shell(name)}  # in the shell where it works: write the output into `command`",)
 
 
 def _no_program(case: Case, command: str) -> Finding:
@@ -214,48 +213,25 @@ LINES = 12
 ASKING_SECONDS = 5.0
 """How long ``--version`` of a runtime may take."""
 
-_VARIABLE = re.compile(r"(?<![\w$./-])([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)(?![\w/-])")
-_LACKS = re.compile(
-    r"(?i)not (?:set|found|defined|provided|given|configured|specified)|missing|must|require|need|\bset\b|please"
-    r"|KeyError|undefined|unset|empty"
-)
-_NOT_VARIABLES = re.compile(r"^(?:ERR|E|UV|NODE|HTTP|SIG|MODULE)_")
-_PYTHON_MODULE = re.compile(r"No module named '?([\w.]+)'?")
-_NODE_MODULE = re.compile(r"Cannot find (?:module|package) '([^']+)'")
-_NO_PACKAGE = re.compile(
-    r"(?:npm (?:error|ERR!) (?:code )?E?404.*?'([^']+?)(?:@[^'@]*)?' is not in this registry"
-    r"|Because ([\w.@/-]+) was not found in the package registry)",
-    re.DOTALL,
-)
-_WANTS = re.compile(
-    r"(?i)\b(node|python)(?:\.js)?\b[^\n]{0,40}?((?:>=|~=|==|>|\^)\s?v?\d+(?:\.\d+)*)"
-    r"|\b(?:requires?|needs?|wants?)\s+(?:at least\s+)?(node|python)(?:\.js)?\s+(?:version\s+)?(v?\d+(?:\.\d+)*)"
-)
-"""How programs say which runtime they need."""
-
-_OLD_NODE = re.compile(
-    r"ERR_REQUIRE_ESM|No such built-in module: node:|Cannot find module 'node:"
-    r"|Unexpected token '(?:\?\.|\?\?=?|\|\|=|&&=)'|\b(?:fetch|structuredClone) is not defined"
-)
-_OLD_PYTHON = re.compile(
-    r"No module named 'tomllib'"
-    r"|cannot import name '\w+' from '(?:typing|types|asyncio|enum|datetime|collections(?:\.abc)?)'"
-)
-"""Errors of an old runtime about a program for a newer one."""
-
 
 async def ended(case: Case, seen: ProcessExit) -> Finding:
     """The finding for a process that ended while it was needed."""
     if -seen.code in STOPPED_FROM_OUTSIDE:
         return _killed(case, seen)
-    said = "\n".join(part for part in (seen.stderr, seen.noise) if part)
-    return (
-        _package(case, seen, said)
-        or await _runtime(case, seen, said)
-        or _module(case, seen, said)
-        or _variable(case, seen, said)
-        or _plain(case, seen)
-    )
+    need = need_of(seen.stderr) or need_of(seen.noise)
+    if need is None:
+        return _plain(case, seen)
+    match need.kind:
+        case "package":
+            return _package(case, seen, need.names[0])
+        case "runtime":
+            return await _runtime(case, seen, need)
+        case "python_module" | "node_module":
+            return _module(case, seen, need)
+        case "docker" | "image":
+            return _docker(seen, need)
+        case "variable":
+            return _variable(case, seen, need) or _plain(case, seen)
 
 
 def how(seen: ProcessExit) -> str:
@@ -264,70 +240,53 @@ def how(seen: ProcessExit) -> str:
     return f"killed by signal {-seen.code} {when}" if seen.code < 0 else f"exited with code {seen.code} {when}"
 
 
-def by_hand(case: Case) -> str:
-    """The server's command, for a shell."""
-    spec = case.spec
-    command = shell(spec.command, *spec.args)
-    return f"cd {shell(str(spec.cwd))} && {command}" if spec.cwd is not None else command
-
-
 def _killed(case: Case, seen: ProcessExit) -> Finding:
     text = "try again; if it happens again, look in the system's log for the cause, such as no free memory"
     words = f"its process was {how(seen)}"
-    return finding("HF-KILLED", words, text, shell("holdfast", "doctor", case.id), detail=_tail(seen))
+    return finding("HF-KILLED", words, text, on_server("doctor", case.id), detail=_tail(seen))
 
 
 def _plain(case: Case, seen: ProcessExit) -> Finding:
-    text = "its output says what it needs" if _tail(seen) else "it printed nothing: run it by hand to see more"
-    return finding("HF-EXITED", f"its process {how(seen)}", text, by_hand(case), detail=_tail(seen))
+    text = "its output says what it needs" if _tail(seen) else "it printed nothing"
+    text = f"{text}; this command runs it again, {SAME_ENVIRONMENT}"
+    return finding("HF-EXITED", f"its process {how(seen)}", text, *case.by_hand(), detail=_tail(seen))
 
 
-def _variable(case: Case, seen: ProcessExit, said: str) -> Finding | None:
-    """The finding for environment variables that it asked for and did not get."""
+def _variable(case: Case, seen: ProcessExit, need: Need) -> Finding | None:
+    """The finding for environment variables that it asked for and did not get; None if it got all of them."""
     given = environment_of(case.spec)
-    wanted = list(dict.fromkeys(name for name in _asked_for(said) if name not in given))
+    wanted = [name for name in need.names if name not in given]
     if not wanted:
         return None
     first = " and ".join(f"`{name}`" for name in wanted[:3])
     exported = [name for name in wanted if name in os.environ]
     where = "exported here, but servers get only the variables in `env`" if exported else "not set"
-    edits: tuple[Edit, ...] = tuple(case.edit(f"env.{name}", f"${{env:{name}}}") for name in wanted[:3])
+    edits: tuple[Edit, ...] = tuple(case.edit(("env", name), f"${{env:{name}}}") for name in wanted[:3])
     commands = tuple(ask_for(name) for name in wanted[:3] if name not in exported)
     words = f"its process {how(seen)}. It needs {first}, which {'is' if len(wanted) == 1 else 'are'} {where}"
     text = "add it to the definition" + (", and export it (this command waits for you to paste it)" if commands else "")
     return finding("HF-EXIT-VARIABLE", words, text, *commands, edits=edits, detail=_tail(seen))
 
 
-def _asked_for(said: str) -> Iterator[str]:
-    for line in said.splitlines():
-        if _LACKS.search(line):
-            yield from (name for name in _VARIABLE.findall(line) if not _NOT_VARIABLES.match(name))
-
-
-def _module(case: Case, seen: ProcessExit, said: str) -> Finding | None:
-    if found := _PYTHON_MODULE.search(said):
-        module = found[1].partition(".")[0]
+def _module(case: Case, seen: ProcessExit, need: Need) -> Finding:
+    module = need.names[0]
+    if need.kind == "python_module":
         program = case.learned.program or case.spec.command
         install = shell(program, "-m", "pip", "install", module) if "python" in Path(program).name else ""
         text = f"install it for the Python that runs the server ({program})"
         words = f"its process {how(seen)}: Python has no module `{module}`"
-        return finding("HF-EXIT-MODULE", words, text, install or by_hand(case), detail=_tail(seen))
-    if found := _NODE_MODULE.search(said):
-        words = f"its process {how(seen)}: Node has no module `{found[1]}`"
-        if found[1].startswith(("/", ".")):
-            text = "that file does not exist: build the server, or correct its path in `args`"
-            return finding("HF-EXIT-MODULE", words, text, shell("ls", "-l", found[1]), detail=_tail(seen))
-        folder = str(case.spec.cwd or ".")
-        install = f"cd {shell(folder)} && {shell('npm', 'install', found[1])}"
-        return finding("HF-EXIT-MODULE", words, "install it in the server's folder", install, detail=_tail(seen))
-    return None
+        commands = (install,) if install else case.by_hand()
+        return finding("HF-EXIT-MODULE", words, text, *commands, detail=_tail(seen))
+    words = f"its process {how(seen)}: Node has no module `{module}`"
+    if module.startswith(("/", ".")):
+        text = "that file does not exist: build the server, or correct its path in `args`"
+        return finding("HF-EXIT-MODULE", words, text, shell("ls", "-l", module), detail=_tail(seen))
+    folder = str(case.spec.cwd or ".")
+    install = f"cd {shell(folder)} && {shell('npm', 'install', module)}"
+    return finding("HF-EXIT-MODULE", words, "install it in the server's folder", install, detail=_tail(seen))
 
 
-def _package(case: Case, seen: ProcessExit, said: str) -> Finding | None:
-    found = _NO_PACKAGE.search(said)
-    if found is None:
-        return None
-    name = found[1] or found[2]
+def _package(case: Case, seen: ProcessExit, name: str) -> Finding:
     runner = Path(case.spec.command).name
     look = shell("npm", "search", name) if runner.startswith(("npx", "npm", "bun")) else shell("uvx", name, "--help")
     words = f"its process {how(seen)}: {runner} found no package `{name}`"
@@ -335,26 +294,23 @@ def _package(case: Case, seen: ProcessExit, said: str) -> Finding | None:
     return finding("HF-EXIT-PACKAGE", words, text, look, detail=_tail(seen))
 
 
-async def _runtime(case: Case, seen: ProcessExit, said: str) -> Finding | None:
-    runtime = _wanted_runtime(said)
-    if runtime is None:
-        return None
-    kind, version = runtime
+def _docker(seen: ProcessExit, need: Need) -> Finding:
+    if need.kind == "docker":
+        words, look = "Docker does not answer", "docker info"
+    else:
+        words, look = f"Docker has no image `{need.names[0]}`", shell("docker", "pull", need.names[0])
+    text = f"{hint_for(need)}; this command shows whether it works"
+    return finding("HF-EXIT-DOCKER", f"its process {how(seen)}: {words}", text, look, detail=_tail(seen))
+
+
+async def _runtime(case: Case, seen: ProcessExit, need: Need) -> Finding:
+    kind = need.names[0]
     program = _runtime_program(case, kind)
     has = await _version_of(program)
-    asked = f"{kind.title()} {version}" if version else f"a newer {kind.title()}"
+    asked = f"{kind.title()} {need.version}" if need.version else f"a newer {kind.title()}"
     words = f"its process {how(seen)}: it needs {asked}, and {program} is {has or 'of another version'}"
     text = f"install {asked} and write its full path into `command`, or put it first on PATH"
     return finding("HF-EXIT-RUNTIME", words, text, shell(program, "--version"), detail=_tail(seen))
-
-
-def _wanted_runtime(said: str) -> tuple[str, str] | None:
-    """The runtime that it needs, and the version if it names one."""
-    if wants := _WANTS.search(said):
-        return (wants[1] or wants[3]).lower(), (wants[2] or wants[4]).replace(" ", "")
-    if _OLD_NODE.search(said):
-        return "node", ""
-    return ("python", "") if _OLD_PYTHON.search(said) else None
 
 
 def _runtime_program(case: Case, kind: str) -> str:

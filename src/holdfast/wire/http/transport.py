@@ -179,7 +179,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             opened()
             async for event in read_events(response, self._peer.limits):
                 if event.name == "message" and event.data:
-                    self._exchange.take(event.data)
+                    self._exchange.take_event(event.data)
         return True
 
     async def end_session(self) -> None:
@@ -315,7 +315,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 self._exchange.spoke = True
                 await waiter.deliver()
                 return members
-            self._exchange.take(event.data)
+            self._exchange.take_event(event.data)
             await waiter.deliver()
         return None
 

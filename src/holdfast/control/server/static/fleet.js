@@ -50,7 +50,7 @@ const KINDS = {
   reconnecting: "coming",
   disconnected: "coming",
   denied: "need",
-  permanently_failed: "need",
+  parked: "need",
   idle: "rest",
   disabling: "rest",
   disabled: "rest",

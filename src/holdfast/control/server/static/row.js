@@ -133,7 +133,8 @@ export class Row {
       setText(group, `, ${TITLES[server.group]}`);
     }
     setField(state, server.state, stateWord(server.state));
-    setAttribute(state, "data-kind", kindOf(server.state));
+    const parkedForNow = server.state === "parked" && server.status === "transient";
+    setAttribute(state, "data-kind", parkedForNow ? "coming" : kindOf(server.state));
     setField(target, server.target);
     setWords(summary, server.summary);
     setWords(action, server.action);

@@ -1,0 +1,307 @@
+"""Reads what a process printed before it ended: its most telling line, and what it needs (DOC-9).
+
+The output never decides whether or how a server failed; its exit code does. It decides only which line is shown and
+which advice is given. Hub, page, calls and doctor ask here, so that they say the same. Recognisers choose the line, not
+its position: a package manager ends with the path of a log, a usage text follows the error that caused it, and a
+traceback has its reason at the end or at the beginning.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+__all__ = ["Need", "NeedKind", "hint_for", "need_of", "telling_line"]
+
+NeedKind: TypeAlias = Literal["variable", "package", "runtime", "python_module", "node_module", "docker", "image"]
+
+LONGEST = 16 * 1024
+"""How many characters at the end of an output are read. Patterns over more cost time."""
+
+LONGEST_LINE = 1000
+"""How many characters of a line are read."""
+
+MOST_VARIABLES = 3
+
+
+class Need(NamedTuple):
+    """What a process asked for and did not get."""
+
+    kind: NeedKind
+    names: tuple[str, ...] = ()
+    """Variables, or the package, module, image or runtime."""
+    version: str = ""
+    """The version of the runtime, if it is named."""
+    line: str = ""
+    """The line that says so."""
+
+
+def need_of(text: str) -> Need | None:
+    """What the output says that the process needs; None if it does not say."""
+    return _read(text).need
+
+
+def telling_line(text: str) -> str:
+    """The line that says most about the cause: of a known need, else an error line, else the last one with content."""
+    return _read(text).line
+
+
+def hint_for(need: Need) -> str:
+    """What to do about a need, without knowledge of the server's definition."""
+    name = need.names[0] if need.names else ""
+    match need.kind:
+        case "variable":
+            named = " and ".join(f"`{one}`" for one in need.names[:3])
+            return f"its output names {named}: give {'it' if len(need.names) == 1 else 'them'} a value in `env`"
+        case "package":
+            return f"the registry has no package `{name}`: correct the name in `args`"
+        case "runtime":
+            wanted = f"{name.title()} {need.version}" if need.version else f"a newer {name.title()}"
+            return f"install {wanted}, and put it first on PATH or write its full path into `command`"
+        case "python_module":
+            return f"install the module `{name}` for the Python that runs it"
+        case "node_module":
+            return f"install the module `{name}` in the server's folder, or build the server"
+        case "docker":
+            return "start Docker, or allow this user to use it"
+        case "image":
+            return f"correct the name of the image `{name}` in `args`, or log in to its registry: docker login"
+
+
+class _Said(NamedTuple):
+    """What a recogniser found: a line, and a need if the line names one."""
+
+    line: str
+    need: Need | None = None
+
+
+def _read(text: str) -> _Said:
+    lines = [line[:LONGEST_LINE].rstrip() for line in text[-LONGEST:].splitlines() if line.strip()]
+    for recognise in _RECOGNISERS:
+        if (found := recognise(lines)) is not None:
+            return found
+    useful = [line for line in lines if not _BORING.search(line)]
+    return _Said(_clean((useful or lines or [""])[-1]))
+
+
+def _needs(kind: NeedKind, names: Sequence[str], line: str, version: str = "") -> _Said:
+    """A need; a name from a foreign output must not be an option of the command that advice puts it into."""
+    said = _clean(line)
+    good = tuple(name for name in names if _IS_NAME.match(name))
+    if names and not good:
+        return _Said(said)
+    return _Said(said, Need(kind, good, version, said))
+
+
+_IS_NAME = re.compile(r"[@\w./]")
+
+
+# The recognisers, the most specific first. Each gets the lines that are not empty.
+
+_NPM = re.compile(r"^npm (?:error|ERR!) ?(.*)$")
+_NPM_CODE = re.compile(r"^code (E[A-Z0-9_]+)$")
+_NPM_PACKAGE = re.compile(r"'([^']+?)(?:@[^'@]*)?'|\bfor ((?:@[\w.-]+/)?[\w.-]+)")
+_NPM_NOISE = re.compile(r"^Not Found - GET|complete log of this run|^Note that|^tarball, folder|^In most cases")
+
+
+def _npm(lines: Sequence[str]) -> _Said | None:
+    said = [found[1].strip() for line in lines if (found := _NPM.match(line))]
+    code = next((found[1] for line in said if (found := _NPM_CODE.match(line))), "")
+    if not code:
+        return None
+    details = (re.sub(r"^(?:E?404|notarget|[a-z]+)\b\s*", "", line) for line in said if not _NPM_CODE.match(line))
+    detail = next((line for line in details if line and not _NPM_NOISE.search(line)), "")
+    line = f"npm error code {code}" + (f": {_clean(detail)}" if detail else "")
+    package = _NPM_PACKAGE.search(detail) if code in ("E404", "ETARGET") else None
+    return _needs("package", [package[1] or package[2]], line) if package is not None else _Said(line)
+
+
+_PACKAGES = (
+    re.compile(r"Because ([\w.@/-]+) was not found in the package registry"),
+    re.compile(r"An executable named `([^`]+)` is not provided by package"),
+    re.compile(r"^ERROR: No matching distribution found for ([\w.\[\]=<>~!-]+)"),
+    re.compile(r"Could not find a version that satisfies the requirement ([\w.-]+)"),
+)
+
+
+def _python_packages(lines: Sequence[str]) -> _Said | None:
+    for pattern, line in itertools.product(_PACKAGES, lines):
+        if found := pattern.search(line):
+            return _needs("package", [found[1]], re.sub(r"^\s*(?:cause:|╰─▶|×)\s*", "", line))
+    return None
+
+
+_DOCKER = re.compile(r"^docker: |Error response from daemon")
+_NO_DOCKER = re.compile(
+    r"(?i)cannot connect to the docker daemon|error during connect:|permission denied while trying to connect to the "
+    r"docker daemon|docker daemon is not running"
+)
+_NO_IMAGE = re.compile(
+    r"(?i)(?:pull access denied for|manifest for|failed to resolve reference \"?)\s?([\w./:@-]+)"
+    r"|repository ([\w./:-]+) does not exist"
+)
+
+
+def _docker(lines: Sequence[str]) -> _Said | None:
+    for line in lines:
+        if _NO_DOCKER.search(line):
+            return _needs("docker", [], line)
+        if found := _NO_IMAGE.search(line):
+            return _needs("image", [found[1] or found[2]], line)
+    first = next((line for line in lines if _DOCKER.search(line)), None)
+    return _Said(_clean(first)) if first is not None else None
+
+
+_NEEDS_RUNTIME = re.compile(
+    r"(?i)\b(node|python)(?:\.js)?\b[^\n]{0,40}?((?:>=|~=|==|>|\^)\s?v?\d+(?:\.\d+)*)"
+    r"|\b(?:requires?|needs?|wants?)\s+(?:at least\s+)?(node|python)(?:\.js)?\s+(?:version\s+)?(v?\d+(?:\.\d+)*)"
+)
+_OLD_NODE = re.compile(
+    r"ERR_REQUIRE_ESM|No such built-in module: node:|Cannot find module 'node:"
+    r"|Unexpected token '(?:\?\.|\?\?=?|\|\|=|&&=)'|\b(?:fetch|structuredClone) is not defined"
+)
+_OLD_PYTHON = re.compile(
+    r"No module named 'tomllib'"
+    r"|cannot import name '\w+' from '(?:typing|types|asyncio|enum|datetime|collections(?:\.abc)?)'"
+)
+"""Errors of an old runtime about a program for a newer one."""
+
+
+def _runtime(lines: Sequence[str]) -> _Said | None:
+    return _runtime_in([line for line in lines if not _BORING.search(line)])
+
+
+def _engine(lines: Sequence[str]) -> _Said | None:
+    """A package manager's warning about the runtime: the cause only if nothing else is told."""
+    return _runtime_in([line for line in lines if "EBADENGINE" in line])
+
+
+def _runtime_in(lines: Sequence[str]) -> _Said | None:
+    for line in lines:
+        if found := _NEEDS_RUNTIME.search(line):
+            return _needs("runtime", [(found[1] or found[3]).lower()], line, (found[2] or found[4]).replace(" ", ""))
+        for pattern, name in ((_OLD_NODE, "node"), (_OLD_PYTHON, "python")):
+            if pattern.search(line):
+                return _needs("runtime", [name], line)
+    return None
+
+
+_EXCEPTION = re.compile(
+    r"^[\s|+-]*((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning)?)(?::\s(.*))?$"
+)
+_GROUP = re.compile(r"\(\d+ sub-exceptions?\)$")
+
+
+def _python(lines: Sequence[str]) -> _Said | None:
+    """The exception at the end of the last traceback; of a group, the first one inside."""
+    starts = [at for at, line in enumerate(lines) if "Traceback (most recent call last):" in line]
+    if not starts:
+        return None
+    after = [line.strip(" |+-") for line in lines[starts[-1] + 1 :] if _EXCEPTION.match(line)]
+    line = next((one for one in after if one and not _GROUP.search(one)), "")
+    return (_caught([line]) or _asking(line, []) or _Said(_clean(line))) if line else None
+
+
+_NODE = re.compile(r"^(?:Uncaught |\[?)?(?:[A-Z]\w*)?Error(?: \[\w+\])?: \S")
+_NODE_FRAME = re.compile(r"^\s+at ")
+
+
+def _node(lines: Sequence[str]) -> _Said | None:
+    """The message before the frames of a Node stack."""
+    if not any(_NODE_FRAME.match(line) for line in lines):
+        return None
+    line = next((line for line in lines if _NODE.match(line)), None)
+    return (_caught([line]) or _asking(line, []) or _Said(_clean(line))) if line is not None else None
+
+
+_PYTHON_MODULE = re.compile(r"No module named '?([\w.]+)'?")
+_NODE_MODULE = re.compile(r"Cannot find (?:module|package) '([^']+)'")
+_KEY_ERROR = re.compile(r"^KeyError: '([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*)'$")
+
+
+def _caught(lines: Sequence[str]) -> _Said | None:
+    """A missing module or key, also where a program caught the exception and printed its text alone."""
+    for line in lines:
+        if key := _KEY_ERROR.match(line.strip()):
+            return _needs("variable", [key[1]], line)
+        if found := _PYTHON_MODULE.search(line):
+            return _needs("python_module", [found[1].partition(".")[0]], line)
+        if found := _NODE_MODULE.search(line):
+            return _needs("node_module", [found[1]], line)
+    return None
+
+
+_ERROR = re.compile(r"(?i)^(?:[\w.@/-]+: )?\W?(?:fatal|error|panic)\b ?(?:\[\w+\])?:? \S")
+
+
+def _error(lines: Sequence[str]) -> _Said | None:
+    """The first line that begins as an error; a usage text may follow it."""
+    for at, line in enumerate(lines):
+        if _ERROR.match(line) and not _BORING.search(line):
+            return _asking(line, lines[at + 1 :]) or _Said(_clean(line))
+    return None
+
+
+_VARIABLE = re.compile(r"(?<![\w$./-])([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)(?![\w/-])")
+_LACKS = re.compile(
+    r"(?i)not (?:set|found|defined|provided|given|configured|specified|present)|missing|must|require|need|\bset\b"
+    r"|please|undefined|unset|empty|\bor pass\b|\bno\b.{0,60}\b(?:provided|given|configured|specified|found|set)\b"
+)
+_USAGE = re.compile(r"(?i)\s*(?:usage|options|commands|environment variables)\b")
+_NOT_VARIABLES = re.compile(r"^(?:ERR|E|UV|NODE|HTTP|SIG|MODULE)_")
+
+
+def _variables(lines: Sequence[str]) -> _Said | None:
+    for at, line in enumerate(lines):
+        if not _BORING.search(line) and any(_named(line)):
+            return _asking(line, lines[at + 1 :])
+    return None
+
+
+def _asking(line: str, following: Sequence[str]) -> _Said | None:
+    """A line that asks for variables, itself or in the lines that follow; a usage text names too many."""
+    said = [line, *itertools.takewhile(lambda one: not _USAGE.match(one), following)]
+    wanted = list(dict.fromkeys(name for one in said for name in _named(one)))
+    return _needs("variable", wanted[:MOST_VARIABLES], line) if wanted else None
+
+
+def _named(line: str) -> Iterator[str]:
+    if _LACKS.search(line):
+        yield from (name for name in _VARIABLE.findall(line) if not _NOT_VARIABLES.match(name))
+
+
+_WORDS = re.compile(
+    r"(?i)\b(?:errors?|failed|failure|cannot|could not|can't|not found|denied|refused|fatal|exception|required|missing"
+    r"|invalid|unable|unknown|no such)\b"
+)
+
+
+def _suspicious(lines: Sequence[str]) -> _Said | None:
+    line = next((line for line in reversed(lines) if _WORDS.search(line) and not _BORING.search(line)), None)
+    return _Said(_clean(line)) if line is not None else None
+
+
+_BORING = re.compile(
+    r"^npm (?:warn|WARN|notice)\b|^npm (?:error|ERR!)\s*$|complete log of this run|^Node\.js v\d|^\s+at |^\s*\^+\s*$"
+    r"|^\s{2,}-{1,2}\w|^Installed \d+ packages?|^(?:WARNING|warning): |(?i:deprecat)"
+)
+
+_RECOGNISERS: tuple[Callable[[Sequence[str]], _Said | None], ...] = (
+    _npm,
+    _python_packages,
+    _docker,
+    _runtime,
+    _python,
+    _node,
+    _caught,
+    _error,
+    _variables,
+    _engine,
+    _suspicious,
+)
+
+
+def _clean(line: str) -> str:
+    return " ".join(line.split())

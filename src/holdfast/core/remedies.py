@@ -1,0 +1,167 @@
+"""What to tell a person about a server: one function from health and evidence to words, remedy and command.
+
+Status, page, calls, logs and doctor ask here and in ``messages``, so that they never contradict each other.
+No text holds a countdown, because views show ``retry_in`` beside it. Pure: the time is an argument.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from holdfast.core.breaker import BreakerState
+from holdfast.core.classify import classify_evidence
+from holdfast.core.evidence import Evidence, HttpStatus, read_challenge
+from holdfast.core.lifecycle.table import State
+from holdfast.core.machine import Health
+from holdfast.core.messages import Failure, for_user
+
+__all__ = ["Facts", "FailureRemedy", "ServerText", "pasteable", "remedy_of", "text_for"]
+
+
+class FailureRemedy(NamedTuple):
+    """What would end a failure."""
+
+    hint: str = ""
+    login: str = ""
+    """The command that logs in, if the server asks for a login."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What the texts need beside the health of a server."""
+
+    tools: int = 0
+    held: int = 0
+    hint: str = ""
+    """What would end the failure, if that is known."""
+    login: str = ""
+    """The command that logs in, if the server asks for a login."""
+    attempts_allowed: int = 0
+
+
+class ServerText(NamedTuple):
+    """The texts about one server."""
+
+    summary: str
+    action: str = ""
+    command: str = ""
+
+
+def remedy_of(seen: Evidence | None, *, connected_before: bool = False) -> FailureRemedy:
+    """What would end the failure that this evidence shows."""
+    if seen is None:
+        return FailureRemedy()
+    return FailureRemedy(classify_evidence(seen, connected_before=connected_before).hint, _login_command(seen))
+
+
+def text_for(health: Health, facts: Facts, *, now: datetime | None = None) -> ServerText:
+    """The texts for the current state of a server."""
+    failure = health.failure
+    if failure is not None:
+        return _failing(health, failure, facts, now)
+    match health.state:
+        case State.DISABLED:
+            return ServerText(
+                "Disabled: its tools are not listed.", "Enable it to use it again.", _run("enable", health)
+            )
+        case State.DISABLING:
+            return ServerText("Being disabled: its connection is closing.")
+        case State.IDLE:
+            return ServerText("Idle: it starts at its first use.")
+        case State.DISCONNECTED:
+            return ServerText("Not connected: the hub has not started it yet, or is closing.")
+    return _connected(health, facts)
+
+
+def pasteable(command: str, *, program: str, config: str) -> str:
+    """A command that works in any folder: with the program's name there, on the file that the hub serves."""
+    name, _, rest = command.partition(" ")
+    if name != "holdfast":
+        return command
+    reads_config = rest.startswith(_READS_CONFIG) and config and "--config" not in rest
+    return f"{program} {rest}" + (f" --config {shlex.quote(config)}" if reads_config else "")
+
+
+_READS_CONFIG = ("doctor ", "login ")
+"""The commands that read an mcp.json; the others ask the hub."""
+
+
+def _connected(health: Health, facts: Facts) -> ServerText:
+    listed = "1 tool" if facts.tools == 1 else f"{facts.tools} tools"
+    if facts.held:
+        held = "1 of them is" if facts.held == 1 else f"{facts.held} of them are"
+        return ServerText(
+            f"Connected; {listed}, {held} held because of a change since first seen.",
+            "Review the change, and approve it if it is right.",
+            _run("approve", health),
+        )
+    return ServerText(f"Connected; {listed}.")
+
+
+def _failing(health: Health, failure: Failure, facts: Facts, now: datetime | None) -> ServerText:
+    if failure.status == "denied":
+        # Only the time before which a decided denial is not asked again is a time of day.
+        summary = for_user(failure if now and not failure.unconfirmed else failure._replace(retry_in=None), now=now)
+        return _denied(summary, health, facts)
+    summary = for_user(failure._replace(retry_in=None, down_for=None))
+    if failure.status == "permanent":
+        return _permanent(summary, health, facts)
+    if failure.calls_fail:
+        until = "for now" if health.breaker_retry_in else "except one test call"
+        reason = f" ({failure.error.rstrip('.')})" if failure.error else ""
+        return ServerText(
+            f"Connected, but calls to it fail{reason}: they are refused {until}.",
+            "The next call after that is a test; to test it now, reconnect it.",
+            _run("reconnect", health),
+        )
+    return _transient(summary, health, facts)
+
+
+def _transient(summary: str, health: Health, facts: Facts) -> ServerText:
+    """No action is needed: the hub goes on by itself. A person who knows better may reconnect now."""
+    parts = [summary]
+    if health.reason and not health.lost:
+        parts.append(f"The last attempt: {health.reason.rstrip('.')}.")
+    if health.attempts and facts.attempts_allowed and health.state is not State.PERMANENTLY_FAILED:
+        parts.append(f"Attempt {health.attempts} of {facts.attempts_allowed}.")
+    if health.breaker is BreakerState.OPEN and health.breaker_retry_in:
+        parts.append("Calls to it are refused for now.")
+    return ServerText(" ".join(parts), "To try it now, reconnect it.", _run("reconnect", health))
+
+
+def _denied(summary: str, health: Health, facts: Facts) -> ServerText:
+    if facts.login:
+        return ServerText(summary, "Log in; the hub then reconnects it.", facts.login)
+    hint = facts.hint or "give it credentials that have access, in its definition"
+    return ServerText(summary, _sentence(hint), _run("reconnect", health) if health.unconfirmed else "")
+
+
+def _permanent(summary: str, health: Health, facts: Facts) -> ServerText:
+    if health.retry_in:
+        summary += " The hub tries it again by itself."
+    hint = facts.hint or "find out what is wrong with it"
+    return ServerText(summary, _sentence(hint), _run("doctor", health))
+
+
+def _run(command: str, health: Health) -> str:
+    return f"holdfast {command} {shlex.quote(health.server)}"
+
+
+def _sentence(text: str) -> str:
+    """A hint as a sentence: a capital letter and a full stop."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def _login_command(seen: Evidence) -> str:
+    """The login command if the server asks for a login; empty if a login would not help."""
+    if not isinstance(seen, HttpStatus) or seen.login is None:
+        return ""
+    challenge = read_challenge(seen.headers.get("www-authenticate", ""))
+    if challenge.wants_scope:
+        scope = f" --scope {shlex.quote(' '.join(challenge.scope))}" if challenge.scope else ""
+        return seen.login.command + scope
+    wanted = seen.status == 401 and (challenge.made or not seen.credentials_sent)
+    return seen.login.command if wanted else ""

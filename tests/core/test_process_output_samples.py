@@ -1,0 +1,94 @@
+"""The most telling line of a process's output, for outputs that real programs wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.classify import classify_evidence
+from holdfast.core.evidence import ProcessExit
+from holdfast.core.process_output import need_of, telling_line
+
+pytestmark = pytest.mark.requirement("DOC-9")
+
+OUTPUTS = Path(__file__).with_name("outputs")
+
+TELLING = [
+    ("npx404", "package", "npm error code E404: The requested resource '@modelcontextprotocol/server-doesnotexist@*'"),
+    ("npxver", "package", "npm error code ETARGET: No matching version found for @modelcontextprotocol/server-github"),
+    ("sentry", "variable", "Error: No access token was provided."),
+    ("brave", "variable", "Error: A Brave API key is required via"),
+    ("uvx404", "package", "Because mcp-server-doesnotexist-xyz was not found in the package registry"),
+    ("uvxcmd", "package", "An executable named `mcp-server-nosuch` is not provided by package `mcp-server-time`."),
+    ("pip", "package", "ERROR: No matching distribution found for nosuch-package-xyz"),
+    ("nodemod", "node_module", "Error: Cannot find module './nosuch'"),
+    ("nodeerr", None, "TypeError: Cannot read properties of undefined (reading 'y')"),
+    ("pymod", "python_module", "ModuleNotFoundError: No module named 'nosuch'"),
+    ("pykey", "variable", "KeyError: 'API_KEY'"),
+    ("pychain", None, "RuntimeError: Could not connect to the database at startup"),
+    ("pygroup", "variable", "ValueError: GITLAB_TOKEN environment variable is required"),
+    ("docker_daemon", "docker", "docker: Cannot connect to the Docker daemon"),
+    ("docker_image", "image", "docker: Error response from daemon: pull access denied for mcp/nosuch"),
+]
+
+
+def output(name: str) -> str:
+    return (OUTPUTS / f"{name}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("name", "kind", "line"), TELLING, ids=[name for name, _, _ in TELLING])
+def test_the_telling_line_of_a_real_output_is_found(name: str, kind: str | None, line: str) -> None:
+    need = need_of(output(name))
+    assert telling_line(output(name)).startswith(line)
+    assert (need.kind if need is not None else None) == kind
+    reason = classify_evidence(ProcessExit(code=1, stderr=output(name))).reason
+    assert line[:60] in reason
+
+
+def names(text: str) -> tuple[str, ...]:
+    need = need_of(text)
+    return need.names if need is not None else ()
+
+
+def test_what_is_missing_is_named() -> None:
+    assert names(output("npx404")) == ("@modelcontextprotocol/server-doesnotexist",)
+    assert names(output("npxver")) == ("@modelcontextprotocol/server-github",)
+    assert names(output("uvx404")) == ("mcp-server-doesnotexist-xyz",)
+    assert names(output("nodemod")) == ("./nosuch",)
+    assert names(output("pymod")) == ("nosuch",)
+    assert names(output("sentry")) == ("SENTRY_ACCESS_TOKEN",), "the usage text names many more"
+    assert names(output("brave")) == ("BRAVE_API_KEY", "BRAVE_API_KEY_FILE")
+    assert names("Missing A_KEY\nMissing B_KEY\n") == ("A_KEY", "B_KEY")
+
+
+def test_the_hint_names_the_variable_instead_of_sending_people_to_a_terminal() -> None:
+    hint = classify_evidence(ProcessExit(code=1, stderr=output("sentry"))).hint
+    assert "SENTRY_ACCESS_TOKEN" in hint
+    assert "by hand" not in hint
+    assert "by hand" in classify_evidence(ProcessExit(code=1, stderr="it ends here\n")).hint
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", ""),
+        ("  \n\n", ""),
+        ("one\ntwo\n", "two"),
+        ("starting\nlistening failed: address in use\nbye\n", "listening failed: address in use"),
+        ("npm warn old\nnpm notice new version\n", "npm notice new version"),
+        ("error: first\nerror: second\n", "error: first"),
+        ("\u00e9\u0000odd\n", "\u00e9\u0000odd"),
+    ],
+)
+def test_an_output_that_no_program_is_known_for_gives_its_first_error_or_its_last_line(text: str, line: str) -> None:
+    assert telling_line(text) == line
+
+
+@pytest.mark.requirement("SEC-4")
+def test_a_hostile_output_takes_no_time() -> None:
+    """Patterns that backtrack would take seconds on these; the test ends by its own limit then."""
+    for text in ("no " * 100_000, "A" * 1_000_000, "A_" * 500_000, "Error: " * 100_000, "'" * 500_000, "{" * 500_000):
+        telling_line(text)
+        telling_line(f"npm error code E404\nnpm error 404 {text}")
+        telling_line(f"Traceback (most recent call last):\n{text}")

@@ -1,0 +1,145 @@
+"""A server that speaks both eras is spoken to in the client's era: a real one on the Python SDK 2.x."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+import pytest
+
+from holdfast.core.lifecycle.table import State
+from holdfast.hub import lease as leases
+from holdfast.hub.hub import Hub
+from tests.hub.open_hubs import reaches, running
+from tests.peers.mcp_http import McpPeer
+from tests.peers.stdio import StdioPeer
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-18")]
+
+PROGRAM = Path(__file__).parents[1] / "peers" / "sdk" / "python_v2.py"
+
+
+class Client:
+    """A caller of one era that answers what it is asked."""
+
+    def __init__(self, era: Literal["modern", "legacy"]) -> None:
+        self.era = era
+        self.asked: list[str] = []
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        return {"elicitation": {"form": {}}}
+
+    async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
+        self.asked.append(method)
+        return {"action": "accept", "content": {"name": "Ada"}}
+
+    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """It wants no notifications."""
+
+
+class ToCaller:
+    """A relay that sends a server's request to the caller it belongs to."""
+
+    capabilities: Mapping[str, Any] = {"elicitation": {"form": {}}}
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def asked(self, server: str, method: str, params: Mapping[str, Any] | None, caller: object) -> dict[str, Any]:
+        return await self._client.ask(method, params)
+
+    def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
+        """It passes on no notifications."""
+
+
+@contextmanager
+def http_server() -> Iterator[dict[str, object]]:
+    """The program over streamable HTTP, as an entry of ``mcpServers``."""
+    with subprocess.Popen([sys.executable, str(PROGRAM), "http"], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            yield {"type": "http", "url": f"http://127.0.0.1:{int(process.stdout.readline())}/mcp"}
+        finally:
+            process.kill()
+
+
+async def call(hub: Hub, tool: str, client: Client, arguments: Mapping[str, Any] | None = None) -> str:
+    params = {"name": tool, "arguments": dict(arguments or {})}
+    with anyio.fail_after(30):
+        result = await hub.registry.request("dual", "tools/call", params, caller=client)
+    assert not result.get("isError"), result
+    return str(result["content"][0]["text"])
+
+
+@pytest.mark.parametrize("transport", ["http", "stdio"])
+async def test_a_tool_that_asks_the_old_way_reaches_a_legacy_client(
+    transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "OTHER_ERA_SECONDS", 20.0)  # a second process may start slowly here
+    legacy, modern = Client("legacy"), Client("modern")
+    with http_server() as over_http:
+        server = over_http if transport == "http" else {"command": sys.executable, "args": [str(PROGRAM), "0"]}
+        async with running({"dual": server}) as hub:
+            hub.registry.attach(ToCaller(legacy))
+            await reaches(hub, "dual")
+            lease = hub.registry.slots["dual"].lease
+            assert lease is not None
+            assert lease.connection is not None
+            assert lease.connection.era == "modern"
+            assert await call(hub, "hello", modern) == "hello"
+            assert lease.other is not None
+            assert lease.other.connection is None, "nothing is opened before a legacy client needs it"
+            assert await call(hub, "ask", legacy) == "hello Ada"
+            assert legacy.asked == ["elicitation/create"]
+            assert lease.other.connection.era == "legacy"  # type: ignore[attr-defined]  # it is there by now
+            assert hub.server_health("dual").generation == 1, "both are one lease, with one health"
+            assert await call(hub, "hello", modern) == "hello"
+
+
+async def test_a_server_of_the_modern_era_alone_is_asked_once_and_used_as_it_is() -> None:
+    async with McpPeer(era="modern") as peer, running({"dual": peer}) as hub:
+        await reaches(hub, "dual")
+        for _ in range(3):
+            assert await call(hub, "echo", Client("legacy"), {"text": "x"}) == "x"
+        assert peer.methods.count("initialize") == 1
+        assert hub.server_health("dual").state is State.CONNECTED
+
+
+async def test_the_second_connection_is_opened_again_after_it_was_lost() -> None:
+    async with McpPeer(era="both") as peer, running({"dual": peer}) as hub:
+        await reaches(hub, "dual")
+        assert await call(hub, "echo", Client("legacy"), {"text": "one"}) == "one"
+        peer.sessions.clear()
+        assert await call(hub, "echo", Client("legacy"), {"text": "two"}) == "two"
+        assert peer.methods.count("initialize") == 2
+        assert hub.server_health("dual").generation == 1
+
+
+@pytest.mark.parametrize(("era", "spoken"), [("legacy", "legacy"), ("modern", "modern"), ("auto", "modern")])
+async def test_the_era_in_the_config_decides(era: str, spoken: str, stdio_peer: Callable[..., StdioPeer]) -> None:
+    peer = stdio_peer("--era", "both")
+    server = {"command": peer.command, "args": list(peer.args), "era": era}
+    async with running({"dual": server}) as hub:
+        await reaches(hub, "dual")
+        lease = hub.registry.slots["dual"].lease
+        assert lease is not None
+        assert lease.connection is not None
+        assert lease.connection.era == spoken
+        assert (lease.other is None) is (era != "auto")
+    assert ("server/discover" in peer.methods) is (era != "legacy")
+    assert ("initialize" in peer.methods) is (era == "legacy")
+
+
+async def test_an_era_that_the_server_does_not_speak_is_its_permanent_failure(
+    stdio_peer: Callable[..., StdioPeer],
+) -> None:
+    peer = stdio_peer("--era", "legacy")
+    async with running({"old": {"command": peer.command, "args": list(peer.args), "era": "modern"}}) as hub:
+        await hub.ready()
+        assert "it does not speak the modern era" in hub.server_health("old").reason
