@@ -45,6 +45,10 @@ _KEYS: dict[str, bytes] = {}
 _MOST_KEYS = 512
 
 
+EXPLAINED_BYTES = 64 * 1024
+"""Up to this size, bytes that cannot be split are read again to say why."""
+
+
 class BadJson(ValueError):
     """The bytes are not what they should be; the message says why and quotes nothing."""
 
@@ -200,7 +204,7 @@ def _key(key: str) -> bytes:
 def _fields_with_surrogates(data: bytes, cause: Exception) -> Fields:
     masked, count = _SURROGATE.subn(rb"\\u0041", data)
     if not count:
-        raise BadJson("it is not JSON") from cause
+        raise _reason(data) from cause
     try:
         found = list(_OBJECT.decode(masked).values())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -217,7 +221,7 @@ def _fields_with_surrogates(data: bytes, cause: Exception) -> Fields:
 def _items_with_surrogates(data: bytes, cause: Exception) -> list[Bytes]:
     masked, count = _SURROGATE.subn(rb"\\u0041", data)
     if not count:
-        raise BadJson("it is not JSON") from cause
+        raise _reason(data) from cause
     try:
         found = _ARRAY.decode(masked)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -228,6 +232,16 @@ def _items_with_surrogates(data: bytes, cause: Exception) -> list[Bytes]:
         position = _placed(masked, value, gap.end() if gap is not None else -1)
         values.append(data[position - len(bytes(value)) : position])
     return values
+
+
+def _reason(data: bytes) -> BadJson:
+    """Why bytes are no JSON, in the words of the slower reader where they are few enough for it."""
+    if len(data) <= EXPLAINED_BYTES:
+        try:
+            loads(data)
+        except BadJson as exc:
+            return exc
+    return BadJson("it is not JSON")
 
 
 def _placed(masked: bytes, value: Raw, start: int) -> int:
