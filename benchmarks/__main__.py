@@ -10,12 +10,13 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from benchmarks import dead_server, doctor, drill, gateway, hub_calls, load, serve_load, startup, status_page
+from benchmarks import call_path, dead_server, doctor, drill, gateway, hub_calls, load, serve_load, startup, status_page
 from benchmarks.report import Report, as_json, as_table
 
 __all__ = ["BENCHMARKS", "main"]
 
 BENCHMARKS: dict[str, Callable[..., Report]] = {
+    "call_path": call_path.measure,
     "load": load.measure,
     "startup": startup.measure,
     "status_page": status_page.measure,

@@ -42,12 +42,17 @@ class Session:
                 yield events
 
     @asynccontextmanager
-    async def notices(self) -> AsyncIterator[AsyncIterator[dict[str, str]]]:
-        """The stream of notices, once it is open."""
-        async with self._http.stream("GET", self._url, headers=self._headers, timeout=None) as answer:
+    async def notices(self, *, after: str | None = None) -> AsyncIterator[AsyncIterator[dict[str, str]]]:
+        """The stream of notices, once it is open; from an event on where one is named."""
+        headers = self._headers if after is None else {**self._headers, "last-event-id": after}
+        async with self._http.stream("GET", self._url, headers=headers, timeout=None) as answer:
             assert answer.status_code == 200
             async with aclosing(_events(answer)) as events:
                 yield events
+
+    async def end(self) -> None:
+        """Say goodbye."""
+        assert (await self._http.delete(self._url, headers=self._headers)).status_code == 200
 
     async def come_back(self, after: str) -> list[dict[str, str]]:
         """All events of the stream that goes on there."""
@@ -60,6 +65,10 @@ class Session:
 
 
 async def _events(answer: httpx2.Response) -> AsyncGenerator[dict[str, str], None]:
+    """The events of an answer; a plain one is its only event."""
+    if answer.headers["content-type"] == "application/json":
+        yield {"data": (await answer.aread()).decode()}
+        return
     event: dict[str, str] = {}
     async for line in answer.aiter_lines():
         name, _, value = line.partition(": ")

@@ -11,6 +11,7 @@ from mcp import Client
 
 from holdfast.core.catalog import Kind, NameKey
 from holdfast.front.eras import relinked
+from holdfast.wire.envelope import RawObject
 from tests.front.conftest import Era, Person, Served, front
 from tests.front.peer_server import running
 
@@ -41,7 +42,7 @@ async def test_a_link_in_a_result_is_read_from_the_server_that_gave_it(client_er
             tool = served.hub.catalog.names[NameKey(Kind.TOOL, server, "link")]
             for uri in ("note://one", "note://of/ada", "hidden://in/a/result"):
                 (link,) = await _linked(client, tool, [uri])
-                found = served.app.state.front._endpoints[None].app.view.find(Kind.RESOURCE, link)
+                found = served.app.state.front._endpoints[None].server.view.find(Kind.RESOURCE, link)
                 assert (found.server, found.original) == (server, uri)
                 read: Any = await client.read_resource(link)
                 assert read.contents[0].text == f"the text of {uri}"
@@ -72,11 +73,11 @@ async def test_links_stay_as_they_are_where_a_server_is_alone_or_its_uris_are_it
     ],
 )
 def test_what_is_no_link_is_left_alone_however_odd_it_is(result: dict[str, Any]) -> None:
-    assert relinked(result, lambda uri: f"from-x+{uri}") == result
+    assert relinked(RawObject.of(result), lambda uri: f"from-x+{uri}").value() == result
 
 
 def test_links_in_the_messages_of_a_prompt_are_found_too() -> None:
     link = {"type": "resource_link", "name": "it", "uri": "a://b"}
     result = {"messages": [{"role": "user", "content": link}, {"role": "user", "content": [link]}]}
-    found = relinked(result, lambda uri: f"from-x+{uri}")["messages"]
+    found = relinked(RawObject.of(result), lambda uri: f"from-x+{uri}").value()["messages"]
     assert found[0]["content"]["uri"] == found[1]["content"][0]["uri"] == "from-x+a://b"

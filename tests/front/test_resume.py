@@ -9,16 +9,20 @@ from contextlib import asynccontextmanager
 import anyio
 import httpx2
 import pytest
-from mcp.server.streamable_http import GET_STREAM_KEY, EventMessage
-from mcp_types import JSONRPCNotification, JSONRPCResponse
 
-from holdfast.front import sessions
-from holdfast.front.sessions import EventLog, ReplayBudget
+from holdfast.front import listener, sessions
+from holdfast.front.sessions import Backlog, EventLog, LogBounds, MessageStream
 from tests.front.conftest import Served, front
 from tests.front.peer_server import Origin, running
 from tests.front.raw_session import Session
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-2")]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer becomes an event stream at once, and not only when it takes long."""
+    monkeypatch.setattr(listener, "STREAM_AFTER_SECONDS", 0.0)
 
 
 def _text(event: dict[str, str]) -> str:
@@ -71,19 +75,19 @@ async def test_a_client_that_is_back_before_the_answer_reads_it_when_it_comes() 
 
 
 async def test_a_client_never_reads_on_in_another_clients_stream() -> None:
-    async with _scene() as (origin, served, http):
+    async with _scene() as (_, served, http):
         one, other = Session(http, served.all), Session(http, served.all)
-        origin.go.set()
         with anyio.fail_after(20):
             await one.begin()
             await other.begin()
-            async with other.call("o__echo", {"text": "theirs"}) as events:
+            async with other.call("o__log", {"level": "error", "text": "theirs"}) as events:
                 first = await anext(events)
-                assert _text(await anext(events)) == "theirs"
-            async with one.call("o__echo", {"text": "mine"}) as events:
+                assert "theirs" in (await anext(events))["data"]
+            async with one.call("o__log", {"level": "error", "text": "mine"}) as events:
                 await anext(events)
-            (answer,) = await one.come_back(after=first["id"])
-    assert _text(answer) == "mine"
+            read = [event["data"] for event in await one.come_back(after=first["id"])]
+    assert any("mine" in data for data in read)
+    assert not any("theirs" in data for data in read)
 
 
 async def test_an_unknown_event_ends_the_stream_at_once() -> None:
@@ -94,76 +98,69 @@ async def test_an_unknown_event_ends_the_stream_at_once() -> None:
             assert [await session.come_back(after=event) for event in ("999", "-1", "x", "9" * 5_000)] == [[]] * 4
 
 
-def _answer(text: str) -> JSONRPCResponse:
-    return JSONRPCResponse(jsonrpc="2.0", id=1, result={"text": text})
+def _log(bounds: LogBounds) -> EventLog:
+    return EventLog(bounds)
 
 
-async def _replayed(log: EventLog, after: str) -> list[str]:
-    read: list[str] = []
-
-    async def send(event: EventMessage) -> None:
-        assert event.event_id is not None
-        read.append(event.event_id)
-
-    await log.replay_events_after(after, send)
-    return read
+def _stream() -> MessageStream:
+    return MessageStream(None, None, Backlog())
 
 
-async def test_a_session_keeps_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "SESSION_EVENTS", 3)
-    bounds = ReplayBudget()
-    log = EventLog(bounds, lambda by: None)
-    ids = [await log.store_event(str(number), _answer("x")) for number in range(5)]
+def test_a_session_keeps_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "LOGGED_EVENTS", 3)
+    log, stream = _log(LogBounds()), _stream()
+    numbers = [log.add(stream, b"x") for _ in range(5)]
     assert len(log._events) == 3
-    assert await _replayed(log, ids[0]) == []
+    assert log.stream_of(str(numbers[0])) is None
 
 
-async def test_only_what_followed_in_the_same_stream_is_replayed() -> None:
-    log = EventLog(ReplayBudget(), lambda by: None)
-    first = await log.store_event("a", None)
-    await log.store_event("b", _answer("theirs"))
-    mine = await log.store_event("a", _answer("mine"))
-    assert await _replayed(log, first) == [mine]
+def test_only_what_followed_in_the_same_stream_is_replayed() -> None:
+    log, one, other = _log(LogBounds()), _stream(), _stream()
+    first = log.add(one, b"")
+    log.add(other, b"theirs")
+    mine = log.add(one, b"mine")
+    assert list(log.after(one, first)) == [(mine, b"mine")]
 
 
-async def test_the_oldest_of_all_sessions_give_way_and_a_session_that_ended_holds_nothing() -> None:
-    bounds = ReplayBudget(most=3_000)
-    old, young = EventLog(bounds, lambda by: None), EventLog(bounds, lambda by: None)
-    first = await old.store_event("a", None)
-    await old.store_event("a", _answer("x" * 1_000))
-    for number in range(5):
-        await young.store_event(str(number), _answer("y" * 1_000))
+def test_the_oldest_of_all_sessions_give_way_and_a_session_that_ended_holds_nothing() -> None:
+    bounds = LogBounds(most=3_000)
+    old, young, stream = _log(bounds), _log(bounds), _stream()
+    first = old.add(stream, b"")
+    old.add(stream, b"x" * 1_000)
+    for _ in range(5):
+        young.add(stream, b"y" * 1_000)
     assert bounds.held <= 3_000
-    assert await _replayed(old, first) == []
+    assert list(old.after(stream, first)) == []
     young.close()
     old.close()
     assert bounds.held == 0
 
 
-async def test_a_message_larger_than_all_bounds_is_kept_until_the_next() -> None:
-    log = EventLog(ReplayBudget(most=10), lambda by: None)
-    await log.store_event("a", _answer("x" * 100))
+def test_a_message_larger_than_all_bounds_is_kept_until_the_next() -> None:
+    log = _log(LogBounds(most=10))
+    log.add(_stream(), b"x" * 100)
     assert len(log._events) == 1
 
 
+async def _grow(session: Session) -> None:
+    async with session.call("o__grow", {}) as events:
+        assert [event async for event in events]
+
+
 async def test_a_resumed_notification_stream_gets_all_events_until_the_session_ends() -> None:
-    readers: list[int] = []
-    log = EventLog(ReplayBudget(), readers.append)
-    notice = JSONRPCNotification(jsonrpc="2.0", method="notifications/tools/list_changed")
-    first = await log.store_event(GET_STREAM_KEY, notice)
-    read: list[str] = []
-    came = anyio.Event()
-
-    async def send(event: EventMessage) -> None:
-        read.append(event.event_id or "")
-        if len(read) == 2:
-            came.set()
-
-    with anyio.fail_after(20):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(log.replay_events_after, first, send)
-            expected = [await log.store_event(GET_STREAM_KEY, notice) for _ in range(2)]
-            await came.wait()
-            log.close()
-    assert read == expected
-    assert readers == [1, -1]
+    async with _scene() as (_, served, http):
+        session = Session(http, served.all)
+        with anyio.fail_after(20):
+            await session.begin()
+            async with session.notices() as notices:
+                await _grow(session)
+                first = await anext(notices)
+            await _grow(session)
+            async with session.notices(after=first["id"]) as notices:
+                missed = await anext(notices)
+                await _grow(session)
+                following = await anext(notices)
+            async with session.notices(after=following["id"]) as notices:
+                await session.end()
+                assert [event async for event in notices] == []
+    assert int(first["id"]) < int(missed["id"]) < int(following["id"])

@@ -28,7 +28,7 @@ async def _read(*lines: bytes) -> tuple[list[str], list[str | int | None]]:
     async def refuse(request: str | int | None) -> None:
         refused.append(request)
 
-    return [line async for line in StdinLines(io.BytesIO(b"".join(lines)), BOUND, refuse)], refused
+    return [line.decode() async for line in StdinLines(io.BytesIO(b"".join(lines)), BOUND, refuse)], refused
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,16 @@ import anyio
 import uvicorn
 
 from holdfast.cli.listen import bind
+from holdfast.front.listener import HttpConnection
 
 
 class _Server(uvicorn.Server):
     """Says when it has started; streams that are still open when it ends are cut."""
 
     def __init__(self, app: Callable[..., Any]) -> None:
-        super().__init__(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=0, ws="none"))
+        own = hasattr(getattr(app, "state", None), "endpoint")  # the hub serves its MCP endpoints on the connection
+        http: Any = HttpConnection if own else "auto"
+        super().__init__(uvicorn.Config(app, http=http, log_level="critical", timeout_graceful_shutdown=0, ws="none"))
         self.up = anyio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

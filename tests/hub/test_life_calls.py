@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Callable
 from typing import Any
 
@@ -470,12 +471,23 @@ async def _large_call(hub: Hub, into: list[ServerFailure]) -> None:
         into.append(exc)
 
 
+async def _stdin_is_closed(hub: Hub, server: str) -> None:
+    """Wait until nobody reads the pipe: what was written before would be lost without a word."""
+    lease: Any = hub.registry.slot(server).lease
+    poll = select.poll()
+    poll.register(lease.connection.wire._child._stdin, 0)
+    with anyio.fail_after(10):
+        while not poll.poll(0):  # noqa: ASYNC110 - another process's matter
+            await anyio.sleep(0.01)
+
+
 @pytest.mark.requirement("LIFE-16")
 async def test_a_call_that_could_not_be_written_is_not_uncertain(stdio_peer: MakePeer) -> None:
     """The process closed its stdin and lives on: nothing of the call reached it."""
     peer = stdio_peer("--close-stdin")
     async with running({"deaf": peer}) as hub:
         await reaches(hub, "deaf")
+        await _stdin_is_closed(hub, "deaf")
         with anyio.fail_after(20), pytest.raises(ConnectionClosed) as failed:
             await hub.call_tool("deaf__echo", {"text": "x"})
     assert failed.value.uncertain is False

@@ -103,12 +103,13 @@ async def test_a_stream_of_something_else_is_not_mcp(text: str) -> None:
 async def test_a_fault_of_ours_on_one_stream_reaches_the_one_who_asked_unwrapped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with FaultServer(events(lambda given: [answer(given)])) as peer, dispatcher(peer.origin) as wire:
+    notice = {"jsonrpc": "2.0", "method": "notifications/message"}
+    async with FaultServer(events(lambda given: [notice, answer(given)])) as peer, dispatcher(peer.origin) as wire:
 
         def trip(message: object) -> None:
             raise ZeroDivisionError
 
-        monkeypatch.setattr(wire._exchange, "take", trip)
+        monkeypatch.setattr(wire._exchange, "take_event", trip)
         with pytest.raises(ZeroDivisionError):
             await wire.send_raw_request("a", None)
 

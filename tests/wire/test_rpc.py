@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -23,6 +24,7 @@ from holdfast.wire.rpc import (
     DuplexDispatcher,
     Exchange,
     Message,
+    UnusableMessage,
     with_progress_token,
 )
 
@@ -56,16 +58,16 @@ class Wire(DuplexDispatcher):
                 self.wrote = anyio.Event()
         return self.sent
 
-    async def _write(self, message: Message) -> None:
+    async def _write(self, data: bytes, *, doing: str, headers: Mapping[str, str]) -> None:
         if self.blocked is not None:
             await self.blocked.wait()
-        self.sent.append(message)
+        self.sent.append(json.loads(data))
         self.wrote.set()
 
     async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
         with self._heard:
             async for message in self._heard:
-                self._exchange.take(message)
+                self._exchange.take(json.dumps(message).encode())
         return GONE
 
     async def on_notify(self, context: object, method: str, params: Mapping[str, Any] | None) -> None:
@@ -336,7 +338,7 @@ async def test_notices_that_nobody_takes_do_not_pile_up() -> None:
 
     exchange = Exchange("test", send, Limits(notifications_per_second=10**6))
     for n in range(10 * NOTICES_WAITING):
-        exchange.take({"jsonrpc": "2.0", "method": f"n{n}"})
+        exchange.take(b'{"jsonrpc": "2.0", "method": "n%d"}' % n)
     assert len(exchange._notices) == NOTICES_WAITING
 
 
@@ -403,8 +405,8 @@ def test_whatever_a_server_sends_is_routed_or_refused_as_evidence(some: list[obj
             wire = Wire()
             wire._exchange.start(tasks, wire.on_request, wire.on_notify, None)
             for message in some:
-                with suppress(ServerFailure):
-                    wire._exchange.take(message)
+                with suppress(ServerFailure, UnusableMessage):
+                    wire._exchange.take(json.dumps(message).encode())
             wire.hang_up()
             wire._heard.close()
             tasks.cancel_scope.cancel()

@@ -15,7 +15,8 @@ from holdfast.core.evidence import NotMcp, NotMcpFault, OverBound, ProcessExit
 from holdfast.core.redact import Redactor
 from holdfast.errors import ServerFailure
 from holdfast.wire.dial import Dialer
-from holdfast.wire.rpc import UnusableMessage, answered_id, decode_message
+from holdfast.wire.envelope import BadJson, RawObject, loads, read_bytes
+from holdfast.wire.rpc import answered_id
 from holdfast.wire.session import Connection
 from holdfast.wire.warden import Warden
 
@@ -60,7 +61,8 @@ async def answered(connection: Connection, line: str) -> dict[str, object]:
     """The result of a call that the server answers with this line; ``$ID`` in it is the id of the request."""
     with anyio.fail_after(10):
         params = {"name": "raw", "arguments": {"line": line}}
-        return dict(await connection.request("tools/call", params, idle=60, within=60))
+        result = await connection.request("tools/call", RawObject.of(params).members, idle=60, within=60)
+        return result.value()
 
 
 def result(text: str) -> str:
@@ -153,8 +155,8 @@ def test_the_id_is_found_where_json_rpc_puts_it() -> None:
 
 
 def test_decoding_keeps_what_json_allows_and_says_why_it_refuses() -> None:
-    assert decode_message(b'{"a":"\\ud83d"}') == {"a": "\ud83d"}
-    assert json.dumps(decode_message(b'{"a":"\\ud83d"}')) == '{"a": "\\ud83d"}'
+    assert loads(read_bytes(b'{"a":"\\ud83d"}')) == {"a": "\ud83d"}
+    assert json.dumps(loads(read_bytes(b'{"a":"\\ud83d"}'))) == '{"a": "\\ud83d"}'
     for data in (b"", b"{", b"nul", b"\xff", b"[NaN]"):
-        with pytest.raises(UnusableMessage):
-            decode_message(data)
+        with pytest.raises(BadJson):
+            loads(read_bytes(data))

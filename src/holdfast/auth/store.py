@@ -381,11 +381,16 @@ class StoreReader:
 
     async def up_to_date(self, *, within: float | None = None) -> bool:
         """Read the store if it changed; False if that could not be done in time."""
+        if self._is_current():
+            return True  # on the path of every call: a look at the file, and no more
         with anyio.move_on_after(within if within is not None else self.seconds):
-            while not self._store.current:
+            while not self._is_current():
                 await anyio.to_thread.run_sync(self._store.grants, abandon_on_cancel=True, limiter=self._turn)
             return True
         return False
+
+    def _is_current(self) -> bool:
+        return self._store.current
 
 
 LOCK_PAUSE = 0.05

@@ -38,6 +38,7 @@ from holdfast.front import (
     IDENTITY,
     LOOPBACK_HOSTS,
     Broker,
+    HttpConnection,
     TokenPolicy,
     TokensFile,
     TrustedGateway,
@@ -106,7 +107,12 @@ async def _run_http(serving: ServeOptions) -> None:
         web = create_app(hub, tokens=tokens, allowed_hosts=serving.hosts, beside=admin.routes())
         server = _HubServer(
             uvicorn.Config(
-                web, log_config=None, access_log=False, timeout_graceful_shutdown=STREAMS_SECONDS, lifespan="on"
+                web,
+                http=HttpConnection,
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=STREAMS_SECONDS,
+                lifespan="on",
             ),
             on_listen=lambda: _announce(serving, config, url, admin),
         )

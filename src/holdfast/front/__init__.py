@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     )
     from holdfast.front.broker import Broker as Broker
     from holdfast.front.http import create_app as create_app
+    from holdfast.front.listener import HttpConnection as HttpConnection
     from holdfast.front.messages import IDENTITY as IDENTITY
     from holdfast.front.stdio import serve_stdio as serve_stdio
 
@@ -27,6 +28,7 @@ __getattr__, __dir__ = lazy_exports(
         "access.principals": ["TokenPolicy", "TokensFile", "TrustedGateway"],
         "broker": ["Broker"],
         "http": ["create_app"],
+        "listener": ["HttpConnection"],
         "messages": ["IDENTITY"],
         "stdio": ["serve_stdio"],
     },

@@ -9,20 +9,25 @@ one principal gets no such answer at all: a late message may belong to an earlie
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import anyio
 import anyio.abc
 from mcp import MCPError
-from mcp.server.subscriptions import PromptsListChanged, ResourcesListChanged, ResourceUpdated, ToolsListChanged
-from mcp.shared.subscriptions import ServerEvent
+from mcp.shared.subscriptions import (
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ServerEvent,
+    ToolsListChanged,
+)
 from mcp_types import INVALID_REQUEST
 
 from holdfast.config import ServerSpec
-from holdfast.core import State, Transition
+from holdfast.core import Catalog, State, Transition
 from holdfast.errors import HoldfastError
 from holdfast.front.access.principals import HOW_TO_BE_KNOWN
 from holdfast.front.clients import Call, Client, require_capability
@@ -68,7 +73,7 @@ class IdleCaller:
     def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
         """Send a notification, if the client wants it."""
         if method != "notifications/message" or self._client.wants_log((params or {}).get("level")):
-            self._broker.start(self._client.channel.tell, method, params)
+            self._client.channel.tell(method, params)
 
 
 class ClientRelay(Relay):
@@ -139,6 +144,8 @@ class Broker:
         self._served: dict[str, _Served] = {}
         self._roots_of: dict[str, Client | None] = {}
         """Whose roots a server has that asked outside a call; None where no client could be asked."""
+        self._all_listed: Catalog | None = None
+        """The catalog in which every server is known to have a listing: it need not be looked through again."""
         self._quiet = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
         self.draining = False
@@ -200,8 +207,9 @@ class Broker:
 
     def detach(self, client: Client) -> None:
         """A client left: end its subscriptions and its own connections."""
-        self._clients.discard(client)
-        self._announce_roots()
+        if client in self._clients:
+            self._clients.discard(client)
+            self._announce_roots()
         for server, uri in list(client.subscribed):
             self._unsubscribe(client, server, uri)
         if not any(call.client is client for call in self._calls):
@@ -212,21 +220,23 @@ class Broker:
         if not client.persistent:
             self.hub.registry.clients.release(client.owner)
 
-    @contextmanager
-    def in_flight(self, call: Call) -> Iterator[None]:
-        """The call is in flight for the length of the block."""
+    def begin(self, call: Call) -> tuple[_Served, object]:
+        """The call is in flight, until ``end`` gets what this returns."""
         if self.draining:
             raise MCPError(INVALID_REQUEST, "Holdfast is shutting down and takes no new calls; try again in a moment")
         served = self._served_by(call.server)
         served.principals.add(call.client.principal)
         self._calls[call] = None
-        try:
-            with self.hub.registry.clients.using(call.client.owner, call.server):
-                yield
-        finally:
-            if served.lease is None:  # the call waited for its connection, and the connection may stand now
-                self._served_by(call.server).principals.add(call.client.principal)
-            self._calls.pop(call, None)
+        return served, self.hub.registry.clients.use(call.client.owner, call.server)
+
+    def end(self, call: Call, begun: tuple[_Served, object]) -> None:
+        """The call is over."""
+        served, use = begun
+        if served.lease is None:  # the call waited for its connection, and the connection may stand now
+            self._served_by(call.server).principals.add(call.client.principal)
+        self.hub.registry.clients.unuse(use)
+        self._calls.pop(call, None)
+        if self.draining:
             self._quiet.set()
 
     def slot(self, client: Client, server: str) -> Slot:
@@ -247,7 +257,9 @@ class Broker:
 
     def is_stateless(self, client: Client, server: str) -> bool:
         """Whether a server keeps no state for this client between calls: the client sends no key."""
-        return client.modern and not client.persistent and server in self.hub.servers and self.is_per_client(server)
+        return (
+            client.modern and not client.persistent and server in self.hub.registry.slots and self.is_per_client(server)
+        )
 
     def existing_slot(self, client: Client, server: str) -> Slot | None:
         """The same as ``slot``, but it starts no connection."""
@@ -259,7 +271,12 @@ class Broker:
 
     async def wait_for_first_listing(self, view: View) -> None:
         """Wait a moment for servers that were never listed: many clients list only once."""
+        if self._all_listed is self.hub.catalog:
+            return
         within = self.hub.config.settings.call.ready_timeout
+        if all(source.listing is not None for source in self.hub.catalog.servers.values()):
+            self._all_listed = self.hub.catalog
+            return
         with anyio.move_on_after(within):
             for server in view.servers:
                 source = self.hub.catalog.servers.get(server)
@@ -287,7 +304,7 @@ class Broker:
 
     def _unsubscribe(self, client: Client, server: str, uri: str) -> None:
         client.subscribed.discard((server, uri))
-        slot = self.existing_slot(client, server) if server in self.hub.servers else None
+        slot = self.existing_slot(client, server) if server in self.hub.registry.slots else None
         if slot is None:
             return
         if slot.desired_state.unwatch(uri) and _era(slot) == "legacy":
@@ -342,9 +359,8 @@ class Broker:
             whose.tell(method, params)
 
     def tell(self, client: Client, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Notify a client on its own stream."""
-        if client.queue(method, params):
-            self.start(client.flush)
+        """Send a notification to a client on its own stream."""
+        client.channel.tell(method, params)
 
     def _only_caller(self, server: str) -> Caller | None:
         """Return the only possible caller; None if there is none, or more than one."""
@@ -360,7 +376,7 @@ class Broker:
 
     def _served_by(self, server: str) -> _Served:
         """Return whom the current shared connection of a server served; a new one served only the calls in flight."""
-        slot = self.hub.registry.slot(server) if server in self.hub.servers else None
+        slot = self.hub.registry.slots.get(server)
         lease = slot.lease if slot is not None else None
         served = self._served.get(server)
         if served is None or served.lease is not lease:
@@ -375,7 +391,7 @@ class Broker:
             if client in (None, before) or client.modern or "roots" not in client.capabilities:
                 continue
             self._roots_of[server] = client
-            if server in self.hub.servers:
+            if server in self.hub.registry.slots:
                 self.notify(self.hub.registry.slot(server), "notifications/roots/list_changed", None)
 
     def _candidates(self, server: str) -> tuple[list[Call], list[Client]]:

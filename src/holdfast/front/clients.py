@@ -1,30 +1,24 @@
-"""The clients of the hub, the channels to them, their calls in flight, and the notifications that wait for them.
+"""The clients of the hub, the channels to them, and their calls in flight.
 
 In the legacy era a client is a session. The modern era has no sessions: over HTTP each request is a client of its
-own, unless it carries a client key; over stdio the pipe is the client. Equal "changed" notifications coalesce,
-so a slow client costs bounded memory and delays no other client. Progress and log messages of a call go out in the
-order in which they came, all of them before its result.
+own, unless it carries a client key; over stdio the pipe is the client. A message is written when it comes: progress
+and log messages of a call go out in the order in which they came, all of them before its result. What a client does
+not read is bounded by its transport, so a slow client delays no other.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol
 
 import anyio
-import mcp_types as types
 from mcp import MCPError
-from mcp.server.session import ServerSession
-from mcp.shared.exceptions import NoBackChannelError
-from mcp.shared.message import ServerMessageMetadata
-from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, RequestId
-from pydantic import ValidationError
+from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 
 from holdfast.front.access.principals import LOCAL
 from holdfast.front.view import View
-from holdfast.wire import LOG_LEVELS, Era, RawNotification, RawRequest, RawResult
+from holdfast.wire import LOG_LEVELS, Era
 
 __all__ = ["ASK_SECONDS", "Call", "Channel", "Client", "require_capability"]
 
@@ -37,33 +31,14 @@ ABSENT_SECONDS = 60.0
 _CAPABILITY = {"sampling/createMessage": "sampling", "elicitation/create": "elicitation", "roots/list": "roots"}
 
 
-@dataclass(frozen=True)
-class Channel:
+class Channel(Protocol):
     """A channel to a client: the stream of one request, or the stream that it keeps open for notifications."""
 
-    session: ServerSession
-    request_id: RequestId | None = None
-    reachable: Callable[[], Awaitable[bool]] | None = None
-    """Waits a moment for the client's notification stream and says whether it is open; None where none is needed."""
+    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Send a notification. Never waits."""
 
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the client's answer; raise ``MCPError`` if there is none."""
-        if self.reachable is not None and not await self.reachable():
-            raise MCPError(INVALID_REQUEST, f"{method} cannot reach the client: it has no notification stream open")
-        request = cast("types.ServerRequest", RawRequest(method=method, params=dict(params or {})))
-        related = ServerMessageMetadata(related_request_id=self.request_id) if self.request_id is not None else None
-        try:
-            with anyio.fail_after(ASK_SECONDS):
-                return (await self.session.send_request(request, RawResult, metadata=related)).raw
-        except TimeoutError:
-            raise MCPError(INVALID_REQUEST, f"the client did not answer {method} in time") from None
-        except ValidationError:
-            raise MCPError(INVALID_REQUEST, f"the client's answer to {method} does not follow the protocol") from None
-
-    async def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Send a notice."""
-        notice = RawNotification(method=method, params=dict(params or {}))
-        await self.session.send_notification(cast("types.ServerNotification", notice), self.request_id)
+        """Return the client's answer to a request; raise ``MCPError`` if there is none."""
 
 
 @dataclass(eq=False)
@@ -89,8 +64,6 @@ class Client:
     log_level: str | None = None
     subscribed: set[tuple[str, str]] = field(default_factory=set)
     """Server and original URI of each resource that it subscribed to."""
-    _pending: dict[tuple[str, str], Mapping[str, Any] | None] = field(default_factory=dict)
-    _sending: bool = False
 
     def is_present(self) -> bool:
         """Whether it is still there: a client can leave without a word (no stream, no request for a while)."""
@@ -103,24 +76,6 @@ class Client:
         if self.log_level is None or level not in LOG_LEVELS:
             return not self.modern
         return LOG_LEVELS.index(str(level)) >= LOG_LEVELS.index(self.log_level)
-
-    def queue(self, method: str, params: Mapping[str, Any] | None = None) -> bool:
-        """Queue a notification for its own stream; True if ``flush`` must be started."""
-        self._pending[method, str((params or {}).get("uri", ""))] = params
-        return not self._sending
-
-    async def flush(self) -> None:
-        """Send all queued notifications."""
-        if self._sending:
-            return
-        self._sending = True
-        try:
-            while self._pending:
-                (method, uri), params = next(iter(self._pending.items()))
-                del self._pending[method, uri]
-                await self.channel.tell(method, params)
-        finally:
-            self._sending = False
 
     def __repr__(self) -> str:
         return f"<Client {'modern' if self.modern else 'legacy'} of {self.view.server or 'all servers'}>"
@@ -137,23 +92,14 @@ def require_capability(client: Client, method: str, params: Mapping[str, Any] | 
         raise MCPError(INVALID_REQUEST, f"the client does not support elicitation by {mode}")
 
 
-OUTBOX = 4_096
-"""How many log messages may wait for a client that reads slowly; then the oldest are dropped."""
-
-
 class Call:
     """A request in flight; it is the ``Caller`` of the wire."""
 
-    def __init__(
-        self, client: Client, server: str, *, channel: Channel | None, token: str | int | None, wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, client: Client, server: str, *, channel: Channel | None, token: str | int | None) -> None:
         self.client = client
         self.server = server
         self._channel = channel
         self._token = token
-        self._wake = wake
-        self._outbox: deque[tuple[str, Mapping[str, Any] | None]] = deque(maxlen=OUTBOX)
-        self._sending = anyio.Lock()
 
     @property
     def era(self) -> Era:
@@ -170,20 +116,15 @@ class Call:
         require_capability(self.client, method, params)
         if self.client.modern or self._channel is None:
             raise MCPError(INTERNAL_ERROR, f"{method} cannot reach this client: its protocol knows no such request")
-        await self.flush()
-        try:
-            return await self._channel.ask(method, params)
-        except NoBackChannelError:  # the call was answered meanwhile: the client's own stream is left
-            return await self.client.channel.ask(method, params)
+        return await self._channel.ask(method, params)
 
     def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Queue a notification."""
+        """Send a notification, if the client wants it."""
         if method == "notifications/message" and not self.client.wants_log((params or {}).get("level")):
             return
         if method == "notifications/elicitation/complete" and self.client.modern:
             return  # the modern era has no such notification: the client learns it when it repeats the request
-        self._outbox.append((method, params))
-        self._wake()
+        self._send(method, params)
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send progress, if the client asked for it."""
@@ -194,11 +135,8 @@ class Call:
             params["total"] = total
         if message is not None:
             params["message"] = message
-        self._outbox.append(("notifications/progress", params))
-        await self.flush()
+        self._send("notifications/progress", params)
 
-    async def flush(self) -> None:
-        """Send the queued notifications in order; a second caller waits until they are sent."""
-        async with self._sending:
-            while self._outbox and self._channel is not None:
-                await self._channel.tell(*self._outbox.popleft())
+    def _send(self, method: str, params: Mapping[str, Any] | None) -> None:
+        if self._channel is not None:
+            self._channel.tell(method, params)

@@ -6,6 +6,8 @@ endpoint of many servers the resource URIs in results are rewritten so that a cl
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,9 +22,23 @@ from mcp_types import (
 )
 from mcp_types.methods import CACHEABLE_METHODS
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic_core import to_json
 
 from holdfast.front.access.principals import CLIENT_META_KEY
+from holdfast.wire import (
+    Bytes,
+    Fields,
+    RawObject,
+    dumps,
+    fields,
+    is_array,
+    is_object,
+    items,
+    join_fields,
+    join_items,
+    loads,
+    text_of,
+    traced,
+)
 
 __all__ = ["is_modern", "params_for_server", "relinked", "result_for_client", "tool_for_client"]
 
@@ -30,6 +46,8 @@ _ENVELOPE = frozenset(
     {PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, CLIENT_META_KEY, "progressToken"}
 )
 """Keys of ``_meta`` that describe the client's connection, not the request."""
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 _MODERN_ONLY = frozenset({"resultType", "ttlMs", "cacheScope"})
 
@@ -39,51 +57,62 @@ def is_modern(version: str) -> bool:
     return version in MODERN_PROTOCOL_VERSIONS
 
 
-def params_for_server(params: Mapping[str, Any] | None, *, log_level: str | None) -> dict[str, Any]:
+def params_for_server(params: Fields, *, headers: Mapping[str, str], log_level: str | None) -> Fields:
     """Return a client's parameters for the server, without the ``_meta`` keys of the client's connection."""
-    params = dict(params or {})
     _require_text(params)
-    meta = params.pop("_meta", None) or {}
-    if not isinstance(meta, Mapping):
-        raise MCPError(INVALID_PARAMS, "`_meta` is not an object")
+    raw = params.get("_meta")
+    meta = traced(fields(raw) if raw is not None and is_object(raw) else {}, headers)
     kept = {key: value for key, value in meta.items() if key not in _ENVELOPE}
-    if log_level is not None:
-        kept.setdefault(LOG_LEVEL_META_KEY, log_level)
+    if log_level is not None and LOG_LEVEL_META_KEY not in kept:
+        kept[LOG_LEVEL_META_KEY] = dumps(log_level)
     if kept:
-        params["_meta"] = kept
-    return params
+        return {**params, "_meta": join_fields(kept)}
+    return {key: value for key, value in params.items() if key != "_meta"} if raw is not None else params
 
 
-def _require_text(params: Mapping[str, Any]) -> None:
+def _require_text(params: Fields) -> None:
     """Refuse lone surrogates: servers drop the whole message, and the client would wait for ever."""
-    try:
-        to_json(params)
-    except ValueError as exc:
-        raise MCPError(INVALID_PARAMS, "the request contains characters that are not valid Unicode text") from exc
+    for value in params.values():
+        if _SURROGATE.search(memoryview(value)) is None:
+            continue
+        try:
+            json.dumps(loads(value), ensure_ascii=False).encode()
+        except ValueError as exc:
+            text = "the request contains characters that are not valid Unicode text"
+            raise MCPError(INVALID_PARAMS, text) from exc
 
 
-def result_for_client(
-    method: str, result: Mapping[str, Any], *, modern: bool, stamp: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return a server's result in the form that the client's era expects."""
-    if modern:
-        return _modern(method, result, stamp)
-    legacy = {key: value for key, value in result.items() if key not in _MODERN_ONLY}
-    meta = legacy.get("_meta")
-    if isinstance(meta, Mapping) and SERVER_INFO_META_KEY in meta:
-        legacy["_meta"] = {key: value for key, value in meta.items() if key != SERVER_INFO_META_KEY}
-    if not isinstance(legacy.get("structuredContent", {}), Mapping):
-        del legacy["structuredContent"]  # the legacy era allows only objects; the text content says the same
-    return legacy
+def result_for_client(method: str, result: RawObject, *, modern: bool, stamp: bytes) -> bytes:
+    """Return a server's result in the form that the client's era expects; as it came where that is the same."""
+    return (_modern(method, result, stamp) if modern else _legacy(result)).written()
 
 
-def _modern(method: str, result: Mapping[str, Any], stamp: Mapping[str, Any]) -> dict[str, Any]:
-    full: dict[str, Any] = {"resultType": "complete", **result}
-    if method in CACHEABLE_METHODS and full["resultType"] == "complete":
-        full = {"ttlMs": 0, "cacheScope": "private", **full}
-    meta = full.get("_meta")
-    full["_meta"] = {SERVER_INFO_META_KEY: dict(stamp), **(meta if isinstance(meta, Mapping) else {})}
-    return full
+def _legacy(result: RawObject) -> RawObject:
+    changes: dict[str, Bytes | None] = dict.fromkeys(_MODERN_ONLY & result.members.keys())
+    meta = result.get("_meta")
+    if meta is not None and is_object(meta) and SERVER_INFO_META_KEY in (members := fields(meta)):
+        changes["_meta"] = join_fields({key: value for key, value in members.items() if key != SERVER_INFO_META_KEY})
+    structured = result.get("structuredContent")
+    if structured is not None and not is_object(structured):
+        changes["structuredContent"] = None  # the legacy era allows only objects; the text content says the same
+    return result.changed(changes) if changes else result
+
+
+def _modern(method: str, result: RawObject, stamp: bytes) -> RawObject:
+    kind = text_of(result.get("resultType")) if "resultType" in result.members else None
+    lead: Fields = {}
+    if method in CACHEABLE_METHODS and kind in (None, "complete"):
+        lead |= {"ttlMs": b"0", "cacheScope": b'"private"'}
+    if kind is None:
+        lead["resultType"] = b'"complete"'
+        result = result.changed({"resultType": None}) if "resultType" in result.members else result
+    meta = result.get("_meta")
+    if meta is None or not is_object(meta):
+        lead["_meta"] = b'{"' + SERVER_INFO_META_KEY.encode() + b'":' + stamp + b"}"
+        result = result.changed({"_meta": None}) if meta is not None else result
+    elif SERVER_INFO_META_KEY not in (members := fields(meta)):
+        result = result.changed({"_meta": join_fields({SERVER_INFO_META_KEY: stamp, **members})})
+    return result.led_by(lead)
 
 
 def tool_for_client(item: Mapping[str, Any], *, modern: bool) -> Mapping[str, Any]:
@@ -94,37 +123,57 @@ def tool_for_client(item: Mapping[str, Any], *, modern: bool) -> Mapping[str, An
     return {key: value for key, value in item.items() if key != "outputSchema"}
 
 
-def relinked(result: Mapping[str, Any], shown: Callable[[str], str]) -> Mapping[str, Any]:
-    """Return a result with every URI as the endpoint shows it; the same object if none changes."""
-    changed: dict[str, Any] = {}
-    if isinstance(blocks := result.get("content"), list):
-        changed["content"] = [_block(block, shown) for block in blocks]
-    if isinstance(messages := result.get("messages"), list):
-        changed["messages"] = [_message(message, shown) for message in messages]
-    if isinstance(contents := result.get("contents"), list):
-        changed["contents"] = [_with_uri(one, shown) for one in contents]
-    return {**result, **changed} if any(changed[key] != result[key] for key in changed) else result
+def relinked(result: RawObject, shown: Callable[[str], str]) -> RawObject:
+    """Return a result with every URI as the endpoint shows it; the same object if none changes.
+
+    Blocks that are no resources, and everything in them, pass unread.
+    """
+    changes: dict[str, Bytes | None] = {}
+    for key, change in (("content", _block), ("messages", _message), ("contents", _with_uri)):
+        raw = result.get(key)
+        if raw is None or not is_array(raw) or (key != "contents" and not _mentions_resources(raw)):
+            continue
+        changed = [change(one, shown) for one in items(raw)]
+        if any(one is not None for one in changed):
+            changes[key] = join_items([new or old for new, old in zip(changed, items(raw), strict=True)])
+    return result.changed(changes) if changes else result
 
 
-def _message(message: Any, shown: Callable[[str], str]) -> Any:
-    if not isinstance(message, Mapping):
-        return message
-    content = message.get("content")
-    if isinstance(content, list):
-        return {**message, "content": [_block(block, shown) for block in content]}
-    return {**message, "content": _block(content, shown)} if isinstance(content, Mapping) else message
+def _mentions_resources(raw: Bytes) -> bool:
+    """Whether a block may be a resource. No server writes the letters of a word as escapes, but it may."""
+    data = bytes(raw)
+    return b"resource" in data or b"\\u00" in data
 
 
-def _block(block: Any, shown: Callable[[str], str]) -> Any:
-    if not isinstance(block, Mapping):
-        return block
-    if block.get("type") == "resource_link":
-        return _with_uri(block, shown)
-    if block.get("type") == "resource" and "resource" in block:
-        return {**block, "resource": _with_uri(block.get("resource"), shown)}
-    return block
+def _message(raw: Bytes, shown: Callable[[str], str]) -> bytes | None:
+    message = RawObject.read(raw) if is_object(raw) else None
+    content = message.get("content") if message is not None else None
+    if message is None or content is None:
+        return None
+    if is_array(content):
+        changed = [_block(one, shown) for one in items(content)]
+        if not any(one is not None for one in changed):
+            return None
+        new: bytes | None = join_items([new or old for new, old in zip(changed, items(content), strict=True)])
+    else:
+        new = _block(content, shown)
+    return message.changed({"content": new}).written() if new is not None else None
 
 
-def _with_uri(one: Any, shown: Callable[[str], str]) -> Any:
-    uri = one.get("uri") if isinstance(one, Mapping) else None
-    return {**one, "uri": shown(uri)} if isinstance(uri, str) else one
+def _block(raw: Bytes, shown: Callable[[str], str]) -> bytes | None:
+    block = RawObject.read(raw) if is_object(raw) else None
+    kind = text_of(block.get("type")) if block is not None else None
+    if kind == "resource_link":
+        return _with_uri(raw, shown)
+    inner = block.get("resource") if block is not None and kind == "resource" else None
+    if block is None or inner is None or (new := _with_uri(inner, shown)) is None:
+        return None
+    return block.changed({"resource": new}).written()
+
+
+def _with_uri(raw: Bytes, shown: Callable[[str], str]) -> bytes | None:
+    one = RawObject.read(raw) if is_object(raw) else None
+    uri = text_of(one.get("uri")) if one is not None else None
+    if one is None or uri is None or (new := shown(uri)) == uri:
+        return None
+    return one.changed({"uri": dumps(new)}).written()

@@ -7,22 +7,20 @@ from typing import Any
 
 import anyio
 from mcp import MCPError
-from mcp.server.context import ServerRequestContext
-from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
 from mcp_types import INTERNAL_ERROR
 from mcp_types.methods import INPUT_REQUIRED_METHODS
 
 from holdfast.core import NameKey, RpcError
 from holdfast.errors import CallFailed, HoldfastError
-from holdfast.front.access.principals import principal_of
 from holdfast.front.broker import Broker
-from holdfast.front.clients import Call, Channel, Client, require_capability
+from holdfast.front.clients import Call, Client, require_capability
 from holdfast.front.eras import params_for_server
+from holdfast.front.inbound import ClientRequest
 from holdfast.front.input_required import OpenCall, request_identity
 from holdfast.front.messages import error_result, with_notice
 from holdfast.front.view import View
 from holdfast.hub import Slot
-from holdfast.wire import CLIENT_REQUESTS, in_meta
+from holdfast.wire import CLIENT_REQUESTS, Fields, RawObject, dumps, loads, text_of
 
 __all__ = ["Forwarder"]
 
@@ -42,55 +40,40 @@ class Forwarder:
         self._broker = broker
         self._view = view
 
-    async def call_tool(
-        self, ctx: ServerRequestContext[Any, Any], client: Client, key: NameKey, params: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
+    async def call_tool(self, request: ClientRequest, key: NameKey, params: Fields) -> RawObject:
         """Return a tool's result; if the call failed, an error result that says why."""
         try:
-            return await self.forward(ctx, client, key.server, params, repeatable=self._view.is_repeatable(key))
+            return await self.forward(request, key.server, params, repeatable=self._view.is_repeatable(key))
         except CallFailed as error:
             if isinstance(error.evidence, RpcError):
                 raise
-            return error_result(error)
+            return RawObject.of(error_result(error))
         except HoldfastError as error:
-            return error_result(error)
+            return RawObject.of(error_result(error))
 
-    async def forward(
-        self,
-        ctx: ServerRequestContext[Any, Any],
-        client: Client,
-        server: str,
-        params: Mapping[str, Any],
-        *,
-        repeatable: bool,
-    ) -> Mapping[str, Any]:
+    async def forward(self, request: ClientRequest, server: str, params: Fields, *, repeatable: bool) -> RawObject:
         """Return the result of any request."""
-        result = await self._forward(ctx, client, server, params, repeatable=repeatable)
-        if result.get("resultType") != "input_required" and self._broker.is_stateless(client, server):
-            return with_notice(result, server, tool=ctx.method == "tools/call")
+        client = request.client
+        result = await self._forward(request, server, params, repeatable=repeatable)
+        if client.modern and not _is_input_required(result) and self._broker.is_stateless(client, server):
+            return RawObject.of(with_notice(result.value(), server, tool=request.method == "tools/call"))
         return result
 
-    async def _forward(
-        self,
-        ctx: ServerRequestContext[Any, Any],
-        client: Client,
-        server: str,
-        params: Mapping[str, Any],
-        *,
-        repeatable: bool,
-    ) -> Mapping[str, Any]:
-        identity = request_identity(ctx.method, ctx.params or {}, principal_of(ctx).name)
-        if client.modern and self._broker.pending_calls.is_ours(params.get("requestState")):
-            return await self._resume(ctx, identity, params)
-        modern_server = _speaks_modern(self._broker.slot(client, server))
+    async def _forward(self, request: ClientRequest, server: str, params: Fields, *, repeatable: bool) -> RawObject:
+        client = request.client
+        state = text_of(params["requestState"]) if client.modern and "requestState" in params else None
+        if state is not None and self._broker.pending_calls.is_ours(state):
+            return await self._resume(request, state)
+        slot = self._broker.slot(client, server)
+        modern_server = _speaks_modern(slot)
         if client.log_level is not None:
             self._broker.wants_log(client, server, client.log_level)
-        traced = in_meta(params, getattr(ctx.request, "headers", {}))
-        wanted = params_for_server(traced, log_level=_log_level_for(client) if modern_server else None)
-        if client.modern and not modern_server and ctx.method in INPUT_REQUIRED_METHODS:
-            return await self._start(ctx, client, server, wanted, identity, repeatable=repeatable)
-        call = self._call(Call, ctx, client, server)
-        return await self._request(call, ctx.method, wanted, repeatable=repeatable)
+        level = _log_level_for(client) if modern_server else None
+        wanted = params_for_server(params, headers=request.headers, log_level=level)
+        if client.modern and not modern_server and request.method in INPUT_REQUIRED_METHODS:
+            return await self._start(request, server, wanted, repeatable=repeatable)
+        call = Call(client, server, channel=request.channel, token=request.progress_token)
+        return await self._request(call, slot, request.method, wanted, repeatable=repeatable)
 
     async def notice(self, client: Client, method: str, params: Mapping[str, Any] | None) -> None:
         """Notify every legacy server of the endpoint; the modern era has no such notification."""
@@ -100,78 +83,56 @@ class Forwarder:
 
     # A modern client and a legacy server, which may send requests.
 
-    async def _start(
-        self,
-        ctx: ServerRequestContext[Any, Any],
-        client: Client,
-        server: str,
-        params: Mapping[str, Any],
-        identity: str,
-        *,
-        repeatable: bool,
-    ) -> Mapping[str, Any]:
-        call = self._call(OpenCall, ctx, client, server)
-        call.identity = identity
+    async def _start(self, request: ClientRequest, server: str, params: Fields, *, repeatable: bool) -> RawObject:
+        call = OpenCall(request.client, server, channel=request.channel, token=request.progress_token)
+        call.identity = request_identity(request.method, request.params, request.principal.name)
+        slot = self._broker.slot(request.client, server)
 
-        async def work() -> Mapping[str, Any]:
-            return await self._request(call, ctx.method, params, repeatable=repeatable)
+        async def work() -> RawObject:
+            return await self._request(call, slot, request.method, params, repeatable=repeatable)
 
         self._broker.start(call.run, work)
-        return await self._advance(ctx, call)
+        return await self._advance(request, call)
 
-    async def _resume(
-        self, ctx: ServerRequestContext[Any, Any], identity: str, params: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        call = self._broker.pending_calls.take(params["requestState"], identity)
-        answers = params.get("inputResponses")
+    async def _resume(self, request: ClientRequest, state: str) -> RawObject:
+        identity = request_identity(request.method, request.params, request.principal.name)
+        call = self._broker.pending_calls.take(state, identity)
+        raw = request.params.get("inputResponses")
+        answers = loads(raw) if raw is not None else {}
         call.answer(answers if isinstance(answers, Mapping) else {})
-        return await self._advance(ctx, call)
+        return await self._advance(request, call)
 
-    async def _advance(self, ctx: ServerRequestContext[Any, Any], call: OpenCall) -> Mapping[str, Any]:
-        result = await call.advance(Channel(ctx.session, ctx.request_id), progress_token_from_params(ctx.params))
+    async def _advance(self, request: ClientRequest, call: OpenCall) -> RawObject:
+        result = await call.advance(request.channel, request.progress_token)
         return result if result is not None else self._broker.pending_calls.add(call)
 
     # Any client, any server.
 
-    async def _request(
-        self, call: Call, method: str, params: Mapping[str, Any], *, repeatable: bool
-    ) -> Mapping[str, Any]:
+    async def _request(self, call: Call, slot: Slot, method: str, params: Fields, *, repeatable: bool) -> RawObject:
         """Return the result; the requests of a modern server go to a legacy client meanwhile."""
         client, server = call.client, call.server
-        slot = self._broker.slot(client, server)
-        with self._broker.in_flight(call):
-            try:
-                for _ in range(MAX_ROUNDS):
-                    result = await self._broker.hub.registry.request(
-                        server,
-                        method,
-                        params,
-                        repeatable=repeatable,
-                        on_progress=call.progress,
-                        caller=call,
-                        slot=slot,
-                    )
-                    if client.modern or result.get("resultType") != "input_required":
-                        await call.flush()
-                        return result
-                    params = await _next_round(call, params, result)
-            finally:
-                if client.modern:
-                    self._broker.release(client)  # a modern client without a key ends with its call
+        use = self._broker.begin(call)
+        try:
+            for _ in range(MAX_ROUNDS):
+                result = await self._broker.hub.registry.forward(
+                    server, method, params, repeatable=repeatable, on_progress=call.progress, caller=call, slot=slot
+                )
+                if client.modern or not _is_input_required(result):
+                    return result
+                params = await _next_round(call, params, result.value())
+        finally:
+            self._broker.end(call, use)
+            if client.modern:
+                self._broker.release(client)  # a modern client without a key ends with its call
         raise MCPError(INTERNAL_ERROR, f"MCP server '{server}' asked for input more than {MAX_ROUNDS} times")
 
-    def _call(self, kind: type[Any], ctx: ServerRequestContext[Any, Any], client: Client, server: str) -> Any:
-        call: Call
 
-        def wake() -> None:
-            self._broker.start(call.flush)
-
-        token = progress_token_from_params(ctx.params)
-        call = kind(client, server, channel=Channel(ctx.session, ctx.request_id), token=token, wake=wake)
-        return call
+def _is_input_required(result: RawObject) -> bool:
+    kind = result.get("resultType")
+    return kind is not None and text_of(kind) == "input_required"
 
 
-async def _next_round(call: Call, params: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+async def _next_round(call: Call, params: Fields, result: Mapping[str, Any]) -> Fields:
     """Send all of the server's requests to the client at once; return the parameters with the answers."""
     questions = result.get("inputRequests") or {}
     answers: dict[str, Any] = {}
@@ -197,9 +158,9 @@ async def _next_round(call: Call, params: Mapping[str, Any], result: Mapping[str
         await anyio.sleep(ROUND_PAUSE_SECONDS)
     following = {key: value for key, value in params.items() if key not in ("inputResponses", "requestState")}
     if answers:
-        following["inputResponses"] = answers
+        following["inputResponses"] = dumps(answers)
     if result.get("requestState") is not None:
-        following["requestState"] = result["requestState"]
+        following["requestState"] = dumps(result["requestState"])
     return following
 
 

@@ -1,5 +1,6 @@
-"""The hub as a web application: ``/mcp`` serves all servers, ``/servers/{id}/mcp`` serves one.
+"""The hub over HTTP: ``/mcp`` serves all servers, ``/servers/{id}/mcp`` serves one.
 
+The MCP endpoints are served on the connection itself (``HttpConnection``); every other path is an ASGI application.
 Each endpoint has its own sessions. It opens at its first request and closes when its server is removed.
 ``/healthz`` reports that the hub is alive, ``/readyz`` that every server has an outcome. The trace context in the
 headers of a request becomes the parent of the hub's spans.
@@ -7,7 +8,7 @@ headers of a request becomes the parent of the hub's spans.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Hashable, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -16,41 +17,22 @@ from mcp import MCPError
 from opentelemetry.context import attach, detach
 from opentelemetry.propagate import extract
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.requests import Request as AsgiRequest
+from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.front.access.guard import LOOPBACK_HOSTS, Guard
-from holdfast.front.access.principals import TokenPolicy, client_key_in
+from holdfast.front.access.guard import LOOPBACK_HOSTS, AccessRules, Guard, Refused
+from holdfast.front.access.principals import Principal, TokenPolicy, client_key_in
 from holdfast.front.broker import Broker
+from holdfast.front.listener import Reply, Request
 from holdfast.front.server import McpServer
-from holdfast.front.sessions import HttpSessions, ReplayBudget
+from holdfast.front.sessions import Backlog, HttpSessions, LogBounds
 from holdfast.front.view import View
 from holdfast.hub import Hub, is_tracing
+from holdfast.wire import dumps
 
-__all__ = ["Front", "TraceContext", "create_app"]
-
-
-class TraceContext:
-    """ASGI middleware that attaches the trace context of the headers while a request is served."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the request."""
-        if scope["type"] != "http" or not is_tracing():
-            await self._app(scope, receive, send)
-            return
-        token = attach(extract(Headers(scope=scope)))
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            detach(token)
-
+__all__ = ["Front", "McpEndpoint", "create_app"]
 
 ENDING_SECONDS = 5.0
 """How long the sessions of a removed server stay open, so that calls in flight get their answers."""
@@ -63,18 +45,19 @@ def create_app(
     allowed_hosts: Collection[str] = LOOPBACK_HOSTS,
     beside: Sequence[BaseRoute] = (),
 ) -> Starlette:
-    """Return the application.
+    """Return the application, to be served by uvicorn with ``http=HttpConnection``.
 
     Create it before the hub is entered: servers then learn that clients can answer requests. Run it while the hub
-    is open. Its ``state.front`` can be drained before a shutdown. The routes in ``beside`` check access themselves:
-    a caller's token is not required there.
+    is open. Its ``state.front`` can be drained before a shutdown, its ``state.endpoint`` serves the MCP endpoints. The
+    routes in ``beside`` check access themselves: a caller's token is not required there.
     """
     front = Front(hub)
+    rules = AccessRules(tokens, allowed_hosts)
 
-    async def healthz(_: Request) -> JSONResponse:
+    async def healthz(_: AsgiRequest) -> JSONResponse:
         return JSONResponse({"status": "alive"})
 
-    async def readyz(_: Request) -> JSONResponse:
+    async def readyz(_: AsgiRequest) -> JSONResponse:
         ready = await hub.ready(0) and not front.draining
         return JSONResponse({"ready": ready, "draining": front.draining}, status_code=200 if ready else 503)
 
@@ -86,20 +69,12 @@ def create_app(
             tasks.cancel_scope.cancel()
 
     app = Starlette(
-        routes=[
-            Route("/mcp", _Endpoint(front)),
-            Route("/servers/{server}/mcp", _Endpoint(front)),
-            Route("/healthz", healthz),
-            Route("/readyz", readyz),
-            *beside,
-        ],
-        middleware=[
-            Middleware(Guard, tokens=tokens, allowed_hosts=allowed_hosts, beside=beside),
-            Middleware(TraceContext),
-        ],
+        routes=[Route("/healthz", healthz), Route("/readyz", readyz), *beside],
+        middleware=[Middleware(Guard, rules=rules, beside=beside)],
         lifespan=lifespan,
     )
     app.state.front = front
+    app.state.endpoint = McpEndpoint(front, rules)
     return app
 
 
@@ -107,24 +82,29 @@ class Front:
     """All MCP endpoints of a hub over HTTP."""
 
     def __init__(self, hub: Hub) -> None:
-        self._hub = hub
+        self.hub = hub
         self._broker = Broker(hub)
-        self._sent = ReplayBudget()
+        self._bounds = LogBounds()
+        self._backlog = Backlog()
         self._endpoints: dict[str | None, HttpSessions] = {}
-        self._ends: dict[str | None, anyio.Event] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._opening = anyio.Lock()
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled."""
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
-            await tasks.start(self._broker.run)
-            changes = self._hub.events()
-            task_status.started()
-            async for _ in changes:
-                self._end_removed()
-            await anyio.sleep_forever()
+            try:
+                await tasks.start(self._broker.run)
+                changes = self.hub.events()
+                task_status.started()
+                async for _ in changes:
+                    self._end_removed()
+                await anyio.sleep_forever()
+            finally:
+                self._tasks = None
+                for sessions in self._endpoints.values():
+                    sessions.server.close()
+                    sessions.close()
 
     async def drain(self, within: float) -> bool:
         """Refuse new calls and wait for those in flight; False if some are left after ``within`` seconds."""
@@ -135,73 +115,81 @@ class Front:
         """Whether new calls are refused."""
         return self._broker.draining
 
-    def forget(self, client: Hashable) -> None:
-        """Close the connections that belong to a client that left."""
-        self._hub.registry.clients.release(client)
-
-    async def sessions_of(self, server: str | None) -> HttpSessions | None:
+    def sessions_of(self, server: str | None) -> HttpSessions | None:
         """Return the sessions of one endpoint; None if there is no such server."""
-        if server is not None and server not in self._hub.servers:
+        if server is not None and server not in self.hub.registry.slots:
             return None
-        async with self._opening:
-            if server not in self._endpoints and self._tasks is not None:
-                await self._tasks.start(self._serve_endpoint, server)
-        return self._endpoints.get(server)
+        sessions = self._endpoints.get(server)
+        if sessions is None:
+            sessions = self._endpoints[server] = self._opened(server)
+        return sessions
+
+    def _opened(self, server: str | None) -> HttpSessions:
+        mcp_server = McpServer(self._broker, View(self.hub, server))
+        self._broker.add_subscriptions(mcp_server.subscriptions)
+        return HttpSessions(
+            mcp_server,
+            bounds=self._bounds,
+            backlog=self._backlog,
+            largest=lambda: self.hub.config.settings.limits.message_bytes,
+            forget=self._forget,
+        )
+
+    def _forget(self, headers: Mapping[str, str], principal: Principal) -> bool:
+        """A client without a session that sent a key of its own can end its connections by DELETE."""
+        try:
+            key = client_key_in(headers, principal)
+        except MCPError:
+            return False
+        if key is not None:
+            self.hub.registry.clients.release(key)
+        return key is not None
 
     def _end_removed(self) -> None:
         """Close the endpoints of servers that are no longer configured; new requests get 404 at once."""
-        known = self._hub.servers
+        known = self.hub.registry.slots
         for server in [name for name in self._endpoints if name is not None and name not in known]:
-            del self._endpoints[server]
-            self._ends.pop(server).set()
+            sessions = self._endpoints.pop(server)
+            if self._tasks is not None:
+                self._tasks.start_soon(self._end, sessions)
 
-    async def _serve_endpoint(self, server: str | None, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Keep one endpoint open. One task does it all: a session manager must be left by the task that entered it."""
-        mcp_server = McpServer(self._broker, View(self._hub, server))
-        sessions = HttpSessions(
-            mcp_server,
-            streams=mcp_server.streams,
-            bounds=self._sent,
-            max_request_body_size=self._hub.config.settings.limits.message_bytes,
-        )
-        async with sessions.run():
-            self._endpoints[server] = sessions
-            end = self._ends[server] = anyio.Event()
-            self._broker.add_subscriptions(mcp_server.subscriptions)
-            task_status.started()
-            try:
-                await end.wait()
-                mcp_server.close()
-                await sessions.wait_until_idle(within=ENDING_SECONDS)
-            finally:
-                mcp_server.close()
-                self._broker.remove_subscriptions(mcp_server.subscriptions)
-
-
-class _Endpoint:
-    """An ASGI application: Starlette passes every HTTP method to it, not only GET."""
-
-    def __init__(self, front: Front) -> None:
-        self._front = front
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] == "DELETE" and self._releases_client(scope):
-            await Response(status_code=204)(scope, receive, send)
-            return
-        server = scope.get("path_params", {}).get("server")
-        sessions = await self._front.sessions_of(server)
-        if sessions is None:
-            missing = JSONResponse({"error": f"no server named {server!r} is configured"}, status_code=404)
-            await missing(scope, receive, send)
-            return
-        await sessions.handle_request(scope, receive, send)
-
-    def _releases_client(self, scope: Scope) -> bool:
-        """A client without a session that sent a key of its own can end its connections by DELETE."""
+    async def _end(self, sessions: HttpSessions) -> None:
         try:
-            key = client_key_in(scope) if "mcp-session-id" not in Headers(scope=scope) else None
-        except MCPError:
-            return False  # the session manager refuses the request
-        if key is not None:
-            self._front.forget(key)
-        return key is not None
+            sessions.server.close()
+            await sessions.wait_until_idle(within=ENDING_SECONDS)
+        finally:
+            sessions.close()
+            self._broker.remove_subscriptions(sessions.server.subscriptions)
+
+
+class McpEndpoint:
+    """The paths of MCP: checks access, finds the sessions, and lets them answer."""
+
+    def __init__(self, front: Front, rules: AccessRules) -> None:
+        self._front = front
+        self._rules = rules
+
+    def claims(self, path: str) -> bool:
+        """Whether a path is an MCP endpoint."""
+        return path == "/mcp" or (path.startswith("/servers/") and path.endswith("/mcp") and path.count("/") == 3)
+
+    async def serve(self, request: Request, reply: Reply) -> None:
+        """Answer one request."""
+        found = await self._rules.check(request.headers, client_verified=request.client_verified)
+        if isinstance(found, Refused):
+            challenge = f"www-authenticate: {found.challenge}\r\n".encode() if found.challenge else b""
+            reply.plain(found.status, dumps(found.body), b"content-type: application/json\r\n" + challenge)
+            return
+        server = None if request.path == "/mcp" else request.path[len("/servers/") : -len("/mcp")]
+        sessions = self._front.sessions_of(server)
+        if sessions is None:
+            reply.plain(404, dumps({"error": f"no server named {server!r} is configured"}))
+            return
+        if not is_tracing():
+            await sessions.serve(request, reply, found)
+            return
+        token = attach(extract(request.headers))
+        try:
+            await sessions.serve(request, reply, found)
+        finally:
+            detach(token)

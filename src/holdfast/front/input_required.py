@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -19,16 +20,20 @@ from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
 from holdfast.front.clients import ASK_SECONDS, Call, Channel, require_capability
+from holdfast.wire import Fields, RawObject, loads
 
 __all__ = ["OpenCall", "PendingCalls", "request_identity"]
+
+OUTBOX = 4_096
+"""How many notifications may wait for a client that fetches answers; then the oldest are dropped."""
 
 MAX_PENDING = 1_000
 """How many calls may be pending at a time; beyond that a server's request is refused."""
 
 
-def request_identity(method: str, params: Mapping[str, Any], principal: str) -> str:
+def request_identity(method: str, params: Fields, principal: str) -> str:
     """Return what a repeated request must share with the original one."""
-    same = {key: params.get(key) for key in ("name", "uri", "arguments")}
+    same = {key: loads(params[key]) if key in params else None for key in ("name", "uri", "arguments")}
     return json.dumps([method, principal, same], sort_keys=True)
 
 
@@ -53,12 +58,13 @@ class OpenCall(Call):
         self._questions: dict[str, _Question] = {}
         self._asked = 0
         self._changed = anyio.Event()
-        self._result: Mapping[str, Any] | None = None
+        self._result: RawObject | None = None
+        self._outbox: deque[tuple[str, Mapping[str, Any] | None]] = deque(maxlen=OUTBOX)
         self._failure: Exception | None = None
         self._scope = anyio.CancelScope()
         self.pending_since: float | None = None
 
-    async def run(self, work: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
+    async def run(self, work: Callable[[], Awaitable[RawObject]]) -> None:
         """Make the call in a task of its own: it may outlive the request that started it."""
         try:
             with self._scope:
@@ -83,15 +89,14 @@ class OpenCall(Call):
         assert question.answer is not None  # noqa: S101 - it was answered
         return question.answer
 
-    async def advance(self, channel: Channel, token: str | int | None) -> Mapping[str, Any] | None:
+    async def advance(self, channel: Channel, token: str | int | None) -> RawObject | None:
         """Wait for the result, or for a request of the server (None); the client's stream is open meanwhile."""
         self._channel, self._token, self.pending_since = channel, token, None
+        while self._outbox:
+            channel.tell(*self._outbox.popleft())
         try:
             while self._result is None and self._failure is None and not self._questions:
-                changed = self._changed
-                await self.flush()
-                await changed.wait()
-            await self.flush()
+                await self._changed.wait()
         except BaseException:
             self.cancel()
             raise
@@ -100,6 +105,13 @@ class OpenCall(Call):
         if self._failure is not None:
             raise self._failure
         return self._result
+
+    def _send(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Send now, or when the client comes back."""
+        if self._channel is not None:
+            self._channel.tell(method, params)
+        else:
+            self._outbox.append((method, params))
 
     def questions(self) -> dict[str, Any]:
         """Return the open requests, as the protocol writes them."""
@@ -133,7 +145,7 @@ class PendingCalls:
         self._prefix = f"holdfast.{secrets.token_urlsafe(9)}."
         self._calls: dict[str, OpenCall] = {}
 
-    def add(self, call: OpenCall) -> dict[str, Any]:
+    def add(self, call: OpenCall) -> RawObject:
         """Keep a call and return the ``input_required`` result for its client."""
         self._sweep()
         if len(self._calls) >= MAX_PENDING:
@@ -142,7 +154,7 @@ class PendingCalls:
         handle = self._prefix + secrets.token_urlsafe(32)
         self._calls[handle] = call
         call.pending_since = anyio.current_time()
-        return {"resultType": "input_required", "inputRequests": call.questions(), "requestState": handle}
+        return RawObject.of({"resultType": "input_required", "inputRequests": call.questions(), "requestState": handle})
 
     def is_ours(self, state: object) -> bool:
         """Whether the hub made this state; any other one belongs to the server."""

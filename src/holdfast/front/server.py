@@ -1,7 +1,7 @@
-"""The hub as an MCP server: the SDK's server, with handlers that forward every request.
+"""The hub as an MCP server: handshakes and lists of its own, everything else forwarded as the bytes that it came in.
 
-The SDK checks a request, then it is forwarded as it came. No typed model is built of the request or of the result,
-so extensions of a server reach the client.
+It knows no transport: a request comes with its client and with a channel to it, the result goes back as bytes. What
+the hub itself reads of a request is checked against the protocol; arguments and results are passed on unread.
 """
 
 from __future__ import annotations
@@ -10,24 +10,21 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
-import anyio
 import mcp_types as types
 from mcp import MCPError
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
-from mcp.server.lowlevel.server import Server
-from mcp.server.models import InitializationOptions
-from mcp.server.subscriptions import ListenHandler
-from mcp_types import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, methods as protocol
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from mcp.shared.inbound import MCP_PARAM_HEADER_PREFIX, X_MCP_HEADER_KEY, validate_mcp_param_headers
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, methods as protocol
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from holdfast._version import __version__
-from holdfast.core import Kind, NameKey
+from holdfast.core import Catalog, Kind, NameKey
 from holdfast.errors import HoldfastError
-from holdfast.front.access.principals import client_key_of, principal_of
+from holdfast.front.access.principals import LOCAL, Principal, client_key_in
 from holdfast.front.broker import Broker
 from holdfast.front.clients import Channel, Client
 from holdfast.front.eras import is_modern, relinked, result_for_client, tool_for_client
 from holdfast.front.forwarder import Forwarder
+from holdfast.front.inbound import ClientRequest, Message, params_of
 from holdfast.front.messages import (
     STATUS_URI,
     instructions,
@@ -40,42 +37,45 @@ from holdfast.front.messages import (
     status_tool_name,
     unknown_name,
 )
-from holdfast.front.sessions import OpenStreams
 from holdfast.front.subscriptions import Subscriptions
 from holdfast.front.view import LIST_METHODS, View
-from holdfast.wire import LOG_LEVELS
+from holdfast.wire import (
+    LOG_LEVELS,
+    Fields,
+    RawObject,
+    dumps,
+    fields,
+    is_array,
+    is_object,
+    items,
+    join_items,
+    loads,
+    text_of,
+)
 
 __all__ = ["McpServer"]
 
 PAGE = 1_000
 """How many items one answer lists. Some clients read only the first page, so it is large."""
 
-Context: TypeAlias = ServerRequestContext[Any, Any]
-Handler: TypeAlias = Callable[[Context, Client], Awaitable[Mapping[str, Any]]]
+Handler: TypeAlias = Callable[[ClientRequest], Awaitable[RawObject]]
 
-_CLIENT = "holdfast.client"
+_INFO = {"name": "holdfast", "title": "Holdfast", "version": __version__}
+_STAMP = dumps({"name": "holdfast", "version": __version__, "title": "Holdfast"})
+_MCP_PARAM = MCP_PARAM_HEADER_PREFIX.lower()
 
 
-class McpServer(Server[Any]):
+class McpServer:
     """All servers, or one, as an MCP server; ``owner`` is set on stdio, where there is only one client."""
 
     def __init__(self, broker: Broker, view: View, *, owner: Hashable = None) -> None:
         self.view = view
         self.subscriptions = Subscriptions(view)
-        self.streams = OpenStreams()
         self._broker = broker
         self._owner = owner
         self._forwarder = Forwarder(broker, view)
-        self._listen = ListenHandler(self.subscriptions)
-        super().__init__(
-            "holdfast",
-            version=__version__,
-            title="Holdfast",
-            get_tool_input_schema=view.input_schema,
-            on_subscriptions_listen=self._on_listen,
-        )
-        self.add_request_handler("server/discover", types.RequestParams, self._on_discover)
-        self.middleware.append(self._serve)
+        self._pages: dict[tuple[str, bool, int], tuple[Catalog, bytes]] = {}
+        self._mirroring: tuple[Catalog, dict[str, bool]] | None = None
         self._handlers: dict[str, Handler] = {
             **dict.fromkeys(LIST_METHODS, self._list),
             "tools/call": self._call,
@@ -85,37 +85,87 @@ class McpServer(Server[Any]):
             "resources/subscribe": self._subscribe,
             "resources/unsubscribe": self._unsubscribe,
             "logging/setLevel": self._set_level,
+            "server/discover": self._discover,
+            "subscriptions/listen": self._listen,
+            "ping": self._ping,
         }
 
     def close(self) -> None:
         """End the subscription streams cleanly."""
-        self._listen.close()
+        self.subscriptions.close()
 
-    # Handshakes.
+    # Handshakes and clients.
 
-    def create_initialization_options(self, *args: Any, **kwargs: Any) -> InitializationOptions:
-        """Return the answer to ``initialize``, made for each request."""
-        return InitializationOptions(
-            server_name=self.name,
-            server_version=self.version,
-            title=self.title,
-            capabilities=self._capabilities(modern=False),
-            instructions=self._instructions() or None,
+    def initialize(self, params: Mapping[str, Any]) -> tuple[bytes, str, Mapping[str, Any]]:
+        """The answer to ``initialize``, the version that it settles, and what the client declares."""
+        init = types.InitializeRequestParams.model_validate(params, by_name=False)
+        wanted = init.protocol_version
+        version = str(wanted) if wanted in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION
+        result: dict[str, Any] = {
+            "protocolVersion": version,
+            "capabilities": self._capabilities(modern=False),
+            "serverInfo": _INFO,
+        }
+        if text := self._instructions():
+            result["instructions"] = text
+        return dumps(result), version, init.capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+    def new_client(
+        self,
+        *,
+        channel: Channel,
+        capabilities: Mapping[str, Any],
+        principal: Principal = LOCAL,
+        headers: Mapping[str, str] | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Client:
+        """A legacy client, or with the ``meta`` of its request a modern one."""
+        modern, is_stdio = meta is not None, self._owner is not None
+        key = client_key_in(headers or {}, principal, meta) if modern and not is_stdio else None
+        client = Client(
+            view=self.view,
+            channel=channel,
+            capabilities=capabilities,
+            modern=modern,
+            owner=self._owner if is_stdio else key or object(),
+            principal=principal.name,
+            persistent=is_stdio or key is not None,
+            expires=key is not None,
         )
+        if meta is not None:
+            level = meta.get(types.LOG_LEVEL_META_KEY)
+            client.log_level = level if isinstance(level, str) and level in LOG_LEVELS else None
+        return client
 
-    async def _on_discover(self, ctx: Context, params: types.RequestParams) -> types.DiscoverResult:
-        client = self._client(ctx)
-        notice = stateless_notice([server for server in self.view.servers if self._broker.is_stateless(client, server)])
-        return types.DiscoverResult(
-            supported_versions=list(MODERN_PROTOCOL_VERSIONS),
-            capabilities=self._capabilities(modern=True),
-            instructions="\n\n".join(filter(None, (self._instructions(), notice))) or None,
+    def attach(self, client: Client) -> None:
+        """A client is ready for messages."""
+        self._broker.attach(client)
+
+    def detach(self, client: Client) -> None:
+        """A client left."""
+        self._broker.detach(client)
+
+    async def _discover(self, request: ClientRequest) -> RawObject:
+        self._check(request)
+        notice = stateless_notice(
+            [server for server in self.view.servers if self._broker.is_stateless(request.client, server)]
         )
+        result: dict[str, Any] = {
+            "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
+            "capabilities": self._capabilities(modern=True),
+        }
+        if text := "\n\n".join(filter(None, (self._instructions(), notice))):
+            result["instructions"] = text
+        return RawObject.of(result)
+
+    async def _ping(self, request: ClientRequest) -> RawObject:
+        self._check(request)
+        return RawObject.of({})
 
     def _instructions(self) -> str:
         return instructions(self.view, status_tool_name(self.view.hub))
 
-    def _capabilities(self, *, modern: bool) -> types.ServerCapabilities:
+    def _capabilities(self, *, modern: bool) -> dict[str, Any]:
         """Everything for many servers; for one server that is connected, what it declared."""
         full: dict[str, Any] = {
             "tools": {"listChanged": True},
@@ -129,7 +179,8 @@ class McpServer(Server[Any]):
         if own is not None:
             kept = {name: full[name] for name in full if name in own or name == "tools"}
             full = kept | {name: own[name] for name in ("experimental", "extensions") if name in own}
-        return types.ServerCapabilities.model_validate(full)
+        can = types.ServerCapabilities.model_validate(full)
+        return can.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     def _own_capabilities(self) -> Mapping[str, Any] | None:
         lease = self.view.hub.registry.slot(self.view.server).lease if self.view.server is not None else None
@@ -137,93 +188,94 @@ class McpServer(Server[Any]):
 
     # Every message.
 
-    async def _serve(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        if ctx.request_id is None:
-            await call_next(ctx)
-            await self._on_notification(ctx)
-            return None
-        handler = self._handler(ctx)
-        if handler is None:
-            return await call_next(ctx)
-        modern = is_modern(ctx.protocol_version)
-        if not modern and ctx.session.client_params is None:
-            raise MCPError(INVALID_REQUEST, "the session is not initialized")
-        if ctx.method in protocol.SPEC_CLIENT_METHODS:
-            self._check(ctx)
+    async def answer(self, request: ClientRequest) -> bytes:
+        """The result of a request, as the client's era writes it; raises ``MCPError``."""
+        modern = request.client.modern
         try:
-            result = await handler(ctx, self._client(ctx))
+            result = await self._handler(request.method)(request)
         except HoldfastError as error:
             raise protocol_error(error, modern=modern) from None
-        return result_for_client(ctx.method, result, modern=modern, stamp=self.server_info_stamp)
+        return result_for_client(request.method, result, modern=modern, stamp=_STAMP)
 
-    def _handler(self, ctx: Context) -> Handler | None:
-        known = self._handlers.get(ctx.method)
-        if known is not None or ctx.method in protocol.SPEC_CLIENT_METHODS:
+    def _handler(self, method: str) -> Handler:
+        known = self._handlers.get(method)
+        if known is not None:
             return known
-        return self._forward_unknown
+        return self._unknown if method in protocol.SPEC_CLIENT_METHODS else self._forward_unknown
 
-    def _check(self, ctx: Context) -> None:
+    async def _unknown(self, request: ClientRequest) -> RawObject:
+        self._check(request)
+        raise MCPError(METHOD_NOT_FOUND, "Method not found", request.method)
+
+    def _check(self, request: ClientRequest) -> dict[str, Any]:
+        """The parameters as values, checked against the client's version of the protocol."""
+        values = request.values()
         try:
-            protocol.validate_client_request(ctx.method, ctx.protocol_version, ctx.params)
+            protocol.validate_client_request(request.method, request.version, values or None)
         except KeyError:
-            raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method) from None
+            raise MCPError(METHOD_NOT_FOUND, "Method not found", request.method) from None
+        return values
 
-    async def _on_notification(self, ctx: Context) -> None:
-        if is_modern(ctx.protocol_version) or ctx.session.client_params is None:
+    async def noticed(self, client: Client, version: str, message: Message) -> None:
+        """A notification of a client."""
+        if is_modern(version) or message.method != "notifications/roots/list_changed":
             return
-        client = self._client(ctx)
-        if ctx.method == "notifications/roots/list_changed":
-            await self._forwarder.notice(client, ctx.method, ctx.params)
+        params = {key: loads(value) for key, value in params_of(message).items()}
+        protocol.validate_client_notification(message.method, version, params or None)
+        await self._forwarder.notice(client, message.method, params)
 
-    def _client(self, ctx: Context) -> Client:
-        """Return the client of this session or, in the modern era, of this request."""
-        connection = ctx.session._connection  # noqa: SLF001 - the SDK's context has no other way to its connection
-        client: Client | None = connection.state.get(_CLIENT)
-        if client is not None:
-            client.seen_at = anyio.current_time()
-            return client
-        declared = ctx.session.client_capabilities
-        modern = is_modern(ctx.protocol_version)
-        is_stdio = self._owner is not None
-        key = client_key_of(ctx) if modern and not is_stdio else None
-        client = connection.state[_CLIENT] = Client(
-            view=self.view,
-            channel=Channel(ctx.session, reachable=self._reachable(connection.session_id)),
-            capabilities=declared.model_dump(by_alias=True, mode="json", exclude_none=True) if declared else {},
-            modern=modern,
-            owner=self._owner if is_stdio else key or object(),
-            principal=principal_of(ctx).name,
-            stream_open=self._stream_open(connection.session_id),
-            persistent=is_stdio or key is not None,
-            expires=key is not None,
-        )
-        if modern:
-            client.log_level = _log_level(ctx)
-        if not modern or is_stdio:
-            self._broker.attach(client)
-        connection.exit_stack.callback(self._broker.detach, client)
-        return client
+    def check_mirrored(self, request: ClientRequest) -> None:
+        """Refuse a call whose headers contradict the arguments that they mirror."""
+        name = text_of(request.params.get("name")) if request.method == "tools/call" else None
+        if name is None or not self._mirrors(name, request.headers):
+            return
+        raw = request.params.get("arguments")
+        arguments = loads(raw) if raw is not None else {}
+        if not isinstance(arguments, dict):
+            return
+        rejected = validate_mcp_param_headers(self.view.input_schema(name), arguments, request.headers)
+        if rejected is not None:
+            raise MCPError(rejected.code, rejected.message, rejected.data)
 
-    def _reachable(self, session: str | None) -> Callable[[], Awaitable[bool]] | None:
-        return partial(self.streams.reachable, session) if session is not None else None
-
-    def _stream_open(self, session: str | None) -> Callable[[], bool] | None:
-        return partial(self.streams.is_open, session) if session is not None else None
+    def _mirrors(self, name: str, headers: Mapping[str, str]) -> bool:
+        """Whether a tool's schema mirrors arguments into headers; known by the tool's name while nothing changes."""
+        catalog = self.view.hub.catalog
+        if self._mirroring is None or self._mirroring[0] is not catalog:
+            self._mirroring = catalog, {}
+        known = self._mirroring[1]
+        if name not in known:
+            schema = self.view.input_schema(name)
+            known[name] = schema is not None and X_MCP_HEADER_KEY.encode() in dumps(schema)
+        return known[name]
 
     # Lists.
 
-    async def _list(self, ctx: Context, client: Client) -> Mapping[str, Any]:
-        kind, key = LIST_METHODS[ctx.method]
+    async def _list(self, request: ClientRequest) -> RawObject:
+        cursor = self._check(request).get("cursor") if request.params else None
         await self._broker.wait_for_first_listing(self.view)
-        items = self.view.items(kind)
+        kind, key = LIST_METHODS[request.method]
+        start = _offset(cursor)
+        return RawObject.read(self._page(request.method, kind, key, start, modern=request.client.modern))
+
+    def _page(self, method: str, kind: Kind, key: str, start: int, *, modern: bool) -> bytes:
+        """One page as bytes, made once for each catalog."""
+        catalog = self.view.hub.catalog
+        made = self._pages.get((method, modern, start))
+        if made is not None and made[0] is catalog:
+            return made[1]
+        listed = self.view.items(kind)
         if self.view.server is None and kind in (Kind.TOOL, Kind.RESOURCE):
-            items = [*items, status_tool(self.view.hub) if kind is Kind.TOOL else status_resource()]
-        start = _offset((ctx.params or {}).get("cursor"), len(items))
-        page = items[start : start + PAGE]
+            listed = [*listed, status_tool(self.view.hub) if kind is Kind.TOOL else status_resource()]
+        if start and start >= len(listed):
+            raise MCPError(INVALID_PARAMS, "Invalid cursor")
+        page = listed[start : start + PAGE]
         if kind is Kind.TOOL:
-            page = [dict(tool_for_client(item, modern=client.modern)) for item in page]
-        more = {"nextCursor": str(start + PAGE)} if start + PAGE < len(items) else {}
-        return {key: page, **more}
+            page = [dict(tool_for_client(item, modern=modern)) for item in page]
+        more = {"nextCursor": str(start + PAGE)} if start + PAGE < len(listed) else {}
+        written = dumps({key: page, **more})
+        if self.view.hub.catalog is catalog:
+            self._pages[method, modern, start] = catalog, written
+        return written
 
     @property
     def _findings(self) -> Mapping[str, str]:
@@ -231,51 +283,55 @@ class McpServer(Server[Any]):
 
     # Forwarded requests.
 
-    async def _call(self, ctx: Context, client: Client) -> Mapping[str, Any]:
-        params = ctx.params or {}
-        if self.view.server is None and params["name"] == status_tool_name(self.view.hub):
-            return status_result(self.view.hub, params.get("arguments") or {}, self._findings)
-        key = await self._find(Kind.TOOL, params["name"], client)
-        return self._linked(key, await self._forwarder.call_tool(ctx, client, key, {**params, "name": key.original}))
+    async def _call(self, request: ClientRequest) -> RawObject:
+        params = request.params
+        name = text_of(params.get("name"))
+        arguments = params.get("arguments")
+        if name is None or (arguments is not None and not is_object(arguments)):
+            raise MCPError(INVALID_PARAMS, "Invalid request parameters", "")
+        if self.view.server is None and name == status_tool_name(self.view.hub):
+            values = loads(arguments) if arguments is not None else {}
+            return RawObject.of(status_result(self.view.hub, values, self._findings))
+        key = await self._find(Kind.TOOL, name, request.client)
+        own = params if key.original == name else {**params, "name": dumps(key.original)}
+        return self._linked(key, await self._forwarder.call_tool(request, key, own))
 
-    async def _get_prompt(self, ctx: Context, client: Client) -> Mapping[str, Any]:
-        params = ctx.params or {}
-        key = await self._find(Kind.PROMPT, params["name"], client)
-        own = {**params, "name": key.original}
-        return self._linked(key, await self._forwarder.forward(ctx, client, key.server, own, repeatable=True))
+    async def _get_prompt(self, request: ClientRequest) -> RawObject:
+        values = self._check(request)
+        key = await self._find(Kind.PROMPT, values["name"], request.client)
+        own = {**request.params, "name": dumps(key.original)}
+        return self._linked(key, await self._forwarder.forward(request, key.server, own, repeatable=True))
 
-    async def _read(self, ctx: Context, client: Client) -> Mapping[str, Any]:
-        params = ctx.params or {}
-        uri = str(params["uri"])
+    async def _read(self, request: ClientRequest) -> RawObject:
+        uri = str(self._check(request)["uri"])
         if self.view.server is None and uri == STATUS_URI:
-            return status_contents(self.view.hub, self._findings)
-        key = await self._find(Kind.RESOURCE, uri, client)
-        own = {**params, "uri": key.original}
-        result = self._linked(key, await self._forwarder.forward(ctx, client, key.server, own, repeatable=True))
+            return RawObject.of(status_contents(self.view.hub, self._findings))
+        key = await self._find(Kind.RESOURCE, uri, request.client)
+        own = {**request.params, "uri": dumps(key.original)}
+        result = self._linked(key, await self._forwarder.forward(request, key.server, own, repeatable=True))
         return result if key.original == uri else _with_uri(result, self.view.shown_uri(key.server, key.original), uri)
 
-    async def _complete(self, ctx: Context, client: Client) -> Mapping[str, Any]:
-        params = ctx.params or {}
-        ref = params["ref"]
+    async def _complete(self, request: ClientRequest) -> RawObject:
+        ref = self._check(request)["ref"]
         by = "uri" if "uri" in ref else "name"
-        key = await self._find(Kind.TEMPLATE if by == "uri" else Kind.PROMPT, ref[by], client)
-        own = {**params, "ref": {**ref, by: key.original}}
-        return await self._forwarder.forward(ctx, client, key.server, own, repeatable=True)
+        key = await self._find(Kind.TEMPLATE if by == "uri" else Kind.PROMPT, ref[by], request.client)
+        own = {**request.params, "ref": dumps({**ref, by: key.original})}
+        return await self._forwarder.forward(request, key.server, own, repeatable=True)
 
-    async def _forward_unknown(self, ctx: Context, client: Client) -> Mapping[str, Any]:
+    async def _forward_unknown(self, request: ClientRequest) -> RawObject:
         """Forward a method that the protocol does not define, where the endpoint has one server."""
         if self.view.server is not None:
-            return await self._forwarder.forward(ctx, client, self.view.server, ctx.params or {}, repeatable=False)
+            return await self._forwarder.forward(request, self.view.server, request.params, repeatable=False)
         raise MCPError(
             METHOD_NOT_FOUND,
-            f"{ctx.method} is not forwarded from here: this endpoint has many servers; "
+            f"{request.method} is not forwarded from here: this endpoint has many servers; "
             "use the endpoint of one server, /servers/<id>/mcp",
-            ctx.method,
+            request.method,
         )
 
-    def _linked(self, key: NameKey, result: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _linked(self, key: NameKey, result: RawObject) -> RawObject:
         """Return a result whose resource URIs can be read at this endpoint."""
-        if self.view.server is not None or key.server not in self.view.servers:
+        if self.view.server is not None or not self.view.has(key.server):
             return result
         return relinked(result, partial(self.view.shown_uri, key.server))
 
@@ -290,67 +346,59 @@ class McpServer(Server[Any]):
 
     # Subscriptions and logging.
 
-    async def _subscribe(self, ctx: Context, client: Client) -> Mapping[str, Any]:
-        uri = str((ctx.params or {})["uri"])
+    async def _subscribe(self, request: ClientRequest) -> RawObject:
+        uri = str(self._check(request)["uri"])
         if uri == STATUS_URI and self.view.server is None:
-            client.subscribed.add(("", uri))
-            return {}
-        key = await self._find(Kind.RESOURCE, uri, client)
-        await self._broker.subscribe(client, key.server, key.original)
-        return {}
+            request.client.subscribed.add(("", uri))
+            return RawObject.of({})
+        key = await self._find(Kind.RESOURCE, uri, request.client)
+        await self._broker.subscribe(request.client, key.server, key.original)
+        return RawObject.of({})
 
-    async def _unsubscribe(self, ctx: Context, client: Client) -> Mapping[str, Any]:
-        uri = str((ctx.params or {})["uri"])
-        client.subscribed.discard(("", uri))
+    async def _unsubscribe(self, request: ClientRequest) -> RawObject:
+        uri = str(self._check(request)["uri"])
+        request.client.subscribed.discard(("", uri))
         found = self.view.find(Kind.RESOURCE, uri)
         if isinstance(found, NameKey):
-            self._broker.unsubscribe(client, found.server, found.original)
-        return {}
+            self._broker.unsubscribe(request.client, found.server, found.original)
+        return RawObject.of({})
 
-    async def _set_level(self, ctx: Context, client: Client) -> Mapping[str, Any]:
-        level = (ctx.params or {}).get("level")
+    async def _set_level(self, request: ClientRequest) -> RawObject:
+        level = self._check(request).get("level")
         if level not in LOG_LEVELS:
             raise MCPError(INVALID_PARAMS, "Invalid request parameters")
-        client.log_level = level
+        request.client.log_level = level
         for server in self.view.servers:
-            self._broker.wants_log(client, server, level)
-        return {}
+            self._broker.wants_log(request.client, server, str(level))
+        return RawObject.of({})
 
-    async def _on_listen(
-        self, ctx: Context, params: types.SubscriptionsListenRequestParams
-    ) -> types.SubscriptionsListenResult:
-        client = self._client(ctx)
-        with self.subscriptions.listening_as(client.owner):
-            return await self._listen_for(ctx, client, params)
-
-    async def _listen_for(
-        self, ctx: Context, client: Client, params: types.SubscriptionsListenRequestParams
-    ) -> types.SubscriptionsListenResult:
+    async def _listen(self, request: ClientRequest) -> RawObject:
+        params = types.SubscriptionsListenRequestParams.model_validate(self._check(request), by_name=False)
+        client = request.client
         for uri in params.notifications.resource_subscriptions or ():
             found = self.view.find(Kind.RESOURCE, str(uri))
             if isinstance(found, NameKey):
-                try:
-                    await self._broker.subscribe(client, found.server, found.original)
-                except HoldfastError as error:
-                    raise protocol_error(error, modern=True) from None
-        return await self._listen(ctx, params)
+                await self._broker.subscribe(client, found.server, found.original)
+        result = await self.subscriptions.listen(client.owner, request.channel, request.key, params.notifications)
+        return RawObject.of(result)
 
 
-def _log_level(ctx: Context) -> str | None:
-    """Return the log level that a modern client wants for this request."""
-    level = (ctx.meta or {}).get(types.LOG_LEVEL_META_KEY)
-    return level if isinstance(level, str) and level in LOG_LEVELS else None
-
-
-def _offset(cursor: object, length: int) -> int:
+def _offset(cursor: object) -> int:
     if cursor is None:
         return 0
-    if isinstance(cursor, str) and cursor.isascii() and cursor.isdigit() and int(cursor) < length:
+    if isinstance(cursor, str) and cursor.isascii() and cursor.isdigit() and len(cursor) < 10:
         return int(cursor)
     raise MCPError(INVALID_PARAMS, "Invalid cursor")
 
 
-def _with_uri(result: Mapping[str, Any], own: str, shown: str) -> dict[str, Any]:
-    """Put the URI that this endpoint shows into the contents of a resource."""
-    contents = [{**one, "uri": shown} if one.get("uri") == own else one for one in result.get("contents", ())]
-    return {**result, "contents": contents}
+def _with_uri(result: RawObject, own: str, shown: str) -> RawObject:
+    """Return a resource's contents under the URI that the client asked for."""
+    contents = result.get("contents")
+    if contents is None or not is_array(contents):
+        return result
+    new = []
+    for one in items(contents):
+        members: Fields = fields(one) if is_object(one) else {}
+        same = text_of(members.get("uri")) == own if members else False
+        new.append(RawObject(members).changed({"uri": dumps(shown)}).written() if same else one)
+    return result.changed({"contents": join_items(new)})

@@ -15,36 +15,47 @@ import os
 import queue
 import re
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, BinaryIO, Self, TypeAlias
+from typing import Any, BinaryIO, Self, TypeAlias
 
 import anyio
+import anyio.abc
 import anyio.to_thread
-from mcp.server.runner import serve_dual_era_loop
-from mcp.shared._context_streams import create_context_streams
-from mcp.shared.message import SessionMessage
+from mcp import MCPError
+from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
 from mcp_types import (
     INTERNAL_ERROR,
+    INVALID_PARAMS,
     INVALID_REQUEST,
+    PROTOCOL_VERSION_META_KEY,
+    UNSUPPORTED_PROTOCOL_VERSION,
     ErrorData,
-    JSONRPCError,
-    JSONRPCMessage,
-    JSONRPCNotification,
-    JSONRPCRequest,
-    JSONRPCResponse,
-    jsonrpc_message_adapter,
 )
+from mcp_types.version import LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
+from holdfast.front.access.principals import LOCAL
 from holdfast.front.broker import Broker
+from holdfast.front.clients import ASK_SECONDS, Client
+from holdfast.front.inbound import (
+    ClientRequest,
+    Message,
+    error_message,
+    error_of,
+    meta_of,
+    notice_message,
+    params_of,
+    read_message,
+    request_message,
+    result_message,
+    settle,
+)
 from holdfast.front.server import McpServer
 from holdfast.front.view import View
 from holdfast.hub import Hub
+from holdfast.wire import Bytes, dumps, loads, one_line, text_of
 
-if TYPE_CHECKING:
-    from mcp.shared._stream_protocols import ReadStream, WriteStream
-
-__all__ = ["Refuse", "StdinLines", "StdoutWriter", "serve_stdio"]
+__all__ = ["PipeServer", "Refuse", "StdinLines", "StdoutWriter", "serve_stdio"]
 
 log = logging.getLogger("holdfast.front")
 
@@ -79,14 +90,14 @@ class StdinLines:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> str:
-        """Return the next line within the bound; invalid UTF-8 is replaced."""
+    async def __anext__(self) -> bytes:
+        """Return the next line within the bound."""
         while True:
             line = await anyio.to_thread.run_sync(self._file.readline, self._longest + 1)
             if not line:
                 raise StopAsyncIteration
             if len(line) <= self._longest or line.endswith(b"\n"):
-                return line.decode("utf-8", "replace")
+                return line
             head, line = line[:CHUNK], line[-CHUNK:]
             tail = await anyio.to_thread.run_sync(self._skip, line)
             await self._refuse(_id_in(head, tail))
@@ -166,81 +177,212 @@ class StdoutWriter:
         self._moved = anyio.Event()
 
 
-class _Pipe:
-    """The messages of one client: from its lines to the SDK, and from the SDK to its pipe."""
+class PipeServer:
+    """One client on a pipe. Its first request decides the era of the whole connection. A ``Channel``."""
 
-    def __init__(self, writer: StdoutWriter, longest: int) -> None:
+    def __init__(self, server: McpServer, tasks: anyio.abc.TaskGroup, writer: StdoutWriter, longest: int) -> None:
+        self._server = server
+        self._tasks = tasks
         self._writer = writer
         self._longest = longest
-        self._in_flight: set[tuple[type, str | int]] = set()
+        self._modern: bool | None = None
+        self._client: Client | None = None
+        self._version = LATEST_HANDSHAKE_VERSION
+        self._attached = False
+        self._calls: dict[str | int, anyio.CancelScope] = {}
+        self._asked = 0
+        self._questions: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._dropped = 0
-        self._to_sdk, self.read = create_context_streams[SessionMessage | Exception](0)
-        self.write, self._from_sdk = create_context_streams[SessionMessage](0)
 
-    async def take(self, lines: AsyncIterator[str]) -> None:
-        """Pass the client's messages on, until it closes its end."""
-        async with self._to_sdk:
-            with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-                async for line in lines:
-                    try:
-                        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-                    except Exception as exc:  # noqa: BLE001 - the SDK answers any line that is no message
-                        await self._to_sdk.send(exc)
-                        continue
-                    if self._admits(message):
-                        await self._to_sdk.send(SessionMessage(message))
+    # What goes out.
 
-    async def give(self) -> None:
-        """Write the SDK's messages, until it closes its end."""
-        async with self._from_sdk:
-            async for session_message in self._from_sdk:
-                message = session_message.message
-                if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
-                    self._in_flight.discard((type(message.id), message.id))
-                if not self._writer.write(_line(message)):
-                    await self._drop(message)
+    def answer(self, request_id: Bytes | None, message: bytes) -> None:
+        """Write an answer; a short error takes its place while too much is unread."""
+        if not self._written(message):
+            text = "the result was dropped: the client did not read its earlier results"
+            self._write_error(request_id, ErrorData(code=INTERNAL_ERROR, message=text))
 
-    def refuse(self, request: str | int | None, text: str) -> None:
-        """Answer a request that is not passed on; an id that is not the request's alone is left out."""
-        error = JSONRPCError(jsonrpc="2.0", id=request, error=ErrorData(code=INVALID_REQUEST, message=text))
-        self._writer.write(_line(error), extra=ERROR_BYTES)
+    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Send a notification; it is dropped while too much is unread."""
+        self._written(notice_message(method, params))
+
+    async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return the client's answer to a request; raise ``MCPError`` if there is none."""
+        self._asked += 1
+        number = self._asked
+        if not self._written(request_message(number, method, params)):
+            raise MCPError(INTERNAL_ERROR, "the client does not read its messages")
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._questions[number] = answer
+        try:
+            with anyio.fail_after(ASK_SECONDS):
+                return await answer
+        except TimeoutError:
+            raise MCPError(INVALID_REQUEST, f"the client did not answer {method} in time") from None
+        except asyncio.CancelledError:
+            self.tell("notifications/cancelled", {"requestId": number, "reason": "the answer is no longer needed"})
+            raise
+        finally:
+            del self._questions[number]
 
     async def refuse_long(self, request: str | int | None) -> None:
         """Refuse a line over the bound."""
         hint = "`holdfast.limits.messageBytes` sets the limit"
-        self.refuse(request, f"a message of more than {self._longest} bytes is refused; {hint}")
+        text = f"a message of more than {self._longest} bytes is refused; {hint}"
+        self._write_error(dumps(request), ErrorData(code=INVALID_REQUEST, message=text))
 
-    def _admits(self, message: JSONRPCMessage) -> bool:
-        """Refuse a request whose id is in flight: its answer could not be told from the other's."""
-        if isinstance(message, JSONRPCRequest):
-            key = type(message.id), message.id
-            if key in self._in_flight:
-                log.warning("the client sent a request with an id that is in flight already: %r", message.id)
-                self.refuse(None, f"the id {json.dumps(message.id)} is in flight already")
-                return False
-            self._in_flight.add(key)
-        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
-            request = (message.params or {}).get("requestId")
-            self._in_flight.discard((type(request), request))
-        return True
-
-    async def _drop(self, message: JSONRPCMessage) -> None:
-        """Too much is unread: a result becomes a short error, a request fails at once, a notification is dropped."""
+    def _written(self, message: bytes) -> bool:
+        if self._writer.write(one_line(message) + b"\n"):
+            return True
         self._dropped += 1
         if self._dropped == 1:
             log.warning("the client does not read: %d bytes are unread, and more is dropped", self._writer.unread)
-        text = "the result was dropped: the client did not read its earlier results"
-        error = ErrorData(code=INTERNAL_ERROR, message=text)
-        if isinstance(message, JSONRPCResponse | JSONRPCError):
-            self._writer.write(_line(JSONRPCError(jsonrpc="2.0", id=message.id, error=error)), extra=ERROR_BYTES)
-        elif isinstance(message, JSONRPCRequest):
-            failed = ErrorData(code=INTERNAL_ERROR, message="the client does not read its messages")
-            with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-                await self._to_sdk.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=message.id, error=failed)))
+        return False
+
+    def _write_error(self, request_id: Bytes | None, error: ErrorData) -> None:
+        self._writer.write(error_message(request_id, error) + b"\n", extra=ERROR_BYTES)
+
+    # What comes in.
+
+    async def serve(self, lines: StdinLines) -> None:
+        """Take messages until the client closes the pipe; what is in line is written."""
+        async for line in lines:
+            if not line.strip():
+                continue
+            try:
+                self._take(read_message(line))
+            except MCPError as exc:
+                self._write_error(None, exc.error)
+        self._server.close()
+        for scope in list(self._calls.values()):
+            scope.cancel()
+        if self._client is not None and self._attached:
+            self._server.detach(self._client)
+
+    def _take(self, message: Message) -> None:
+        if message.method is None:
+            self._answered(message)
+        elif message.id is None:
+            self._notified(message)
+        elif message.key in self._calls:
+            log.warning("the client sent a request with an id that is in flight already: %r", message.key)
+            text = f"the id {json.dumps(message.key)} is in flight already"
+            self._write_error(None, ErrorData(code=INVALID_REQUEST, message=text))
+        elif message.method == "initialize" and self._modern is not True:
+            self._initialize(message)
+        else:
+            assert message.key is not None  # noqa: S101 - a request has an id
+            if self._modern is None:
+                self._modern = _has_envelope(message)
+            scope = self._calls[message.key] = anyio.CancelScope()
+            self._tasks.start_soon(self._request, message, scope)
+
+    def _answered(self, message: Message) -> None:
+        question = self._questions.get(message.key) if isinstance(message.key, int) else None
+        if question is not None and not question.done():
+            settle(question, message)
+
+    def _notified(self, message: Message) -> None:
+        if message.method == "notifications/cancelled":
+            raw = params_of(message).get("requestId")
+            wanted = loads(raw) if raw is not None else None
+            if isinstance(wanted, str | int) and (scope := self._calls.get(wanted)) is not None:
+                scope.cancel()
+            return
+        self._attach()
+        if self._client is not None and not self._modern:
+            self._tasks.start_soon(self._notice, self._client, message)
+
+    async def _notice(self, client: Client, message: Message) -> None:
+        try:
+            await self._server.noticed(client, self._version, message)
+        except (MCPError, ValueError) as exc:
+            log.debug("a notification of the client was dropped: %s", type(exc).__name__)
+
+    def _initialize(self, message: Message) -> None:
+        assert message.id is not None  # noqa: S101 - it is a request
+        self._modern = False
+        try:
+            params = {key: loads(value) for key, value in params_of(message).items()}
+            result, self._version, capabilities = self._server.initialize(params)
+        except Exception as exc:  # noqa: BLE001 - every request gets an answer
+            self.answer(message.id, error_message(message.id, error_of(exc)))
+            return
+        if self._client is None:
+            self._client = self._server.new_client(channel=self, capabilities=capabilities)
+        else:
+            self._client.capabilities = capabilities
+        self.answer(message.id, result_message(message.id, result))
+
+    def _attach(self) -> None:
+        if self._client is not None and not self._attached:
+            self._attached = True
+            self._server.attach(self._client)
+
+    async def _request(self, message: Message, scope: anyio.CancelScope) -> None:
+        assert message.id is not None  # noqa: S101 - it is a request
+        assert message.key is not None  # noqa: S101 - as above
+        try:
+            with scope:
+                try:
+                    answer = result_message(message.id, await self._result(message))
+                except Exception as exc:  # noqa: BLE001 - every request gets an answer
+                    answer = error_message(message.id, error_of(exc))
+                self.answer(message.id, answer)
+        finally:
+            self._calls.pop(message.key, None)
+
+    async def _result(self, message: Message) -> bytes:
+        if not self._modern:
+            if _has_envelope(message):
+                raise MCPError(
+                    INVALID_REQUEST,
+                    "this connection serves the handshake protocol era; "
+                    "requests carrying the 2026-07-28 envelope are not accepted on it",
+                )
+            if self._client is None and message.method != "ping":
+                raise MCPError(INVALID_PARAMS, "Invalid request parameters", "")
+            self._attach()
+            client = self._client or self._server.new_client(channel=self, capabilities={})
+            return await self._server.answer(_request_of(message, client, self, self._version))
+        client, version = self._modern_client(message)
+        self._server.attach(client)
+        try:
+            return await self._server.answer(_request_of(message, client, self, version))
+        finally:
+            self._server.detach(client)
+
+    def _modern_client(self, message: Message) -> tuple[Client, str]:
+        params = params_of(message)
+        if message.method == "initialize":
+            asked = text_of(params.get("protocolVersion"))
+            data: dict[str, Any] = {"supported": list(MODERN_PROTOCOL_VERSIONS)}
+            raise MCPError(
+                UNSUPPORTED_PROTOCOL_VERSION,
+                "connection is serving the 2026-07-28 protocol; the initialize handshake is not accepted",
+                data | ({"requested": asked} if asked is not None else {}),
+            )
+        meta = meta_of(params)
+        route = classify_inbound_request(
+            {"method": message.method, "params": {"_meta": meta} if "_meta" in params else {}}
+        )
+        if isinstance(route, InboundLadderRejection):
+            raise MCPError(route.code, route.message, route.data)
+        can = route.client_capabilities
+        client = self._server.new_client(channel=self, capabilities=can if isinstance(can, dict) else {}, meta=meta)
+        return client, route.protocol_version
 
 
-def _line(message: JSONRPCMessage) -> bytes:
-    return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+def _request_of(message: Message, client: Client, channel: PipeServer, version: str) -> ClientRequest:
+    return ClientRequest(message, version=version, client=client, channel=channel, headers={}, principal=LOCAL)
+
+
+def _has_envelope(message: Message) -> bool:
+    """Whether a request says its protocol version itself, as the modern era has it."""
+    try:
+        return message.method != "initialize" and PROTOCOL_VERSION_META_KEY in meta_of(params_of(message))
+    except MCPError:
+        return False
 
 
 async def serve_stdio(hub: Hub, *, server: str | None = None, broker: Broker | None = None) -> None:
@@ -254,23 +396,15 @@ async def serve_stdio(hub: Hub, *, server: str | None = None, broker: Broker | N
     longest = hub.config.settings.limits.message_bytes
     with _own_stdin() as stdin, _own_stdout() as stdout:
         writer = StdoutWriter(stdout)
-        pipe = _Pipe(writer, longest)
         async with anyio.create_task_group() as tasks:
+            pipe = PipeServer(mcp_server, tasks, writer, longest)
             await tasks.start(broker.run)
             broker.add_subscriptions(mcp_server.subscriptions)
             tasks.start_soon(_cancel_when, writer.broken, tasks.cancel_scope)
-            tasks.start_soon(pipe.take, StdinLines(stdin, longest, pipe.refuse_long))
-            tasks.start_soon(_serve_messages, mcp_server, pipe.read, pipe.write)
-            await pipe.give()
+            await pipe.serve(StdinLines(stdin, longest, pipe.refuse_long))
             tasks.cancel_scope.cancel()
         if not await writer.close():
             log.warning("%d bytes of answers were not read by the client", writer.unread)
-
-
-async def _serve_messages(
-    mcp_server: McpServer, read: ReadStream[SessionMessage | Exception], write: WriteStream[SessionMessage]
-) -> None:
-    await serve_dual_era_loop(mcp_server, read, write, lifespan_state=None)
 
 
 async def _cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:

@@ -2,52 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+import asyncio
+from collections.abc import Hashable
+from typing import Any
 
-from mcp.shared.subscriptions import ServerEvent
+import mcp_types as types
+from mcp import MCPError
+from mcp.shared.subscriptions import (
+    SUBSCRIPTION_ID_META_KEY,
+    ServerEvent,
+    event_matches,
+    event_to_notification,
+)
+from mcp_types import INTERNAL_ERROR
 
+from holdfast.front.clients import Channel
 from holdfast.front.view import View
 
 __all__ = ["Subscriptions"]
 
+MAX_SUBSCRIPTIONS = 1024
 
-_LISTENER: ContextVar[Hashable] = ContextVar("holdfast_listener", default=None)
+
+class _Listener:
+    """One client that listens; events go out as they come."""
+
+    def __init__(
+        self, owner: Hashable, channel: Channel, wanted: types.SubscriptionFilter, meta: dict[str, Any]
+    ) -> None:
+        self.owner = owner
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._channel = channel
+        self._wanted = wanted
+        self._uris = frozenset(wanted.resource_subscriptions or ())
+        self._meta = meta
+
+    def take(self, event: ServerEvent) -> None:
+        if event_matches(self._wanted, self._uris, event):
+            notice = event_to_notification(event, self._meta).model_dump(by_alias=True, mode="json", exclude_none=True)
+            self._channel.tell(notice["method"], notice.get("params"))
+
+    def end(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
 
 
 class Subscriptions:
-    """The SDK's subscription bus. Publishing never waits, and an event can be limited to one client."""
+    """The listeners of one endpoint. Publishing never waits, and an event can be limited to one client."""
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self._listeners: dict[object, tuple[Hashable, Callable[[ServerEvent], None]]] = {}
+        self._listeners: set[_Listener] = set()
 
     def post(self, event: ServerEvent, *, only: Hashable = None) -> None:
-        """Send an event to every listener, or to those of one client; the SDK ends the stream of a slow listener."""
-        for owner, listener in list(self._listeners.values()):
-            if only is None or owner == only:
-                listener(event)
+        """Send an event to every listener, or to those of one client."""
+        for listener in list(self._listeners):
+            if only is None or listener.owner == only:
+                listener.take(event)
 
-    @contextmanager
-    def listening_as(self, owner: Hashable) -> Iterator[None]:
-        """Listeners that subscribe within the block belong to this client."""
-        token = _LISTENER.set(owner)
+    async def listen(
+        self, owner: Hashable, channel: Channel, subscription: object, wanted: types.SubscriptionFilter
+    ) -> dict[str, Any]:
+        """Acknowledge, then send events until the endpoint closes; a client that leaves cancels it."""
+        if len(self._listeners) >= MAX_SUBSCRIPTIONS:
+            raise MCPError(INTERNAL_ERROR, "Subscription limit reached")
+        honored = _honored(wanted)
+        meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: subscription}
+        told = honored.model_dump(by_alias=True, mode="json", exclude_none=True)
+        channel.tell("notifications/subscriptions/acknowledged", {"notifications": told, "_meta": meta})
+        listener = _Listener(owner, channel, honored, meta)
+        self._listeners.add(listener)
         try:
-            yield
+            await listener.ended
         finally:
-            _LISTENER.reset(token)
+            self._listeners.discard(listener)
+        return {"_meta": meta}
 
-    async def publish(self, event: ServerEvent) -> None:
-        """Do the same for the SDK, which awaits it."""
-        self.post(event)
+    def close(self) -> None:
+        """End every stream cleanly: its client gets the result of its request."""
+        for listener in list(self._listeners):
+            listener.end()
 
-    def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
-        """Add a listener; the returned function removes it."""
-        key = object()
-        self._listeners[key] = _LISTENER.get(), listener
 
-        def leave() -> None:
-            self._listeners.pop(key, None)
-
-        return leave
+def _honored(wanted: types.SubscriptionFilter) -> types.SubscriptionFilter:
+    """What is delivered: all that was asked for, without what says nothing."""
+    return types.SubscriptionFilter(
+        tools_list_changed=True if wanted.tools_list_changed else None,
+        prompts_list_changed=True if wanted.prompts_list_changed else None,
+        resources_list_changed=True if wanted.resources_list_changed else None,
+        resource_subscriptions=list(wanted.resource_subscriptions) if wanted.resource_subscriptions else None,
+    )

@@ -40,7 +40,11 @@ class View:
     @property
     def servers(self) -> list[str]:
         """The servers that the endpoint has now."""
-        return [self.server] if self.server is not None else list(self.hub.servers)
+        return [self.server] if self.server is not None else list(self.hub.registry.slots)
+
+    def has(self, server: str) -> bool:
+        """Whether the endpoint has this server now."""
+        return self.covers(server) and server in self.hub.registry.slots
 
     def covers(self, server: str) -> bool:
         """Whether the endpoint has this server."""

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from holdfast.config import CallPolicy, Config, ServerSpec
 from holdfast.core import (
@@ -68,7 +68,7 @@ from holdfast.hub.limits import BulkheadFull
 from holdfast.hub.records import CallEnded, CallOutcome, HubRecord
 from holdfast.hub.slot import Slot
 from holdfast.types import ProgressFn
-from holdfast.wire import Caller, Connection, Era, descriptor_shortage
+from holdfast.wire import Caller, Connection, Era, Fields, RawObject, descriptor_shortage
 
 __all__ = ["CallRequest", "CallTimer", "holds_changed", "is_repeatable", "known", "refuse_held", "send"]
 
@@ -97,10 +97,9 @@ def holds_changed(config: Config, server: str) -> bool:
     return isinstance(spec, ServerSpec) and spec.hold_changed
 
 
-def refuse_held(approvals: Approvals, server: str, method: str, params: Mapping[str, Any]) -> None:
+def refuse_held(approvals: Approvals, server: str, tool: str | None) -> None:
     """Raise ``ToolHeld`` for a call to a tool that waits for approval."""
-    tool = str(params.get("name"))
-    if method == "tools/call" and approvals.is_held(server, tool):
+    if tool is not None and approvals.is_held(server, tool):
         raise ToolHeld(
             f"the tool `{tool}` of `{server}` is held: it is not known to be unchanged since it was first seen",
             hint="A person must review the change and approve it before the tool can be called.",
@@ -124,7 +123,7 @@ class CallTimer:
     )
 
     def __init__(
-        self, server: str, method: str, params: Mapping[str, Any], clock: Clock, write: Callable[[HubRecord], None]
+        self, server: str, method: str, params: Fields, clock: Clock, write: Callable[[HubRecord], None]
     ) -> None:
         self._server = server
         self._method = method
@@ -146,7 +145,7 @@ class CallTimer:
         if self._trace is not None:
             self._trace.enter(stage)
 
-    def carried(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    def carried(self, params: Fields) -> Fields:
         """The parameters for the server, with the trace context if there is a trace."""
         return params if self._trace is None else self._trace.carried(params)
 
@@ -157,9 +156,10 @@ class CallTimer:
             self._waited += now - self._since
         self._since = now
 
-    def answered(self, result: Mapping[str, Any]) -> Mapping[str, Any]:
+    def answered(self, result: RawObject) -> RawObject:
         """Note the server's result, and return it."""
-        if result.get("isError") is True:
+        failed = result.get("isError")
+        if failed is not None and bytes(failed) == b"true":
             self._outcome = "tool_error"
         return result
 
@@ -210,7 +210,7 @@ class CallRequest:
     def __init__(
         self,
         method: str,
-        prepare: Callable[[], Mapping[str, Any]],
+        prepare: Callable[[], Fields],
         policy: CallPolicy,
         timer: CallTimer,
         *,
@@ -229,7 +229,7 @@ class CallRequest:
         """The era of the client that asks."""
         return self._caller.era if self._caller is not None else None
 
-    async def __call__(self, connection: Connection) -> Mapping[str, Any]:
+    async def __call__(self, connection: Connection) -> RawObject:
         """Send it once. ``prepare`` gives the parameters now: a tool's name, and that it is held, may be new."""
         params = self._prepare()
         return await connection.request(

@@ -7,8 +7,7 @@ can leave without notice ends when it is unused for too long.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 import anyio
@@ -75,15 +74,6 @@ class ClientSlots:
         own = self._own.get((owner, server))
         return own.slot if own is not None else None
 
-    @contextmanager
-    def using(self, owner: Hashable, server: str) -> Iterator[None]:
-        """Mark the owner's slot, if there is one, as in use during the block."""
-        own = self.use(owner, server)
-        try:
-            yield
-        finally:
-            self._unuse(own)
-
     def use(self, owner: Hashable, server: str) -> _Own | None:
         """Count one more use of the owner's slot, until ``leave``."""
         if (own := self._own.get((owner, server))) is not None:
@@ -92,10 +82,11 @@ class ClientSlots:
 
     def leave(self, owner: Hashable, server: str) -> None:
         """Count one use less."""
-        self._unuse(self._own.get((owner, server)))
+        self.unuse(self._own.get((owner, server)))
 
-    def _unuse(self, own: _Own | None) -> None:
-        if own is not None and self._context is not None:
+    def unuse(self, own: object) -> None:
+        """End a use that ``use`` began."""
+        if isinstance(own, _Own) and self._context is not None:
             own.uses = max(own.uses - 1, 0)
             own.unused_since = self._context.clock.now()
             self._changed.set()

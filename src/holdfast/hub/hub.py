@@ -23,7 +23,7 @@ from holdfast.hub.loader import read
 from holdfast.hub.registry import SlotRegistry, reconnect, switch
 from holdfast.hub.store import default_state_file
 from holdfast.types import CallResult, ProgressFn, Tool
-from holdfast.wire import tool_info
+from holdfast.wire import Fields, dumps, tool_info
 
 __all__ = ["Hub"]
 
@@ -145,12 +145,12 @@ class Hub:
     ) -> CallResult:
         """Call a tool by its name in the catalog."""
         key = self._owner(name, Kind.TOOL)
-        params = {"name": key.original, "arguments": dict(arguments or {})}
+        params: Fields = {"name": dumps(key.original), "arguments": dumps(arguments or {})}
         repeatable = is_repeatable(self.catalog, name)
-        raw = await self.registry.request(
+        result = await self.registry.forward(
             key.server, "tools/call", params, repeatable=repeatable, on_progress=on_progress
         )
-        return CallResult.from_raw(raw)
+        return CallResult.from_raw(result.value())
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> Mapping[str, Any]:
         """Get a prompt by its name in the catalog."""

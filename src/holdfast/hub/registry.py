@@ -30,7 +30,7 @@ from holdfast.hub.records import ConfigApplied, ListFailed, config_applied
 from holdfast.hub.slot import Slot, SlotContext
 from holdfast.hub.store import StateWriter, Store
 from holdfast.types import ProgressFn
-from holdfast.wire import Caller, Dialer, Relay, Warden, keep_reaping
+from holdfast.wire import Caller, Dialer, Fields, RawObject, Relay, Warden, dumps, keep_reaping, text_of
 
 __all__ = ["SlotRegistry", "reconnect", "switch"]
 
@@ -197,11 +197,28 @@ class SlotRegistry:
         params: Mapping[str, Any],
         *,
         repeatable: bool = False,
-        on_progress: ProgressFn | None = None,
         caller: Caller | None = None,
         slot: Slot | None = None,
     ) -> Mapping[str, Any]:
-        """Send any request for ``caller``, with the server's own names; on ``slot`` if the client has one."""
+        """Send a request whose parameters are values, and read its result."""
+        sent = RawObject.of(params).members
+        return (await self.forward(server, method, sent, repeatable=repeatable, caller=caller, slot=slot)).value()
+
+    async def forward(
+        self,
+        server: str,
+        method: str,
+        params: Fields,
+        *,
+        repeatable: bool = False,
+        on_progress: ProgressFn | None = None,
+        caller: Caller | None = None,
+        slot: Slot | None = None,
+    ) -> RawObject:
+        """Send any request for ``caller``, with the server's own names; on ``slot`` if the client has one.
+
+        Parameters and result pass as the bytes that they came in.
+        """
         used, settings = slot or self.slot(server), self.config.settings
         prepare = partial(self._prepare, server, method, params, late=used.lease is None)
         with CallTimer(server, method, params, self.clock, self.journal.write) as timer:
@@ -210,13 +227,16 @@ class SlotRegistry:
             ready_at = self.clock.now() + ready_within(used, settings, own=slot is not None)
             return timer.answered(await send(used, request, timer, repeatable=repeatable, ready_at=ready_at))
 
-    def _prepare(self, server: str, method: str, params: Mapping[str, Any], *, late: bool) -> Mapping[str, Any]:
+    def _prepare(self, server: str, method: str, params: Fields, *, late: bool) -> Fields:
         """The parameters to send; ``late`` if they were made before the server was connected."""
-        kind = _CALLS.get(method) if late else None
-        if kind is not None:
-            guess = NameKey(kind, server, str(params.get("name")))
-            params = {**params, "name": self.catalog.listed_name(guess)}
-        refuse_held(self.approvals, server, method, params)
+        kind = _CALLS.get(method)
+        if kind is None:
+            return params
+        name = text_of(params.get("name")) or ""
+        if late:
+            listed = self.catalog.listed_name(NameKey(kind, server, name))
+            params, name = {**params, "name": dumps(listed)}, listed
+        refuse_held(self.approvals, server, name if kind is Kind.TOOL else None)
         return params
 
     # For the hub.

@@ -6,9 +6,8 @@ trace context in a request's ``_meta`` passes through unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -17,6 +16,7 @@ from opentelemetry.trace import ProxyTracerProvider, Span, SpanKind, StatusCode
 
 from holdfast._version import __version__
 from holdfast.hub.records import CallEnded
+from holdfast.wire import BadJson, Fields, dumps, fields, join_fields, text_of
 
 __all__ = ["Stage", "Trace", "begin", "is_tracing"]
 
@@ -44,11 +44,12 @@ class Trace:
         kind = SpanKind.CLIENT if stage == "upstream" else SpanKind.INTERNAL
         self._stage = _tracer.start_span(f"holdfast.{stage}", context=self._context, kind=kind)
 
-    def carried(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    def carried(self, params: Fields) -> Fields:
         """The parameters with the trace context: the current stage is the parent of the server's span."""
-        meta = dict(_meta(params))
-        inject(meta, context=trace.set_span_in_context(self._stage or self._call, self._context))
-        return {**params, "_meta": meta}
+        own: dict[str, str] = {}
+        inject(own, context=trace.set_span_in_context(self._stage or self._call, self._context))
+        meta = {**_meta(params), **{key: dumps(value) for key, value in own.items()}}
+        return {**params, "_meta": join_fields(meta)}
 
     def end(self, ended: CallEnded) -> None:
         """End the spans of the call."""
@@ -72,25 +73,27 @@ def is_tracing() -> bool:
     return not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
 
 
-def begin(server: str, method: str, params: Mapping[str, Any]) -> Trace | None:
+def begin(server: str, method: str, params: Fields) -> Trace | None:
     """Start the trace of a call, inside the current span if there is one; None if no tracer is configured."""
     if not is_tracing():
         return None
     attributes = {"holdfast.server": server, "mcp.method.name": method}
-    if method == "tools/call" and isinstance(tool := params.get("name"), str):
+    if method == "tools/call" and (tool := text_of(params.get("name"))) is not None:
         attributes["gen_ai.tool.name"] = tool
     return Trace(_tracer.start_span("holdfast.call", context=_parent(params), attributes=attributes))
 
 
-def _parent(params: Mapping[str, Any]) -> Context | None:
+def _parent(params: Fields) -> Context | None:
     """None for the current span; if there is none, the context in the request."""
     if trace.get_current_span().get_span_context().is_valid:
         return None
     with suppress(ValueError):
-        return extract({key: value for key, value in _meta(params).items() if isinstance(value, str)})
+        return extract({key: text for key, value in _meta(params).items() if (text := text_of(value)) is not None})
     return None
 
 
-def _meta(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    meta = params.get("_meta")
-    return meta if isinstance(meta, Mapping) else {}
+def _meta(params: Fields) -> Fields:
+    try:
+        return fields(params["_meta"]) if "_meta" in params else {}
+    except BadJson:
+        return {}

@@ -13,6 +13,23 @@ if TYPE_CHECKING:
         raise_descriptor_limit as raise_descriptor_limit,
     )
     from holdfast.wire.dial import Dialer as Dialer, DialHooks as DialHooks
+    from holdfast.wire.envelope import (
+        BadJson as BadJson,
+        Bytes as Bytes,
+        Fields as Fields,
+        RawObject as RawObject,
+        dumps as dumps,
+        fields as fields,
+        is_array as is_array,
+        is_object as is_object,
+        items as items,
+        join_fields as join_fields,
+        join_items as join_items,
+        loads as loads,
+        one_line as one_line,
+        read_bytes as read_bytes,
+        text_of as text_of,
+    )
     from holdfast.wire.http.client import (
         CONNECT_SECONDS as CONNECT_SECONDS,
         NOT_HTTP as NOT_HTTP,
@@ -57,7 +74,7 @@ if TYPE_CHECKING:
     )
     from holdfast.wire.rpc import RawNotification as RawNotification, RawRequest as RawRequest, RawResult as RawResult
     from holdfast.wire.session import Connection as Connection, Era as Era
-    from holdfast.wire.tracing import in_meta as in_meta
+    from holdfast.wire.tracing import in_meta as in_meta, traced as traced
     from holdfast.wire.warden import Warden as Warden
 
 __getattr__, __dir__ = lazy_exports(
@@ -66,6 +83,23 @@ __getattr__, __dir__ = lazy_exports(
         "attempt": ["Attempt", "Starting", "evidence_in"],
         "descriptors": ["descriptor_shortage", "raise_descriptor_limit"],
         "dial": ["DialHooks", "Dialer"],
+        "envelope": [
+            "BadJson",
+            "Bytes",
+            "Fields",
+            "RawObject",
+            "dumps",
+            "fields",
+            "is_array",
+            "is_object",
+            "items",
+            "join_fields",
+            "join_items",
+            "loads",
+            "one_line",
+            "read_bytes",
+            "text_of",
+        ],
         "http.client": ["CONNECT_SECONDS", "NOT_HTTP", "evidence_of", "ssl_context"],
         "http.fetch": ["ApiClient", "HttpAnswer", "exchange", "fetch"],
         "listen": ["DesiredState", "LIST_CHANGED", "LOG_LEVELS", "apply_desired_state", "watch_connection"],
@@ -83,7 +117,7 @@ __getattr__, __dir__ = lazy_exports(
         "relay": ["CALL_NOTIFICATIONS", "CLIENT_REQUESTS", "Caller", "Relay"],
         "rpc": ["RawNotification", "RawRequest", "RawResult"],
         "session": ["Connection", "Era"],
-        "tracing": ["in_meta"],
+        "tracing": ["in_meta", "traced"],
         "warden": ["Warden"],
     },
 )

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from holdfast.core import Evidence, HttpStatus, NetworkFailure, TimedOut
 from holdfast.errors import ServerFailure
+from holdfast.wire.envelope import RawObject
 from holdfast.wire.http.transport import HttpDispatcher
 from holdfast.wire.rpc import RawRequest, RawResult
 from holdfast.wire.session import Connection
@@ -202,7 +203,7 @@ async def apply_desired_state(connection: Connection, wishes: DesiredState) -> N
 
 async def _request(connection: Connection, method: str, params: dict[str, str]) -> None:
     with suppress(ServerFailure):
-        await connection.request(method, params, idle=CONFIRM_SECONDS, within=CONFIRM_SECONDS)
+        await connection.request(method, RawObject.of(params).members, idle=CONFIRM_SECONDS, within=CONFIRM_SECONDS)
 
 
 async def _subscribe_each(connection: Connection, wishes: DesiredState) -> None:

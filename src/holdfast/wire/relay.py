@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Any, Literal, Protocol, TypeAlias
 
 import anyio
@@ -18,15 +18,15 @@ from mcp.shared.dispatcher import CallOptions, DispatchContext, Dispatcher, OnNo
 from mcp.shared.transport_context import TransportContext
 from mcp_types import CLIENT_CAPABILITIES_META_KEY
 
+from holdfast.wire.deadlines import Deadline
+
 __all__ = [
     "CALL_NOTIFICATIONS",
     "CLIENT_REQUESTS",
     "Caller",
-    "IdleTimeout",
     "Relay",
     "RelayDispatcher",
     "attributed",
-    "calling",
 ]
 
 CLIENT_REQUESTS = frozenset({"sampling/createMessage", "elicitation/create", "roots/list"})
@@ -73,48 +73,12 @@ class Relay(Protocol):
         """A notification that belongs to no call. Never waits."""
 
 
-class IdleTimeout:
-    """The idle timeout of one request; it is paused while the server waits for our answer."""
-
-    def __init__(self, scope: anyio.CancelScope, *, idle: float, within: float) -> None:
-        self._scope = scope
-        self._idle = idle
-        self._latest = anyio.current_time() + within
-        self._waiting = 0
-        self._since = 0.0
-        self.extend()
-
-    @property
-    def ran_out(self) -> bool:
-        """Whether the time limit of the whole request passed, and not the idle timeout."""
-        return self._scope.deadline >= self._latest
-
-    def extend(self) -> None:
-        """The server sent something: start the idle timeout again."""
-        if not self._waiting:
-            self._scope.deadline = min(anyio.current_time() + self._idle, self._latest)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Stop the clock while the server waits for us."""
-        if not self._waiting:
-            self._since, self._scope.deadline = anyio.current_time(), float("inf")
-        self._waiting += 1
-        try:
-            yield
-        finally:
-            self._waiting -= 1
-            if not self._waiting:
-                self._latest += anyio.current_time() - self._since
-                self.extend()
-
-
 class _Call:
     """A request under way, for the stream that carries it."""
 
     __slots__ = ("caller", "timeout")
 
-    def __init__(self, caller: Caller | None, timeout: IdleTimeout) -> None:
+    def __init__(self, caller: Caller | None, timeout: Deadline) -> None:
         self.caller = caller
         self.timeout = timeout
 
@@ -129,19 +93,6 @@ def attributed(method: str, params: Mapping[str, Any] | None) -> bool:
         return False
     call.caller.tell(method, params)
     return True
-
-
-@contextmanager
-def calling(wire: RelayDispatcher, caller: Caller | None, timeout: IdleTimeout) -> Iterator[None]:
-    """In the block, requests through ``wire`` are made for ``caller``."""
-    call = _Call(caller, timeout)
-    token = _CALL.set(call)
-    wire.under_way.add(call)
-    try:
-        yield
-    finally:
-        wire.under_way.discard(call)
-        _CALL.reset(token)
 
 
 class RelayDispatcher(Dispatcher[TransportContext]):
@@ -160,6 +111,17 @@ class RelayDispatcher(Dispatcher[TransportContext]):
         if self._relay is not None and params is not None:
             params = _declaring(method, params, self._relay)
         return await self._wire.send_raw_request(method, params, opts)
+
+    def begin(self, caller: Caller | None, timeout: Deadline) -> tuple[_Call, Token[_Call | None]]:
+        """From now on the task's requests are made for ``caller``; end it with ``end``."""
+        call = _Call(caller, timeout)
+        self.under_way.add(call)
+        return call, _CALL.set(call)
+
+    def end(self, call: _Call, token: Token[_Call | None]) -> None:
+        """The task's requests are its own again."""
+        self.under_way.discard(call)
+        _CALL.reset(token)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
         """Send a notification."""

@@ -1,14 +1,16 @@
 """JSON-RPC between us and one server: our requests under way, and the server's requests and notifications.
 
 Every transport uses ``Exchange``. For each request under way it keeps the messages in their order, so progress is
-always delivered before the result. It knows no transport: it gets messages as dicts and a function to send one.
+always delivered before the result. It knows no transport: it gets messages as bytes and a function to send one.
+An answer is kept as the bytes that it came in; a message that the hub itself reads is parsed.
 ``DuplexDispatcher`` is the common part of stdio and SSE, which have one stream in each direction.
 """
 
 from __future__ import annotations
 
-import json
+import asyncio
 import logging
+import math
 import re
 from abc import abstractmethod
 from collections import deque
@@ -37,12 +39,26 @@ from mcp.shared.dispatcher import (
 from mcp.shared.transport_context import TransportContext
 from mcp_types import INTERNAL_ERROR, RequestId
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import from_json
 
 from holdfast.config import Limits
 from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, OverBound, TimedOut, Unexpected
 from holdfast.errors import ServerFailure
+from holdfast.wire.deadlines import Deadlines
+from holdfast.wire.envelope import (
+    BadJson,
+    Bytes,
+    Fields,
+    RawObject,
+    dumps,
+    fields,
+    is_object,
+    join_fields,
+    loads,
+    read_bytes,
+    text_of,
+)
 from holdfast.wire.relay import attributed
+from holdfast.wire.tracing import in_headers
 
 __all__ = [
     "DuplexDispatcher",
@@ -54,10 +70,12 @@ __all__ = [
     "RawResult",
     "UnusableMessage",
     "answered_id",
-    "decode_message",
+    "call_message",
     "first_error",
     "notification_message",
     "request_message",
+    "result_in",
+    "value_of",
     "with_progress_token",
 ]
 
@@ -140,33 +158,21 @@ def with_progress_token(
     return params
 
 
+def call_message(request_id: RequestId, method: str, params: Fields, *, progress: bool) -> bytes:
+    """A JSON-RPC request whose parameters are passed on as they are; our id is its progress token."""
+    raw_id = b"%d" % request_id if isinstance(request_id, int) else dumps(request_id)
+    if progress:
+        meta = {**fields(params["_meta"])} if "_meta" in params else {}
+        params = {**params, "_meta": join_fields({**meta, "progressToken": raw_id})}
+    start = b'{"jsonrpc":"2.0","id":' + raw_id + b',"method":' + dumps(method)
+    return start + b',"params":' + join_fields(params) + b"}" if params else start + b"}"
+
+
+Progress: TypeAlias = tuple[float, float | None, str | None]
+
+
 class UnusableMessage(ValueError):
     """Bytes that are no JSON message; the text says why and quotes nothing of them."""
-
-
-def decode_message(data: bytes) -> object:
-    """The value of a JSON message. What JSON allows is kept, escaped lone surrogates too.
-
-    Raises ``UnusableMessage`` for invalid UTF-8, NaN, Infinity, too deep nesting and anything else that is not JSON.
-    """
-    try:
-        return from_json(data, allow_inf_nan=False)
-    except ValueError:
-        pass  # the fast parser refuses some legal JSON: an escaped lone surrogate, 1e400
-    try:
-        return json.loads(data.decode(), parse_constant=_refuse_constant)
-    except UnusableMessage:
-        raise
-    except UnicodeDecodeError:
-        raise UnusableMessage("it is not UTF-8") from None
-    except RecursionError:
-        raise UnusableMessage("it is nested too deep") from None
-    except ValueError:
-        raise UnusableMessage("it is not JSON") from None
-
-
-def _refuse_constant(_: str) -> None:
-    raise UnusableMessage("NaN and Infinity are not JSON")
 
 
 _ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")\s*,')
@@ -190,32 +196,43 @@ def answered_id(data: bytes) -> RequestId | None:
 class PendingRequest:
     """One request under way: the messages for it, in order, read by the task that waits."""
 
-    __slots__ = ("_came", "_items", "_on_progress")
+    __slots__ = ("_items", "_on_progress", "_waiter")
 
     def __init__(self, on_progress: ProgressFnT | None = None) -> None:
         self._on_progress = on_progress
-        self._items: deque[tuple[float, float | None, str | None] | Message | Exception] = deque()
-        self._came = anyio.Event()
+        self._items: deque[Progress | Fields | Exception] = deque()
+        self._waiter: asyncio.Future[None] | None = None
 
-    def put(self, item: tuple[float, float | None, str | None] | Message | Exception) -> None:
+    def put(self, item: Progress | Fields | Exception) -> None:
         """Add progress, the answer, or the reason for a missing answer."""
         self._items.append(item)
-        self._came.set()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
-    async def result(self) -> Message:
+    async def result(self) -> Bytes:
         """The result, after all progress was delivered. Raises ``MCPError`` for an error answer."""
         while True:
-            await self._came.wait()
             while self._items:
                 item = self._items.popleft()
-                if isinstance(item, Exception):
+                if isinstance(item, tuple):
+                    await self._tell(item)
+                elif isinstance(item, Exception):
                     raise item
-                if isinstance(item, dict):
-                    return _result_of(item)
-                await self._tell(item)
-            self._came = anyio.Event()
+                else:
+                    return result_in(item)
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
 
-    async def _tell(self, progress: tuple[float, float | None, str | None]) -> None:
+    async def deliver(self) -> None:
+        """Deliver the progress that came, and no answer."""
+        while self._items and isinstance(item := self._items[0], tuple):
+            self._items.popleft()
+            await self._tell(item)
+
+    async def _tell(self, progress: Progress) -> None:
         if self._on_progress is None:
             return
         try:
@@ -224,15 +241,20 @@ class PendingRequest:
             log.warning("a progress callback raised %s", type(exc).__name__)
 
 
-def _result_of(answer: Message) -> Message:
+def result_in(answer: Fields) -> Bytes:
+    """The result in an answer; raises ``MCPError`` for an error."""
     error = answer.get("error")
-    if error is None:
+    if error is None or bytes(error) == b"null":
         result = answer.get("result")
-        if isinstance(result, dict):
+        if result is not None and is_object(result):
             return result
         raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail="an answer without a result"))
     # A malformed error is still the answer to this request, and to no other.
-    said = error if isinstance(error, dict) else {}
+    try:
+        said = loads(error)
+    except BadJson:
+        said = None
+    said = said if isinstance(said, dict) else {}
     code, message = said.get("code"), said.get("message")
     raise MCPError(
         code if isinstance(code, int) else INTERNAL_ERROR,
@@ -345,20 +367,45 @@ class Exchange:
             waiter.put(ServerFailure(evidence))
         return waiter is not None
 
-    def take(self, message: object) -> None:
+    def take(self, data: bytes) -> None:
         """Route one message from the server. Never waits; raises ``ServerFailure`` if it is no JSON-RPC message."""
-        if not isinstance(message, dict) or not ({"method", "result", "error"} & message.keys()):
-            if isinstance(message, dict) and self._resolve(message.get("id"), message):
+        try:
+            members = fields(read_bytes(data))
+        except BadJson as exc:
+            if "object" not in str(exc):
+                raise UnusableMessage(str(exc)) from exc
+            detail = data[:80].decode("utf-8", "replace")
+            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail)) from exc
+        self.route(members)
+
+    def take_event(self, data: bytes) -> None:
+        """The same for a message of an event stream, where bytes that are no JSON are the server's fault."""
+        try:
+            self.take(data)
+        except UnusableMessage as exc:
+            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=str(exc))) from exc
+
+    def route(self, members: Fields) -> None:
+        """The same for a message that was split already."""
+        message_id = _id_of(members.get("id"))
+        if not ({"method", "result", "error"} & members.keys()):
+            if self._resolve(message_id, members):
                 return  # an empty answer: its request fails now and need not wait
-            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=str(message)[:100]))
+            detail = join_fields(members)[:100].decode("utf-8", "replace")
+            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail))
         self.spoke = True
-        method, message_id = message.get("method"), message.get("id")
-        if not isinstance(method, str):
-            self._resolve(message_id, message)
-        elif message_id is None:
-            self._notice(method, message.get("params"))
+        method = text_of(members.get("method"))
+        if method is None:
+            self._resolve(message_id, members)
+            return
+        try:
+            params = loads(members["params"]) if "params" in members else None
+        except BadJson as exc:
+            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"the parameters of {method}")) from exc
+        if message_id is None:
+            self._notice(method, params)
         else:
-            self._asked(message_id, method, message.get("params"))
+            self._asked(message_id, method, params)
 
     def say_cancelled(self, request_id: RequestId, reason: str) -> None:
         """Send ``notifications/cancelled`` for a request, in the background."""
@@ -366,12 +413,11 @@ class Exchange:
             notice = notification_message("notifications/cancelled", {"requestId": request_id, "reason": reason})
             self._tasks.start_soon(self._send_quietly, notice, CANCEL_NOTICE_SECONDS)
 
-    def _resolve(self, message_id: object, message: Message) -> bool:
+    def _resolve(self, message_id: RequestId | None, members: Fields) -> bool:
         """Give an answer to the request that waits for it; False if there is none."""
-        key = coerce_request_id(message_id) if isinstance(message_id, str | int) else None
-        waiter = self._waiters.pop(key, None) if key is not None else None
+        waiter = self._waiters.pop(coerce_request_id(message_id), None) if message_id is not None else None
         if waiter is not None:
-            waiter.put(message)
+            waiter.put(members)
         return waiter is not None
 
     def _notice(self, method: str, params: object) -> None:
@@ -388,7 +434,7 @@ class Exchange:
     def _count_notice(self) -> None:
         """A leaky bucket: a burst is allowed, a lasting flood ends this connection."""
         rate = self._limits.notifications_per_second
-        now = anyio.current_time()
+        now = asyncio.get_running_loop().time()
         self._allowance = min(rate * BURST_SECONDS, self._allowance + (now - self._counted_at) * rate) - 1
         self._counted_at = now
         if self._allowance < 0:
@@ -469,6 +515,23 @@ class Exchange:
                     log.warning("a handler for %s raised %s", method, type(exc).__name__)
 
 
+def _id_of(raw: Bytes | None) -> RequestId | None:
+    """An id as a value; None for a missing one, and for one that no request can have."""
+    try:
+        value = loads(raw) if raw is not None else None
+    except BadJson:
+        return None
+    return value if isinstance(value, str | int) and not isinstance(value, bool) else None
+
+
+def value_of(result: Bytes) -> Message:
+    """A result as a value, for the parts that the hub itself reads."""
+    try:
+        return RawObject.read(result).value()
+    except BadJson as exc:
+        raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=str(exc))) from exc
+
+
 def _number(value: object) -> float | None:
     """A finite number as it came; None for anything else, also for an integer that no float can hold."""
     try:
@@ -490,7 +553,8 @@ class DuplexDispatcher(Dispatcher[TransportContext]):
 
     def __init__(self, kind: str, limits: Limits) -> None:
         self._limits = limits
-        self._exchange = Exchange(kind, self._write, limits)
+        self._exchange = Exchange(kind, self._send, limits)
+        self.deadlines = Deadlines()
         self._over = anyio.Event()
         self.stood = False
         """Whether the handshake is complete; the dialer sets it."""
@@ -519,13 +583,29 @@ class DuplexDispatcher(Dispatcher[TransportContext]):
         """Evidence that a missing answer gives beyond the timeout, if there is any."""
         return None
 
+    def failure(self) -> ServerFailure:
+        """Why the connection is gone."""
+        return self._exchange.failure()
+
     @abstractmethod
-    async def _write(self, message: Message) -> None:
-        """Write one message; raise ``ServerFailure`` if that fails."""
+    async def _write(self, data: bytes, *, doing: str, headers: Mapping[str, str]) -> None:
+        """Write one message; raise ``ServerFailure`` if that fails. Headers are for transports that have them."""
+
+    async def _send(self, message: Message) -> None:
+        doing = f"the receipt of {message.get('method', 'an answer')}"
+        await self._write(dumps(message), doing=doing, headers=in_headers(message.get("params")))
 
     @abstractmethod
     async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
         """Give messages to the exchange until the peer is gone; return the evidence."""
+
+    async def call(
+        self, method: str, params: Fields, *, headers: Mapping[str, str], on_progress: ProgressFnT | None = None
+    ) -> Bytes:
+        """Send a request as it is and wait for its result, also as it is. The caller bounds the time."""
+        request_id, waiter = self._exchange.open({} if on_progress is None else {"on_progress": on_progress})
+        message = call_message(request_id, method, params, progress=on_progress is not None)
+        return await self._answered(request_id, waiter, message, method, headers)
 
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
@@ -535,27 +615,45 @@ class DuplexDispatcher(Dispatcher[TransportContext]):
         request_id, waiter = self._exchange.open(opts)
         # The SDK limits its probe to 10 s. A slow start is no answer: the dial's own deadline bounds the probe.
         timeout = opts.get("timeout") if method != "server/discover" else None
-        abandoned = "the caller no longer waits" if opts.get("cancel_on_abandon", True) else ""
+        message = dumps(request_message(request_id, method, with_progress_token(params, request_id, opts)))
+        deadline = self.deadlines.start(idle=timeout or math.inf, within=math.inf)
         try:
-            with anyio.fail_after(timeout):
-                await self._write(request_message(request_id, method, with_progress_token(params, request_id, opts)))
-                result = await waiter.result()
-            abandoned = ""
-        except TimeoutError:
+            result = await self._answered(
+                request_id, waiter, message, method, in_headers(params), tell=opts.get("cancel_on_abandon", True)
+            )
+        except asyncio.CancelledError:
+            if not deadline.absorb():
+                raise
             raise ServerFailure(TimedOut(doing=f"the answer to {method}", after=timeout or 0.0)) from None
-        except (MCPError, ServerFailure):
-            abandoned = ""
+        finally:
+            self.deadlines.end(deadline)
+        return value_of(result)
+
+    async def _answered(
+        self,
+        request_id: RequestId,
+        waiter: PendingRequest,
+        message: bytes,
+        method: str,
+        headers: Mapping[str, str],
+        *,
+        tell: bool = True,
+    ) -> Bytes:
+        """Write a request and wait for its answer; a caller that stops waiting tells the server so."""
+        try:
+            await self._write(message, doing=f"the receipt of {method}", headers=headers)
+            return await waiter.result()
+        except asyncio.CancelledError:
+            if tell:
+                self._exchange.say_cancelled(request_id, "the caller no longer waits")
             raise
         finally:
             self._exchange.close(request_id)
-            if abandoned:
-                self._exchange.say_cancelled(request_id, abandoned)
-        return result
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
         """Send a notification; one that cannot be written is dropped, as the protocol expects."""
         with suppress(ServerFailure):
-            await self._write(notification_message(method, params))
+            await self._send(notification_message(method, params))
 
     async def run(
         self,

@@ -7,28 +7,67 @@ error is an answer, and is ``RpcError`` evidence.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, TypeAlias, TypeVar
 
 import anyio
 import anyio.abc
 import mcp_types as types
 from mcp import ClientSession, MCPError
-from mcp_types import HEADER_MISMATCH, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
+from mcp.shared.inbound import (
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    MCP_PROTOCOL_VERSION_HEADER,
+    NAME_BEARING_METHODS,
+    encode_header_value,
+    mcp_param_headers,
+)
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    HEADER_MISMATCH,
+    METHOD_NOT_FOUND,
+    PROTOCOL_VERSION_META_KEY,
+    UNSUPPORTED_PROTOCOL_VERSION,
+)
+from mcp_types.methods import validate_server_result
+from mcp_types.version import (
+    HANDSHAKE_PROTOCOL_VERSIONS,
+    LATEST_HANDSHAKE_VERSION,
+    LATEST_MODERN_VERSION,
+    MODERN_PROTOCOL_VERSIONS,
+)
 from pydantic import ValidationError
 
+from holdfast._version import __version__
 from holdfast.config import Limits
 from holdfast.core import Evidence, HttpStatus, NotMcp, NotMcpFault, RpcError, TimedOut
 from holdfast.errors import ServerFailure
 from holdfast.types import CallResult, ProgressFn
+from holdfast.wire.deadlines import Deadline
+from holdfast.wire.envelope import (
+    BadJson,
+    Bytes,
+    Fields,
+    RawObject,
+    dumps,
+    fields,
+    is_array,
+    is_object,
+    items,
+    join_fields,
+    loads,
+    text_of,
+)
 from holdfast.wire.http.sse import SseDispatcher
 from holdfast.wire.http.transport import HttpDispatcher
 from holdfast.wire.listing import Offers, ToolInfo, list_other_offers, list_tool_offers, list_tools
-from holdfast.wire.relay import Caller, Era, IdleTimeout, RelayDispatcher, calling
-from holdfast.wire.rpc import RawRequest, RawResult, first_error
+from holdfast.wire.relay import Caller, Era, RelayDispatcher
+from holdfast.wire.rpc import first_error
 from holdfast.wire.stdio import StdioDispatcher
+from holdfast.wire.tracing import trace_headers
 
 __all__ = ["Connection", "Era", "HasRead", "Wire", "negotiate"]
 
@@ -257,6 +296,18 @@ def _no_version(supported: list[str]) -> ServerFailure:
 CLOSE_SECONDS = 10.0
 """Each step of a close has a bound of its own; this one covers a mistake in them."""
 
+CHECKED_BYTES = 256 * 1024
+"""Up to this size the blocks of a tool's result are checked. Another pass over a large one costs more than it gives."""
+
+_BLOCKS: Mapping[str, frozenset[str]] = {
+    "text": frozenset({"text"}),
+    "image": frozenset({"data", "mimeType"}),
+    "audio": frozenset({"data", "mimeType"}),
+    "resource": frozenset({"resource"}),
+    "resource_link": frozenset({"uri", "name"}),
+}
+"""The blocks of a tool's result, and what each must have."""
+
 DRAIN_SECONDS = 2.0
 """How long requests under way may take to end by themselves after a session has expired."""
 
@@ -276,6 +327,7 @@ class Connection:
         self._limits = limits
         self._closers = closers
         self.era: Era = "legacy"
+        self._stamp: Fields | None = None
         self.on_stream: Callable[[], None] = _ignore
         """Called each time that a subscription to the server's notifications begins."""
 
@@ -356,48 +408,53 @@ class Connection:
         on_progress: ProgressFn | None = None,
     ) -> CallResult:
         """Call a tool once. Raises ``ServerFailure`` unless the server gave a result."""
-        params = {"name": name, "arguments": dict(arguments)}
-        return CallResult.from_raw(
-            await self.request("tools/call", params, idle=idle, within=within, on_progress=on_progress)
-        )
+        params: Fields = {"name": dumps(name), "arguments": dumps(arguments)}
+        result = await self.request("tools/call", params, idle=idle, within=within, on_progress=on_progress)
+        return CallResult.from_raw(result.value())
 
     async def request(
         self,
         method: str,
-        params: Mapping[str, Any],
+        params: Fields,
         *,
         idle: float,
         within: float,
         on_progress: ProgressFn | None = None,
         caller: Caller | None = None,
-    ) -> Mapping[str, Any]:
-        """Send a request once, for ``caller``; returns its result as it came.
+    ) -> RawObject:
+        """Send a request once, for ``caller``; its parameters and its result pass as the bytes that they came in.
 
         ``idle`` is how long the server may be silent: progress extends it, up to ``within`` in all. Time in which
         the server waits for the caller's answer does not count.
         """
-        with anyio.CancelScope() as quiet:
-            timeout = IdleTimeout(quiet, idle=idle, within=within)
+        wire = self.wire
+        timeout = wire.deadlines.start(idle=idle, within=within)
+        call, token = self._relayed.begin(caller, timeout)
 
-            async def tell(progress: float, total: float | None, message: str | None) -> None:
-                timeout.extend()
-                if on_progress is not None:
-                    await on_progress(progress, total, message)
+        async def tell(progress: float, total: float | None, message: str | None) -> None:
+            timeout.extend()
+            if on_progress is not None:
+                await on_progress(progress, total, message)
 
-            with calling(self._relayed, caller, timeout):
-                return await self._mirrored(method, params, tell)
-        waited, key = (within, "hardTimeout") if timeout.ran_out else (idle, "timeout")
-        what = params.get("name") or params.get("uri") or method
-        seen = TimedOut(doing=f"the result of {what}", after=waited, setting=f"holdfast.call.{key}")
-        raise ServerFailure(self.wire.unanswered() or seen)
+        try:
+            return await self._mirrored(method, params, tell, caller)
+        except asyncio.CancelledError:
+            if not timeout.absorb():
+                raise
+            if timeout.cut:
+                raise wire.failure() from None
+            raise ServerFailure(wire.unanswered() or _timed_out(method, params, timeout, idle, within)) from None
+        finally:
+            self._relayed.end(call, token)
+            wire.deadlines.end(timeout)
 
     async def ping(self, *, within: float) -> None:
         """Check that the connection still answers. An error is an answer too."""
         await self._bounded(self._ping(), within, "a sign of life")
 
-    async def _mirrored(self, method: str, params: Mapping[str, Any], on_progress: ProgressFn) -> Mapping[str, Any]:
+    async def _mirrored(self, method: str, params: Fields, on_progress: ProgressFn, caller: Caller | None) -> RawObject:
         try:
-            return await self._ask(method, params, on_progress)
+            return await self._ask(method, params, on_progress, caller)
         except MCPError as exc:
             if exc.code != HEADER_MISMATCH:
                 raise _rpc_failure(method, exc) from exc
@@ -405,17 +462,67 @@ class Connection:
         # learns from a listing which ones.
         await list_tools(self.session, self._limits, lambda: self.wire.received)
         try:
-            return await self._ask(method, params, on_progress)
+            return await self._ask(method, params, on_progress, caller)
         except MCPError as exc:
             raise _rpc_failure(method, exc) from exc
 
-    async def _ask(self, method: str, params: Mapping[str, Any], on_progress: ProgressFn) -> Mapping[str, Any]:
-        request = RawRequest(method=method, params=dict(params))
+    async def _ask(self, method: str, params: Fields, on_progress: ProgressFn, caller: Caller | None) -> RawObject:
+        headers = trace_headers(params)
+        if self.era == "modern":
+            params, headers = self._stamped(method, params, headers, caller)
+        raw = await self.wire.call(method, params, headers=headers, on_progress=on_progress)
         try:
-            result = await self.session.send_request(request, RawResult, progress_callback=on_progress)
+            result = RawObject.read(raw)
+            self._check_result(method, result)
+        except BadJson as exc:
+            raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))) from exc
         except ValidationError as exc:
             raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=first_error(exc))) from exc
-        return result.raw
+        return result
+
+    def _stamped(
+        self, method: str, params: Fields, headers: dict[str, str], caller: Caller | None
+    ) -> tuple[Fields, dict[str, str]]:
+        """A modern request: it says in ``_meta`` and in headers what a legacy session says once."""
+        if self._stamp is None:
+            info = types.Implementation(name="holdfast", version=__version__)
+            self._stamp = {
+                PROTOCOL_VERSION_META_KEY: dumps(self.protocol_version),
+                CLIENT_INFO_META_KEY: dumps(info.model_dump(by_alias=True, mode="json", exclude_none=True)),
+            }
+        can = caller.capabilities if caller is not None else {}
+        meta: Fields = {**fields(params["_meta"])} if "_meta" in params else {}
+        meta |= {**self._stamp, CLIENT_CAPABILITIES_META_KEY: dumps(dict(can))}
+        headers |= {MCP_PROTOCOL_VERSION_HEADER: self.protocol_version, MCP_METHOD_HEADER: method}
+        named = NAME_BEARING_METHODS.get(method)
+        name = text_of(params.get(named)) if named is not None else None
+        if name is not None:
+            headers[MCP_NAME_HEADER] = encode_header_value(name)
+        if method == "tools/call" and name is not None:
+            headers |= self._mirrored_arguments(name, params)
+        return {**params, "_meta": join_fields(meta)}, headers
+
+    def _mirrored_arguments(self, name: str, params: Fields) -> dict[str, str]:
+        """The arguments that a tool wants as headers too; they are read for such a tool alone."""
+        wanted = self.session._x_mcp_header_maps.get(name)  # noqa: SLF001 - the session learns it and tells nobody
+        if not wanted:
+            return {}
+        arguments = loads(params["arguments"]) if "arguments" in params else {}
+        return mcp_param_headers(wanted, arguments if isinstance(arguments, dict) else {})
+
+    def _check_result(self, method: str, result: RawObject) -> None:
+        """A tool's result is passed on unread; of any other the hub reads what the protocol says of it."""
+        if method == "tools/call":
+            content = result.get("content")
+            if content is not None and not is_array(content):
+                raise BadJson("content: it is not a list")
+            if content is None and result.get("resultType") is None and result.get("structuredContent") is None:
+                raise BadJson("content: it is missing")
+            if content is not None and len(memoryview(content)) <= CHECKED_BYTES:
+                _check_blocks(content)
+            return
+        with suppress(KeyError):
+            validate_server_result(method, self.protocol_version or LATEST_HANDSHAKE_VERSION, result.value())
 
     async def _ping(self) -> None:
         try:
@@ -435,6 +542,22 @@ class Connection:
 
     def _silence(self, doing: str, after: float) -> Evidence:
         return self.wire.unanswered() or TimedOut(doing=doing, after=after)
+
+
+def _check_blocks(content: Bytes) -> None:
+    """Refuse a block that no client can read: one that is malformed costs some clients their whole session."""
+    for place, raw in enumerate(items(content)):
+        block = fields(raw) if is_object(raw) else {}
+        kind = text_of(block.get("type")) if block else None
+        wanted = _BLOCKS.get(kind) if kind is not None else None
+        if wanted is None or not wanted <= block.keys():
+            raise BadJson(f"content.{place}: it is no block that the protocol knows")
+
+
+def _timed_out(method: str, params: Fields, timeout: Deadline, idle: float, within: float) -> TimedOut:
+    waited, key = (within, "hardTimeout") if timeout.hard else (idle, "timeout")
+    what = text_of(params.get("name")) or text_of(params.get("uri")) or method
+    return TimedOut(doing=f"the result of {what}", after=waited, setting=f"holdfast.call.{key}")
 
 
 def _ignore() -> None:

@@ -6,8 +6,7 @@ message ever comes.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import anyio
@@ -17,9 +16,10 @@ import anyio.lowlevel
 from holdfast.config import Limits
 from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, ProcessExit, Redactor
 from holdfast.errors import ServerFailure
+from holdfast.wire.envelope import one_line
 from holdfast.wire.http.client import over_message_bound
 from holdfast.wire.process import LAST_WORDS_SECONDS, Child
-from holdfast.wire.rpc import DuplexDispatcher, Message, UnusableMessage, answered_id, decode_message
+from holdfast.wire.rpc import DuplexDispatcher, UnusableMessage, answered_id
 
 __all__ = ["StdioDispatcher"]
 
@@ -85,9 +85,9 @@ class StdioDispatcher(DuplexDispatcher):
             return NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"it printed {self._noise!r}")
         return None
 
-    async def _write(self, message: Message) -> None:
+    async def _write(self, data: bytes, *, doing: str, headers: Mapping[str, str]) -> None:
         try:
-            await self._child.send(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+            await self._child.send(one_line(data) + b"\n")
         except (OSError, anyio.ClosedResourceError):
             # The reader learns the reason in a moment; it says more than a broken pipe.
             with anyio.move_on_after(EXIT_SECONDS + 2 * LAST_WORDS_SECONDS):
@@ -188,7 +188,7 @@ class StdioDispatcher(DuplexDispatcher):
             return
         self._exchange.received += len(line)
         try:
-            self._exchange.take(decode_message(line))
+            self._exchange.take(line)
             self._spoken()
         except UnusableMessage as exc:
             unusable = NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))

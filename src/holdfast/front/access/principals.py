@@ -26,9 +26,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from mcp import MCPError
-from mcp.server.context import ServerRequestContext
 from mcp_types import INVALID_PARAMS
-from starlette.datastructures import Headers
 
 from holdfast.errors import UsageError
 
@@ -45,14 +43,9 @@ __all__ = [
     "TrustedGateway",
     "Verify",
     "client_key_in",
-    "client_key_of",
-    "principal_of",
 ]
 
 log = logging.getLogger("holdfast.front")
-
-SCOPE_KEY = "holdfast.principal"
-"""Where the guard leaves the principal in the scope of a request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,16 +180,17 @@ class TrustedGateway:
         if not self.secret and not self.mtls:
             raise UsageError("a trusted gateway needs a shared secret or mTLS", hint="its headers could be forged")
 
-    def find(self, headers: Headers, *, client_verified: bool) -> Principal | None:
+    def find(self, headers: Mapping[str, str], *, client_verified: bool) -> Principal | None:
         """Return the user that the gateway names; None if the request is not the gateway's."""
-        users = headers.getlist(self.user_header)
-        if len(users) != 1 or not users[0].strip() or not self._is_gateway(headers, client_verified):
+        user = headers.get(self.user_header.lower(), "").strip()
+        # A header that is sent twice is joined by a comma, and a user's name has none.
+        if not user or "," in user or not self._is_gateway(headers, client_verified):
             return None
-        groups = {group.strip() for value in headers.getlist(self.groups_header) for group in value.split(",")}
-        return Principal(name=f"gateway#{users[0].strip()}", groups=frozenset(groups - {""}), source="gateway")
+        groups = {group.strip() for group in headers.get(self.groups_header.lower(), "").split(",")}
+        return Principal(name=f"gateway#{user}", groups=frozenset(groups - {""}), source="gateway")
 
-    def _is_gateway(self, headers: Headers, client_verified: bool) -> bool:
-        given = headers.get(GATEWAY_SECRET_HEADER, "")
+    def _is_gateway(self, headers: Mapping[str, str], client_verified: bool) -> bool:
+        given = headers.get(GATEWAY_SECRET_HEADER.lower(), "")
         by_secret = self.secret is not None and hmac.compare_digest(self.secret.encode(), given.encode())
         return by_secret or (self.mtls and client_verified)
 
@@ -218,7 +212,7 @@ class TokenPolicy:
         if not all(self.tokens.values()):
             raise UsageError("an empty token would accept every caller", hint="give each token a value")
 
-    async def identify(self, headers: Headers, *, client_verified: bool = False) -> Principal | None:
+    async def identify(self, headers: Mapping[str, str], *, client_verified: bool = False) -> Principal | None:
         """Return the principal of a request by its headers; None if it has no valid credentials.
 
         ``client_verified`` says whether TLS verified the certificate of the peer.
@@ -263,17 +257,12 @@ class ClientKey:
     key: str = field(repr=False)
 
 
-def client_key_of(ctx: ServerRequestContext[Any, Any]) -> ClientKey | None:
-    """Return the client key of a request; None if it has none."""
-    meta = (ctx.params or {}).get("_meta")
-    said = meta.get(CLIENT_META_KEY) if isinstance(meta, Mapping) else None
-    scope = getattr(ctx.request, "scope", None) or {}
-    return client_key_in(scope, *(() if said is None else (said,)))
-
-
-def client_key_in(scope: Mapping[str, Any], *said: object) -> ClientKey | None:
-    """Return the client key in the headers of an HTTP request, or in ``said``, a key from its body."""
-    keys = {*(Headers(raw=scope["headers"]).getlist(CLIENT_HEADER) if "headers" in scope else ()), *map(str, said)}
+def client_key_in(
+    headers: Mapping[str, str], principal: Principal, meta: Mapping[str, Any] | None = None
+) -> ClientKey | None:
+    """Return the client key in the headers of a request, or in its ``_meta``; None if it has none."""
+    said = (headers.get(CLIENT_HEADER.lower()), (meta or {}).get(CLIENT_META_KEY))
+    keys = {str(key) for key in said if key is not None}
     if not keys:
         return None
     key = keys.pop()
@@ -283,14 +272,4 @@ def client_key_in(scope: Mapping[str, Any], *said: object) -> ClientKey | None:
             f"`{CLIENT_HEADER}` must be one random text of 16 to 128 letters and digits: the same on every request "
             "of one client, and different for each client",
         )
-    return ClientKey(_principal(scope).name, key)
-
-
-def principal_of(ctx: ServerRequestContext[Any, Any]) -> Principal:
-    """Return the principal of a request; ``local`` where the hub asks for no credentials."""
-    return _principal(getattr(ctx.request, "scope", None) or {})
-
-
-def _principal(scope: Mapping[str, Any]) -> Principal:
-    principal = scope.get(SCOPE_KEY)
-    return principal if isinstance(principal, Principal) else LOCAL
+    return ClientKey(principal.name, key)

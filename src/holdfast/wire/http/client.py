@@ -7,20 +7,21 @@ here, and nowhere else: by exception type and errno, and never by text of the pe
 
 from __future__ import annotations
 
+import base64
 import errno
 import inspect
-import logging
 import os
 import re
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
-from contextvars import ContextVar
+import urllib.request
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
+from urllib.parse import unquote
 
 import anyio
 import httpx2
@@ -47,6 +48,19 @@ from holdfast.core import (
     is_outage_body,
 )
 from holdfast.errors import ServerFailure
+from holdfast.wire.event_stream import EventReader, EventTooLarge, ServerEvent
+from holdfast.wire.http.connection import (
+    BadEncoding,
+    ConnectFailed,
+    ConnectTimedOut,
+    Disconnected,
+    NotHttp,
+    Origin,
+    Pool,
+    Proxy,
+    ProxyRefused,
+    Response,
+)
 
 __all__ = [
     "EVENT_STREAM",
@@ -108,30 +122,29 @@ _VERIFY = {
 }
 """OpenSSL's X509_V_ERR_… numbers."""
 
-_CUT_SHORT = ("Server disconnected", "peer closed connection", "received incomplete")
-"""How the HTTP client's message begins after a cut; its other messages mean "not HTTP"."""
-
 
 def evidence_of(exc: BaseException, *, doing: str, after: float = 0.0) -> Evidence | None:
     """What ``exc`` shows, or None if it is not about the network; ``doing`` is for a timeout's text."""
-    if isinstance(exc, httpx2.TimeoutException | TimeoutError):
-        return TimedOut(doing="a connection" if isinstance(exc, httpx2.ConnectTimeout) else doing, after=after)
-    if isinstance(exc, httpx2.InvalidURL | httpx2.UnsupportedProtocol | httpx2.LocalProtocolError):
-        return BadConfig(problems=("its URL or a header cannot be used in an HTTP request",), hint="check `url`")
-    stood = not isinstance(exc, httpx2.ConnectError | httpx2.ProxyError | socket.gaierror | ConnectionRefusedError)
-    if isinstance(exc, httpx2.RemoteProtocolError):
-        return _broken_http(exc)
-    if isinstance(exc, httpx2.DecodingError):
-        return NotMcp(fault=NotMcpFault.NOT_JSON, detail="its answer is badly compressed")
-    if isinstance(exc, httpx2.TransportError | OSError | anyio.BrokenResourceError | anyio.EndOfStream):
-        return _from_chain(exc, stood=stood)
-    return None
-
-
-def _broken_http(exc: httpx2.RemoteProtocolError) -> Evidence:
-    if str(exc).startswith(_CUT_SHORT):
-        return NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
-    return NotMcp(fault=NotMcpFault.CONTENT_TYPE, detail=NOT_HTTP)
+    match exc:
+        case TimeoutError() | httpx2.TimeoutException():
+            connecting = isinstance(exc, ConnectTimedOut | httpx2.ConnectTimeout)
+            return TimedOut(doing="a connection" if connecting else doing, after=after)
+        case ProxyRefused(status=407):
+            return HttpStatus(status=407)
+        case ProxyRefused():
+            return NetworkFailure(fault=NetworkFault.OTHER, detail="the proxy refused the connection")
+        case Disconnected():
+            return NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
+        case NotHttp():
+            return NotMcp(fault=NotMcpFault.CONTENT_TYPE, detail=NOT_HTTP)
+        case BadEncoding():
+            return NotMcp(fault=NotMcpFault.NOT_JSON, detail="its answer is badly compressed")
+        case OSError() | httpx2.TransportError() | anyio.BrokenResourceError() | anyio.EndOfStream():
+            # A program that gives us headers may fail by the library that the SDK uses.
+            never = ConnectFailed | httpx2.ConnectError | socket.gaierror | ConnectionRefusedError
+            return _from_chain(exc, stood=not isinstance(exc, never))
+        case _:
+            return None
 
 
 def _from_chain(exc: BaseException, *, stood: bool) -> Evidence:
@@ -145,10 +158,6 @@ def _from_chain(exc: BaseException, *, stood: bool) -> Evidence:
     for cause in causes:
         if isinstance(cause, OSError) and (fault := _ERRNO.get(cause.errno or 0)):
             return NetworkFailure(fault=fault, errno=cause.errno, stood=stood)
-    if isinstance(exc, httpx2.ProxyError) and str(exc).startswith("407"):  # the client's message begins with the status
-        return HttpStatus(status=407)
-    if isinstance(exc, httpx2.ProxyError):
-        return NetworkFailure(fault=NetworkFault.OTHER, detail="the proxy refused the connection")
     return NetworkFailure(fault=NetworkFault.CLOSED if stood else NetworkFault.OTHER, stood=stood)
 
 
@@ -196,8 +205,9 @@ MAX_REDIRECTS = 5
 TELLING_HEADERS = ("content-type", "retry-after", "www-authenticate", "server", "via", "x-request-id")
 """The response headers that explain a refusal."""
 
-_OWN = "holdfast.own_authorization"
-"""Marks a request whose ``Authorization`` came from the server's definition."""
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+_DEFAULT_HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "holdfast"}
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _BAD_IN_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -221,18 +231,17 @@ class HttpPeer:
         self._exposed = self.url.scheme == "http" and not (spec.allow_plain_http or is_loopback(self.url.host))
         if self.credentials and self._exposed:
             raise ServerFailure(PlainHttpRefused())
-        self._client = httpx2.AsyncClient(
-            verify=ssl_context(),
-            timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
-            headers={"accept-encoding": "identity", "user-agent": "holdfast"},
-            follow_redirects=False,
-            trust_env=not is_loopback(self.url.host),  # there is no proxy between us and this machine
-        )
+        self._basic = _basic(self.url)
+        self._static = None if callable(spec.headers) else _checked(spec.headers)
+        self._pools: dict[Origin, Pool] = {}
+        self._cookies: dict[str, str] = {}
+        self._own_authorization = False
+        """Whether the latest request used an ``Authorization`` of the server's definition."""
 
     async def aclose(self) -> None:
         """Close every connection to the server."""
-        await self._client.aclose()
+        for pool in self._pools.values():
+            await pool.aclose()
 
     @asynccontextmanager
     async def request(
@@ -244,55 +253,63 @@ class HttpPeer:
         content: bytes | None = None,
         doing: str,
         on_sending: Callable[[], None] | None = None,
-    ) -> AsyncIterator[httpx2.Response]:
+    ) -> AsyncIterator[Response]:
         """One request; yields a 2xx or an error response, raises ``ServerFailure`` if there is none.
 
         A request that is refused for its token is made once more if there is another token: the server did nothing yet.
         ``on_sending`` is called when the connection is open and the request is about to be sent.
         """
         with translated(doing):
-            asked = _Asked(method, url, headers, content, _trace(url, on_sending))
-            response, token = await self._authorized(asked)
-            if response.status_code == 401 and token is not None and await self._renewed(response, token):
-                response, _ = await self._authorized(asked)
+            response = await self.send(_Asked(method, url, headers, content, on_sending))
             try:
                 yield response
             finally:
-                with anyio.CancelScope(shield=True):
-                    await response.aclose()
+                response.close()
 
-    async def refusal(self, response: httpx2.Response) -> tuple[HttpStatus, bytes]:
+    async def post(self, content: bytes, headers: Mapping[str, str]) -> Response:
+        """POST to the endpoint itself; the caller closes the response, and translates exceptions."""
+        return await self.send(_Asked("POST", self.url, headers, content))
+
+    async def send(self, asked: _Asked) -> Response:
+        """The same for any request."""
+        response, token = await self._authorized(asked)
+        if response.status == 401 and token is not None and await self._renewed(response, token):
+            response, _ = await self._authorized(asked)
+        return response
+
+    async def refusal(self, response: Response) -> tuple[HttpStatus, bytes]:
         """An error response as evidence, and enough of its body for a JSON-RPC error."""
         body = await _head(response, ERROR_BODY_BYTES)
         text = body.decode("utf-8", "replace")
         headers = {name: response.headers[name] for name in TELLING_HEADERS if name in response.headers}
         seen = HttpStatus(
-            status=response.status_code,
+            status=response.status,
             headers=headers,
             # An outage is recognised by its exact words, so masking must not change them.
             body=text if is_outage_body(text) else _cut(self._redactor.mask(text)),
             retry_after=_retry_after(headers.get("retry-after"), time.time()),
             credentials_sent=self.credentials,
-            login=self._login(response.request),
+            login=self._login(),
         )
         return seen, body
 
-    async def _authorized(self, asked: _Asked) -> tuple[httpx2.Response, str | None]:
+    async def _authorized(self, asked: _Asked) -> tuple[Response, str | None]:
         """Send a request with current headers and token; returns the token too, if one was sent."""
-        own = await self._fresh_headers()
-        token = None if "authorization" in own else await self._token()
-        bearer = {"authorization": f"Bearer {token}"} if token is not None else {}
-        merged = {**bearer, **own, **asked.headers}
-        request = self._client.build_request(
-            asked.method, asked.url, headers=merged, content=asked.content, extensions=asked.extensions
-        )
-        request.extensions[_OWN] = "authorization" in own
-        with _unlogged():
-            return await self._send(request), token
+        own = self._static if self._static is not None else await self._fresh_headers()
+        self._own_authorization = "authorization" in own
+        token = None if self._own_authorization or self._authorizer is None else await self._token()
+        merged = {**_DEFAULT_HEADERS, **own, **asked.headers}
+        if token is not None:
+            merged.setdefault("authorization", f"Bearer {token}")
+        elif self._basic:
+            merged.setdefault("authorization", self._basic)
+        if self._cookies:
+            merged.setdefault("cookie", "; ".join(f"{name}={value}" for name, value in self._cookies.items()))
+        return await self._sent(asked, merged), token
 
-    def _login(self, refused: httpx2.Request) -> Login | None:
+    def _login(self) -> Login | None:
         """The state of the login, unless the request used an ``Authorization`` of the definition."""
-        if self._authorizer is None or refused.extensions.get(_OWN):
+        if self._authorizer is None or self._own_authorization:
             return None
         return self._authorizer.login()
 
@@ -304,7 +321,7 @@ class HttpPeer:
             self._redactor.learn(token)
         return token
 
-    async def _renewed(self, refusal: httpx2.Response, token: str) -> bool:
+    async def _renewed(self, refusal: Response, token: str) -> bool:
         """Whether there is another token. If so, or if the check fails, the refusal is closed."""
         assert self._authorizer is not None  # noqa: S101 - it gave the token
         another = True
@@ -312,25 +329,53 @@ class HttpPeer:
             another = await self._authorizer.renewed(token)
         finally:
             if another:
-                with anyio.CancelScope(shield=True):
-                    await refusal.aclose()
+                refusal.close()
         return another
 
-    async def _send(self, request: httpx2.Request) -> httpx2.Response:
+    async def _sent(self, asked: _Asked, headers: Mapping[str, str]) -> Response:
         """Send; follow a redirect only within the origin and only if it keeps method and body."""
-        response = await self._client.send(request, stream=True)
-        for _ in range(MAX_REDIRECTS):
-            following = response.next_request
-            if following is None or not _keeps_to(request, following):
-                break
-            await response.aclose()
-            request = following
-            response = await self._client.send(request, stream=True)
-        if response.next_request is None:
-            return response
-        await response.aclose()
-        location = response.next_request.url.copy_with(userinfo=b"", query=None, fragment=None)
-        raise ServerFailure(Redirected(status=response.status_code, location=str(location)))
+        url = asked.url
+        for turn in range(MAX_REDIRECTS + 1):
+            response = await self._pool(url).request(
+                asked.method, url.raw_path.decode("ascii"), headers.items(), asked.content, on_sending=asked.on_sending
+            )
+            if "set-cookie" in response.headers:
+                self._note_cookies(response.headers["set-cookie"])
+            location = response.headers.get("location")
+            if response.status not in REDIRECTS or location is None:
+                return response
+            response.close()
+            following = _joined(url, location)
+            kept = _keeps_to(url, following) and _keeps_method(response.status, asked.method)
+            if not kept or turn == MAX_REDIRECTS:
+                shown = str(following.copy_with(userinfo=b"", query=None, fragment=None))
+                raise ServerFailure(Redirected(status=response.status, location=shown))
+            url = following
+        raise AssertionError("the last turn returns or raises")
+
+    def _pool(self, url: httpx2.URL) -> Pool:
+        if url.scheme not in ("http", "https") or not url.host:
+            problem = "its URL or a header cannot be used in an HTTP request"
+            raise ServerFailure(BadConfig(problems=(problem,), hint="check `url`"))
+        tls = url.scheme == "https"
+        origin = Origin(url.raw_host.decode("ascii"), url.port or (443 if tls else 80), tls)
+        pool = self._pools.get(origin)
+        if pool is None:
+            proxy = None if is_loopback(url.host) else _proxy_for(url)
+            context = ssl_context() if tls or (proxy is not None and proxy.tls) else None
+            pool = self._pools[origin] = Pool(origin, tls=context, proxy=proxy, connect_within=CONNECT_SECONDS)
+        return pool
+
+    def _note_cookies(self, lines: str) -> None:
+        """Keep what a balancer sets to find the same server again; a cookie that has expired is dropped."""
+        for line in lines.split("\n"):
+            pair, *attributes = line.split(";")
+            name, equals, value = pair.strip().partition("=")
+            gone = any(one.strip().lower().replace(" ", "") in ("max-age=0", "max-age=-1") for one in attributes)
+            if gone or not equals or _BAD_IN_VALUE.search(value) or not value.isascii() or len(self._cookies) > 50:
+                self._cookies.pop(name, None)
+            elif _HEADER_NAME.fullmatch(name):
+                self._cookies[name] = value
 
     async def _fresh_headers(self) -> Mapping[str, str]:
         """The configured headers, from the callable where there is one; each value is a secret."""
@@ -350,92 +395,57 @@ class HttpPeer:
         return checked
 
 
-_OURS: ContextVar[bool] = ContextVar("a request of Holdfast", default=False)
-
-
-def _is_of_others(record: logging.LogRecord) -> bool:  # noqa: ARG001 - the signature of a filter
-    return not _OURS.get()
-
-
-# The HTTP client logs the address of each request, and an address may hold a secret.
-logging.getLogger("httpx2").addFilter(_is_of_others)
-
-
-@contextmanager
-def _unlogged() -> Iterator[None]:
-    token = _OURS.set(True)
-    try:
-        yield
-    finally:
-        _OURS.reset(token)
-
-
 class translated:  # noqa: N801 - used as `with translated("…"):`
     """In the block, exceptions of the HTTP client become ``ServerFailure`` with evidence."""
 
     def __init__(self, doing: str) -> None:
         self._doing = doing
-        self._began = anyio.current_time()
+        self._began = time.monotonic()
 
     def __enter__(self) -> None:
         """Nothing is set up."""
 
     def __exit__(self, kind: object, exc: BaseException | None, traceback: object) -> None:
         if isinstance(exc, Exception) and not isinstance(exc, ServerFailure):
-            evidence = evidence_of(exc, doing=self._doing, after=round(anyio.current_time() - self._began, 1))
+            evidence = evidence_of(exc, doing=self._doing, after=round(time.monotonic() - self._began, 1))
             if evidence is not None:
                 raise ServerFailure(evidence) from exc
 
 
-async def read_bounded(response: httpx2.Response, limits: Limits) -> bytes:
+async def read_bounded(response: Response, limits: Limits) -> bytes:
     """A whole body, unless it is over the bound on a message."""
-    body = bytearray()
-    async for chunk in response.aiter_bytes():
-        body += chunk
-        if len(body) > limits.message_bytes:
-            raise ServerFailure(over_message_bound(limits))
-    return bytes(body)
+    body = await response.read(limits.message_bytes)
+    if body is None:
+        raise ServerFailure(over_message_bound(limits))
+    return body
 
 
 async def read_events(
-    response: httpx2.Response, limits: Limits, *, silence: float | None = None
-) -> AsyncIterator[httpx2.ServerSentEvent]:
+    response: Response, limits: Limits, *, silence: float | None = None
+) -> AsyncGenerator[ServerEvent, None]:
     """The events of a stream until it ends; one that is over the bound on a message raises ``ServerFailure``.
 
     With ``silence``, a stream that sends nothing for so many seconds, not even a comment, counts as lost.
     """
-    if silence is not None:
-        assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - an async client gives no other
-        response.stream = _SilenceBound(response.stream, silence)
+    reader = EventReader(limits.message_bytes)
+    chunks = response.chunks()
     try:
-        async for event in httpx2.EventSource(response, max_event_size=limits.message_bytes):
-            yield event
-    except httpx2.SSEError as exc:
+        while (chunk := await _next_chunk(chunks, silence)) is not None:
+            for event in reader.feed(chunk):
+                yield event
+    except EventTooLarge as exc:
         raise ServerFailure(over_message_bound(limits)) from exc
 
 
-class _SilenceBound(httpx2.AsyncByteStream):
-    """A response's bytes; a pause that is too long ends them with ``ServerFailure``."""
-
-    def __init__(self, stream: httpx2.AsyncByteStream, silence: float) -> None:
-        self._stream = stream
-        self._silence = silence
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        chunks = self._stream.__aiter__()
-        while (chunk := await self._next(chunks)) is not None:
-            yield chunk
-
-    async def _next(self, chunks: AsyncIterator[bytes]) -> bytes | None:
-        with anyio.move_on_after(self._silence):
-            return await anext(chunks, None)
-        raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True))
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
+async def _next_chunk(chunks: AsyncIterator[bytes], silence: float | None) -> bytes | None:
+    if silence is None:
+        return await anext(chunks, None)
+    with anyio.move_on_after(silence):
+        return await anext(chunks, None)
+    raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True))
 
 
-def content_type(response: httpx2.Response) -> str:
+def content_type(response: Response) -> str:
     """The content type without its parameters, in lower case; empty where there is none."""
     return response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
@@ -452,30 +462,36 @@ class _Asked(NamedTuple):
     url: httpx2.URL
     headers: Mapping[str, str]
     content: bytes | None
-    extensions: dict[str, Any] | None
+    on_sending: Callable[[], None] | None = None
 
 
-def _trace(url: httpx2.URL, on_sending: Callable[[], None] | None) -> dict[str, Any] | None:
-    """A trace for one request that closes its socket if a cancellation ends the TLS handshake.
+def _basic(url: httpx2.URL) -> str:
+    """The user info of a URL as the header that it stands for."""
+    if not url.userinfo:
+        return ""
+    user, _, password = url.userinfo.decode("ascii").partition(":")
+    pair = f"{unquote(user)}:{unquote(password)}".encode()
+    return f"Basic {base64.b64encode(pair).decode()}"
 
-    The HTTP client closes it only when the handshake fails by itself. A socket to a server that never answers would
-    otherwise stay open.
-    """
-    if url.scheme != "https" and on_sending is None:
+
+def _proxy_for(url: httpx2.URL) -> Proxy | None:
+    """The proxy that the environment names for this URL."""
+    proxies = urllib.request.getproxies()
+    named = proxies.get(url.scheme) or proxies.get("all")
+    if not named or urllib.request.proxy_bypass(url.host):
         return None
-    sockets: list[Any] = []
+    try:
+        proxy = httpx2.URL(named if "://" in named else f"http://{named}")
+    except httpx2.InvalidURL as exc:
+        raise ServerFailure(BadConfig(problems=("the proxy's URL cannot be read",), hint=_PROXY_HINT)) from exc
+    if proxy.scheme not in ("http", "https"):
+        raise ServerFailure(BadConfig(problems=(f"a proxy by {proxy.scheme} cannot be used",), hint=_PROXY_HINT))
+    tls = proxy.scheme == "https"
+    port = proxy.port or (443 if tls else 80)
+    return Proxy.at(proxy.raw_host.decode("ascii"), port, tls=tls, userinfo=proxy.userinfo.decode("ascii"))
 
-    async def trace(event: str, info: Mapping[str, Any]) -> None:
-        if event.endswith("send_request_headers.started") and on_sending is not None:
-            on_sending()
-        elif event.endswith("connect_tcp.complete"):
-            sockets.append(info["return_value"])
-        elif event.endswith("start_tls.failed"):
-            with anyio.CancelScope(shield=True):
-                for opened in sockets:
-                    await opened.aclose()
 
-    return {"trace": trace}
+_PROXY_HINT = "check HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
 
 
 def _cut(text: str) -> str:
@@ -483,11 +499,11 @@ def _cut(text: str) -> str:
     return text if len(text) <= SHOWN_BODY else text[: SHOWN_BODY - 1] + "…"
 
 
-async def _head(response: httpx2.Response, size: int) -> bytes:
+async def _head(response: Response, size: int) -> bytes:
     """The beginning of a body; a broken body yields the part that came."""
     body = bytearray()
-    with anyio.move_on_after(ERROR_BODY_SECONDS), suppress(httpx2.TransportError, httpx2.DecodingError):
-        async for chunk in response.aiter_bytes():
+    with anyio.move_on_after(ERROR_BODY_SECONDS), suppress(OSError, NotHttp, BadEncoding):
+        async for chunk in response.chunks():
             body += chunk
             if len(body) >= size:
                 break
@@ -503,23 +519,31 @@ def ssl_context() -> ssl.SSLContext:
 def _ssl_context(*made_from: str | None) -> ssl.SSLContext:  # noqa: ARG001 - the key of the cache
     """One context for all servers, since it is the costly part of a client; the arguments are its cache key."""
     try:
-        return httpx2.create_ssl_context()
+        context = httpx2.create_ssl_context()
+        context.set_alpn_protocols(["http/1.1"])
     except OSError as exc:
         problem = "the file or folder of trusted certificates cannot be read"
         raise ServerFailure(BadConfig(problems=(problem,), hint="check SSL_CERT_FILE and SSL_CERT_DIR")) from exc
+    return context
 
 
-def _keeps_to(request: httpx2.Request, following: httpx2.Request) -> bool:
-    """Whether a redirect stays on the origin, keeps the method (and so the body), and adds no user info."""
-    here, there = request.url, following.url
+def _joined(url: httpx2.URL, location: str) -> httpx2.URL:
+    try:
+        return url.join(location)
+    except (httpx2.InvalidURL, ValueError) as exc:
+        raise NotHttp("it redirects to no address") from exc
+
+
+def _keeps_to(here: httpx2.URL, there: httpx2.URL) -> bool:
+    """Whether a redirect stays on the origin and adds no user info."""
     upgrade = (here.scheme, there.scheme) == ("http", "https") and here.port is None and there.port is None
     same = (here.scheme, here.port) == (there.scheme, there.port) or upgrade
-    return (
-        same
-        and here.host == there.host
-        and following.method == request.method
-        and (not there.userinfo or there.userinfo == here.userinfo)
-    )
+    return same and here.host == there.host and (not there.userinfo or there.userinfo == here.userinfo)
+
+
+def _keeps_method(status: int, method: str) -> bool:
+    """Whether the redirected request has the same method, and so the same body."""
+    return method in ("GET", "HEAD") or status in (307, 308) or (status == 301 and method != "POST")
 
 
 def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:

@@ -19,6 +19,7 @@ from holdfast.config import HeaderSource, Limits, ServerSpec
 from holdfast.core import Redactor, TimedOut
 from holdfast.errors import ServerFailure
 from holdfast.wire.http.client import EVENT_STREAM, HttpPeer, content_type, read_bounded, read_events
+from holdfast.wire.http.connection import Response
 
 __all__ = ["ApiClient", "ApiEvent", "HttpAnswer", "exchange", "fetch"]
 
@@ -52,7 +53,7 @@ async def fetch(
         peer = HttpPeer(spec, Limits(message_bytes=largest), Redactor())
         try:
             async with peer.request("GET", httpx2.URL(url), headers={}, doing=doing) as response:
-                if response.is_success:
+                if response.status < 300:
                     return await read_bounded(response, peer.limits)
                 raise ServerFailure((await peer.refusal(response))[0])
         finally:
@@ -80,7 +81,7 @@ async def exchange(
             async with peer.request(
                 method, peer.url, headers=headers or {}, content=content, doing=doing, on_sending=on_sending
             ) as response:
-                return HttpAnswer(response.status_code, response.headers, await read_bounded(response, peer.limits))
+                return HttpAnswer(response.status, response.headers, await read_bounded(response, peer.limits))
         finally:
             with anyio.CancelScope(shield=True):
                 await peer.aclose()
@@ -118,9 +119,7 @@ class ApiClient:
             async with self._peer.request(
                 method, httpx2.URL(self._base + path), headers=headers, content=body, doing=path
             ) as response:
-                return HttpAnswer(
-                    response.status_code, response.headers, await read_bounded(response, self._peer.limits)
-                )
+                return HttpAnswer(response.status, response.headers, await read_bounded(response, self._peer.limits))
         raise ServerFailure(TimedOut(doing="its answer", after=within))
 
     async def events(self, path: str, *, silence: float) -> AsyncGenerator[ApiEvent | HttpAnswer, None]:
@@ -135,14 +134,15 @@ class ApiClient:
                 yield response
                 return
             async for event in read_events(response, self._peer.limits, silence=silence):
-                yield ApiEvent(event.event, event.data)
+                if event.data:
+                    yield ApiEvent(event.name, event.data.decode("utf-8", "replace"))
 
-    async def _opened(self, stack: AsyncExitStack, path: str, within: float) -> httpx2.Response | HttpAnswer:
+    async def _opened(self, stack: AsyncExitStack, path: str, within: float) -> Response | HttpAnswer:
         """A stream, which ends with the stack, or the answer that came instead."""
         request = self._peer.request("GET", httpx2.URL(self._base + path), headers={"accept": EVENT_STREAM}, doing=path)
         with anyio.move_on_after(within):
             response = await stack.enter_async_context(request)
-            if response.status_code == 200 and content_type(response) == EVENT_STREAM:
+            if response.status == 200 and content_type(response) == EVENT_STREAM:
                 return response
-            return HttpAnswer(response.status_code, response.headers, await read_bounded(response, self._peer.limits))
+            return HttpAnswer(response.status, response.headers, await read_bounded(response, self._peer.limits))
         raise ServerFailure(TimedOut(doing="its answer", after=within))

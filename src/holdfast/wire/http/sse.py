@@ -5,18 +5,17 @@ A refused POST fails its own request alone; the end of the stream fails all requ
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 
 import anyio
 import anyio.abc
 import httpx2
-from pydantic_core import from_json
 
 from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault
 from holdfast.errors import ServerFailure
 from holdfast.wire.http.client import EVENT_STREAM, HttpPeer, content_type, read_events
-from holdfast.wire.rpc import DuplexDispatcher, Message
-from holdfast.wire.tracing import in_headers
+from holdfast.wire.http.connection import Response
+from holdfast.wire.rpc import DuplexDispatcher
 
 __all__ = ["SseDispatcher"]
 
@@ -34,7 +33,7 @@ class SseDispatcher(DuplexDispatcher):
         self._known = anyio.Event()
         self._posting: set[anyio.CancelScope] = set()
 
-    async def _write(self, message: Message) -> None:
+    async def _write(self, data: bytes, *, doing: str, headers: Mapping[str, str]) -> None:
         """POST a message, unless the stream ends first: then no answer could come.
 
         A POST that went on would also open a connection that has no owner.
@@ -42,7 +41,7 @@ class SseDispatcher(DuplexDispatcher):
         with anyio.CancelScope() as scope:
             self._posting.add(scope)
             try:
-                return await self._post(message)
+                return await self._post(data, doing, headers)
             except ServerFailure as failure:
                 if _was_cut(failure.evidence):
                     await self._end_or_moment()
@@ -56,24 +55,20 @@ class SseDispatcher(DuplexDispatcher):
         with anyio.move_on_after(CUT_SECONDS):
             await self._over.wait()
 
-    async def _post(self, message: Message) -> None:
+    async def _post(self, data: bytes, doing: str, headers: Mapping[str, str]) -> None:
         await self._known.wait()
         if self._endpoint is None:
             raise self._exchange.failure()
-        doing = f"the receipt of {message.get('method', 'an answer')}"
-        content = json.dumps(message, separators=(",", ":")).encode()
-        headers = {"content-type": "application/json", **in_headers(message.get("params"))}
-        async with self._peer.request(
-            "POST", self._endpoint, headers=headers, content=content, doing=doing
-        ) as response:
-            if response.status_code >= 400:
+        headers = {"content-type": "application/json", **headers}
+        async with self._peer.request("POST", self._endpoint, headers=headers, content=data, doing=doing) as response:
+            if response.status >= 400:
                 raise ServerFailure((await self._peer.refusal(response))[0])
 
     async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
         headers = {"accept": EVENT_STREAM, "cache-control": "no-store"}
         try:
             async with self._peer.request("GET", self._peer.url, headers=headers, doing="the event stream") as response:
-                if response.status_code >= 400:
+                if response.status >= 400:
                     return (await self._peer.refusal(response))[0]
                 kind = content_type(response)
                 if kind != EVENT_STREAM:
@@ -87,15 +82,15 @@ class SseDispatcher(DuplexDispatcher):
             for scope in self._posting:
                 scope.cancel()
 
-    async def _take_events(self, response: httpx2.Response) -> None:
+    async def _take_events(self, response: Response) -> None:
         # A stream keeps the bound that it was opened with.
         async for event in read_events(response, self._limits):
-            if event.event == "endpoint":
-                self._endpoint = self._same_origin(event.data)
+            if event.name == "endpoint":
+                self._endpoint = self._same_origin(event.data.decode("utf-8", "replace"))
                 self._known.set()
-            elif event.event == "message" and event.data:
+            elif event.name == "message" and event.data:
                 self._exchange.received += len(event.data)
-                self._exchange.take(_decode(event.data))
+                self._exchange.take_event(event.data)
 
     def _same_origin(self, place: str) -> httpx2.URL:
         """The URL for POSTs. Another origin is refused, since it would get our credentials."""
@@ -111,10 +106,3 @@ class SseDispatcher(DuplexDispatcher):
 
 def _was_cut(seen: Evidence) -> bool:
     return isinstance(seen, NetworkFailure) and seen.fault is not NetworkFault.REFUSED
-
-
-def _decode(text: str) -> object:
-    try:
-        return from_json(text)
-    except ValueError as exc:
-        raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=text[:80])) from exc

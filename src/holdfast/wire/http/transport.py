@@ -6,30 +6,46 @@ stream. There is no connection to lose: one exchange fails, and the next one dia
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+import math
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 import anyio
 import anyio.abc
-import httpx2
 from mcp import MCPError
-from mcp.shared.dispatcher import CallOptions, Dispatcher, OnNotify, OnNotifyIntercept, OnRequest, coerce_request_id
+from mcp.shared.dispatcher import (
+    CallOptions,
+    Dispatcher,
+    OnNotify,
+    OnNotifyIntercept,
+    OnRequest,
+    ProgressFnT,
+    coerce_request_id,
+)
 from mcp.shared.transport_context import TransportContext
+from mcp_types import RequestId
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic_core import from_json
 
 from holdfast.config import Limits
 from holdfast.core import Evidence, HttpStatus, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, TimedOut
 from holdfast.errors import ServerFailure
+from holdfast.wire.deadlines import Deadlines
+from holdfast.wire.envelope import BadJson, Bytes, Fields, dumps, fields, loads, read_bytes
+from holdfast.wire.event_stream import ServerEvent
 from holdfast.wire.http.client import EVENT_STREAM, HttpPeer, content_type, read_bounded, read_events, translated
+from holdfast.wire.http.connection import Response
 from holdfast.wire.rpc import (
     Exchange,
     Message,
     PendingRequest,
+    call_message,
     notification_message,
     request_message,
+    result_in,
+    value_of,
     with_progress_token,
 )
 from holdfast.wire.tracing import in_headers
@@ -60,9 +76,9 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         self._exchange = Exchange("streamable-http", self._post_answer, peer.limits)
         self._session_id: str | None = None
         self._version: str | None = None
+        self._common: dict[str, str] | None = None
         self._closed = anyio.Event()
-        self._under_way: set[anyio.CancelScope] = set()
-        self._one_ended = anyio.Event()
+        self.deadlines = Deadlines()
         self.stood = False
         """Whether the handshake is complete; the dialer sets it."""
 
@@ -85,6 +101,18 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         """A missing answer gives no evidence beyond the timeout."""
         return None
 
+    def failure(self) -> ServerFailure:
+        """Why a request was cut when the connection was closed."""
+        return self._exchange.failure()
+
+    async def call(
+        self, method: str, params: Fields, *, headers: Mapping[str, str], on_progress: ProgressFnT | None = None
+    ) -> Bytes:
+        """POST a request as it is and wait for its result, also as it is. The caller bounds the time."""
+        request_id, waiter = self._exchange.open({} if on_progress is None else {"on_progress": on_progress})
+        body = call_message(request_id, method, params, progress=on_progress is not None)
+        return await self._answered(request_id, waiter, method, body, {**self._common_headers(), **headers})
+
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
     ) -> Message:
@@ -92,26 +120,22 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         opts = opts or {}
         request_id, waiter = self._exchange.open(opts)
         if method == "initialize":
-            self._version = None
+            self._version = self._common = None
         headers = {**self._headers(opts), **in_headers(params)}
-        message = request_message(request_id, method, with_progress_token(params, request_id, opts))
+        body = dumps(request_message(request_id, method, with_progress_token(params, request_id, opts)))
         timeout = opts.get("timeout")
-        tell_server = opts.get("cancel_on_abandon", True) and self._version not in MODERN_PROTOCOL_VERSIONS
-        answered = False
+        deadline = self.deadlines.start(idle=timeout or math.inf, within=math.inf)
         try:
-            with anyio.fail_after(timeout):
-                result = await self._unless_closed(self._ask(message, headers, waiter))
-            answered = True
-        except TimeoutError:
+            tell = opts.get("cancel_on_abandon", True)
+            return value_of(await self._answered(request_id, waiter, method, body, headers, tell=tell))
+        except asyncio.CancelledError:
+            if not deadline.absorb():
+                raise
+            if deadline.cut:
+                raise self.failure() from None
             raise ServerFailure(TimedOut(doing=f"the answer to {method}", after=timeout or 0.0)) from None
-        except (MCPError, ServerFailure):
-            answered = True
-            raise
         finally:
-            self._exchange.close(request_id)
-            if tell_server and not answered:
-                self._exchange.say_cancelled(request_id, "the caller no longer waits")
-        return result
+            self.deadlines.end(deadline)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
         """POST a notification; a refused one is no failure. The modern era has none from client to server."""
@@ -137,8 +161,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 tasks.cancel_scope.cancel()
         finally:
             self._exchange.fail(ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True)))
-            for scope in self._under_way:
-                scope.cancel()
+            self.deadlines.cut_all()
 
     async def read_stream(self, *, opened: Callable[[], None]) -> bool:
         """Read the legacy era's stream of notifications to its end; False if the server offers none."""
@@ -146,7 +169,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             return False
         headers = {**self._headers({}), "accept": EVENT_STREAM}
         async with self._peer.request("GET", self._peer.url, headers=headers, doing="the event stream") as response:
-            if response.status_code >= 400:
+            if response.status >= 400:
                 refusal, _ = await self._peer.refusal(response)
                 if refusal.status == 404 or (refusal.status >= 500 and refusal.status != 501):
                     raise ServerFailure(refusal)
@@ -155,8 +178,8 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 return False
             opened()
             async for event in read_events(response, self._peer.limits):
-                if event.event == "message" and event.data:
-                    self._exchange.take(_decode(event.data))
+                if event.name == "message" and event.data:
+                    self._exchange.take_event(event.data)
         return True
 
     async def end_session(self) -> None:
@@ -170,138 +193,144 @@ class HttpDispatcher(Dispatcher[TransportContext]):
 
     async def quiet(self) -> None:
         """Wait until no request is under way."""
-        while self._under_way:
-            self._one_ended = anyio.Event()
-            await self._one_ended.wait()
-
-    async def _unless_closed(self, work: Awaitable[Message]) -> Message:
-        """Run a request's POST; it ends at once when the connection is closed."""
-        with anyio.CancelScope() as scope:
-            self._under_way.add(scope)
-            try:
-                return await work
-            finally:
-                self._under_way.discard(scope)
-                self._one_ended.set()
-        raise self._exchange.failure()
+        await self.deadlines.empty()
 
     def _headers(self, opts: CallOptions) -> dict[str, str]:
         """The headers that the protocol requires; the version comes from the session's own header."""
         given = {name.lower(): value for name, value in opts.get("headers", {}).items()}
-        self._version = given.get(VERSION_HEADER, self._version)
-        headers = {**ACCEPT, **given}
-        if self._version is not None:
-            headers.setdefault(VERSION_HEADER, self._version)
-        if self._session_id is not None:
-            headers[SESSION_HEADER] = self._session_id
-        return headers
+        version = given.get(VERSION_HEADER, self._version)
+        if version != self._version:
+            self._version, self._common = version, None
+        return {**self._common_headers(), **given}
 
-    async def _ask(self, message: Message, headers: Mapping[str, str], waiter: PendingRequest) -> Message:
-        method = message["method"]
-        async with self._peer.request(
-            "POST", self._peer.url, headers=headers, content=_encode(message), doing=f"the answer to {method}"
-        ) as response:
-            await self._refuse_errors(response)
+    def _common_headers(self) -> dict[str, str]:
+        """What every request of this connection carries."""
+        if self._common is None:
+            self._common = dict(ACCEPT)
+            if self._version is not None:
+                self._common[VERSION_HEADER] = self._version
+            if self._session_id is not None:
+                self._common[SESSION_HEADER] = self._session_id
+        return self._common
+
+    async def _answered(
+        self,
+        request_id: RequestId,
+        waiter: PendingRequest,
+        method: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        tell: bool = True,
+    ) -> Bytes:
+        """The answer to one POST; a caller that stops waiting tells a legacy server so."""
+        try:
+            with translated(f"the answer to {method}"):
+                return await self._ask(request_id, waiter, method, body, headers)
+        except asyncio.CancelledError:
+            if tell and self._version not in MODERN_PROTOCOL_VERSIONS:
+                self._exchange.say_cancelled(request_id, "the caller no longer waits")
+            raise
+        finally:
+            self._exchange.close(request_id)
+
+    async def _ask(
+        self, request_id: RequestId, waiter: PendingRequest, method: str, body: bytes, headers: Mapping[str, str]
+    ) -> Bytes:
+        response = await self._peer.post(body, headers)
+        try:
+            if response.status >= 400:
+                await self._refuse_errors(response)
             if method == "initialize":
-                self._session_id = response.headers.get(SESSION_HEADER)
+                self._session_id, self._common = response.headers.get(SESSION_HEADER), None
             kind = content_type(response)
             if kind == "application/json":
-                self._take_answer(await read_bounded(response, self._peer.limits), message, waiter)
-            elif kind == EVENT_STREAM:
-                return await self._from_stream(response, message, waiter)
-            else:
-                raise ServerFailure(_not_mcp(response, kind))
-        return await waiter.result()
+                return self._answer_in(await read_bounded(response, self._peer.limits), request_id)
+            if kind == EVENT_STREAM:
+                return await self._from_stream(response, request_id, waiter, method)
+            raise ServerFailure(_not_mcp(response, kind))
+        finally:
+            response.close()
 
-    def _take_answer(self, body: bytes, message: Message, waiter: PendingRequest) -> None:
+    def _answer_in(self, body: bytes, request_id: RequestId) -> Bytes:
         self._exchange.received += len(body)
-        answer = _decode(body)
-        if not isinstance(answer, dict) or not ({"result", "error"} & answer.keys()):
+        answer = _split(body)
+        if "result" not in answer and "error" not in answer:
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="its answer is no JSON-RPC response"))
         self._exchange.spoke = True
-        if answer.get("id") is not None and coerce_request_id(answer["id"]) != coerce_request_id(message["id"]):
+        if not _is_id(answer.get("id"), request_id, or_none=True):
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="its answer is to another request"))
-        waiter.put(answer)
+        return result_in(answer)
 
-    async def _from_stream(self, response: httpx2.Response, message: Message, waiter: PendingRequest) -> Message:
-        """Read a request's own stream while its caller waits, so that progress is delivered as it comes."""
-        result: list[Message] = []
-        failure: list[Exception] = []
+    async def _from_stream(
+        self, response: Response, request_id: RequestId, waiter: PendingRequest, method: str
+    ) -> Bytes:
+        """Read a request's own stream until the answer came; resume a stream that was cut.
 
-        async def wait() -> None:
-            try:
-                result.append(await waiter.result())
-            except Exception as exc:  # noqa: BLE001 - raised below, in the caller's task
-                failure.append(exc)
-            tasks.cancel_scope.cancel()
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(wait)
-            try:
-                await self._read_stream(response, message)
-            except Exception as exc:  # noqa: BLE001 - raised again by the waiter; a task group would wrap it
-                waiter.put(exc)
-        if failure:
-            raise failure[0]
-        return result[0]
-
-    async def _read_stream(self, response: httpx2.Response, message: Message) -> None:
-        """Give every event to the exchange until the answer came; resume a stream that was cut."""
+        The caller's own task reads it, so progress is delivered as it comes and before the result.
+        """
         cursor = _Cursor()
-        if await self._drain(response, cursor, message):
-            return
+        answer = await self._drain(response, cursor, request_id, waiter, method)
         for _ in range(RESUME_ATTEMPTS):
-            if not self._resumable(cursor):
+            if answer is not None or not self._resumable(cursor):
                 break
             await anyio.sleep(cursor.delay)
-            headers = {**self._headers({}), "accept": EVENT_STREAM, "last-event-id": cursor.last_id}
+            headers = {**self._common_headers(), "accept": EVENT_STREAM, "last-event-id": cursor.last_id}
             async with self._peer.request(
                 "GET", self._peer.url, headers=headers, doing="the resumed stream"
             ) as resumed:
                 await self._refuse_errors(resumed)
-                if await self._drain(resumed, cursor, message):
-                    return
-        raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True))
+                answer = await self._drain(resumed, cursor, request_id, waiter, method)
+        if answer is None:
+            raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True))
+        return result_in(answer)
 
     def _resumable(self, cursor: _Cursor) -> bool:
         return bool(cursor.last_id) and self._version not in MODERN_PROTOCOL_VERSIONS
 
-    async def _drain(self, response: httpx2.Response, cursor: _Cursor, message: Message) -> bool:
-        """Whether the answer came on this stream; a cut that can be resumed counts as its end."""
+    async def _drain(
+        self, response: Response, cursor: _Cursor, request_id: RequestId, waiter: PendingRequest, method: str
+    ) -> Fields | None:
+        """The answer, if it came on this stream; a cut that can be resumed counts as its end."""
         try:
-            with translated(f"the answer to {message['method']}"):
-                return await self._until_answer(response, cursor, message)
+            with translated(f"the answer to {method}"):
+                return await self._until_answer(response, cursor, request_id, waiter)
         except ServerFailure as failure:
             if isinstance(failure.evidence, NetworkFailure) and self._resumable(cursor):
-                return False
+                return None
             raise
 
-    async def _until_answer(self, response: httpx2.Response, cursor: _Cursor, message: Message) -> bool:
+    async def _until_answer(
+        self, response: Response, cursor: _Cursor, request_id: RequestId, waiter: PendingRequest
+    ) -> Fields | None:
         async for event in read_events(response, self._peer.limits):
             cursor.note(event)
-            if event.event != "message" or not event.data:
+            if event.name != "message" or not event.data:
                 continue
             self._exchange.received += len(event.data)
-            incoming = _decode(event.data)
-            if isinstance(incoming, dict) and "error" in incoming and incoming.get("id") is None:
-                incoming["id"] = message["id"]  # an error without an id, on one request's stream, answers that request
-            self._exchange.take(incoming)
-            if isinstance(incoming, dict) and _answers(incoming, message):
-                return True
-        return False
+            members = _split(event.data)
+            # An error without an id, on one request's stream, answers that request.
+            mine = "method" not in members and _is_id(members.get("id"), request_id, or_none="error" in members)
+            if mine and members.keys() & {"result", "error"}:
+                self._exchange.spoke = True
+                await waiter.deliver()
+                return members
+            self._exchange.take_event(event.data)
+            await waiter.deliver()
+        return None
 
     async def _post_answer(self, message: Message) -> None:
         await self._post_notice(message, self._headers({}))
 
     async def _post_notice(self, message: Message, headers: Mapping[str, str]) -> None:
         async with self._peer.request(
-            "POST", self._peer.url, headers=headers, content=_encode(message), doing="the receipt of a notification"
+            "POST", self._peer.url, headers=headers, content=dumps(message), doing="the receipt of a notification"
         ) as response:
             await self._refuse_errors(response)
 
-    async def _refuse_errors(self, response: httpx2.Response) -> None:
+    async def _refuse_errors(self, response: Response) -> None:
         """Raise for an error status: ``MCPError`` if the MCP server itself answered, else the evidence."""
-        if response.status_code < 400:
+        if response.status < 400:
             return
         refusal, body = await self._peer.refusal(response)
         if not self._is_http_level(refusal):
@@ -322,29 +351,35 @@ class _Cursor:
         self.last_id = ""
         self.delay = RESUME_DELAY_SECONDS
 
-    def note(self, event: httpx2.ServerSentEvent) -> None:
+    def note(self, event: ServerEvent) -> None:
         self.last_id = event.id or self.last_id
         if event.retry is not None:
             self.delay = event.retry / 1000
 
 
-def _answers(incoming: Mapping[str, Any], message: Message) -> bool:
-    """Whether this message answers our request and no other."""
-    given = incoming.get("id")
-    same = isinstance(given, str | int) and coerce_request_id(given) == coerce_request_id(message["id"])
-    return "method" not in incoming and same
-
-
-def _encode(message: Message) -> bytes:
-    return json.dumps(message, separators=(",", ":")).encode()
-
-
-def _decode(text: str | bytes) -> object:
+def _split(data: bytes) -> Fields:
+    """The members of a message; raises ``ServerFailure`` where it is none."""
     try:
-        return from_json(text)
-    except ValueError as exc:
-        start = text[:80] if isinstance(text, str) else text[:80].decode("utf-8", "replace")
+        return fields(read_bytes(data))
+    except BadJson as exc:
+        if "object" in str(exc):
+            detail = "its answer is no JSON-RPC response"
+            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail)) from exc
+        start = data[:80].decode("utf-8", "replace")
         raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=start)) from exc
+
+
+def _is_id(raw: Bytes | None, request_id: RequestId, *, or_none: bool) -> bool:
+    """Whether this is the id of our request and of no other."""
+    if raw is None or bytes(raw) == b"null":
+        return or_none
+    if isinstance(request_id, int) and bytes(raw) == b"%d" % request_id:
+        return True
+    try:
+        given = loads(raw)
+    except BadJson:
+        return False
+    return isinstance(given, str | int) and coerce_request_id(given) == coerce_request_id(request_id)
 
 
 def _rpc_error_in(body: bytes) -> MCPError | None:
@@ -359,7 +394,7 @@ def _rpc_error_in(body: bytes) -> MCPError | None:
     return MCPError(error["code"], str(error.get("message", "")), error.get("data"))
 
 
-def _not_mcp(response: httpx2.Response, kind: str) -> NotMcp:
-    if response.status_code == 202:
+def _not_mcp(response: Response, kind: str) -> NotMcp:
+    if response.status == 202:
         return NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="it accepted a request without answering it")
     return NotMcp(fault=NotMcpFault.CONTENT_TYPE, detail=f"it answered with {kind or 'no content type'}")

@@ -1,0 +1,212 @@
+"""What a client sends, read as far as the hub needs it: the envelope, and nothing of arguments and results.
+
+A request is checked here against JSON-RPC; what its method demands of its parameters is the server's matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from mcp import MCPError
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, ErrorData
+from pydantic import ValidationError
+
+from holdfast.front.access.principals import Principal
+from holdfast.front.clients import Channel, Client
+from holdfast.wire import BadJson, Bytes, Fields, dumps, fields, loads, read_bytes, text_of
+
+__all__ = [
+    "ClientRequest",
+    "Message",
+    "error_message",
+    "error_of",
+    "meta_of",
+    "notice_message",
+    "params_of",
+    "read_message",
+    "request_message",
+    "result_message",
+    "settle",
+]
+
+log = logging.getLogger("holdfast.front")
+
+_ID: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(str | int)
+
+
+class Message:
+    """One JSON-RPC message; its parts are the bytes that they came in."""
+
+    __slots__ = ("error", "id", "key", "method", "params", "result")
+
+    def __init__(self, members: Fields) -> None:
+        self.id: Bytes | None = members.get("id")
+        self.key: str | int | None = None
+        """The id as a value: two ids that are written differently may be equal."""
+        self.method = text_of(members.get("method"))
+        self.params: Bytes | None = members.get("params")
+        self.result: Bytes | None = members.get("result")
+        self.error: Bytes | None = members.get("error")
+        if text_of(members.get("jsonrpc")) != "2.0":
+            raise MCPError(INVALID_REQUEST, "the message is not JSON-RPC 2.0")
+        if self.id is not None:
+            self.key = _key(self.id)
+        if "method" in members:
+            if self.method is None or not _is_text(self.method):
+                raise MCPError(INVALID_REQUEST, "the method is not a text")
+        elif self.id is None or (self.result is None) == (self.error is None):
+            raise MCPError(INVALID_REQUEST, "the message is neither a request, a notification nor a response")
+
+    @property
+    def is_request(self) -> bool:
+        """Whether it wants an answer."""
+        return self.method is not None and self.id is not None
+
+
+class ClientRequest:
+    """A request of a client, with all that its handler needs."""
+
+    __slots__ = ("channel", "client", "headers", "id", "key", "meta", "method", "params", "principal", "version")
+
+    def __init__(
+        self,
+        message: Message,
+        *,
+        version: str,
+        client: Client,
+        channel: Channel,
+        headers: Mapping[str, str],
+        principal: Principal,
+    ) -> None:
+        assert message.method is not None  # noqa: S101 - a request has one
+        assert message.id is not None  # noqa: S101 - as above
+        self.id = message.id
+        self.key = message.key
+        self.method = message.method
+        self.params = params_of(message)
+        self.meta = meta_of(self.params)
+        self.version = version
+        self.client = client
+        self.channel = channel
+        self.headers = headers
+        self.principal = principal
+
+    @property
+    def progress_token(self) -> str | int | None:
+        """What progress of this request is reported under, if it is wanted."""
+        token = self.meta.get("progressToken")
+        return token if isinstance(token, str | int) and not isinstance(token, bool) else None
+
+    def values(self) -> dict[str, Any]:
+        """All parameters as values, for the methods whose parameters the hub itself reads."""
+        try:
+            return {key: loads(value) for key, value in self.params.items()}
+        except BadJson as exc:
+            raise MCPError(INVALID_PARAMS, f"the parameters cannot be read: {exc}") from None
+
+
+def read_message(body: bytes) -> Message:
+    """One message; raises ``MCPError`` with the code that its sender is told."""
+    try:
+        members = fields(read_bytes(body))
+        return Message(members)
+    except BadJson as exc:
+        code = INVALID_REQUEST if "object" in str(exc) else PARSE_ERROR
+        raise MCPError(code, f"the message cannot be read: {exc}") from None
+
+
+def params_of(message: Message) -> Fields:
+    """The members of a message's parameters."""
+    if message.params is None:
+        return {}
+    try:
+        return fields(message.params)
+    except BadJson:
+        raise MCPError(INVALID_PARAMS, "the parameters are not an object") from None
+
+
+def meta_of(params: Fields) -> Mapping[str, Any]:
+    """``_meta`` as a value: the hub reads it."""
+    raw = params.get("_meta")
+    if raw is None:
+        return {}
+    try:
+        meta = loads(raw)
+    except BadJson as exc:
+        raise MCPError(INVALID_PARAMS, f"`_meta` cannot be read: {exc}") from None
+    if not isinstance(meta, dict):
+        raise MCPError(INVALID_PARAMS, "`_meta` is not an object")
+    return meta
+
+
+def error_of(exc: Exception) -> ErrorData:
+    """What a client is told of an exception; what was not foreseen stays in the log."""
+    if isinstance(exc, MCPError):
+        return exc.error
+    if isinstance(exc, ValidationError):
+        return ErrorData(code=INVALID_PARAMS, message="Invalid request parameters", data="")
+    log.error("a request failed in the hub itself", exc_info=exc)
+    return ErrorData(code=INTERNAL_ERROR, message="Internal server error")
+
+
+def result_message(request_id: Bytes, result: bytes) -> bytes:
+    """The answer to a request."""
+    return b'{"jsonrpc":"2.0","id":' + bytes(request_id) + b',"result":' + result + b"}"
+
+
+def error_message(request_id: Bytes | None, error: ErrorData) -> bytes:
+    """The refusal of a request; without an id where it could not be made out."""
+    body: dict[str, Any] = {"code": error.code, "message": error.message}
+    if error.data is not None:
+        body["data"] = error.data
+    raw_id = bytes(request_id) if request_id is not None else b"null"
+    return b'{"jsonrpc":"2.0","id":' + raw_id + b',"error":' + dumps(body) + b"}"
+
+
+def notice_message(method: str, params: Mapping[str, Any] | None) -> bytes:
+    """A notification."""
+    message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    if params:
+        message["params"] = dict(params)
+    return dumps(message)
+
+
+def request_message(number: int, method: str, params: Mapping[str, Any] | None) -> bytes:
+    """A request of the hub's own to a client."""
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": number, "method": method}
+    if params:
+        message["params"] = dict(params)
+    return dumps(message)
+
+
+def _is_text(text: str) -> bool:
+    """Whether it is Unicode: servers drop a message with a lone surrogate, and its sender would wait for ever."""
+    return text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text)
+
+
+def _key(raw: Bytes) -> str | int:
+    try:
+        key: str | int = _ID.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise MCPError(INVALID_REQUEST, "the id is neither a string nor an integer") from None
+    return key
+
+
+def settle(question: asyncio.Future[dict[str, Any]], message: Message) -> None:
+    """Give a client's response to the request that waits for it."""
+    if message.error is not None:
+        said = loads(message.error)
+        code, text = (said.get("code"), said.get("message")) if isinstance(said, dict) else (None, None)
+        question.set_exception(
+            MCPError(code if isinstance(code, int) else INTERNAL_ERROR, str(text or "the client gave an error"))
+        )
+        return
+    result = loads(message.result) if message.result is not None else None
+    if isinstance(result, dict):
+        question.set_result(result)
+    else:
+        question.set_exception(MCPError(INVALID_REQUEST, "the client's answer does not follow the protocol"))

@@ -1,0 +1,719 @@
+"""HTTP/1.1 as the hub serves it: one connection is one task that answers one request after the other.
+
+The MCP endpoints are answered here, on the transport itself: no queue, no task and no copy lies between a request
+and its answer. Every other path goes to the ASGI application behind. A connection that sends no complete head, or
+nothing at all, is closed after a while; what a request may hold before its sender is known is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+from urllib.parse import unquote
+
+import httptools
+
+__all__ = ["Endpoint", "HttpConnection", "Reply", "Request", "TooLarge"]
+
+HEAD_SECONDS: Final = 10.0
+"""How long a connection may take for the head of its first request, and of each later one once it has begun."""
+
+IDLE_SECONDS: Final = 75.0
+"""How long a connection may stay open between two requests."""
+
+BODY_SECONDS: Final = 30.0
+"""How long a body may make no progress."""
+
+HEAD_BYTES: Final = 64 * 1024
+BUFFERED_BYTES: Final = 64 * 1024
+"""How much of a body is taken before somebody reads it: its sender may not be known yet."""
+
+PASSED_OVER_BYTES, PASSED_OVER_SECONDS = 64 * 1024 * 1024, 10.0
+"""How much of a body that is not wanted is passed over, and for how long, so that its sender can read the answer."""
+
+STREAM_AFTER_SECONDS: Final = 5.0
+"""An answer that takes longer becomes an event stream, where the client takes one: silence ends in a timeout."""
+
+COMMENT_SECONDS: Final = 15.0
+"""How often a silent event stream says that it is still there; common proxies give up after 60 s."""
+
+_REASONS: Final = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
+_STREAM_HEADERS: Final = (
+    b"content-type: text/event-stream\r\ncache-control: no-cache, no-transform\r\nx-accel-buffering: no\r\n"
+)
+
+
+log = logging.getLogger("holdfast.front")
+
+
+class TooLarge(Exception):
+    """A body is larger than it may be."""
+
+
+class Gone(Exception):
+    """The client closed the connection before its request was complete."""
+
+
+class Request:
+    """One request; its head is complete, its body may still be coming."""
+
+    __slots__ = (
+        "_connection", "_parts", "_size", "complete", "headers", "http_version", "keep_alive", "method", "on_gone",
+        "path", "query", "raw_headers", "raw_path",
+    )  # fmt: skip
+
+    def __init__(self, connection: HttpConnection) -> None:
+        self._connection = connection
+        self._parts: list[bytes] = []
+        self._size = 0
+        self.complete = False
+        self.method = ""
+        self.raw_path = b""
+        self.path = ""
+        self.query = b""
+        self.http_version = "1.1"
+        self.keep_alive = True
+        self.raw_headers: list[tuple[bytes, bytes]] = []
+        self.headers: dict[str, str] = {}
+        """By lower-case name. Values of a repeated header are joined by a comma."""
+        self.on_gone: Callable[[], object] | None = None
+        """Told when the client closes the connection before it has its answer."""
+
+    async def body(self, most: int) -> bytes:
+        """The whole body; raises ``TooLarge``, or ``Gone`` if the client does not send it."""
+        declared = self.headers.get("content-length", "")
+        if declared.isdigit() and int(declared) > most:
+            raise TooLarge
+        if not self.complete:
+            self._connection.continue_body(self)
+        while not self.complete:
+            if self._size > most:
+                raise TooLarge
+            self._connection.want_body(self)
+            await self._connection.wait(BODY_SECONDS)
+            if self._connection.lost and not self.complete:
+                raise Gone
+        if self._size > most:
+            raise TooLarge
+        parts, self._parts, self._size = self._parts, [], 0
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def feed(self, data: bytes) -> None:
+        """A piece of the body."""
+        self._parts.append(data)
+        self._size += len(data)
+
+    def take(self) -> bytes:
+        """What has come and nobody took yet."""
+        parts, self._parts, self._size = self._parts, [], 0
+        return b"".join(parts)
+
+    @property
+    def client_verified(self) -> bool:
+        """Whether TLS verified a certificate of the client."""
+        return self._connection.client_verified
+
+    @property
+    def waiting(self) -> int:
+        """How many bytes of the body wait for their reader."""
+        return self._size
+
+
+class Reply:
+    """The answer to one request: plain, or an event stream that begins when something precedes the result."""
+
+    __slots__ = ("_connection", "_extra", "_request", "done", "on_done", "on_stream", "started", "streams")
+
+    def __init__(self, connection: HttpConnection, request: Request) -> None:
+        self._connection = connection
+        self._request = request
+        self._extra = b""
+        self.streams = False
+        """Whether the client takes an event stream. Then one begins by itself when the answer takes long."""
+        self.on_stream: Callable[[], bytes] | None = None
+        """What an event stream begins with."""
+        self.on_done: Callable[[], object] | None = None
+        """Told when a stream is ended by somebody other than its reader."""
+        self.started = False
+        self.done = False
+
+    def wait_for_result(self, extra: bytes = b"") -> None:
+        """The result is being made; ``extra`` are the headers that go out with it."""
+        self._extra = extra
+        if self.streams:
+            self._connection.arm(STREAM_AFTER_SECONDS, self._tick)
+
+    def plain(self, status: int, body: bytes, headers: bytes = b"content-type: application/json\r\n") -> None:
+        """An answer in one piece."""
+        self.done = True
+        self._connection.disarm()
+        self._connection.write_plain(self._request, status, body, headers + self._extra)
+
+    def result(self, message: bytes, *, status: int = 200, event_id: bytes = b"") -> None:
+        """The last message: plain if nothing went before, else the end of the stream."""
+        if self.done:
+            return
+        if not self.started:
+            self.plain(status, message)
+            return
+        self.event(message, event_id=event_id)
+        self.end()
+
+    def event(self, message: bytes, *, event_id: bytes = b"") -> None:
+        """A message on the stream, which begins now if it has not begun."""
+        if self.done:
+            return
+        if not self.started:
+            self.begin()
+        self._connection.write_chunk(self._request, event(message, event_id))
+        self._connection.arm(COMMENT_SECONDS, self._tick)
+
+    def begin(self) -> None:
+        """Begin the event stream."""
+        self.started = True
+        self._connection.write_head(self._request, _STREAM_HEADERS + self._extra)
+        if self.on_stream is not None and (first := self.on_stream()):
+            self._connection.write_chunk(self._request, first)
+        self._connection.arm(COMMENT_SECONDS, self._tick)
+
+    def end(self) -> None:
+        """The stream is complete."""
+        if not self.done:
+            self.done = True
+            self._connection.disarm()
+            self._connection.write_end(self._request)
+            if self.on_done is not None:
+                self.on_done()
+
+    def abort(self) -> None:
+        """Close the connection now: its client does not read, or the stream cannot be completed."""
+        self.done = True
+        self._connection.abort()
+
+    @property
+    def unread(self) -> int:
+        """How many bytes of it wait for the client to read."""
+        return self._connection.unread
+
+    async def drained(self) -> None:
+        """Wait until the client has read most of what it was sent."""
+        await self._connection.drained()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the client closed the connection."""
+        return self._connection.lost
+
+    def _tick(self) -> None:
+        if self.done:
+            return
+        if not self.started:
+            self.begin()
+        else:
+            self._connection.write_chunk(self._request, b": still here\n\n")
+            self._connection.arm(COMMENT_SECONDS, self._tick)
+
+
+def event(message: bytes, event_id: bytes = b"") -> bytes:
+    """A message as an event. JSON that spans lines is sent as one line per piece, as the format has it."""
+    data = message if b"\n" not in message and b"\r" not in message else _in_lines(message)
+    return (b"id: " + event_id + b"\n" if event_id else b"") + b"event: message\ndata: " + data + b"\n\n"
+
+
+def _in_lines(message: bytes) -> bytes:
+    return b"\ndata: ".join(message.splitlines())
+
+
+class Endpoint(Protocol):
+    """What is served on the transport itself."""
+
+    def claims(self, path: str) -> bool:
+        """Whether a path is one of its own."""
+
+    async def serve(self, request: Request, reply: Reply) -> None:
+        """Answer one request."""
+
+
+class HttpConnection(asyncio.Protocol):
+    """One connection of a client. Made by uvicorn's server, which owns the listening socket and the end."""
+
+    def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
+        self._loop = _loop or asyncio.get_event_loop()
+        self._app = config.loaded_app
+        self._endpoint: Endpoint = config.app.state.endpoint
+        self._server = server_state
+        self._app_state = app_state
+        self._transport: Any = None
+        self._parser = httptools.HttpRequestParser(self)
+        self._reading: Request | None = None
+        self._head_size = 0
+        self._requests: deque[Request] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._drain: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._body_left = 0
+        self._paused_reading = False
+        self._paused_writing = False
+        self._ending = False
+        self._due = 0.0
+        self._on_due: Callable[[], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.lost = False
+        self.client_verified = False
+        """Whether TLS verified a certificate of the client."""
+
+    # The event loop's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is there."""
+        self._transport = transport
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and tls.context.verify_mode == ssl.CERT_REQUIRED:
+            self.client_verified = bool(tls.getpeercert())
+        self._server.connections.add(self)
+        task = self._task = self._loop.create_task(self._run())
+        self._server.tasks.add(task)
+        task.add_done_callback(self._server.tasks.discard)
+        self.arm(HEAD_SECONDS, self.close)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a request."""
+        if self._ending:
+            return
+        if self._body_left:
+            data = self._take_body(data)
+            if not data:
+                self._wake()
+                return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._decline_upgrade(data[upgrade.args[0] :])
+            return
+        except httptools.HttpParserError:
+            self._refuse(400)
+            return
+        if self._reading is not None and not self._reading.method:
+            self._count_head(len(data))
+        self._wake()
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Another protocol is offered, not demanded: the request is answered in this one, with its body."""
+        self._parser = httptools.HttpRequestParser(self)
+        request = self._requests[-1] if self._requests else None
+        length = request.headers.get("content-length", "0") if request is not None else "0"
+        if request is None or "transfer-encoding" in request.headers or not length.isdigit():
+            self._refuse(400)
+            return
+        request.keep_alive = "close" not in request.headers.get("connection", "").lower()
+        if int(length):
+            request.complete, self._reading, self._body_left = False, request, int(length)
+        if rest:
+            self.data_received(rest)
+        self._wake()
+
+    def _take_body(self, data: bytes) -> bytes:
+        """The part of the body that the parser does not know of; what follows it is returned."""
+        body, rest = data[: self._body_left], data[self._body_left :]
+        self._body_left -= len(body)
+        self.on_body(body)
+        if not self._body_left:
+            self.on_message_complete()
+        return rest
+
+    def eof_received(self) -> bool:
+        """The client sends no more; it may still read."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone."""
+        self.lost = True
+        self._server.connections.discard(self)
+        self.disarm()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._drain is not None and not self._drain.done():
+            self._drain.set_result(None)
+        for request in self._requests:
+            if request.on_gone is not None:
+                request.on_gone()
+        self._wake()
+
+    def pause_writing(self) -> None:
+        """The client reads slower than it is written to."""
+        self._paused_writing = True
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self._paused_writing = False
+        if self._drain is not None and not self._drain.done():
+            self._drain.set_result(None)
+
+    def shutdown(self) -> None:
+        """The server ends: no further request; the one under way is answered."""
+        self._ending = True
+        if not self._requests:
+            self.close()
+
+    # The parser's side.
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._reading = Request(self)
+
+    def on_url(self, url: bytes) -> None:
+        """The request's target, whole or in pieces."""
+        assert self._reading is not None  # noqa: S101 - the parser said that it begins
+        self._reading.raw_path += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header."""
+        request = self._reading
+        assert request is not None  # noqa: S101 - as above
+        name = name.lower()
+        request.raw_headers.append((name, value))
+        key, text = name.decode("latin-1"), value.decode("latin-1")
+        known = request.headers.get(key)
+        request.headers[key] = text if known is None else f"{known}, {text}"
+
+    def on_headers_complete(self) -> None:
+        """The head is complete: the request can be served."""
+        request = self._reading
+        assert request is not None  # noqa: S101 - as above
+        parser = self._parser
+        request.method = parser.get_method().decode("ascii")
+        request.http_version = parser.get_http_version()
+        request.keep_alive = parser.should_keep_alive()
+        try:
+            target = httptools.parse_url(request.raw_path)
+        except httptools.HttpParserInvalidURLError:
+            self._refuse(400)
+            return
+        request.raw_path = target.path or b"/"
+        path = request.raw_path.decode("ascii", "replace")
+        request.path = unquote(path) if "%" in path else path
+        request.query = target.query or b""
+        self._head_size = 0
+        self._requests.append(request)
+        self._server.total_requests += 1
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of a body."""
+        request = self._reading
+        if request is None or not request.method:
+            return
+        request.feed(data)
+        if request.waiting > BUFFERED_BYTES:
+            self._pause()
+
+    def on_message_complete(self) -> None:
+        """A request is complete."""
+        request, self._reading = self._reading, None
+        if request is not None:
+            request.complete = True
+        if len(self._requests) > 1:
+            self._pause()  # a client that sends ahead waits for the answer before
+
+    def _count_head(self, size: int) -> None:
+        self._head_size += size
+        if self._head_size > HEAD_BYTES:
+            self._refuse(431)
+        elif self._head_size == size and not self._requests:
+            self.arm(HEAD_SECONDS, self._too_slow)
+
+    def _too_slow(self) -> None:
+        self._refuse(408)
+
+    def _refuse(self, status: int) -> None:
+        """Answer what is no request, and close."""
+        self._ending = True
+        if not self.lost and not self._requests:
+            self._transport.write(
+                b"HTTP/1.1 " + _REASONS[status] + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            )
+        self.close()
+
+    # What requests and replies use.
+
+    @property
+    def unread(self) -> int:
+        """How many bytes wait for the client to read them."""
+        size: int = self._transport.get_write_buffer_size()
+        return size
+
+    def want_body(self, request: Request) -> None:
+        """Somebody reads: take more of it."""
+        self._resume()
+
+    def continue_body(self, request: Request) -> None:
+        """Tell a client that asks first that its body is wanted."""
+        if request.headers.get("expect", "").lower() == "100-continue" and not request.waiting and not self.lost:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    async def wait(self, within: float | None = None) -> None:
+        """Wait until bytes came or the client is gone; for the connection's own task alone."""
+        waiter = self._waiter = self._loop.create_future()
+        if within is not None:
+            self.arm(within, self._too_slow)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            if within is not None:
+                self.disarm()
+
+    async def drained(self) -> None:
+        """Wait until most of what was written is read."""
+        while self._paused_writing and not self.lost:
+            if self._drain is None or self._drain.done():
+                self._drain = self._loop.create_future()
+            await asyncio.shield(self._drain)
+
+    def arm(self, seconds: float, then: Callable[[], None]) -> None:
+        """Do something later, instead of what was to be done later before. One timer serves all of them."""
+        due = self._due = self._loop.time() + seconds
+        self._on_due = then
+        timer = self._timer
+        if timer is None or timer.when() > due:
+            if timer is not None:
+                timer.cancel()
+            self._timer = self._loop.call_at(due, self._ring)
+
+    def disarm(self) -> None:
+        """Do nothing later."""
+        self._on_due = None
+
+    def _ring(self) -> None:
+        self._timer = None
+        then = self._on_due
+        if then is None:
+            return
+        if self._loop.time() < self._due:
+            self._timer = self._loop.call_at(self._due, self._ring)
+            return
+        self._on_due = None
+        then()
+
+    def write_plain(self, request: Request, status: int, body: bytes, headers: bytes) -> None:
+        """An answer in one piece."""
+        if self.lost:
+            return
+        empty = request.method == "HEAD" or status in (204, 304)
+        length = b"" if status in (204, 304) else b"content-length: %d\r\n" % len(body)
+        head = b"HTTP/1.1 " + _REASONS[status] + b"\r\n" + _date() + headers + length + self._kept(request) + b"\r\n"
+        if empty:
+            self._transport.write(head)
+        elif len(body) > 1 << 16:
+            self._transport.writelines((head, body))
+        else:
+            self._transport.write(head + body)
+
+    def write_head(self, request: Request, headers: bytes, status: int = 200) -> None:
+        """The head of an answer that comes in pieces."""
+        if self.lost:
+            return
+        if request.http_version == "1.0":
+            request.keep_alive = False
+            framing = b""
+        else:
+            framing = b"transfer-encoding: chunked\r\n"
+        line = b"HTTP/1.1 " + _REASONS[status] + b"\r\n"
+        self._transport.write(line + _date() + headers + framing + self._kept(request) + b"\r\n")
+
+    def write_chunk(self, request: Request, data: bytes) -> None:
+        """A piece of the answer."""
+        if not self.lost and data:
+            self._transport.write(data if request.http_version == "1.0" else b"%x\r\n%b\r\n" % (len(data), data))
+
+    def write_end(self, request: Request) -> None:
+        """The answer is complete."""
+        if not self.lost and request.http_version != "1.0":
+            self._transport.write(b"0\r\n\r\n")
+
+    def close(self) -> None:
+        """Close when what was written is out."""
+        if not self.lost:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close now, whatever is not out."""
+        if not self.lost:
+            self._transport.abort()
+
+    def _kept(self, request: Request) -> bytes:
+        if self._ending or not request.keep_alive:
+            request.keep_alive = False
+            return b"connection: close\r\n"
+        return b"" if request.http_version != "1.0" else b"connection: keep-alive\r\n"
+
+    def _pause(self) -> None:
+        if not self._paused_reading and not self.lost:
+            self._paused_reading = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._paused_reading and not self.lost:
+            self._paused_reading = False
+            self._transport.resume_reading()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # The connection's task.
+
+    async def _run(self) -> None:
+        try:
+            while not self.lost:
+                if not self._requests:
+                    if self._ending:
+                        break
+                    await self.wait()
+                    continue
+                request = self._requests[0]
+                self.disarm()
+                await self._serve(request)
+                await self._finish(request)
+        finally:
+            self.close()
+
+    async def _serve(self, request: Request) -> None:
+        if self._endpoint.claims(request.path):
+            reply = Reply(self, request)
+            try:
+                await self._endpoint.serve(request, reply)
+            except TooLarge:
+                reply.plain(413, b'{"error":"the body is too large"}')
+            except Gone:
+                return
+            except Exception:
+                log.exception("a request failed in the hub itself")
+                if not reply.started and not reply.done:
+                    reply.plain(500, b'{"error":"the hub failed to serve this request"}')
+                request.keep_alive = False
+            if self._paused_writing:
+                await self.drained()
+        else:
+            await _Asgi(self, request, self._app).run(self._scope(request))
+
+    async def _finish(self, request: Request) -> None:
+        """Pass over what is left of the request; close where the client, or the request, does not go on."""
+        passed, until = 0, self._loop.time() + PASSED_OVER_SECONDS
+        while not request.complete and not self.lost and request.keep_alive:
+            passed += len(request.take())
+            if passed > PASSED_OVER_BYTES or self._loop.time() > until:
+                request.keep_alive = False
+                break
+            self._resume()
+            await self.wait(PASSED_OVER_SECONDS)
+        self._requests.popleft()
+        if not request.keep_alive or self._ending:
+            self._ending = True
+            self.close()
+        elif not self._requests:
+            self._resume()
+            self.arm(IDLE_SECONDS, self.close)
+
+    def _scope(self, request: Request) -> dict[str, Any]:
+        info = self._transport.get_extra_info
+        client, server = info("peername"), info("sockname")
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": request.http_version,
+            "server": tuple(server[:2]) if isinstance(server, tuple) else None,
+            "client": tuple(client[:2]) if isinstance(client, tuple) else None,
+            "scheme": "https" if info("sslcontext") else "http",
+            "method": request.method,
+            "root_path": "",
+            "path": request.path,
+            "raw_path": request.raw_path,
+            "query_string": request.query,
+            "headers": request.raw_headers,
+            "state": self._app_state.copy(),
+        }
+
+
+class _Asgi:
+    """One request through the ASGI application."""
+
+    def __init__(self, connection: HttpConnection, request: Request, app: Callable[..., Awaitable[None]]) -> None:
+        self._connection = connection
+        self._request = request
+        self._app = app
+        self._gone = asyncio.Event()
+        self._head: bytes | None = None
+        self._status = 500
+        self._begun = False
+        self._done = False
+        self._body = b""
+        self._body_given = False
+
+    async def run(self, scope: dict[str, Any]) -> None:
+        request, connection = self._request, self._connection
+        try:
+            self._body = await request.body(64 << 20)
+        except TooLarge:
+            connection.write_plain(request, 413, b"", b"")
+            return
+        except Gone:
+            return
+        request.on_gone = self._gone.set
+        try:
+            await self._app(scope, self._receive, self._send)
+        except Exception:  # noqa: BLE001 - the application has logged it; its client gets an answer
+            if not self._begun:
+                connection.write_plain(request, 500, b"Internal Server Error", b"content-type: text/plain\r\n")
+                return
+        if not self._done:
+            request.keep_alive = False
+
+    async def _receive(self) -> dict[str, Any]:
+        if not self._body_given:
+            self._body_given = True
+            return {"type": "http.request", "body": self._body, "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            given = message.get("headers", ())
+            self._head = b"".join(b"%b: %b\r\n" % (name, value) for name, value in given if name != b"content-length")
+            return
+        body, more = message.get("body", b""), message.get("more_body", False)
+        connection, request = self._connection, self._request
+        if not self._begun:
+            self._begun = True
+            assert self._head is not None  # noqa: S101 - an application starts its answer first
+            if not more:
+                self._done = True
+                connection.write_plain(request, self._status, body, self._head)
+                return
+            connection.write_head(request, self._head, self._status)
+        connection.write_chunk(request, body)
+        if not more:
+            self._done = True
+            connection.write_end(request)
+        await connection.drained()
+
+
+_dated = 0
+_date_line = b""
+
+
+def _date() -> bytes:
+    """The Date header, made once a second."""
+    global _dated, _date_line
+    now = int(time.time())
+    if now != _dated:
+        _dated, _date_line = now, f"date: {formatdate(now, usegmt=True)}\r\n".encode()
+    return _date_line

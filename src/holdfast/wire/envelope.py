@@ -1,0 +1,252 @@
+"""JSON as it came: the members of an object and the items of an array, each as its own bytes.
+
+A call passes through the hub as bytes. Only the envelope is read: this module splits an object one level deep
+and joins it again, so numbers of any size, escapes, unknown members and the order of keys survive. Nothing here
+knows MCP, and nothing here builds Python values out of arguments or results.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Raw
+
+__all__ = [
+    "BadJson",
+    "Fields",
+    "dumps",
+    "fields",
+    "items",
+    "join_fields",
+    "join_items",
+    "loads",
+    "read_bytes",
+    "text_of",
+]
+
+Bytes: TypeAlias = bytes | Raw
+Fields: TypeAlias = dict[str, Bytes]
+"""The members of a JSON object: each value is the bytes that it came in."""
+
+_OBJECT = msgspec.json.Decoder(dict[str, Raw])
+_ARRAY = msgspec.json.Decoder(list[Raw])
+_STRING = msgspec.json.Decoder(str)
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_KEY = re.compile(rb'[\s,{]*("[^"\\]*(?:\\.[^"\\]*)*")\s*:\s*')
+_GAP = re.compile(rb"[\s,\[]*")
+
+_KEYS: dict[str, bytes] = {}
+"""Keys as they are written. A protocol has few of them; the bound keeps a peer from filling it."""
+_MOST_KEYS = 512
+
+
+EXPLAINED_BYTES = 64 * 1024
+"""Up to this size, bytes that cannot be split are read again to say why."""
+
+
+class BadJson(ValueError):
+    """The bytes are not what they should be; the message says why and quotes nothing."""
+
+
+class RawObject:
+    """A JSON object as it came, with its members. One that was changed is joined again when it is written."""
+
+    __slots__ = ("_raw", "members")
+
+    def __init__(self, members: Fields, raw: Bytes | None = None) -> None:
+        self.members = members
+        self._raw = raw
+
+    @classmethod
+    def read(cls, raw: Bytes) -> RawObject:
+        """The object that these bytes are; raises ``BadJson``."""
+        return cls(fields(raw), raw)
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> RawObject:
+        """The object of a Python value."""
+        return cls({key: dumps(one) for key, one in value.items()})
+
+    def get(self, key: str) -> Bytes | None:
+        """One member."""
+        return self.members.get(key)
+
+    def changed(self, changes: Mapping[str, Bytes | None]) -> RawObject:
+        """The same with some members set, or left out where they are None."""
+        members = {key: value for key, value in self.members.items() if key not in changes or changes[key] is not None}
+        return RawObject(members | {key: value for key, value in changes.items() if value is not None})
+
+    def led_by(self, lead: Mapping[str, Bytes]) -> RawObject:
+        """The same with more members before its own; its own stay as they are."""
+        more = {key: value for key, value in lead.items() if key not in self.members}
+        return RawObject(more | self.members) if more else self
+
+    def written(self) -> bytes:
+        """As it goes over the wire."""
+        return bytes(self._raw) if self._raw is not None else join_fields(self.members)
+
+    def value(self) -> dict[str, Any]:
+        """The Python value."""
+        return {key: loads(one) for key, one in self.members.items()}
+
+
+def read_bytes(data: bytes) -> bytes:
+    """The same bytes, checked: JSON is UTF-8, and the splitter does not look inside strings."""
+    if not data.isascii():
+        try:
+            data.decode()
+        except UnicodeDecodeError:
+            raise BadJson("it is not UTF-8") from None
+    return data
+
+
+def is_object(data: Bytes | None) -> bool:
+    """Whether these bytes, which are JSON, are an object."""
+    return data is not None and bytes(memoryview(data)[:1]) == b"{"
+
+
+def is_array(data: Bytes | None) -> bool:
+    """Whether these bytes, which are JSON, are an array."""
+    return data is not None and bytes(memoryview(data)[:1]) == b"["
+
+
+def one_line(data: bytes) -> bytes:
+    """The same JSON on one line: a line end can only stand between its tokens."""
+    if b"\n" in data or b"\r" in data:
+        return data.replace(b"\r", b" ").replace(b"\n", b" ")
+    return data
+
+
+def fields(data: Bytes) -> Fields:
+    """The members of a JSON object."""
+    try:
+        return _OBJECT.decode(data)  # type: ignore[return-value]  # a dict of Raw is a dict of bytes to its readers
+    except msgspec.ValidationError:
+        raise BadJson("it is not a JSON object") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        return _fields_with_surrogates(bytes(data), exc)
+    except RecursionError:
+        raise BadJson("it is nested too deep") from None
+
+
+def items(data: Bytes) -> list[Bytes]:
+    """The items of a JSON array."""
+    try:
+        return _ARRAY.decode(data)  # type: ignore[return-value]  # as above
+    except msgspec.ValidationError:
+        raise BadJson("it is not a JSON array") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        return _items_with_surrogates(bytes(data), exc)
+    except RecursionError:
+        raise BadJson("it is nested too deep") from None
+
+
+def join_fields(members: Mapping[str, Bytes]) -> bytes:
+    """A JSON object of these members."""
+    return b"{" + b",".join([_key(key) + bytes(value) for key, value in members.items()]) + b"}"
+
+
+def join_items(values: list[Bytes]) -> bytes:
+    """A JSON array of these items."""
+    return b"[" + b",".join([bytes(value) for value in values]) + b"]"
+
+
+def dumps(value: Any) -> bytes:
+    """A Python value as JSON. Text that is no Unicode is written as the escapes that it came in."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def loads(data: Bytes) -> Any:
+    """The Python value of some JSON, for the parts that the hub itself reads."""
+    try:
+        return json.loads(bytes(data), parse_constant=_refuse_constant)
+    except RecursionError:
+        raise BadJson("it is nested too deep") from None
+    except BadJson:
+        raise
+    except ValueError:
+        raise BadJson("it is not JSON") from None
+
+
+def text_of(data: Bytes | None) -> str | None:
+    """The text that these bytes are; None if they are something else."""
+    if data is None:
+        return None
+    try:
+        return _STRING.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        value = loads(data)
+        return value if isinstance(value, str) else None
+
+
+def _refuse_constant(_: str) -> None:
+    raise BadJson("NaN and Infinity are not JSON")
+
+
+def _key(key: str) -> bytes:
+    written = _KEYS.get(key)
+    if written is None:
+        written = json.dumps(key).encode() + b":"
+        if len(_KEYS) < _MOST_KEYS and len(key) < 64:
+            _KEYS[key] = written
+    return written
+
+
+# The decoder refuses an escaped lone surrogate, which JSON allows. A copy in which each surrogate is replaced by an
+# escape of the same length has the same layout, so its values show where the real ones are.
+
+
+def _fields_with_surrogates(data: bytes, cause: Exception) -> Fields:
+    masked, count = _SURROGATE.subn(rb"\\u0041", data)
+    if not count:
+        raise _reason(data) from cause
+    try:
+        found = list(_OBJECT.decode(masked).values())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadJson("it is not JSON") from None
+    position, members = 0, {}
+    for value in found:
+        key = _KEY.match(data, position)
+        position = _placed(masked, value, key.end() if key is not None else -1)
+        assert key is not None  # noqa: S101 - a place was found behind it
+        members[json.loads(key[1])] = data[position - len(bytes(value)) : position]
+    return members
+
+
+def _items_with_surrogates(data: bytes, cause: Exception) -> list[Bytes]:
+    masked, count = _SURROGATE.subn(rb"\\u0041", data)
+    if not count:
+        raise _reason(data) from cause
+    try:
+        found = _ARRAY.decode(masked)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadJson("it is not JSON") from None
+    position, values = 0, []
+    for value in found:
+        gap = _GAP.match(data, position)
+        position = _placed(masked, value, gap.end() if gap is not None else -1)
+        values.append(data[position - len(bytes(value)) : position])
+    return values
+
+
+def _reason(data: bytes) -> BadJson:
+    """Why bytes are no JSON, in the words of the slower reader where they are few enough for it."""
+    if len(data) <= EXPLAINED_BYTES:
+        try:
+            loads(data)
+        except BadJson as exc:
+            return exc
+    return BadJson("it is not JSON")
+
+
+def _placed(masked: bytes, value: Raw, start: int) -> int:
+    """Where a value ends; duplicate keys move values, and then the layout says nothing."""
+    end = start + len(bytes(value))
+    if start < 0 or masked[start:end] != bytes(value):
+        raise BadJson("it repeats a key")
+    return end

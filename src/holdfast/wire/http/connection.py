@@ -1,0 +1,620 @@
+"""HTTP/1.1 over connections that stay open: one origin, one pool, no retry of its own.
+
+A request is written once. A connection that turns out to be closed before anything was written gives way to
+another one; after the first byte left, every failure belongs to the caller, because the server may have acted.
+Exceptions of the network pass as they are (``OSError``, ``ssl.SSLError``); the module adds those below. It does
+not follow redirects, keeps no credentials and reads no environment: callers decide that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import select
+import socket
+import ssl
+import zlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import unquote
+
+import httptools
+
+__all__ = [
+    "BadEncoding",
+    "ConnectFailed",
+    "ConnectTimedOut",
+    "Disconnected",
+    "NotHttp",
+    "Origin",
+    "Pool",
+    "Proxy",
+    "ProxyRefused",
+    "Response",
+]
+
+HEAD_BYTES: Final = 100 * 1024
+"""How large the status line and the headers of an answer may be."""
+
+BUFFERED_BYTES: Final = 256 * 1024
+"""How much of a body waits for its reader before the socket is no longer read."""
+
+IDLE_CONNECTIONS: Final = 20
+
+IDLE_SECONDS: Final = 4.0
+"""How long an unused connection is kept. Common servers close theirs after 5 s, and a request must not meet that."""
+
+SUSPECT_SECONDS: Final = 0.001
+"""After this long without use a connection is looked at before it is used again: it may have been closed."""
+
+STAGGER_SECONDS: Final = 0.25
+"""Before the next address of a name is tried beside the first (RFC 8305)."""
+
+
+class ConnectFailed(OSError):
+    """No connection came to stand; the cause says why."""
+
+
+class ConnectTimedOut(TimeoutError):
+    """No connection came to stand in time."""
+
+
+class ProxyRefused(ConnectFailed):
+    """The proxy answered, and did not connect us."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the proxy answered {status}")
+        self.status = status
+
+
+class Disconnected(ConnectionError):
+    """The peer closed the connection before its answer was complete."""
+
+
+class NotHttp(Exception):
+    """The peer answered with something that is not HTTP."""
+
+
+class BadEncoding(Exception):
+    """The body is not compressed as its header says."""
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """An HTTP proxy on the way."""
+
+    host: str
+    port: int
+    tls: bool = False
+    authorization: str = field(default="", repr=False)
+
+    @classmethod
+    def at(cls, host: str, port: int, *, tls: bool, userinfo: str = "") -> Proxy:
+        """A proxy by the parts of its URL."""
+        user, _, password = userinfo.partition(":")
+        pair = f"{unquote(user)}:{unquote(password)}".encode()
+        return cls(host, port, tls, f"Basic {base64.b64encode(pair).decode()}" if userinfo else "")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where requests go."""
+
+    host: str
+    port: int
+    tls: bool
+
+    @property
+    def authority(self) -> str:
+        """As the Host header says it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+
+
+class Response:
+    """An answer whose head is here; its body is read once, whole or in pieces."""
+
+    __slots__ = ("_connection", "_decode", "_parts", "_size", "_waiter", "complete", "error", "headers", "status")
+
+    def __init__(self, connection: _Connection, status: int, headers: dict[str, str]) -> None:
+        self._connection: _Connection | None = connection
+        self.status = status
+        self.headers = headers
+        """By lower-case name; values of a repeated header are joined by a comma."""
+        self._parts: deque[bytes] = deque()
+        self._size = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._decode = _decoder(headers.get("content-encoding", ""))
+        self.complete = False
+        self.error: Exception | None = None
+
+    async def read(self, most: int) -> bytes | None:
+        """The whole body; None if it is larger than ``most`` bytes. The rest is not read then."""
+        size, parts = 0, []
+        async for chunk in self.chunks():
+            size += len(chunk)
+            if size > most:
+                self.close()
+                return None
+            parts.append(chunk)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it comes."""
+        while True:
+            while self._parts:
+                part = self._parts.popleft()
+                self._size -= len(part)
+                if self._connection is not None and self._size < BUFFERED_BYTES:
+                    self._connection.resume()
+                if part := part if self._decode is None else self._decode(part):
+                    yield part
+            if self.error is not None:
+                raise self.error
+            if self.complete:
+                return
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+    def close(self) -> None:
+        """Read no more of it. A connection whose answer was not read to its end is of no further use."""
+        if self._connection is not None:
+            self._connection.abandon(self)
+
+    # What the connection tells.
+
+    def feed(self, data: bytes) -> None:
+        """A piece of the body."""
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size > BUFFERED_BYTES and self._connection is not None:
+            self._connection.pause()
+        self._wake()
+
+    def end(self, error: Exception | None = None) -> None:
+        """The body is complete, or will never be."""
+        self.complete = error is None
+        self.error = error
+        self._connection = None
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection; it carries one request at a time."""
+
+    def __init__(self, released: Callable[[_Connection], None]) -> None:
+        self._released = released
+        self._transport: Any = None
+        self._parser: httptools.HttpResponseParser | None = None
+        self._head: asyncio.Future[Response] | None = None
+        self._response: Response | None = None
+        self._headers: dict[str, str] = {}
+        self._head_size = 0
+        self._close_delimited = False
+        self._paused = False
+        self.closed = False
+        self.idle_since = 0.0
+        self.keep_for = IDLE_SECONDS
+
+    # The user's side.
+
+    async def exchange(self, request: bytes, body: bytes) -> Response:
+        """Write a request and wait for the head of its answer."""
+        # The answer may be complete, and the connection with its next user, before the awaiting task runs again.
+        head: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._head = head
+        self._parser = httptools.HttpResponseParser(self)
+        self._head_size = 0
+        if len(body) > 1 << 16:
+            self._transport.writelines((request, body))
+        else:
+            self._transport.write(request + body)
+        try:
+            return await head
+        except BaseException:
+            if head.done() and not head.cancelled() and head.exception() is None:
+                head.result().close()
+            else:
+                self.abort()
+            raise
+
+    def usable(self, now: float) -> bool:
+        """Whether nothing says that the peer has closed it."""
+        if self.closed or self._transport.is_closing():
+            return False
+        idle = now - self.idle_since
+        return idle < self.keep_for and (idle < SUSPECT_SECONDS or not _readable(self._transport))
+
+    def abandon(self, response: Response) -> None:
+        """The reader of this answer went away."""
+        if self._response is response:
+            self.abort()
+
+    def abort(self) -> None:
+        """Close it now."""
+        self.closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause(self) -> None:
+        """Read no more until the reader has caught up."""
+        if not self._paused and not self.closed:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self._paused and not self.closed:
+            self._paused = False
+            self._transport.resume_reading()
+
+    # The event loop's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It stands."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of an answer."""
+        if self._parser is None:
+            self.abort()  # a server that speaks unasked is not to be trusted with the next request
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail(NotHttp("it switched protocols"))
+        except httptools.HttpParserError as exc:
+            self._fail(NotHttp(str(exc)))
+        if self._head is not None and self._response is None:
+            self._head_size += len(data)
+            if self._head_size > HEAD_BYTES:
+                self._fail(NotHttp("its headers are too large"))
+
+    def eof_received(self) -> bool:
+        """The peer sends no more."""
+        self._over()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is gone."""
+        self.closed = True
+        self._over(exc)
+
+    def _over(self, exc: Exception | None = None) -> None:
+        if self._response is not None and self._close_delimited and exc is None:
+            self.on_message_complete()
+        else:
+            self._fail(exc if isinstance(exc, OSError) else Disconnected("the peer closed the connection"))
+
+    def _fail(self, error: Exception) -> None:
+        head, response = self._head, self._response
+        self._response, self._parser = None, None
+        if response is not None:
+            response.end(error)
+        elif head is not None and not head.done():
+            head.set_exception(error)
+        self.abort()
+
+    # The parser's side.
+
+    def on_message_begin(self) -> None:
+        """An answer begins."""
+        self._headers = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header."""
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        known = self._headers.get(key)
+        self._headers[key] = (
+            text if known is None else f"{known}\n{text}" if key == "set-cookie" else f"{known}, {text}"
+        )
+
+    def on_headers_complete(self) -> None:
+        """The head is complete."""
+        assert self._parser is not None  # noqa: S101 - it is parsing
+        status = self._parser.get_status_code()
+        if 100 <= status < 200:
+            return  # a word in between; the answer follows
+        headers = self._headers
+        self._close_delimited = "content-length" not in headers and "transfer-encoding" not in headers
+        self._response = Response(self, status, headers)
+        head, self._head = self._head, None
+        if head is not None and not head.done():
+            head.set_result(self._response)
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body."""
+        if self._response is not None:
+            self._response.feed(data)
+
+    def on_message_complete(self) -> None:
+        """The answer is complete; the connection is free if both sides keep it and all of the request was sent."""
+        response = self._response
+        if response is None:
+            return
+        keep = (
+            self._parser is not None
+            and self._parser.should_keep_alive()
+            and not self._close_delimited
+            and self._transport.get_write_buffer_size() == 0
+        )
+        self.resume()
+        self._response, self._parser = None, None
+        response.end()
+        if keep and not self.closed:
+            self.keep_for = _kept_for(response.headers.get("keep-alive", ""))
+            self._released(self)
+        else:
+            self.closed = True
+            self._transport.close()
+
+
+class Pool:
+    """The connections to one origin."""
+
+    def __init__(
+        self,
+        origin: Origin,
+        *,
+        tls: ssl.SSLContext | None = None,
+        proxy: Proxy | None = None,
+        connect_within: float = 10.0,
+        keep: int = IDLE_CONNECTIONS,
+    ) -> None:
+        self.origin = origin
+        self._tls = tls
+        self._proxy = proxy
+        self._connect_within = connect_within
+        self._keep = keep
+        self._idle: deque[_Connection] = deque()
+        self._all: set[_Connection] = set()
+        self._closed = False
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def request(
+        self,
+        method: str,
+        target: str,
+        headers: Iterable[tuple[str, str]],
+        body: bytes | None = None,
+        *,
+        on_sending: Callable[[], None] | None = None,
+    ) -> Response:
+        """Send one request; the answer's head. ``on_sending`` is told when a connection stands."""
+        connection = self._free() or await self._connected()
+        if on_sending is not None:
+            on_sending()
+        return await connection.exchange(self._written(method, target, headers, body), body or b"")
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in list(self._all):
+            connection.abort()
+        self._all.clear()
+        self._idle.clear()
+
+    def _written(self, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes | None) -> bytes:
+        proxy = self._proxy
+        if proxy is not None and not self.origin.tls:
+            target = f"http://{self.origin.authority}{target}"
+        lines = [f"{method} {target} HTTP/1.1\r\nhost: {self.origin.authority}\r\n"]
+        lines += [f"{name}: {value}\r\n" for name, value in headers]
+        if proxy is not None and proxy.authorization and not self.origin.tls:
+            lines.append(f"proxy-authorization: {proxy.authorization}\r\n")
+        if body is not None or method == "POST":
+            lines.append(f"content-length: {len(body or b'')}\r\n")
+        lines.append("\r\n")
+        return "".join(lines).encode("latin-1")
+
+    def _free(self) -> _Connection | None:
+        """The connection that was used last, if it can be used: the others age meanwhile and are dropped."""
+        now = asyncio.get_running_loop().time()
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable(now):
+                return connection
+            self._drop(connection)
+        return None
+
+    def _release(self, connection: _Connection) -> None:
+        now = asyncio.get_running_loop().time()
+        connection.idle_since = now
+        if self._closed:
+            self._drop(connection)
+            return
+        self._idle.append(connection)
+        if len(self._idle) > self._keep:
+            self._drop(self._idle.popleft())
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close what nobody used for long; one timer for all connections, and none where nothing is idle."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        while self._idle and (self._idle[0].closed or now - self._idle[0].idle_since >= self._idle[0].keep_for):
+            self._drop(self._idle.popleft())
+        self._sweeper = loop.call_later(IDLE_SECONDS, self._sweep) if self._idle else None
+
+    def _drop(self, connection: _Connection) -> None:
+        self._all.discard(connection)
+        connection.abort()
+
+    async def _connected(self) -> _Connection:
+        try:
+            async with asyncio.timeout(self._connect_within):
+                connection = await self._connect()
+        except TimeoutError as exc:
+            raise ConnectTimedOut from exc
+        except ConnectFailed:
+            raise
+        except (OSError, ssl.SSLError, UnicodeError) as exc:
+            raise ConnectFailed(*exc.args) from exc
+        self._all = {one for one in self._all if not one.closed}
+        self._all.add(connection)
+        return connection
+
+    async def _connect(self) -> _Connection:
+        proxy, origin = self._proxy, self.origin
+        host, port = (proxy.host, proxy.port) if proxy is not None else (origin.host, origin.port)
+        first_tls = self._tls if (proxy.tls if proxy is not None else origin.tls) else None
+        connection = await _dial(lambda: _Connection(self._release), host, port, first_tls)
+        if proxy is not None and origin.tls:
+            try:
+                await self._tunnel(connection, proxy)
+            except BaseException:
+                connection.abort()
+                raise
+        return connection
+
+    async def _tunnel(self, connection: _Connection, proxy: Proxy) -> None:
+        """Have the proxy connect us, then speak TLS with the origin through it."""
+        loop, origin = asyncio.get_running_loop(), self.origin
+        host = f"[{origin.host}]" if ":" in origin.host else origin.host
+        credentials = f"proxy-authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
+        waiting = _Tunnel()
+        transport = connection._transport  # noqa: SLF001 - the same module
+        transport.set_protocol(waiting)
+        transport.write(
+            f"CONNECT {host}:{origin.port} HTTP/1.1\r\nhost: {host}:{origin.port}\r\n{credentials}\r\n".encode(
+                "latin-1"
+            )
+        )
+        status = await waiting.status
+        if not 200 <= status < 300:
+            raise ProxyRefused(status)
+        assert self._tls is not None  # noqa: S101 - an origin with TLS has a context
+        secure = await loop.start_tls(transport, connection, self._tls, server_hostname=origin.host)
+        connection.connection_made(secure)  # type: ignore[arg-type]  # None only where the handshake failed, which raises
+
+
+class _Tunnel(asyncio.Protocol):
+    """Reads a proxy's answer to CONNECT."""
+
+    def __init__(self) -> None:
+        self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._came = b""
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the answer; nothing follows it before we speak."""
+        self._came += data
+        if b"\r\n\r\n" not in self._came and len(self._came) < HEAD_BYTES:
+            return
+        if not self.status.done():
+            parts = self._came.split(b" ", 2)
+            known = self._came.startswith(b"HTTP/1.") and len(parts) > 1 and parts[1][:3].isdigit()
+            if known:
+                self.status.set_result(int(parts[1][:3]))
+            else:
+                self.status.set_exception(ConnectFailed("the proxy does not speak HTTP"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The proxy hung up."""
+        if not self.status.done():
+            self.status.set_exception(exc or ConnectFailed("the proxy closed the connection"))
+
+
+async def _dial(make: Callable[[], _Connection], host: str, port: int, tls: ssl.SSLContext | None) -> _Connection:
+    """A connection to whichever address of a name answers first; each next one is tried a moment later."""
+    loop = asyncio.get_running_loop()
+
+    async def one(address: str) -> _Connection:
+        _, protocol = await loop.create_connection(
+            make, address, port, ssl=tls, server_hostname=host if tls is not None else None
+        )
+        return protocol
+
+    addresses = deque(await _addresses(host, port))
+    if len(addresses) == 1:
+        return await one(addresses[0])
+    under_way: set[asyncio.Task[_Connection]] = set()
+    failures: list[BaseException] = []
+    try:
+        while addresses or under_way:
+            if addresses:
+                under_way.add(loop.create_task(one(addresses.popleft())))
+            wait = STAGGER_SECONDS if addresses else None
+            done, _ = await asyncio.wait(under_way, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if (failure := task.exception()) is None:
+                    under_way.discard(task)
+                    return task.result()
+                under_way.discard(task)
+                failures.append(failure)
+        raise failures[0]
+    finally:
+        for task in under_way:
+            task.cancel()
+        for outcome in await asyncio.gather(*under_way, return_exceptions=True):
+            if isinstance(outcome, _Connection):
+                outcome.abort()
+
+
+async def _addresses(host: str, port: int) -> list[str]:
+    """The addresses of a name, the families in turn: one that does not work must not hold up the other."""
+    if ":" in host or host.replace(".", "").isdigit():
+        return [host]
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    by_family: dict[int, list[str]] = {}
+    for family, _, _, _, address in found:
+        by_family.setdefault(family, []).append(str(address[0]))
+    lists = [list(dict.fromkeys(addresses)) for addresses in by_family.values()]
+    longest = max(map(len, lists), default=0)
+    return [addresses[turn] for turn in range(longest) for addresses in lists if turn < len(addresses)]
+
+
+def _readable(transport: Any) -> bool:
+    """Whether something waits to be read on a connection that has nothing to say: it is being closed."""
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        return False
+    poll = select.poll()
+    try:
+        poll.register(sock.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
+    except (OSError, ValueError):
+        return True
+
+
+def _kept_for(header: str) -> float:
+    """How long an idle connection can be relied on: what the server says, with a second to spare."""
+    for part in header.split(","):
+        name, _, value = part.strip().partition("=")
+        if name.lower() == "timeout" and value.isascii() and value.isdigit():
+            return min(max(float(value[:6]) - 1.0, 0.0), 60.0)
+    return IDLE_SECONDS
+
+
+def _decoder(encoding: str) -> Callable[[bytes], bytes] | None:
+    """What undoes a compression; we ask for none, and some servers compress all the same."""
+    encoding = encoding.strip().lower()
+    if encoding in ("", "identity"):
+        return None
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        return _undecodable
+    inflate = zlib.decompressobj(47 if encoding != "deflate" else 15)
+
+    def decode(data: bytes) -> bytes:
+        try:
+            return inflate.decompress(data)
+        except zlib.error as exc:
+            raise BadEncoding("its answer is badly compressed") from exc
+
+    return decode
+
+
+def _undecodable(_: bytes) -> bytes:
+    raise BadEncoding("its answer is compressed in a way that was not asked for")

@@ -1,0 +1,231 @@
+"""HTTP as the hub serves it: what a connection may hold, how an answer is framed, and who is cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request as AsgiRequest
+from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.routing import Route
+
+from holdfast.front import listener
+from holdfast.front.listener import Reply, Request
+from holdfast.front.sessions import Backlog
+from tests.front.web import serving
+
+pytestmark = pytest.mark.anyio
+
+
+class Endpoint:
+    """Serves ``/mcp`` by a function of the test."""
+
+    def __init__(self, serve: Any) -> None:
+        self.serve = serve
+
+    def claims(self, path: str) -> bool:
+        return path == "/mcp"
+
+
+async def echo(request: Request, reply: Reply) -> None:
+    reply.plain(200, await request.body(1 << 20))
+
+
+@asynccontextmanager
+async def connected(serve: Any = echo) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    async def hello(request: AsgiRequest) -> PlainTextResponse:
+        return PlainTextResponse((await request.body()).decode() or "hello")
+
+    async def pieces(_: AsgiRequest) -> StreamingResponse:
+        async def made() -> AsyncIterator[bytes]:
+            yield b"one "
+            yield b"two"
+
+        return StreamingResponse(made(), media_type="text/plain")
+
+    app = Starlette(routes=[Route("/hello", hello, methods=["GET", "POST", "HEAD"]), Route("/pieces", pieces)])
+    app.state.endpoint = Endpoint(serve)
+    async with serving(app) as base, asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(base.rpartition(":")[2]))
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+
+
+async def read_answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    if b"transfer-encoding: chunked" in head:
+        body = b""
+        while (size := int(await reader.readuntil(b"\r\n"), 16)) > 0:
+            body += await reader.readexactly(size)
+            await reader.readexactly(2)
+        await reader.readexactly(2)
+        return head, body
+    length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
+    return head, await reader.readexactly(length)
+
+
+def post(body: bytes, path: str = "/mcp", *headers: str) -> bytes:
+    lines = "".join(f"{header}\r\n" for header in headers)
+    return f"POST {path} HTTP/1.1\r\nhost: x\r\n{lines}content-length: {len(body)}\r\n\r\n".encode() + body
+
+
+async def test_requests_of_both_kinds_share_a_connection_in_their_order() -> None:
+    async with connected() as (reader, writer):
+        writer.write(post(b"1") + post(b"2", "/hello") + post(b"3") + b"GET /pieces HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert [(await read_answer(reader))[1] for _ in range(4)] == [b"1", b"2", b"3", b"one two"]
+
+
+async def test_a_head_that_comes_byte_by_byte_is_read_and_one_without_a_body_is_answered_without_one() -> None:
+    async with connected() as (reader, writer):
+        for byte in post(b"slow", "/hello"):
+            writer.write(bytes([byte]))
+            await writer.drain()
+        assert (await read_answer(reader))[1] == b"slow"
+        writer.write(b"HEAD /hello HTTP/1.1\r\nhost: x\r\n\r\n" + post(b"next"))
+        assert b"content-length: 5" in await reader.readuntil(b"\r\n\r\n")
+        assert (await read_answer(reader))[1] == b"next"
+
+
+async def test_an_offer_of_another_protocol_is_passed_over() -> None:
+    async with connected() as (reader, writer):
+        writer.write(post(b"body", "/mcp", "connection: Upgrade, HTTP2-Settings", "upgrade: h2c"))
+        assert (await read_answer(reader))[1] == b"body"
+
+
+async def test_a_client_that_asks_first_is_told_to_go_on() -> None:
+    async with connected() as (reader, writer):
+        writer.write(b"POST /mcp HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n")
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"ok")
+        assert (await read_answer(reader))[1] == b"ok"
+
+
+@pytest.mark.requirement("SEC-11")
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"GET /mcp HTTP/1.1\r\nx: " + b"y" * 70_000, b"431"),
+        (post(b"x" * (2 << 20)), b"413"),
+    ],
+)
+async def test_what_is_no_request_or_too_large_is_refused(sent: bytes, status: bytes) -> None:
+    async with connected() as (reader, writer):
+        writer.write(sent)
+        assert (await reader.readline()).split()[1] == status
+
+
+@pytest.mark.requirement("SEC-11")
+@pytest.mark.parametrize("sent", [b"", b"POST /mcp HTTP/1.1\r\nhost:", post(b"whole")[:-2]])
+async def test_a_client_that_sends_no_complete_request_is_cut_off(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("HEAD_SECONDS", "BODY_SECONDS", "IDLE_SECONDS"):
+        monkeypatch.setattr(listener, limit, 0.05)
+    async with connected() as (reader, writer):
+        writer.write(sent)
+        await reader.read()
+        assert reader.at_eof()
+
+
+@pytest.mark.requirement("SEC-11")
+async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "IDLE_SECONDS", 0.05)
+    async with connected() as (reader, writer):
+        writer.write(post(b"once"))
+        assert (await read_answer(reader))[1] == b"once"
+        assert await reader.read() == b""
+
+
+async def test_an_answer_that_takes_long_becomes_a_stream_that_says_it_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listener, "STREAM_AFTER_SECONDS", 0.02)
+    monkeypatch.setattr(listener, "COMMENT_SECONDS", 0.02)
+    go = asyncio.Event()
+
+    async def slow(request: Request, reply: Reply) -> None:
+        await request.body(100)
+        reply.streams = True
+        reply.wait_for_result()
+        await go.wait()
+        reply.result(b'{"a":1}')
+
+    async with connected(slow) as (reader, writer):
+        writer.write(post(b"{}"))
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"content-type: text/event-stream" in head
+        await reader.readuntil(b": still here\n\n")
+        await reader.readuntil(b": still here\n\n")
+        go.set()
+        rest = await reader.readuntil(b"0\r\n\r\n")
+    assert b'event: message\ndata: {"a":1}\n\n' in rest
+
+
+async def test_an_answer_is_plain_unless_something_precedes_it() -> None:
+    async def serve(request: Request, reply: Reply) -> None:
+        asked = json.loads(await request.body(100))
+        reply.streams = True
+        reply.wait_for_result()
+        for number in range(asked):
+            reply.event(b"%d" % number)
+        reply.result(b'"done"')
+
+    async with connected(serve) as (reader, writer):
+        writer.write(post(b"0") + post(b"2"))
+        head, plain = await read_answer(reader)
+        assert (b"application/json" in head, plain) == (True, b'"done"')
+        head, streamed = await read_answer(reader)
+    assert b"text/event-stream" in head
+    assert streamed == b'event: message\ndata: 0\n\nevent: message\ndata: 1\n\nevent: message\ndata: "done"\n\n'
+
+
+async def test_a_client_that_leaves_is_noticed_without_a_task() -> None:
+    begun, left = asyncio.Event(), asyncio.Event()
+
+    async def serve(request: Request, reply: Reply) -> None:
+        request.on_gone = left.set
+        begun.set()
+        await left.wait()
+
+    async with connected(serve) as (_, writer):
+        writer.write(post(b""))
+        await begun.wait()
+        writer.close()
+        await left.wait()
+
+
+class Unread:
+    """A reply of which so much is unread."""
+
+    def __init__(self, unread: int) -> None:
+        self.unread = unread
+        self.lost = self.aborted = False
+
+    def abort(self) -> None:
+        self.aborted = self.lost = True
+
+
+@pytest.mark.requirement("HUB-17")
+def test_a_client_that_does_not_read_is_cut_off_at_its_own_bound() -> None:
+    backlog, session, other = Backlog(per_session=100, most=1000), object(), object()
+    first, second, third = Unread(150), Unread(20), Unread(90)
+    for reply, owner in ((first, session), (third, other)):
+        backlog.wrote(reply, owner)  # type: ignore[arg-type]  # as much of a reply as it needs
+    assert not first.aborted, "one message is always sent"
+    backlog.wrote(second, session)  # type: ignore[arg-type]
+    assert (first.aborted, second.aborted, third.aborted) == (False, True, False)
+
+
+@pytest.mark.requirement("HUB-17")
+def test_all_clients_together_are_bounded_and_the_one_that_reads_least_is_cut_off() -> None:
+    backlog = Backlog(per_session=1000, most=200)
+    replies = [Unread(90), Unread(100), Unread(20)]
+    for reply in replies:
+        backlog.wrote(reply, object())  # type: ignore[arg-type]
+    assert [reply.aborted for reply in replies] == [False, True, False]

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as st
+
+from holdfast.wire.event_stream import EventReader, EventTooLarge, ServerEvent
+
+STREAM = (
+    b': hello\n\nid: 1\nretry: 500\ndata: \n\nevent: message\r\ndata: {"a":1}\r\n\r\n'
+    b"data: one\ndata: two\n\nevent: other\rdata: x\r\rdata: cut"
+)
+EVENTS = [
+    ServerEvent("message", b"", "1", 500),
+    ServerEvent("message", b'{"a":1}', "1", None),
+    ServerEvent("message", b"one\ntwo", "1", None),
+    ServerEvent("other", b"x", "1", None),
+]
+
+
+@given(st.lists(st.integers(min_value=1, max_value=len(STREAM) - 1)))
+def test_events_are_the_same_however_the_stream_is_cut(places: list[int]) -> None:
+    reader, before = EventReader(1000), 0
+    seen: list[ServerEvent] = []
+    for place in [*sorted(set(places)), len(STREAM)]:
+        seen += reader.feed(STREAM[before:place])
+        before = place
+    assert seen == EVENTS
+
+
+def _feed(reader: EventReader, piece: bytes) -> None:
+    for start in range(0, len(piece), 10):
+        list(reader.feed(piece[start : start + 10]))
+
+
+@pytest.mark.requirement("SEC-4")
+@pytest.mark.parametrize("piece", [b"data: " + b"x" * 200, b"data: x\n" * 200, b"x" * 200])
+def test_an_event_that_is_too_large_is_never_held_whole(piece: bytes) -> None:
+    reader = EventReader(100)
+    with pytest.raises(EventTooLarge):
+        _feed(reader, piece)

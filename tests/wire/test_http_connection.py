@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import asyncio
+import gzip
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from holdfast.wire.http import connection as http1
+from holdfast.wire.http.connection import (
+    BadEncoding,
+    ConnectFailed,
+    Disconnected,
+    NotHttp,
+    Origin,
+    Pool,
+    Proxy,
+    ProxyRefused,
+)
+
+pytestmark = pytest.mark.anyio
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+PLAIN = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+
+
+class Server:
+    """Notes each connection and each request; a script says what is answered."""
+
+    def __init__(self, *answers: bytes | None) -> None:
+        self.answers = list(answers)
+        self.connections = 0
+        self.requests: list[bytes] = []
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while self.answers:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+                body = await reader.readexactly(int(length)) if length else b""
+                self.requests.append(head + body)
+                answer = self.answers.pop(0)
+                if answer is None:
+                    return
+                writer.write(answer)
+                await writer.drain()
+                if b"connection: close" in answer:
+                    return
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def serving(handler: Handler, **more: Any) -> AsyncIterator[int]:
+    server = await asyncio.start_server(handler, "127.0.0.1", 0, **more)
+    try:
+        async with asyncio.timeout(20):
+            yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def pool_to(handler: Handler, **more: Any) -> AsyncIterator[Pool]:
+    async with serving(handler) as port:
+        pool = Pool(Origin("127.0.0.1", port, tls=False), **more)
+        try:
+            yield pool
+        finally:
+            await pool.aclose()
+
+
+async def post(pool: Pool, body: bytes = b"{}") -> bytes | None:
+    return await (await pool.request("POST", "/mcp", [("x-key", "v")], body)).read(1 << 20)
+
+
+async def test_requests_share_a_connection() -> None:
+    server = Server(PLAIN, PLAIN, PLAIN)
+    async with pool_to(server) as pool:
+        assert [await post(pool) for _ in range(3)] == [b"ok"] * 3
+    assert server.connections == 1
+    assert server.requests[0].startswith(b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1:")
+    assert server.requests[0].endswith(b"\r\n\r\n{}")
+
+
+async def test_a_connection_that_was_closed_while_idle_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http1, "SUSPECT_SECONDS", 0.0)
+    server_closes = Server(PLAIN + b"", PLAIN)
+
+    async def closes_after_each(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server_closes.answers, rest = server_closes.answers[:1], server_closes.answers[1:]
+        await server_closes(reader, writer)
+        server_closes.answers = rest
+
+    async with pool_to(closes_after_each) as pool:
+        assert await post(pool) == b"ok"
+        idle = pool._idle[0]
+        while not idle.closed and not http1._readable(idle._transport):  # noqa: ASYNC110 - the kernel's matter
+            await asyncio.sleep(0)
+        assert await post(pool) == b"ok"
+    assert server_closes.connections == 2
+    assert len(server_closes.requests) == 2
+
+
+@pytest.mark.requirement("LIFE-16")
+async def test_a_request_that_left_is_never_sent_again_when_its_connection_is_closed() -> None:
+    server = Server(PLAIN, None, PLAIN)
+    async with pool_to(server) as pool:
+        assert await post(pool) == b"ok"
+        with pytest.raises(Disconnected):
+            await post(pool)
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 20\r\nconnection: close\r\n\r\nok", Disconnected),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n5\r\nok", Disconnected),
+        (b"SSH-2.0-OpenSSH_9.9\r\n\r\nconnection: close", NotHttp),
+        (b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * 200_000 + b"\r\nconnection: close\r\n\r\n", NotHttp),
+        (b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nconnection: close", NotHttp),
+        (b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\nno", BadEncoding),
+        (b"HTTP/1.1 200 OK\r\ncontent-encoding: br\r\ncontent-length: 2\r\n\r\nno", BadEncoding),
+    ],
+)
+async def test_a_broken_answer_is_told_as_what_it_is(answer: bytes, error: type[Exception]) -> None:
+    async with pool_to(Server(answer)) as pool:
+        with pytest.raises(error):
+            await post(pool)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN,
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\no\r\n1\r\nk\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nok",
+        b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n%b"
+        % (len(gzip.compress(b"ok")), gzip.compress(b"ok")),
+    ],
+)
+async def test_an_answer_is_read_however_it_is_framed(answer: bytes) -> None:
+    async with pool_to(Server(answer)) as pool:
+        assert await post(pool) == b"ok"
+
+
+@pytest.mark.requirement("SEC-4")
+async def test_a_body_over_its_bound_is_not_read_to_its_end() -> None:
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        try:
+            while True:
+                writer.write(b"400\r\n" + b"x" * 1024 + b"\r\n")
+                await writer.drain()
+        except ConnectionError:
+            return
+
+    async with pool_to(endless) as pool:
+        response = await pool.request("GET", "/", [])
+        assert await response.read(100_000) is None
+
+
+async def test_a_slow_reader_holds_the_sender_up_and_not_our_memory() -> None:
+    sent = 0
+
+    async def floods(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (64 << 20))
+        try:
+            while sent < 64 << 20:
+                writer.write(b"x" * 65536)
+                sent += 65536
+                await writer.drain()
+        except ConnectionError:
+            return
+
+    async with pool_to(floods) as pool:
+        response = await pool.request("GET", "/", [])
+        for _ in range(200):
+            await asyncio.sleep(0.001)
+        assert response._size < 2 << 20
+        assert sent < 32 << 20
+        response.close()
+
+
+async def test_a_cancelled_request_closes_its_connection_and_no_other() -> None:
+    server = Server(PLAIN, PLAIN, PLAIN)
+    begun = asyncio.Event()
+
+    async def hangs_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not begun.is_set():
+            begun.set()
+            assert await reader.read() != b""
+            writer.close()
+            return
+        await server(reader, writer)
+
+    async with pool_to(hangs_once) as pool:
+        hung = asyncio.create_task(post(pool))
+        await begun.wait()
+        assert await post(pool) == b"ok"
+        hung.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await hung
+        assert await post(pool) == b"ok"
+    assert server.connections == 1
+
+
+async def test_many_callers_at_once_each_get_their_own_answer() -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+                body = await reader.readexactly(length)
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    async with pool_to(echo) as pool:
+
+        async def caller(name: int) -> None:
+            for turn in range(50):
+                words = b"%d of %d" % (turn, name)
+                assert await post(pool, words) == words
+
+        await asyncio.gather(*(caller(name) for name in range(16)))
+        assert len(pool._all) <= 16
+
+
+async def test_a_port_that_nobody_listens_on_is_refused_with_its_errno() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        pool = Pool(Origin("127.0.0.1", free.getsockname()[1], tls=False))
+        with pytest.raises(ConnectFailed) as caught:
+            await post(pool)
+    assert isinstance(caught.value.__cause__, ConnectionRefusedError)
+
+
+async def test_the_second_address_of_a_name_is_tried_when_the_first_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def addresses(host: str, port: int) -> list[str]:
+        return ["203.0.113.1", "127.0.0.1"]  # the first is for documentation: nobody has it
+
+    monkeypatch.setattr(http1, "_addresses", addresses)
+    monkeypatch.setattr(http1, "STAGGER_SECONDS", 0.01)
+    async with serving(Server(PLAIN)) as port:
+        assert await post(Pool(Origin("name.example", port, tls=False))) == b"ok"
+
+
+async def test_every_address_failing_is_a_failure() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        with pytest.raises(ConnectFailed):
+            await post(Pool(Origin("localhost", free.getsockname()[1], tls=False)))
+
+
+async def test_a_plain_request_goes_to_a_proxy_whole() -> None:
+    server = Server(PLAIN)
+    async with serving(server) as port:
+        proxy = Proxy.at("127.0.0.1", port, tls=False, userinfo="us%40er:pass")
+        assert await post(Pool(Origin("mcp.example", 80, tls=False), proxy=proxy)) == b"ok"
+    assert server.requests[0].startswith(b"POST http://mcp.example/mcp HTTP/1.1\r\nhost: mcp.example\r\n")
+    assert b"proxy-authorization: Basic dXNAZXI6cGFzcw==\r\n" in server.requests[0]
+
+
+async def test_a_proxy_that_does_not_connect_us_says_so() -> None:
+    server = Server(b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+    async with serving(server) as port:
+        proxy = Proxy.at("127.0.0.1", port, tls=False)
+        with pytest.raises(ProxyRefused) as caught:
+            await post(Pool(Origin("mcp.example", 443, tls=True), proxy=proxy))
+    assert caught.value.status == 407
+    assert server.requests[0].startswith(b"CONNECT mcp.example:443 HTTP/1.1\r\n")
