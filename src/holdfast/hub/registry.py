@@ -197,12 +197,16 @@ class SlotRegistry:
         params: Mapping[str, Any],
         *,
         repeatable: bool = False,
+        on_progress: ProgressFn | None = None,
         caller: Caller | None = None,
         slot: Slot | None = None,
     ) -> Mapping[str, Any]:
         """Send a request whose parameters are values, and read its result."""
         sent = RawObject.of(params).members
-        return (await self.forward(server, method, sent, repeatable=repeatable, caller=caller, slot=slot)).value()
+        result = await self.forward(
+            server, method, sent, repeatable=repeatable, on_progress=on_progress, caller=caller, slot=slot
+        )
+        return result.value()
 
     async def forward(
         self,
