@@ -43,7 +43,7 @@ def test_the_exit_code_tells_whether_every_requirement_is_met(
 def test_an_unknown_benchmark_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         command.main(["lode"])
-    assert "there is no benchmark `lode`; known: load, startup" in capsys.readouterr().err
+    assert "there is no benchmark `lode`; known: " in capsys.readouterr().err
 
 
 def test_rounds_are_interleaved_in_turning_order() -> None:

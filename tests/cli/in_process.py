@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 import pytest
 
 from holdfast.cli.entry import run
+from holdfast.config import TrustStore
 
 
 class Ran(NamedTuple):
@@ -48,3 +49,9 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     yield inside
     monkeypatch.undo()
     time.tzset()
+
+
+def trusted(file: Path, environ: Mapping[str, str] | None = None) -> Path:
+    """Trust a found file, as its user does once."""
+    TrustStore(os.environ if environ is None else environ).trust(file, file.read_bytes())
+    return file

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.testing import StdioServer
 from tests.cli.command import Cli
-from tests.cli.in_process import Inside
+from tests.cli.in_process import Inside, trusted
 from tests.peers.http_fault import FaultServer, respond
 
 pytestmark = pytest.mark.requirement("DX-2")
@@ -200,6 +200,7 @@ def test_list_shows_every_server_of_a_file_without_a_contact_and_without_secrets
         "bad": {"url": "not a url"},
     }
     file.write_text(json.dumps({"mcpServers": definitions}))
+    trusted(file)
     ran, data = inside("list"), json.loads(inside("list", "--json").out)
     assert ran.code == 1
     assert [line.split()[0] for line in ran.out.splitlines()] == ["api", "files", "bad"]

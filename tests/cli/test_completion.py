@@ -15,7 +15,7 @@ from holdfast.cli.completion import SCRIPTS, candidates
 from holdfast.cli.entry import COMMANDS
 from tests.cli.fleets import fleet
 from tests.cli.hub_peer import HubPeer, hub_peer
-from tests.cli.in_process import Inside
+from tests.cli.in_process import Inside, trusted
 from tests.cli.serve_process import config, environment
 
 pytestmark = pytest.mark.requirement("DX-4")
@@ -89,7 +89,7 @@ def test_servers_and_tools_are_those_of_the_running_hub(inside: Inside, hub: Hub
 
 
 def test_without_a_hub_servers_are_those_of_the_configuration(inside: Inside, tmp_path: Path) -> None:
-    config(tmp_path / "mcp.json", one={"command": "x"}, two={"url": "not a url"})
+    trusted(config(tmp_path / "mcp.json", one={"command": "x"}, two={"url": "not a url"}))
     other = config(tmp_path / "other.json", three={"command": "x"})
     assert values(inside, None, "tools", "") == ["one", "two"]
     assert values(inside, None, "tools", "--config", str(other), "") == ["three"]
@@ -114,7 +114,7 @@ def test_the_shell_completes_commands_servers_and_files(shell: str, tmp_path: Pa
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"{shell} is not installed")
-    config(tmp_path / "mcp.json", first={"command": "x"}, second={"command": "x"})
+    trusted(config(tmp_path / "mcp.json", first={"command": "x"}, second={"command": "x"}), environment(tmp_path))
     (tmp_path / "mcp-other.json").write_text("{}")
 
     def completed(*words: str) -> list[str]:

@@ -17,7 +17,7 @@ from holdfast.testing import StdioServer
 from tests.cli.command import HOLDFAST, Cli
 from tests.cli.fleets import fleet
 from tests.cli.hub_peer import NOW, hub_peer
-from tests.cli.in_process import Inside
+from tests.cli.in_process import Inside, trusted
 from tests.cli.serve_process import config
 
 
@@ -89,6 +89,7 @@ JSON = {
     "config show": ("config", "show"),
     "doctor": ("doctor", "one"),
     "import": ("import",),
+    "trust": ("trust", "--list"),
     "list": ("list",),
     "add": ("add", "new", "--no-check"),
     "remove": ("remove", "one", "--dry-run", "--file", "mcp.json"),
@@ -121,7 +122,7 @@ def test_every_json_output_has_a_version(inside: Inside, tmp_path: Path) -> None
     assert sorted(JSON) == sorted(commands_with_json())
     line = {"at": NOW, "source": "stderr", "level": "", "text": "here"}
     with StdioServer({"echo": "says it again"}) as one, hub_peer(*fleet()) as hub:
-        config(tmp_path / "mcp.json", one=one.definition)
+        trusted(config(tmp_path / "mcp.json", one=one.definition))
         hub.answers["GET /api/servers/notes/logs"] = (200, {"server": "notes", "lines": [line]})
         hub.answers["GET /api/approvals"] = (200, {"approvals": []})
         for name, arguments in JSON.items():

@@ -109,9 +109,7 @@ async def test_one_trace_shows_the_admission_the_wait_and_the_upstream_call(
             assert await hub.ended() == 0
         spans = collector.spans
         call, upstream = spans["holdfast.call"], spans["holdfast.upstream"]
-        received = spans["tools/call one__echo"]
-        assert received.parent_span_id.hex() == CLIENT_SPAN
-        assert call.parent_span_id == received.span_id
+        assert call.parent_span_id.hex() == CLIENT_SPAN
         for stage in ("holdfast.admission", "holdfast.wait", "holdfast.upstream"):
             assert spans[stage].parent_span_id == call.span_id
             assert call.start_time_unix_nano <= spans[stage].start_time_unix_nano
