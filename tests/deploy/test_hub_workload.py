@@ -121,7 +121,7 @@ async def test_a_hub_whose_only_server_is_down_is_ready_and_says_so(tmp_path: Pa
     with closed_port() as port:
         workload = Workload(tmp_path, {"gone": {"url": f"http://127.0.0.1:{port}/mcp"}})
         async with workload.running() as hub:
-            await hub.said("permanently_failed")
+            await hub.said("connection refused")
             assert await workload.probe("readinessProbe") == 200
 
 

@@ -409,8 +409,11 @@ class Pool:
         proxy = self._proxy
         if proxy is not None and not self.origin.tls:
             target = f"http://{self.origin.authority}{target}"
-        lines = [f"{method} {target} HTTP/1.1\r\nhost: {self.origin.authority}\r\n"]
-        lines += [f"{name}: {value}\r\n" for name, value in headers]
+        given = list(headers)
+        lines = [f"{method} {target} HTTP/1.1\r\n"]
+        if not any(name.lower() == "host" for name, _ in given):  # a definition may name another Host
+            lines.append(f"host: {self.origin.authority}\r\n")
+        lines += [f"{name}: {value}\r\n" for name, value in given]
         if proxy is not None and proxy.authorization and not self.origin.tls:
             lines.append(f"proxy-authorization: {proxy.authorization}\r\n")
         if body is not None or method == "POST":
