@@ -58,7 +58,7 @@ async def _serve() -> None:
 
 async def _ours(port: int) -> Ask:
     http1 = importlib.import_module("holdfast.wire.http.connection")
-    pool = http1.Pool(http1.Origin("127.0.0.1", port, tls=False))
+    pool = http1.Pool(http1.HttpOrigin("127.0.0.1", port, tls=False))
 
     async def ask() -> None:
         response = await pool.request("POST", "/mcp", HEADERS.items(), BODY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from mcp import Client
 
 from tests.conformance.fixture_hub import ServedHub, fixture_over_http, fixture_over_stdio, hub_over_http
 
@@ -26,4 +27,7 @@ async def hub(fixture_url: str, tmp_path_factory: pytest.TempPathFactory) -> Asy
     """A hub, with the server over HTTP as ``web`` and one that it spawns as ``child``."""
     servers = {"web": {"type": "http", "url": fixture_url}, "child": fixture_over_stdio()}
     async with hub_over_http(servers, folder=tmp_path_factory.mktemp("hub")) as hub:
+        for server in servers:  # the hub keeps a connection for each era: its process is no test's leak
+            async with Client(hub.one(server), mode="legacy", cache=None) as client:
+                await client.call_tool("test_simple_text", {})
         yield hub

@@ -148,7 +148,7 @@ async def record(subject: str, folder: Path) -> list[dict[str, Any]]:
     """Run one client, or one suite, through the hub."""
     async with (
         fixture_over_http(folder=folder) as url,
-        hub_over_http({"web": {"type": "http", "url": url}}, folder=folder) as hub,
+        hub_over_http({"web": {"type": "http", "url": url, "era": "modern"}}, folder=folder) as hub,
         recording(hub.base) as (recorder, base),
     ):
         address = f"{base}/servers/web/mcp"

@@ -14,8 +14,8 @@ from holdfast.wire.http.connection import (
     BadEncoding,
     ConnectFailed,
     Disconnected,
+    HttpOrigin,
     NotHttp,
-    Origin,
     Pool,
     Proxy,
     ProxyRefused,
@@ -69,7 +69,7 @@ async def serving(handler: Handler, **more: Any) -> AsyncIterator[int]:
 @asynccontextmanager
 async def pool_to(handler: Handler, **more: Any) -> AsyncIterator[Pool]:
     async with serving(handler) as port:
-        pool = Pool(Origin("127.0.0.1", port, tls=False), **more)
+        pool = Pool(HttpOrigin("127.0.0.1", port, tls=False), **more)
         try:
             yield pool
         finally:
@@ -241,7 +241,7 @@ async def test_many_callers_at_once_each_get_their_own_answer() -> None:
 async def test_a_port_that_nobody_listens_on_is_refused_with_its_errno() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        pool = Pool(Origin("127.0.0.1", free.getsockname()[1], tls=False))
+        pool = Pool(HttpOrigin("127.0.0.1", free.getsockname()[1], tls=False))
         with pytest.raises(ConnectFailed) as caught:
             await post(pool)
     assert isinstance(caught.value.__cause__, ConnectionRefusedError)
@@ -256,21 +256,21 @@ async def test_the_second_address_of_a_name_is_tried_when_the_first_does_not_ans
     monkeypatch.setattr(http1, "_addresses", addresses)
     monkeypatch.setattr(http1, "STAGGER_SECONDS", 0.01)
     async with serving(Server(PLAIN)) as port:
-        assert await post(Pool(Origin("name.example", port, tls=False))) == b"ok"
+        assert await post(Pool(HttpOrigin("name.example", port, tls=False))) == b"ok"
 
 
 async def test_every_address_failing_is_a_failure() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         with pytest.raises(ConnectFailed):
-            await post(Pool(Origin("localhost", free.getsockname()[1], tls=False)))
+            await post(Pool(HttpOrigin("localhost", free.getsockname()[1], tls=False)))
 
 
 async def test_a_plain_request_goes_to_a_proxy_whole() -> None:
     server = Server(PLAIN)
     async with serving(server) as port:
         proxy = Proxy.at("127.0.0.1", port, tls=False, userinfo="us%40er:pass")
-        assert await post(Pool(Origin("mcp.example", 80, tls=False), proxy=proxy)) == b"ok"
+        assert await post(Pool(HttpOrigin("mcp.example", 80, tls=False), proxy=proxy)) == b"ok"
     assert server.requests[0].startswith(b"POST http://mcp.example/mcp HTTP/1.1\r\nhost: mcp.example\r\n")
     assert b"proxy-authorization: Basic dXNAZXI6cGFzcw==\r\n" in server.requests[0]
 
@@ -280,6 +280,6 @@ async def test_a_proxy_that_does_not_connect_us_says_so() -> None:
     async with serving(server) as port:
         proxy = Proxy.at("127.0.0.1", port, tls=False)
         with pytest.raises(ProxyRefused) as caught:
-            await post(Pool(Origin("mcp.example", 443, tls=True), proxy=proxy))
+            await post(Pool(HttpOrigin("mcp.example", 443, tls=True), proxy=proxy))
     assert caught.value.status == 407
     assert server.requests[0].startswith(b"CONNECT mcp.example:443 HTTP/1.1\r\n")

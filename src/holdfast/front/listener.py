@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 import httptools
 
-__all__ = ["Endpoint", "HttpConnection", "Reply", "Request", "TooLarge"]
+__all__ = ["HttpConnection", "MessageEndpoint", "Reply", "Request", "TooLarge"]
 
 HEAD_SECONDS: Final = 10.0
 """How long a connection may take for the head of its first request, and of each later one once it has begun."""
@@ -111,7 +111,7 @@ class Request:
         self._size += len(data)
 
     def take(self) -> bytes:
-        """What has come and nobody took yet."""
+        """Received data that was not taken yet."""
         parts, self._parts, self._size = self._parts, [], 0
         return b"".join(parts)
 
@@ -231,7 +231,7 @@ def _in_lines(message: bytes) -> bytes:
     return b"\ndata: ".join(message.splitlines())
 
 
-class Endpoint(Protocol):
+class MessageEndpoint(Protocol):
     """What is served on the transport itself."""
 
     def claims(self, path: str) -> bool:
@@ -247,7 +247,7 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
         self._loop = _loop or asyncio.get_event_loop()
         self._app = config.loaded_app
-        self._endpoint: Endpoint = config.app.state.endpoint
+        self._endpoint: MessageEndpoint = config.app.state.endpoint
         self._server = server_state
         self._app_state = app_state
         self._transport: Any = None
@@ -544,7 +544,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close now, whatever is not out."""
+        """Close now, without sending what is left."""
         if not self.lost:
             self._transport.abort()
 

@@ -191,7 +191,7 @@ class MessageStream:
 
     __slots__ = ("backlog", "done", "logged", "reply", "session")
 
-    def __init__(self, session: Session | None, reply: Reply | None, backlog: Backlog) -> None:
+    def __init__(self, session: HttpSession | None, reply: Reply | None, backlog: Backlog) -> None:
         self.session = session
         self.reply = reply
         self.backlog = backlog
@@ -269,7 +269,7 @@ class CallInFlight:
         self.done = False
 
     def cancel(self) -> None:
-        """End it; its task goes on with whatever is next."""
+        """End it; its task goes on with the next message."""
         if not self.done and not self.cancelled and self._task is not None:
             self.cancelled = True
             self._task.cancel()
@@ -281,7 +281,7 @@ class CallInFlight:
         return False
 
 
-class Session:
+class HttpSession:
     """One legacy client."""
 
     def __init__(self, session_id: str, *, principal: Principal, bounds: LogBounds, backlog: Backlog) -> None:
@@ -323,7 +323,7 @@ class Session:
             del self._questions[number]
 
     def answered(self, message: Message) -> None:
-        """The client's answer to a question; one that nobody waits for is dropped."""
+        """The client's answer to a question; an answer without a waiting question is dropped."""
         question = self._questions.get(message.key) if isinstance(message.key, int) else None
         if question is None or question.done():
             return
@@ -381,7 +381,7 @@ class HttpSessions:
         self._backlog = backlog
         self._largest = largest
         self._forget = forget
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, HttpSession] = {}
         self._posts = 0
         self._idle: asyncio.Future[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -406,21 +406,21 @@ class HttpSessions:
         for session in list(self._sessions.values()):
             self._end(session)
 
-    def _open(self, principal: Principal) -> Session | None:
+    def _open(self, principal: Principal) -> HttpSession | None:
         if len(self._sessions) >= MOST_SESSIONS:
             return None
-        session = Session(new_session_id(), principal=principal, bounds=self._bounds, backlog=self._backlog)
+        session = HttpSession(new_session_id(), principal=principal, bounds=self._bounds, backlog=self._backlog)
         self._sessions[session.id] = session
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
         return session
 
-    def _find(self, session_id: str, principal: Principal) -> Session | None:
+    def _find(self, session_id: str, principal: Principal) -> HttpSession | None:
         """The session of an id; one of another principal is not found either."""
         session = self._sessions.get(session_id)
         return session if session is not None and session.principal == principal else None
 
-    def _end(self, session: Session) -> None:
+    def _end(self, session: HttpSession) -> None:
         self._sessions.pop(session.id, None)
         session.end()
         if session.client is not None and session.attached:
@@ -448,7 +448,7 @@ class HttpSessions:
         if named is not None:
             session = self._find(named, principal)
             if session is None:
-                _refuse(reply, 404, "Session not found")
+                _refuse(reply, 404, "HttpSession not found")
                 return
             session.serving += 1
         elif request.method == "DELETE" and self._forget(request.headers, principal):
@@ -462,7 +462,7 @@ class HttpSessions:
                 session.used_at = asyncio.get_running_loop().time()
 
     async def _serve_session(
-        self, request: Request, reply: Reply, session: Session | None, principal: Principal
+        self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal
     ) -> None:
         takes_json, takes_events = accepted(request.headers.get("accept", ""))
         headers = session.header if session is not None else b""
@@ -490,7 +490,7 @@ class HttpSessions:
         else:
             _refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n" + headers)
 
-    async def _get(self, request: Request, reply: Reply, session: Session) -> None:
+    async def _get(self, request: Request, reply: Reply, session: HttpSession) -> None:
         """A stream: of notices, or one that broke and goes on."""
         last = request.headers.get("last-event-id")
         reply.streams = True
@@ -517,7 +517,7 @@ class HttpSessions:
         if not reply.done and not reply.lost:
             await gone.wait()
 
-    async def _post(self, request: Request, reply: Reply, session: Session | None, principal: Principal) -> None:
+    async def _post(self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal) -> None:
         headers = session.header if session is not None else b""
         try:
             message = read_message(await request.body(self._largest()))
@@ -546,7 +546,7 @@ class HttpSessions:
         elif session.client is not None:
             await self._notice(session.client, session.version, message)
 
-    def _initialize(self, message: Message, reply: Reply, session: Session | None, principal: Principal) -> None:
+    def _initialize(self, message: Message, reply: Reply, session: HttpSession | None, principal: Principal) -> None:
         """The handshake; no server behind the hub is waited for."""
         assert message.id is not None  # noqa: S101 - it is a request
         try:
@@ -570,7 +570,7 @@ class HttpSessions:
             opened.client.capabilities = capabilities
         reply.plain(200, result_message(message.id, result), _JSON_HEADER + opened.header)
 
-    async def _request(self, message: Message, request: Request, reply: Reply, session: Session) -> None:
+    async def _request(self, message: Message, request: Request, reply: Reply, session: HttpSession) -> None:
         assert message.id is not None  # noqa: S101 - it is a request
         assert message.key is not None  # noqa: S101 - as above
         assert session.client is not None  # noqa: S101 - a session has shaken hands
@@ -705,7 +705,7 @@ class HttpSessions:
 
 
 def new_session_id() -> str:
-    """An id that nobody can guess."""
+    """An id that cannot be guessed."""
     return uuid4().hex
 
 
@@ -745,7 +745,7 @@ def _acknowledge(reply: Reply, version: str) -> None:
         reply.plain(202, b"", b"")
 
 
-def _cancel(session: Session, message: Message) -> None:
+def _cancel(session: HttpSession, message: Message) -> None:
     try:
         raw = params_of(message).get("requestId")
         wanted = loads(raw) if raw is not None else None

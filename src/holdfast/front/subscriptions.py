@@ -24,7 +24,7 @@ __all__ = ["Subscriptions"]
 MAX_SUBSCRIPTIONS = 1024
 
 
-class _Listener:
+class _SubscriptionStream:
     """One client that listens; events go out as they come."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Subscriptions:
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self._listeners: set[_Listener] = set()
+        self._listeners: set[_SubscriptionStream] = set()
 
     def post(self, event: ServerEvent, *, only: Hashable = None) -> None:
         """Send an event to every listener, or to those of one client."""
@@ -70,7 +70,7 @@ class Subscriptions:
         meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: subscription}
         told = honored.model_dump(by_alias=True, mode="json", exclude_none=True)
         channel.tell("notifications/subscriptions/acknowledged", {"notifications": told, "_meta": meta})
-        listener = _Listener(owner, channel, honored, meta)
+        listener = _SubscriptionStream(owner, channel, honored, meta)
         self._listeners.add(listener)
         try:
             await listener.ended

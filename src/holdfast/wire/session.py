@@ -504,7 +504,7 @@ class Connection:
 
     def _mirrored_arguments(self, name: str, params: Fields) -> dict[str, str]:
         """The arguments that a tool wants as headers too; they are read for such a tool alone."""
-        wanted = self.session._x_mcp_header_maps.get(name)  # noqa: SLF001 - the session learns it and tells nobody
+        wanted = self.session._x_mcp_header_maps.get(name)  # noqa: SLF001 - the session has no public name for it
         if not wanted:
             return {}
         arguments = loads(params["arguments"]) if "arguments" in params else {}

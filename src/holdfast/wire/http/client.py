@@ -54,8 +54,8 @@ from holdfast.wire.http.connection import (
     ConnectFailed,
     ConnectTimedOut,
     Disconnected,
+    HttpOrigin,
     NotHttp,
-    Origin,
     Pool,
     Proxy,
     ProxyRefused,
@@ -233,7 +233,7 @@ class HttpPeer:
             raise ServerFailure(PlainHttpRefused())
         self._basic = _basic(self.url)
         self._static = None if callable(spec.headers) else _checked(spec.headers)
-        self._pools: dict[Origin, Pool] = {}
+        self._pools: dict[HttpOrigin, Pool] = {}
         self._cookies: dict[str, str] = {}
         self._own_authorization = False
         """Whether the latest request used an ``Authorization`` of the server's definition."""
@@ -358,7 +358,7 @@ class HttpPeer:
             problem = "its URL or a header cannot be used in an HTTP request"
             raise ServerFailure(BadConfig(problems=(problem,), hint="check `url`"))
         tls = url.scheme == "https"
-        origin = Origin(url.raw_host.decode("ascii"), url.port or (443 if tls else 80), tls)
+        origin = HttpOrigin(url.raw_host.decode("ascii"), url.port or (443 if tls else 80), tls)
         pool = self._pools.get(origin)
         if pool is None:
             proxy = None if is_loopback(url.host) else _proxy_for(url)

@@ -27,8 +27,8 @@ __all__ = [
     "ConnectFailed",
     "ConnectTimedOut",
     "Disconnected",
+    "HttpOrigin",
     "NotHttp",
-    "Origin",
     "Pool",
     "Proxy",
     "ProxyRefused",
@@ -99,7 +99,7 @@ class Proxy:
 
 
 @dataclass(frozen=True)
-class Origin:
+class HttpOrigin:
     """Where requests go."""
 
     host: str
@@ -363,7 +363,7 @@ class Pool:
 
     def __init__(
         self,
-        origin: Origin,
+        origin: HttpOrigin,
         *,
         tls: ssl.SSLContext | None = None,
         proxy: Proxy | None = None,
@@ -444,7 +444,7 @@ class Pool:
             self._sweeper = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._sweep)
 
     def _sweep(self) -> None:
-        """Close what nobody used for long; one timer for all connections, and none where nothing is idle."""
+        """Close connections that were idle for long; one timer for all connections, and none where nothing is idle."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         while self._idle and (self._idle[0].closed or now - self._idle[0].idle_since >= self._idle[0].keep_for):
