@@ -32,6 +32,9 @@ def _exchanges(lines: Sequence[Mapping[str, Any]]) -> Counter[str]:
 def _known(exchange: Mapping[str, Any]) -> Mapping[str, Any]:
     refused = exchange["status"] >= 400 and all(message.get("id") in (None, "*") for message in exchange["messages"])
     messages = "refused" if refused else exchange["messages"]
+    body = exchange["asked"].get("body")
+    if isinstance(body, Mapping) and body.get("method") == "subscriptions/listen":
+        messages = messages[:1]  # the acknowledgement: when the client stops to read decides how many notices follow
     return {"asked": exchange["asked"], "status": exchange["status"], "messages": messages}
 
 

@@ -25,7 +25,7 @@ def test_a_program_changes_one_import_and_survives_an_outage() -> None:
     assert seen["prefixed"] == ["weather_forecast"]
     assert seen["before"] == "sunny"
     assert seen["down"][0] == "error"
-    assert "MCP server 'weather'" in seen["down"][1]
+    assert "weather" in seen["down"][1]
     assert seen["after"] == "sunny"
     auth, transport, typo = seen["refused"]
     assert "holdfast login" in auth
