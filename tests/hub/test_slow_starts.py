@@ -72,7 +72,7 @@ async def test_a_process_that_never_speaks_is_given_up_at_its_start_timeout(stdi
             result = await get_tools_with_resilience({"mute": server}, max_attempts=1, start_timeout=0.5)
     assert result.status["mute"] == "transient"
     assert "no answer within 0." in result[2]["mute"]
-    assert result[2]["mute"].endswith('; stderr: "waiting for a lock"')
+    assert '; stderr: "waiting for a lock"' in result[2]["mute"]
     assert "startTimeout" in result.outcomes[0].hint
     assert (peer.starts, peer.living) == (1, [])
 
