@@ -92,7 +92,7 @@ def test_the_instructions_name_what_is_unavailable_and_only_then(framework: Fram
     told = seen(framework, release)["outage"]["told"]
     assert "MCP servers" not in told[1]
     assert "weather" in told[2]
-    assert "MCP servers" not in told[3]
+    assert "MCP servers" not in told[4]
 
 
 @pytest.mark.requirement("INT-1")

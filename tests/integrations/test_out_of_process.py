@@ -13,6 +13,8 @@ from holdfast.testing import HttpServer
 from tests.cli.serve_process import COMMAND, config, environment, served
 from tests.integrations.environments import python_with
 
+pytestmark = pytest.mark.anyio
+
 PROGRAMS = Path(__file__).with_name("programs")
 RUN_SECONDS = 100
 FRAMEWORKS = {
