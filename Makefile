@@ -13,7 +13,7 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 # Many tests start Python programs: without compiled modules each start takes half a second longer.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help serve test tests test-long test-field browser promtool cover lint format bench docs schema lock clean
+.PHONY: help serve test tests test-long test-field programs cover lint format bench docs schema lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -22,35 +22,31 @@ serve: $(RUN_READY)  ## Serve CONFIG=mcp.json behind one MCP endpoint; without i
 	@exec $(RUN)/bin/holdfast serve $(if $(CONFIG),--config "$(CONFIG)") $(ARGS)
 
 # Lint runs beside the tests: it fills the gaps in which they wait.
-test: $(READY) $(NODE_READY) browser promtool  ## Set up, then lint, types, import rules and all tests
+test: $(READY) $(NODE_READY) programs  ## Set up, then lint, types, import rules and all tests
 	@$(MAKE) --no-print-directory -j 2 -Oline lint tests
 
-tests: $(NODE_READY) browser promtool
+tests: $(NODE_READY) programs
 	$(BIN)/python -m pytest $(PARALLEL) -q
 
-test-long: $(NODE_READY) browser  ## The tests that search longer: more seeds, more examples
+test-long: $(NODE_READY) programs  ## The tests that search longer: more seeds, more examples
 	$(BIN)/python -m pytest $(PARALLEL) -m long -q
 
 test-field: $(READY)  ## Real clients from PyPI and npm, each in an environment of its own: needs the network
 	$(BIN)/python -m pytest -m field -q
 
-# The browser for the status page's tests. Where it cannot be installed, these tests are skipped and say so.
-browser:
-	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then :; \
+# Programs that the tests run and that PyPI and npm do not have: a browser, a proxy, a store, shells, promtool.
+# Where they cannot be installed, the tests that need them are skipped and say so. RUNLEVEL=1: start no service.
+PROGRAMS := chromium chromedriver promtool haproxy redis-server zsh fish systemd-analyze
+PACKAGES := chromium chromium-driver fonts-liberation prometheus haproxy redis-server zsh fish systemd
+programs:
+	@missing=; for each in $(PROGRAMS); do command -v $$each >/dev/null || missing="$$missing $$each"; done; \
+	if [ -z "$$missing" ]; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-			chromium chromium-driver fonts-liberation >/dev/null; \
-	else echo "no chromium and chromedriver: the status page's tests will be skipped" >&2; fi
+		apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+			--no-install-recommends $(PACKAGES) >/dev/null; \
+	else echo "not found, and not installed without root and apt-get:$$missing; their tests will be skipped" >&2; fi
 
-# promtool for the tests of the alerts. Where it cannot be installed, these tests are skipped and say so.
-promtool:
-	@if command -v promtool >/dev/null; then :; \
-	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-			prometheus >/dev/null; \
-	else echo "no promtool: the tests of the alerts will be skipped" >&2; fi
-
-cover: $(NODE_READY) browser promtool  ## All tests with line and branch coverage: takes twice as long
+cover: $(NODE_READY) programs  ## All tests with line and branch coverage: takes twice as long
 	$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term:skip-covered -q
 
 lint: $(READY)  ## Formatting, lint, types and import rules
