@@ -7,6 +7,7 @@ servers. A second signal skips the wait.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import logging
 import os
@@ -46,7 +47,7 @@ from holdfast.front import (
     jwt_verifier,
     serve_stdio,
 )
-from holdfast.hub import Hub, Reloader, default_state_file
+from holdfast.hub import Hub, HubRecord, Published, Reloader, default_state_file
 from holdfast.wire import raise_descriptor_limit
 
 __all__ = ["EndableStdin", "ServeOptions", "admin_of", "announced", "run"]
@@ -127,6 +128,7 @@ async def _run_http(serving: ServeOptions) -> None:
 
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
         note = announced(endpoint(serving.host, port, ""), hub.config.source, token=serving.control_token)
+        keep_collections_short(hub)
         async with hub, anyio.create_task_group() as tasks:
             _watch(tasks, serving, hub)
             if serving.callers.token_file is not None:
@@ -237,11 +239,12 @@ async def _run_stdio(serving: ServeOptions) -> None:
         hub = Hub(config, state_file=state_file)
         broker = Broker(hub)
         with EndableStdin() as stdin:
-            async with hub, anyio.create_task_group() as tasks:
-                _watch(tasks, serving, hub)
-                tasks.start_soon(_end_on_signal, broker.drain, serving.drain, stdin.end)
-                await serve_stdio(hub, broker=broker)
-                tasks.cancel_scope.cancel()
+            keep_collections_short(hub)
+        async with hub, anyio.create_task_group() as tasks:
+            _watch(tasks, serving, hub)
+            tasks.start_soon(_end_on_signal, broker.drain, serving.drain, stdin.end)
+            await serve_stdio(hub, broker=broker)
+            tasks.cancel_scope.cancel()
 
 
 # For both
@@ -260,6 +263,24 @@ async def _fleet(serving: ServeOptions, url: str) -> AsyncIterator[tuple[Config,
             note_running(control, url)
             stack.callback(forget_running)
         yield load_config(control.config_file), control.folder / "state.sqlite"
+
+
+LARGE_CATALOG = 1_000
+
+
+def keep_collections_short(hub: Hub) -> None:
+    """Keep what lives long away from the garbage collector: a full collection would hold up the event loop (SEC-7).
+
+    That is the program itself, now, and every large catalog when it is published. References alone free them later.
+    """
+    gc.collect()
+    gc.freeze()
+
+    def published(record: HubRecord) -> None:
+        if isinstance(record, Published) and len(hub.catalog.names) > LARGE_CATALOG:
+            gc.freeze()
+
+    hub.listen(published)
 
 
 def _watch(tasks: anyio.abc.TaskGroup, serving: ServeOptions, hub: Hub) -> None:

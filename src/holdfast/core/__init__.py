@@ -83,7 +83,7 @@ if TYPE_CHECKING:
         for_user as for_user,
         span as span,
     )
-    from holdfast.core.names import Kind as Kind, uri_lead as uri_lead
+    from holdfast.core.names import Kind as Kind, nearest as nearest, uri_lead as uri_lead
     from holdfast.core.process_output import (
         Need as Need,
         hint_for as hint_for,
@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from holdfast.core.redact import (
         MASK as MASK,
         Redactor as Redactor,
+        cut as cut,
         mask_url as mask_url,
         masked as masked,
         plain as plain,
@@ -161,9 +162,9 @@ __getattr__, __dir__ = lazy_exports(
             "for_user",
             "span",
         ],
-        "names": ["Kind", "uri_lead"],
+        "names": ["Kind", "nearest", "uri_lead"],
         "process_output": ["Need", "hint_for", "need_of", "telling_line"],
-        "redact": ["MASK", "Redactor", "mask_url", "masked", "plain"],
+        "redact": ["MASK", "Redactor", "cut", "mask_url", "masked", "plain"],
         "remedies": ["Facts", "ServerText", "pasteable", "remedy_of", "text_for"],
     },
     modules=["lifecycle.effects", "lifecycle.events"],

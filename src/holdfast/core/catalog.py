@@ -11,11 +11,10 @@ So a name never changes its meaning to another server's tool.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from holdfast.core.names import Kind, base_name, distinct_name, name_lead
+from holdfast.core.names import Kind, base_name, distinct_name, name_lead, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -230,8 +229,7 @@ class Catalog:
         key = self.owners.get((kind, name))
         if key is not None:
             return key
-        listed = [entry.name for entry in self.of(kind)]
-        return Unknown(name, tuple(get_close_matches(name, listed, n=NEAREST)))
+        return Unknown(name, nearest(name, (entry.name for entry in self.of(kind)), NEAREST))
 
     def possible_owners(self, name: str, kind: Kind = Kind.TOOL) -> Iterator[NameKey]:
         """The servers that may own a tool or a prompt that was never listed, the longest prefix first.

@@ -16,12 +16,18 @@ from urllib.parse import quote, quote_plus
 
 from holdfast.core.evidence import Evidence, HttpStatus
 
-__all__ = ["MASK", "Redactor", "mask_url", "masked", "plain"]
+__all__ = ["MASK", "Redactor", "cut", "mask_url", "masked", "plain"]
 
 MASK = "***"
 
 SHORTEST_SECRET = 4
 """Shorter values (``1``, ``on``) are not secrets. To mask them would make every text unreadable."""
+
+LONGEST_MASKED = 16 * 1024
+"""Characters; to mask more would take the event loop too long."""
+
+LONGEST_WORD = 2 * 1024
+"""How far the cut of a long text goes back to a gap."""
 
 LEARNED = 64
 """How many learned secrets are kept: tokens are renewed for as long as a hub runs."""
@@ -73,20 +79,21 @@ class Redactor:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._given = tuple(secrets)
         self._learned: deque[str] = deque(maxlen=LEARNED)
-        self._known = _pattern(self._given)
+        self._known = _all_spellings(self._given)
 
     def learn(self, *values: str) -> None:
         """Add secrets found at run time, such as a renewed token. The latest are kept."""
         fresh = [value for value in values if value not in self._given and value not in self._learned]
         if fresh:
             self._learned.extend(fresh)
-            self._known = _pattern((*self._given, *self._learned))
+            self._known = _all_spellings((*self._given, *self._learned))
 
     def mask(self, text: str) -> str:
-        """``text`` with every secret replaced, and without control characters."""
-        text = plain(text)
-        if self._known is not None:
-            text = self._known.sub(MASK, text)
+        """``text`` with every secret replaced, and without control characters. A long text is cut first (SEC-7)."""
+        text = plain(cut(text))
+        for secret in self._known:
+            if secret in text:
+                text = text.replace(secret, MASK)
         text = _hide_named(_USER_INFO.sub(MASK, text))
         for shape, replacement in _SHAPES:
             text = shape.sub(replacement, text)
@@ -110,6 +117,15 @@ def masked(evidence: Evidence, redactor: Redactor) -> Evidence:
     return replace(evidence, **texts)
 
 
+def cut(text: str, most: int = LONGEST_MASKED) -> str:
+    """The beginning of a long text, up to a gap: half a secret would not be recognised."""
+    if len(text) <= most:
+        return text
+    head = text[:most]
+    gap = max(head.rfind(" ", most - LONGEST_WORD), head.rfind("\n", most - LONGEST_WORD))
+    return f"{head[: gap if gap > 0 else most - LONGEST_WORD]} … (cut)"
+
+
 def plain(text: str) -> str:
     """``text`` without terminal escapes and control characters; line ends and tabs stay."""
     return _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
@@ -117,7 +133,7 @@ def plain(text: str) -> str:
 
 def mask_url(url: str) -> str:
     """A URL without user info and secret query values."""
-    return plain(_hide_named(_USER_INFO.sub(MASK, url)))
+    return plain(_hide_named(_USER_INFO.sub(MASK, cut(url))))
 
 
 def _hide_named(text: str) -> str:
@@ -143,10 +159,10 @@ def _value_after(found: re.Match[str]) -> re.Match[str] | None:
     return quoted or (_BARE.match(found.string, found.end()) if found["sign"].strip(" \t") == "=" else None)
 
 
-def _pattern(secrets: Iterable[str]) -> re.Pattern[str] | None:
-    """Finds every secret, also as it is written in a URL or a JSON text; the longest first."""
+def _all_spellings(secrets: Iterable[str]) -> tuple[str, ...]:
+    """Every secret, also as it is written in a URL or a JSON text; the longest first."""
     spellings = {spelling for secret in secrets for spelling in _spellings(secret)}
-    return re.compile("|".join(map(re.escape, sorted(spellings, key=len, reverse=True)))) if spellings else None
+    return tuple(sorted(spellings, key=len, reverse=True))
 
 
 def _spellings(value: str) -> Iterable[str]:
