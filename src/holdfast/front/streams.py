@@ -46,25 +46,27 @@ class Backlog:
     def __init__(self, *, per_session: int = SESSION_UNREAD_BYTES, most: int = ALL_UNREAD_BYTES) -> None:
         self._per_session = per_session
         self._most = most
-        self._unread: dict[Reply, object] = {}
+        # By connection: what its last reply has not sent is all that the connection has not sent.
+        self._unread: dict[object, tuple[Reply, object]] = {}
 
     def wrote(self, reply: Reply, owner: object) -> None:
         """Something was written; cut this reader off if it, or all together, are over a bound."""
         if reply.unread == 0:
-            self._unread.pop(reply, None)
+            self._unread.pop(reply.connection, None)
             return
-        self._unread[reply] = owner
-        for one in [one for one in self._unread if one.lost or one.unread == 0]:
-            del self._unread[one]
-        own = [one for one, whose in self._unread.items() if whose is owner]
-        if len(own) > 1 and sum(one.unread for one in own) > self._per_session:
+        self._unread[reply.connection] = (reply, owner)
+        for one, _ in [*self._unread.values()]:
+            if one.lost or one.unread == 0:
+                del self._unread[one.connection]
+        own = [one.unread for one, whose in self._unread.values() if whose is owner]
+        if len(own) > 1 and sum(own) > self._per_session:
             self._cut(reply)
-        while len(self._unread) > 1 and sum(one.unread for one in self._unread) > self._most:
-            self._cut(max(self._unread, key=lambda one: one.unread))
+        while len(self._unread) > 1 and sum(one.unread for one, _ in self._unread.values()) > self._most:
+            self._cut(max((one for one, _ in self._unread.values()), key=lambda one: one.unread))
 
     def _cut(self, reply: Reply) -> None:
         log.warning("a client does not read its answers: its connection is closed (%d bytes unread)", reply.unread)
-        self._unread.pop(reply, None)
+        self._unread.pop(reply.connection, None)
         reply.abort()
 
 
