@@ -62,6 +62,10 @@ class Client:
     """Whether the owner outlives this object: a pipe, or a client with a key, sends many modern requests."""
     expires: bool = False
     """Whether the owner can leave without a notice; its connections then end after a time without use."""
+    rebuilt: bool = False
+    """Whether it is a session that was rebuilt from its id: connections of its own may have been lost."""
+    restarted: set[str] = field(default_factory=set)
+    """The servers whose connection was made again for it, and it has not been told yet."""
     log_level: str | None = None
     subscribed: set[tuple[str, str]] = field(default_factory=set)
     """Server and original URI of each resource that it subscribed to."""

@@ -17,7 +17,7 @@ from holdfast.front.clients import Call, Client, require_capability
 from holdfast.front.eras import params_for_server
 from holdfast.front.inbound import ClientRequest
 from holdfast.front.input_required import OpenCall, request_identity
-from holdfast.front.messages import error_result, with_notice
+from holdfast.front.messages import RESTARTED, STATELESS, error_result, restarted_notice, stateless_notice, with_notice
 from holdfast.front.view import View
 from holdfast.hub import Slot
 from holdfast.wire import CLIENT_REQUESTS, TASK_METHODS, Fields, RawObject, dumps, loads, text_of
@@ -55,8 +55,12 @@ class Forwarder:
         """Return the result of any request."""
         client = request.client
         result = await self._forward(request, server, params, repeatable=repeatable)
+        tool = request.method == "tools/call"
         if client.modern and not _is_input_required(result) and self._broker.is_stateless(client, server):
-            return RawObject.of(with_notice(result.value(), server, tool=request.method == "tools/call"))
+            return RawObject.of(with_notice(result.value(), STATELESS, stateless_notice([server]), tool=tool))
+        if server in client.restarted:
+            client.restarted.discard(server)
+            return RawObject.of(with_notice(result.value(), RESTARTED, restarted_notice(server), tool=tool))
         return result
 
     async def _forward(self, request: ClientRequest, server: str, params: Fields, *, repeatable: bool) -> RawObject:

@@ -6,7 +6,7 @@ the hub itself reads of a request is checked against the protocol; arguments and
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -128,8 +128,9 @@ class McpServer:
         principal: Principal = LOCAL,
         headers: Mapping[str, str] | None = None,
         meta: Mapping[str, Any] | None = None,
+        session: bytes | None = None,
     ) -> Client:
-        """A legacy client, or with the ``meta`` of its request a modern one."""
+        """A legacy client, or with the ``meta`` of its request a modern one. A session may be rebuilt later."""
         modern, is_stdio = meta is not None, self._owner is not None
         key = client_key_in(headers or {}, principal, meta) if modern and not is_stdio else None
         client = Client(
@@ -137,7 +138,7 @@ class McpServer:
             channel=channel,
             capabilities=capabilities,
             modern=modern,
-            owner=self._owner if is_stdio else key or object(),
+            owner=self._owner if is_stdio else key or session or object(),
             principal=principal.name,
             persistent=is_stdio or key is not None,
             expires=key is not None,
@@ -151,9 +152,21 @@ class McpServer:
         """A client is ready for messages."""
         self._broker.attach(client)
 
-    def detach(self, client: Client) -> None:
-        """A client left."""
-        self._broker.detach(client)
+    def detach(self, client: Client, *, lingering: bool = False) -> None:
+        """A client left; if it may come back, its own connections linger."""
+        self._broker.detach(client, lingering=lingering)
+
+    def restore(self, client: Client, subscribed: Collection[tuple[str, str]]) -> None:
+        """Subscribe a rebuilt session again."""
+        self._broker.restore(client, subscribed)
+
+    def tell_missed(self, client: Client) -> None:
+        """Tell a client that everything it listed or subscribed to may have changed."""
+        self._broker.tell_missed(client)
+
+    def start(self, work: Callable[..., Any], *args: Any) -> None:
+        """Run a task in the background."""
+        self._broker.start(work, *args)
 
     async def _discover(self, request: ClientRequest) -> RawObject:
         self._check(request)

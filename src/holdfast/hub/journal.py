@@ -263,14 +263,20 @@ class Journal:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._listeners: set[_Listener] = set()
-        self._sinks: list[Sink] = [write_to_log]
+        self._sinks: tuple[Sink, ...] = (write_to_log,)
         self._stderr_readers: list[OnStderr] = []
         self._closed = False
 
     def add_sink(self, sink: Sink) -> Callable[[], None]:
         """Call a function with every record at once; it must not wait. The result ends it."""
-        self._sinks.append(sink)
-        return lambda: self._sinks.remove(sink)
+        self._sinks = (*self._sinks, sink)
+
+        def forget() -> None:
+            left = list(self._sinks)
+            left.remove(sink)
+            self._sinks = tuple(left)
+
+        return forget
 
     def add_stderr_reader(self, reader: OnStderr) -> None:
         """Call a function with every line that a server's process writes to stderr; it must not wait."""
@@ -307,7 +313,7 @@ class Journal:
             self._listeners.discard(listener)
 
     def _call_sinks(self, record: HubRecord) -> None:
-        for sink in tuple(self._sinks):
+        for sink in self._sinks:
             try:
                 sink(record)
             except Exception as exc:  # noqa: BLE001 - a fault in a user's sink must not stop the hub

@@ -56,10 +56,9 @@ from holdfast.wire.envelope import (
     dumps,
     fields,
     is_array,
-    is_object,
-    items,
     join_fields,
     loads,
+    objects,
     text_of,
 )
 from holdfast.wire.http.sse import SseDispatcher
@@ -318,6 +317,8 @@ _BLOCKS: Mapping[str, frozenset[str]] = {
 }
 """The blocks of a tool's result, and what each must have."""
 
+_WRITTEN_BLOCKS: Mapping[bytes, frozenset[str]] = {dumps(kind): wanted for kind, wanted in _BLOCKS.items()}
+
 DRAIN_SECONDS = 2.0
 """How long requests under way may take to end by themselves after a session has expired."""
 
@@ -487,6 +488,13 @@ class Connection:
                 await on_progress(progress, total, message)
 
         try:
+            sent, headers = self._sent(method, params, caller)
+            try:
+                raw = await wire.call(method, sent, headers=headers, on_progress=tell)
+                return self._read_result(method, raw)
+            except MCPError as exc:
+                if exc.code != HEADER_MISMATCH:
+                    raise _rpc_failure(method, exc) from exc
             return await self._mirrored(method, params, tell, caller)
         except asyncio.CancelledError:
             if not timeout.absorb():
@@ -503,24 +511,24 @@ class Connection:
         await self._bounded(self._ping(), within, "a sign of life")
 
     async def _mirrored(self, method: str, params: Fields, on_progress: ProgressFn, caller: Caller | None) -> RawObject:
-        try:
-            return await self._ask(method, params, on_progress, caller)
-        except MCPError as exc:
-            if exc.code != HEADER_MISMATCH:
-                raise _rpc_failure(method, exc) from exc
-        # The server refused the request before it acted: it wants arguments mirrored into headers, and the session
-        # learns from a listing which ones.
+        """Send a request again that the server refused before it acted: it wants arguments mirrored into headers.
+
+        The session learns from a listing which ones.
+        """
         await list_tools(self.session, self._limits, lambda: self.wire.received)
+        sent, headers = self._sent(method, params, caller)
         try:
-            return await self._ask(method, params, on_progress, caller)
+            raw = await self.wire.call(method, sent, headers=headers, on_progress=on_progress)
+            return self._read_result(method, raw)
         except MCPError as exc:
             raise _rpc_failure(method, exc) from exc
 
-    async def _ask(self, method: str, params: Fields, on_progress: ProgressFn, caller: Caller | None) -> RawObject:
+    def _sent(self, method: str, params: Fields, caller: Caller | None) -> tuple[Fields, dict[str, str]]:
+        """The parameters and the headers of a request."""
         headers = trace_headers(params)
-        if self.era == "modern":
-            params, headers = self._stamped(method, params, headers, caller)
-        raw = await self.wire.call(method, params, headers=headers, on_progress=on_progress)
+        return (params, headers) if self.era != "modern" else self._stamped(method, params, headers, caller)
+
+    def _read_result(self, method: str, raw: Bytes) -> RawObject:
         try:
             result = RawObject.read(raw)
             self._check_result(method, result)
@@ -598,10 +606,11 @@ class Connection:
 
 def _check_blocks(content: Bytes) -> None:
     """Refuse a block that no client can read: one that is malformed costs some clients their whole session."""
-    for place, raw in enumerate(items(content)):
-        block = fields(raw) if is_object(raw) else {}
-        kind = text_of(block.get("type")) if block else None
-        wanted = _BLOCKS.get(kind) if kind is not None else None
+    for place, block in enumerate(objects(content)):
+        kind = block.get("type")
+        wanted = _WRITTEN_BLOCKS.get(bytes(kind)) if kind is not None else None
+        if wanted is None and kind is not None:
+            wanted = _BLOCKS.get(text_of(kind) or "")
         if wanted is None or not wanted <= block.keys():
             raise BadJson(f"content.{place}: it is no block that the protocol knows")
 
