@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
-__all__ = ["TRANSPORTS", "Transport", "raw_server"]
+__all__ = ["LARGE", "TRANSPORTS", "Transport", "raw_server"]
 
 Transport = Literal["stdio", "json", "events", "sse"]
 TRANSPORTS: tuple[Transport, ...] = ("stdio", "json", "events", "sse")
@@ -23,6 +23,10 @@ for line in sys.stdin:
     if said is not None:
         sys.stdout.buffer.write(said + b"\n"); sys.stdout.buffer.flush()
 """
+DEEP = "[" * 50_000 + "]" * 50_000
+LARGE = '"' + "y" * 300_000 + '"'
+"""What ``$DEEP`` and ``$LARGE`` stand for: a client's own request would be too large with them."""
+
 _TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("raw", "fine")]
 
 
@@ -33,8 +37,10 @@ def answer(message: dict[str, Any]) -> bytes | None:
         return None
     if method == "tools/call" and message["params"]["name"] == "raw":
         line: str = message["params"]["arguments"]["line"]
-        return line.replace("$ID", json.dumps(number)).encode("latin-1")
-    result: dict[str, Any] | None = {
+        for mark, text in (("$ID", json.dumps(number)), ("$DEEP", DEEP), ("$LARGE", LARGE)):
+            line = line.replace(mark, text)
+        return line.encode("latin-1")
+    results: dict[str, dict[str, Any]] = {
         "initialize": {
             "protocolVersion": "2025-11-25",
             "capabilities": {"tools": {}},
@@ -43,9 +49,10 @@ def answer(message: dict[str, Any]) -> bytes | None:
         "tools/list": {"tools": _TOOLS},
         "tools/call": {"content": [{"type": "text", "text": "fine"}]},
         "ping": {},
-    }.get(str(method))
+    }
     refusal = {"error": {"code": -32601, "message": "no"}}
-    return json.dumps({"jsonrpc": "2.0", "id": number, **({"result": result} if result else refusal)}).encode()
+    said = {"result": results[str(method)]} if method in results else refusal
+    return json.dumps({"jsonrpc": "2.0", "id": number, **said}).encode()
 
 
 class _Http:
