@@ -205,6 +205,13 @@ async def test_a_process_of_another_user_gets_no_socket(caplog: pytest.LogCaptur
     assert "another user" in caplog.text
 
 
+AS_SYSTEMD = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.execve(sys.argv[2], sys.argv[2:], {**os.environ, "LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"})
+"""
+
+
 @pytest.mark.requirement("FLEET-7")
 async def test_a_connection_that_comes_between_two_hubs_waits_in_the_inherited_socket(
     tmp_path: Path, home: Path
@@ -213,8 +220,8 @@ async def test_a_connection_that_comes_between_two_hubs_waits_in_the_inherited_s
     home.mkdir()  # noqa: ASYNC240 - nothing else runs yet
     file = config(tmp_path / "mcp.json")
     with bind("127.0.0.1", 0) as listener:
-        pass_on = f'exec env LISTEN_PID=$$ LISTEN_FDS=1 "$@" 3<&{listener.fileno()}'
-        command = ["sh", "-c", pass_on, "sh", *COMMAND, "serve", "--config", str(file)]
+        hand_on = [sys.executable, "-c", AS_SYSTEMD, str(listener.fileno())]
+        command = [*hand_on, *COMMAND, "serve", "--config", str(file)]
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
         async with httpx2.AsyncClient(trust_env=False, timeout=30) as http:
             session = Session(http, url)
