@@ -68,8 +68,8 @@ def measure(*, rounds: int = ROUNDS, calls: int = CALLS) -> Report:
         rows=tuple(_row(name, samples) for name in samples),
         checks=(*(_check(path, samples, peaks) for path in PATHS), _admission_check(samples)),
         about=(
-            "In one process: `Hub.call_tool` beside the same request on a bare connection of the same transport. Ratios "
-            "are to the bare connection."
+            "In one process: `Hub.call_tool` beside the same request on a bare connection of the same transport. "
+            "Ratios are to the bare connection."
         ),
     )
 

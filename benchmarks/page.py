@@ -52,7 +52,7 @@ def surroundings() -> dict[str, str]:
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _said("git", "rev-parse", "--short", "HEAD"),
-        "machine": f"{_cpu()}, {os.cpu_count()} cores, {_memory():.0f} GB, Linux {platform.release().partition('-')[0]}",
+        "machine": f"{_cpu()}, {os.cpu_count()} cores, {_memory():.0f} GB, Linux {platform.release().split('-')[0]}",
         "load": " ".join(f"{load:.1f}" for load in os.getloadavg()),
         "versions": ", ".join(
             [f"Python {platform.python_version()}", f"Node {_said(node(), '--version').removeprefix('v')}"]
@@ -109,11 +109,10 @@ def _section(report: Report, where: Mapping[str, str]) -> str:
     lines += [f"| {' | '.join(_plain(cell) for cell in cells(report, row))} |" for row in report.rows]
     lines += [f"\nNot measured: {_plain(reason)}" for reason in report.missing]
     lines += [f"\n![{plot.title}]({report.name}-{n}.svg)" for n, plot in enumerate(report.plots, 1)]
-    lines += [
-        f"\nMeasured {where['date']} at {where['commit']} on {where['machine']}; load average before {where['load']}. "
-        f"{where['versions']}. `python -m benchmarks {report.name}`",
-        "",
-    ]
+    measured = (
+        f"Measured {where['date']} at {where['commit']} on {where['machine']}, load average before {where['load']}"
+    )
+    lines += ["", f"{measured}. {where['versions']}. Command: `python -m benchmarks {report.name}`.", ""]
     return "\n".join(lines)
 
 
