@@ -117,6 +117,14 @@ def serve(
         list[str] | None,
         typer.Option("--allow-host", metavar="NAME", help="Another host name for requests; may be repeated"),
     ] = None,
+    session_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--session-key-file",
+            metavar="FILE",
+            help="Keys for session ids, one a line, the newest first; the same file for all replicas",
+        ),
+    ] = None,
     drain: Annotated[
         float, typer.Option("--drain", metavar="SECONDS", min=0, help="How long calls in flight may run after SIGTERM")
     ] = 10.0,
@@ -161,7 +169,16 @@ def serve(
     address = inherited.getsockname()[0] if inherited is not None else host
     require_auth_beyond_loopback(address, can_verify=who.can_verify)
     with closing(inherited or bind(host, port)) as listener:
-        _serve(loaded, listener, log, watch=watch, drain=drain, host=address, callers=who)
+        _serve(
+            loaded,
+            listener,
+            log,
+            watch=watch,
+            drain=drain,
+            host=address,
+            callers=who,
+            session_key_file=session_key_file,
+        )
 
 
 def _serve(
@@ -173,6 +190,7 @@ def _serve(
     drain: float,
     host: str = "",
     callers: CallerAuth | None = None,
+    session_key_file: Path | None = None,
 ) -> None:
     # These imports take a second, and a bad config must not wait for them.
     from holdfast.cli.serve_run import ServeOptions, run  # noqa: PLC0415 - see above
@@ -184,7 +202,14 @@ def _serve(
     token = control_token(os.environ, callers=who.token)
     log_to_stderr(log.format.value, log.level.value, secrets=_secrets(who, token))
     serving = ServeOptions(
-        config=config, listener=listener, host=host, watch=watch, callers=who, drain=drain, control_token=token
+        config=config,
+        listener=listener,
+        host=host,
+        watch=watch,
+        callers=who,
+        drain=drain,
+        control_token=token,
+        session_key_file=session_key_file,
     )
     with traced(os.environ):
         run(serving)

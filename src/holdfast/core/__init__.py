@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from holdfast.core.labels import cause_of as cause_of, place_of as place_of, script_of as script_of
     from holdfast.core.lifecycle import effects as effects, events as events
     from holdfast.core.lifecycle.effects import (
+        AccessChanged as AccessChanged,
         BreakerChanged as BreakerChanged,
         CloseFailed as CloseFailed,
         Record as Record,
@@ -151,7 +152,7 @@ __getattr__, __dir__ = lazy_exports(
         ],
         "hosts": ["is_loopback"],
         "labels": ["cause_of", "place_of", "script_of"],
-        "lifecycle.effects": ["BreakerChanged", "CloseFailed", "Record", "RetryPlanned", "Transition"],
+        "lifecycle.effects": ["AccessChanged", "BreakerChanged", "CloseFailed", "Record", "RetryPlanned", "Transition"],
         "lifecycle.table": ["IllegalTransition", "State"],
         "lifecycle.timing": ["LifecyclePolicy"],
         "machine": ["Health", "Machine", "shown_state"],

@@ -25,9 +25,11 @@ from starlette.routing import BaseRoute, Route
 from holdfast.front.access.guard import LOOPBACK_HOSTS, AccessRules, Guard, Refused
 from holdfast.front.access.principals import Principal, TokenPolicy, client_key_in
 from holdfast.front.broker import Broker
-from holdfast.front.listener import Reply, Request
+from holdfast.front.requests import Reply, Request
 from holdfast.front.server import McpServer
-from holdfast.front.sessions import Backlog, HttpSessions, LogBounds
+from holdfast.front.session_ids import SessionIds
+from holdfast.front.sessions import HttpSessions
+from holdfast.front.streams import Backlog, LogBounds
 from holdfast.front.view import View
 from holdfast.hub import Hub, is_tracing
 from holdfast.wire import dumps
@@ -44,6 +46,7 @@ def create_app(
     tokens: TokenPolicy | None = None,
     allowed_hosts: Collection[str] = LOOPBACK_HOSTS,
     beside: Sequence[BaseRoute] = (),
+    ids: SessionIds | None = None,
 ) -> Starlette:
     """Return the application, to be served by uvicorn with ``http=HttpConnection``.
 
@@ -51,7 +54,7 @@ def create_app(
     is open. Its ``state.front`` can be drained before a shutdown, its ``state.endpoint`` serves the MCP endpoints. The
     routes in ``beside`` check access themselves: a caller's token is not required there.
     """
-    front = Front(hub)
+    front = Front(hub, ids)
     rules = AccessRules(tokens, allowed_hosts)
 
     async def healthz(_: AsgiRequest) -> JSONResponse:
@@ -81,9 +84,10 @@ def create_app(
 class Front:
     """All MCP endpoints of a hub over HTTP."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, ids: SessionIds | None = None) -> None:
         self.hub = hub
         self._broker = Broker(hub)
+        self._ids = ids or SessionIds()
         self._bounds = LogBounds()
         self._backlog = Backlog()
         self._endpoints: dict[str | None, HttpSessions] = {}
@@ -95,6 +99,7 @@ class Front:
             self._tasks = tasks
             try:
                 await tasks.start(self._broker.run)
+                tasks.start_soon(self._ids.store.run, self._ended)
                 changes = self.hub.events()
                 task_status.started()
                 async for _ in changes:
@@ -133,6 +138,7 @@ class Front:
             backlog=self._backlog,
             largest=lambda: self.hub.config.settings.limits.message_bytes,
             forget=self._forget,
+            ids=self._ids,
         )
 
     def _forget(self, headers: Mapping[str, str], principal: Principal) -> bool:
@@ -144,6 +150,12 @@ class Front:
         if key is not None:
             self.hub.registry.clients.release(key)
         return key is not None
+
+    def _ended(self, session: bytes) -> None:
+        """Another hub ended a session."""
+        self._ids.ended(session)
+        for sessions in self._endpoints.values():
+            sessions.end(session)
 
     def _end_removed(self) -> None:
         """Close the endpoints of servers that are no longer configured; new requests get 404 at once."""
