@@ -64,4 +64,4 @@ def test_the_cost_of_event_streams_is_compared_with_that_of_none() -> None:
     labels = [row.label for row in report.rows]
     assert labels[:2] == ["no event stream", f"{status_page.STREAMS} event streams are open"]
     assert len(labels) == (5 if shutil.which("chromedriver") else 2)
-    assert all(row.time.median > 0 for row in report.rows[2:])
+    assert all(row.time is not None and row.time.median > 0 for row in report.rows[2:])
