@@ -65,6 +65,7 @@ bench: $(READY)  ## Run the benchmarks
 schema: $(READY)  ## Write the published JSON Schemas from the models
 	$(BIN)/python -m holdfast.config.schema schema/holdfast.schema.json
 	$(BIN)/python -m holdfast.doctor.report schema/doctor.schema.json
+	$(BIN)/python -m holdfast.cli.json_schemas schema/commands
 
 docs: $(READY)  ## Write the generated parts of the documentation
 	$(BIN)/python docs/generate.py

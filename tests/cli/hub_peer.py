@@ -55,6 +55,8 @@ class HubPeer:
         self.asked: list[tuple[str, Any]] = []
         """Every request: ``METHOD path`` and its body."""
         self.url = ""
+        self.closed = False
+        """Whether it answers no more: its listener may still take connections for a moment."""
         self._streams: list[Queue[tuple[str, Any] | None]] = []
         self._opened = threading.Semaphore(0)
 
@@ -128,7 +130,9 @@ def hub_peer(*servers: Server) -> Iterator[HubPeer]:
         def _serve(self, method: str) -> None:
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
             path = urlsplit(self.path).path
-            if method == "GET" and not path.startswith("/api/"):
+            if peer.closed:
+                self.close_connection = True
+            elif method == "GET" and not path.startswith("/api/"):
                 self._page(path)
             elif self.headers.get("authorization") != f"Bearer {TOKEN}":
                 self._answer(401, {"error": "the control token is wrong", "hint": ""})
@@ -178,6 +182,7 @@ def hub_peer(*servers: Server) -> Iterator[HubPeer]:
         try:
             yield peer
         finally:
+            peer.closed = True
             peer.end()
             listener.shutdown()
             thread.join()
