@@ -144,6 +144,8 @@ class Origin(TypedDict):
     kind: str
     place: str
     variables: list[str]
+
+
 ConfigValue = TypedDict("ConfigValue", {"key": str, "value": str | bool | int | list[str], "from": Origin})
 
 
