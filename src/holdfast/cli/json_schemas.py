@@ -140,13 +140,13 @@ class CallOutput(Versioned):
     structuredContent: NotRequired[Any]
 
 
-class Origin(TypedDict):
+class ValueOrigin(TypedDict):
     kind: str
     place: str
     variables: list[str]
 
 
-ConfigValue = TypedDict("ConfigValue", {"key": str, "value": str | bool | int | list[str], "from": Origin})
+ConfigValue = TypedDict("ConfigValue", {"key": str, "value": str | bool | int | list[str], "from": ValueOrigin})
 
 
 class IgnoredValue(TypedDict):
