@@ -620,9 +620,7 @@ _LOST: Final = ErrorData(
 )
 _CHANGES_SESSION: Final = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
 _CANCELLED: Final = ErrorData(code=REQUEST_CANCELLED, message="Request cancelled")
-_ROUTING: Final = tuple(
-    name.encode("ascii") for name in (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEADER)
-)
+_ROUTING: Final = (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEADER)
 
 
 def accepted(accept: str) -> tuple[bool, bool]:
@@ -663,5 +661,4 @@ def _cancel(session: HttpSession, message: Message) -> None:
 
 
 def _repeated(request: Request) -> str | None:
-    names = [name for name, _ in request.raw_headers]
-    return next((name.decode() for name in _ROUTING if names.count(name) > 1), None)
+    return next((name for name in _ROUTING if name in request.head.repeated), None)
