@@ -213,8 +213,12 @@ class Machine:
             return ()
         if outcome is Outcome.TRANSPORT_FAILURE:
             self._failed_call = reason
-        effects = self._told(self.breaker.settle(permit, outcome, now))
-        if outcome is not Outcome.NEUTRAL and not self._is_routine(outcome):
+        change = self.breaker.settle(permit, outcome, now)
+        routine = outcome is Outcome.NEUTRAL or self._is_routine(outcome)
+        if change is None and routine:
+            return ()  # no timer has changed either: most calls end here
+        effects = self._told(change)
+        if not routine:
             event = _EVENTS[outcome](connection, reason)
             effects += self._take(event, now, chance)
         return (*effects, *self.life.wake())
@@ -315,7 +319,7 @@ class Machine:
         return min(wait, max(plan, self.breaker.policy.probe_wait))
 
     def _is_routine(self, outcome: Outcome) -> bool:
-        """A completed call on a proven connection without failures changes nothing: most calls end here."""
+        """A completed call on a proven connection without failures changes nothing."""
         lease = self.life.lease
         return outcome is Outcome.COMPLETED and lease is not None and lease.proven and not lease.failures
 
