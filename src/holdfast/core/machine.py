@@ -190,7 +190,8 @@ class Machine:
         refusal = self._shut(now)
         if refusal is not None:
             return refusal, ()
-        decision = self.breaker.admit(now, self.connection)
+        lease = self.life.lease
+        decision = self.breaker.admit(now, lease.generation if lease is not None else None)
         if isinstance(decision, Refusal):
             return self._explained(decision, now), ()
         self.life.calls += 1
