@@ -34,9 +34,10 @@ from holdfast.front.clients import Call, Client, require_capability
 from holdfast.front.input_required import PendingCalls
 from holdfast.front.messages import STATUS_URI
 from holdfast.front.subscriptions import Subscriptions
+from holdfast.front.tasks import TaskIds
 from holdfast.front.view import View
 from holdfast.hub import Hub, HubRecord, Missed, Published, Slot
-from holdfast.wire import CALL_NOTIFICATIONS, Caller, Era, Relay
+from holdfast.wire import CALL_NOTIFICATIONS, Caller, Era, Relay, without_task_capabilities
 
 __all__ = ["Broker", "ClientRelay", "IdleCaller"]
 
@@ -85,8 +86,8 @@ class ClientRelay(Relay):
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
-        """What the client declares."""
-        return self._client.capabilities
+        """What the client declares; a server's own requests are no tasks here."""
+        return without_task_capabilities(self._client.capabilities)
 
     async def asked(
         self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None
@@ -142,6 +143,7 @@ class Broker:
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.pending_calls = PendingCalls()
+        self.task_ids = TaskIds()
         self.findings: dict[str, str] = {}
         """What an operator should change, by server."""
         self._subscriptions: list[Subscriptions] = []

@@ -19,6 +19,7 @@ from holdfast.core import Failure, FailureStatus, Health, Redactor, State, Tripp
 from holdfast.errors import UnknownServer
 from holdfast.hub.clock import Clock
 from holdfast.hub.records import (
+    AccessChanged,
     BreakerChanged,
     CallEnded,
     CloseFailed,
@@ -80,6 +81,11 @@ def _write_state(record: HubRecord) -> None:
             _write(
                 logging.INFO, record, "%s: reconnect attempt %d in %.1f s", record.server, record.attempt, record.delay
             )
+        case AccessChanged(denied=True):
+            words = "%s: calls and the listing are denied; calls are refused until it is asked again: %s"
+            _write(logging.WARNING, record, words, record.server, record.reason)
+        case AccessChanged():
+            _write(logging.INFO, record, "%s: calls are no longer denied", record.server)
         case BreakerChanged(server=server, change=Tripped() as trip):
             words = "%s: breaker open for %.0f s after %d failures (%d calls refused since)"
             _write(logging.WARNING, record, words, server, trip.retry_in, trip.failures, trip.refused)
@@ -215,7 +221,9 @@ class WarningSink:
         """Take a record."""
         if self._on_warning is None:
             return
-        if isinstance(record, RetryPlanned | BreakerChanged) or (isinstance(record, Transition) and _counts(record)):
+        if isinstance(record, RetryPlanned | BreakerChanged | AccessChanged) or (
+            isinstance(record, Transition) and _counts(record)
+        ):
             try:
                 health = self._health_of(record.server)
             except UnknownServer:  # it was removed meanwhile

@@ -22,6 +22,7 @@ from opentelemetry.trace import format_span_id, format_trace_id, get_current_spa
 from holdfast.control.models import LogLine
 from holdfast.core import Redactor, State, Tripped
 from holdfast.hub import (
+    AccessChanged,
     BreakerChanged,
     CallEnded,
     CloseFailed,
@@ -372,6 +373,10 @@ def log_text(record: HubRecord) -> tuple[str, str, str] | None:
         case BreakerChanged():
             text = f"breaker closed; {record.change.refused} calls were refused while it was open"
             return record.server, "info", text
+        case AccessChanged(denied=True):
+            return record.server, "warning", f"calls and the listing are denied: {record.reason}"
+        case AccessChanged():
+            return record.server, "info", "calls are no longer denied"
         case CloseFailed():
             return record.server, "warning", f"an old connection did not close cleanly: {record.error}"
         case ToolChanged():
