@@ -31,8 +31,10 @@ class Taken:
         self._head = RequestHead()
         self._body = b""
 
-    def begun(self, head: RequestHead) -> Taken:
-        self._head, self._body = head, b""
+    def begun(self, head: RequestHead, body: bytes | None = None) -> Taken:
+        self._head, self._body = head, body or b""
+        if body is not None:
+            self.end()
         return self
 
     def feed(self, data: bytes) -> None:

@@ -100,10 +100,13 @@ class HttpConnection(asyncio.Protocol):
         except BadRequest as exc:
             self._refuse(exc.status)
             return
-        if self._parser.in_head and not self._in_head and not self._requests:
-            self.arm(HEAD_SECONDS, self._too_slow)
-        self._in_head = self._parser.in_head
-        self._wake()
+        if self._parser.in_head != self._in_head:
+            self._in_head = self._parser.in_head
+            if self._in_head and not self._requests:
+                self.arm(HEAD_SECONDS, self._too_slow)
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def eof_received(self) -> bool:
         """The client sends no more; it may still read."""
@@ -142,11 +145,13 @@ class HttpConnection(asyncio.Protocol):
 
     # The parser's side.
 
-    def begun(self, head: RequestHead) -> Request:
-        """The head of a request is complete: it can be served."""
-        request = Request(self, head)
+    def begun(self, head: RequestHead, body: bytes | None = None) -> Request:
+        """The head of a request is complete: it can be served. Its body may be complete too."""
+        request = Request(self, head, body)
         self._requests.append(request)
         self._server.total_requests += 1
+        if body is not None and len(self._requests) > 1:
+            self.completed()
         return request
 
     def completed(self) -> None:

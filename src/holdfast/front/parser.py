@@ -78,8 +78,8 @@ class RequestBody(Protocol):
 class RequestSink(Protocol):
     """What takes the requests of a connection."""
 
-    def begun(self, head: RequestHead) -> RequestBody:
-        """A head is complete: the request can be served. Its body goes to what this returns."""
+    def begun(self, head: RequestHead, body: bytes | None = None) -> RequestBody:
+        """A head is complete: the request can be served. Its body goes to what this returns, or is all here."""
 
 
 class RequestParser:
@@ -90,6 +90,8 @@ class RequestParser:
         self._parser = httptools.HttpRequestParser(self)
         self._head: RequestHead | None = None
         """The head that is being read."""
+        self.in_head = False
+        """Whether a head has begun and is not complete."""
         self._head_size = 0
         self._request: RequestBody | None = None
         """The request whose body is being read."""
@@ -100,11 +102,6 @@ class RequestParser:
         """The head that is being read without its length, and the length, if it came in one piece."""
         self._upgrading: dict[str, str] | None = None
         """The headers of a request that offers another protocol."""
-
-    @property
-    def in_head(self) -> bool:
-        """Whether a head has begun and is not complete."""
-        return self._head is not None
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes; raises ``BadRequest``."""
@@ -142,10 +139,7 @@ class RequestParser:
             return False
         if digits is not None and digits != head.length:
             head = self._known[key] = head.with_length(digits)
-        request = self._sink.begun(head)
-        if body:
-            request.feed(body)
-        request.end()
+        self._sink.begun(head, body)
         return True
 
     def _remember(self, head: RequestHead) -> None:
@@ -194,6 +188,7 @@ class RequestParser:
         """A request begins."""
         self._head = RequestHead()
         self._head_size = 0
+        self.in_head = True
 
     def on_url(self, url: bytes) -> None:
         """The request's target, whole or in pieces."""
@@ -230,6 +225,7 @@ class RequestParser:
         head.path = unquote(path) if "%" in path else path
         head.query = target.query or b""
         self._head = None
+        self.in_head = False
         self._remember(head)
         self._request = self._sink.begun(head)
 

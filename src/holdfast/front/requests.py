@@ -48,11 +48,11 @@ class Request:
         "on_gone", "path",
     )  # fmt: skip
 
-    def __init__(self, connection: HttpConnection, head: RequestHead) -> None:
+    def __init__(self, connection: HttpConnection, head: RequestHead, body: bytes | None = None) -> None:
         self._connection = connection
-        self._parts: list[bytes] = []
-        self._size = 0
-        self.complete = False
+        self._parts = [body] if body else []
+        self._size = len(body) if body else 0
+        self.complete = body is not None
         self.head = head
         self.method = head.method
         self.path = head.path
