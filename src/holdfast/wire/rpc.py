@@ -55,6 +55,7 @@ from holdfast.wire.envelope import (
     join_fields,
     loads,
     read_bytes,
+    text_as_json,
     text_of,
 )
 from holdfast.wire.relay import attributed
@@ -168,8 +169,8 @@ def call_message(request_id: RequestId, method: str, params: Fields, *, progress
             meta = b'{"progressToken":%b}' % raw_id
         params = {**params, "_meta": meta}
     if not params:
-        return b'{"jsonrpc":"2.0","id":%b,"method":%b}' % (raw_id, dumps(method))
-    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, dumps(method), join_fields(params))
+        return b'{"jsonrpc":"2.0","id":%b,"method":%b}' % (raw_id, text_as_json(method))
+    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, text_as_json(method), join_fields(params))
 
 
 Progress: TypeAlias = tuple[float, float | None, str | None]
