@@ -73,8 +73,10 @@ class Target:
 
     def greet(self) -> None:
         """Open a session."""
-        head = self.post(_GREETING).partition(b"\r\n\r\n")[0].lower()
-        self.session = head.partition(b"mcp-session-id: ")[2].partition(b"\r\n")[0].decode()
+        head = self.post(_GREETING).partition(b"\r\n\r\n")[0].decode()
+        lines = [line.partition(": ") for line in head.split("\r\n")]
+        self.session = next(value for name, _, value in lines if name.lower() == "mcp-session-id")
+        assert b"poked" in self.post(_call(b"{}"))
 
     def answered(self, method: str, data: bytes, *, stderr: bytes = b"") -> bytes:
         """Call the server's tool while it has this answer in store."""

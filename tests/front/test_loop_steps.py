@@ -56,7 +56,7 @@ class Hub:
 @asynccontextmanager
 async def _hub(folder: Path) -> AsyncIterator[Hub]:
     server = {"command": sys.executable, "args": ["-m", "tests.front.heavy_server", str(folder)]}
-    settings: dict[str, Any] = {"call": {"timeout": "10s"}, "breaker": {"threshold": 1000}}
+    settings: dict[str, Any] = {"call": {"timeout": "3s"}, "breaker": {"threshold": 1000}}
     with measured_loop() as steps:
         async with front({"heavy": server}, **settings) as served:
             target = Target(served.base, folder)

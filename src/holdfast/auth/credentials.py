@@ -185,7 +185,9 @@ class Bearer:
 
     async def token(self) -> str | None:
         """The access token for the next request, renewed if it expires soon."""
-        grant = await self._grant()
+        grant = self._renewer.reading.grant_of(self._server)
+        if grant == "unknown":
+            grant = await self._grant()
         if grant is None:
             return None
         now = self._renewer.now()

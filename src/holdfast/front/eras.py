@@ -36,8 +36,10 @@ from holdfast.wire import (
     items,
     join_fields,
     join_items,
+    task_support,
     text_of,
     traced,
+    without_task_support,
 )
 
 __all__ = ["is_modern", "params_for_server", "relinked", "result_for_client", "tool_for_client"]
@@ -59,6 +61,8 @@ def params_for_server(params: Fields, *, headers: Mapping[str, str], log_level: 
     """Return a client's parameters for the server, without the ``_meta`` keys of the client's connection."""
     _require_text(params)
     raw = params.get("_meta")
+    if raw is None and log_level is None and "traceparent" not in headers:
+        return params
     meta = traced(fields(raw) if raw is not None and is_object(raw) else {}, headers)
     kept = {key: value for key, value in meta.items() if key not in _ENVELOPE}
     if log_level is not None and LOG_LEVEL_META_KEY not in kept:
@@ -80,7 +84,7 @@ def result_for_client(method: str, result: RawObject, *, modern: bool, stamp: by
 
 
 def _legacy(result: RawObject) -> RawObject:
-    changes: dict[str, Bytes | None] = dict.fromkeys(_MODERN_ONLY & result.members.keys())
+    changes: dict[str, Bytes | None] = {key: None for key in _MODERN_ONLY if key in result.members}
     meta = result.get("_meta")
     if meta is not None and is_object(meta) and SERVER_INFO_META_KEY in (members := fields(meta)):
         changes["_meta"] = join_fields({key: value for key, value in members.items() if key != SERVER_INFO_META_KEY})
@@ -108,7 +112,15 @@ def _modern(method: str, result: RawObject, stamp: bytes) -> RawObject:
 
 
 def tool_for_client(item: Mapping[str, Any], *, modern: bool) -> Mapping[str, Any]:
-    """Drop an output schema that makes a legacy client refuse the whole list."""
+    """Drop an output schema that makes a legacy client refuse the whole list, and what a tool says of tasks.
+
+    The hub makes a plain call of any tool, so none needs a task; a modern client knows no such annotation.
+    """
+    support = task_support(item)
+    if support != "forbidden":
+        item = without_task_support(item)
+        if not modern:
+            item = {**item, "execution": {**item.get("execution", {}), "taskSupport": "optional"}}
     schema = item.get("outputSchema")
     if modern or schema is None or (isinstance(schema, Mapping) and schema.get("type") == "object"):
         return item

@@ -62,7 +62,7 @@ _ID: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(str | int)
 class Message:
     """One JSON-RPC message; its parts are the bytes that they came in."""
 
-    __slots__ = ("error", "id", "key", "method", "params", "result")
+    __slots__ = ("error", "id", "is_request", "key", "method", "params", "result")
 
     def __init__(self, members: Fields) -> None:
         self.id: Bytes | None = members.get("id")
@@ -83,11 +83,8 @@ class Message:
                 raise MCPError(INVALID_REQUEST, "the method is too long")
         elif self.id is None or (self.result is None) == (self.error is None):
             raise MCPError(INVALID_REQUEST, "the message is neither a request, a notification nor a response")
-
-    @property
-    def is_request(self) -> bool:
+        self.is_request = self.method is not None and self.id is not None
         """Whether it wants an answer."""
-        return self.method is not None and self.id is not None
 
 
 class ClientRequest:
@@ -173,6 +170,8 @@ def error_of(exc: Exception) -> ErrorData:
     """What a client is told of an exception; what was not foreseen stays in the log."""
     if isinstance(exc, MCPError):
         return exc.error
+    if isinstance(exc, BadJson):
+        return ErrorData(code=INVALID_PARAMS, message=f"the parameters cannot be read: {exc}")
     if isinstance(exc, ValidationError):
         return ErrorData(code=INVALID_PARAMS, message="Invalid request parameters", data="")
     log.error("a request failed in the hub itself", exc_info=exc)

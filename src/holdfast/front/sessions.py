@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Final
-from uuid import uuid4
 
 from mcp import MCPError
 from mcp.shared.inbound import (
@@ -44,8 +45,11 @@ from holdfast.front.inbound import (
     settle,
 )
 from holdfast.front.requests import Reply, Request
+from holdfast.front.seal import SessionTicket
 from holdfast.front.server import McpServer
-from holdfast.front.streams import Backlog, EventLog, LogBounds, MessageStream
+from holdfast.front.session_ids import SessionIds
+from holdfast.front.session_store import NOTE_SECONDS, SessionRecord
+from holdfast.front.streams import Backlog, EventLog, LogBounds, MessageStream, lost_event
 from holdfast.wire import loads, text_of
 
 __all__ = ["HttpSession", "HttpSessions"]
@@ -55,9 +59,10 @@ log = logging.getLogger("holdfast.front")
 OPENING_SECONDS: Final = 5.0
 """How long a client may take to open its stream of notices, before it counts as having none."""
 
-SESSION_IDLE_SECONDS: Final = 1_800.0
-SWEEP_SECONDS: Final = 60.0
-MOST_SESSIONS: Final = 10_000
+SESSION_IDLE_SECONDS = 300.0
+"""A session without a stream and without a request is dropped from memory after this time, and rebuilt when used."""
+
+SWEEP_SECONDS = 60.0
 
 _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"
@@ -68,8 +73,8 @@ class CallInFlight:
 
     __slots__ = ("_task", "cancelled", "done")
 
-    def __init__(self) -> None:
-        self._task = asyncio.current_task()
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._task = asyncio.current_task(loop)
         self.cancelled = False
         self.done = False
 
@@ -89,21 +94,29 @@ class CallInFlight:
 class HttpSession:
     """One legacy client."""
 
-    def __init__(self, session_id: str, *, principal: Principal, bounds: LogBounds, backlog: Backlog) -> None:
+    def __init__(
+        self, session_id: str, ticket: SessionTicket, *, principal: Principal, bounds: LogBounds, backlog: Backlog
+    ) -> None:
         self.id = session_id
+        self.ticket = ticket
         self.header = b"mcp-session-id: " + session_id.encode("ascii") + b"\r\n"
         self.principal = principal
-        self.version = ""
+        self.version = ticket.version
         self.client: Client | None = None
         self.attached = False
+        self.rebuilt = False
+        """Whether it was rebuilt from its id, and its client has not been told yet what it may have missed."""
+        self.noted_at = float(ticket.issued)
+        """The time of last use that the store has."""
         self.log = EventLog(bounds)
         self.notices = MessageStream(self, None, backlog)
         self.calls: dict[str | int, CallInFlight] = {}
         self.used_at = 0.0
         self.serving = 0
         self.ended = False
-        self._asked = 0
-        self._questions: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        # Another process, or this one before the session idled, may have asked the same client.
+        self._asked = self._first_question = secrets.randbits(48)
+        self._questions: dict[int, tuple[asyncio.Future[dict[str, Any]], MessageStream]] = {}
         self._opened: asyncio.Future[None] | None = None
 
     async def ask(self, stream: MessageStream, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -113,7 +126,7 @@ class HttpSession:
         self._asked += 1
         number = self._asked
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._questions[number] = answer
+        self._questions[number] = answer, stream
         stream.send(request_message(number, method, params))
         try:
             async with asyncio.timeout(ASK_SECONDS):
@@ -127,12 +140,17 @@ class HttpSession:
         finally:
             del self._questions[number]
 
-    def answered(self, message: Message) -> None:
-        """The client's answer to a question; an answer without a waiting question is dropped."""
-        question = self._questions.get(message.key) if isinstance(message.key, int) else None
-        if question is None or question.done():
-            return
-        settle(question, message)
+    def answered(self, message: Message) -> bool:
+        """The client's answer to a question; False if no such question was asked here."""
+        question, _ = self._questions.get(message.key, (None, None)) if isinstance(message.key, int) else (None, None)
+        if question is not None and not question.done():
+            settle(question, message)
+        return isinstance(message.key, int) and self._first_question < message.key <= self._asked
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of it is under way: no request, no stream, no question."""
+        return not self.serving and not self._questions
 
     def opened(self) -> None:
         """The stream of notices is open."""
@@ -160,13 +178,22 @@ class HttpSession:
         self.ended = True
         for call in list(self.calls.values()):
             call.cancel()
-        for question in self._questions.values():
+        self.end_questions("the session ended")
+        self.end_notices()
+        self.log.close()
+
+    def end_questions(self, why: str) -> None:
+        """Tell the client that it need not answer, and the servers that no answer comes."""
+        for number, (question, stream) in list(self._questions.items()):
             if not question.done():
-                question.set_exception(MCPError(INVALID_REQUEST, "the client ended its session"))
+                stream.tell("notifications/cancelled", {"requestId": number, "reason": why})
+                question.set_exception(MCPError(INVALID_REQUEST, f"the client cannot answer: {why}"))
+
+    def end_notices(self) -> None:
+        """End the stream of notices; the client may open it again."""
         reply = self.notices.reply
         if reply is not None and not reply.done:
             reply.end()
-        self.log.close()
 
 
 class HttpSessions:
@@ -180,8 +207,11 @@ class HttpSessions:
         backlog: Backlog,
         largest: Callable[[], int],
         forget: Callable[[Mapping[str, str], Principal], bool],
+        ids: SessionIds,
     ) -> None:
         self.server = server
+        self._loop = asyncio.get_running_loop()
+        self._ids = ids
         self._bounds = bounds
         self._backlog = backlog
         self._largest = largest
@@ -198,77 +228,144 @@ class HttpSessions:
         try:
             async with asyncio.timeout(within):
                 while self._posts:
-                    self._idle = asyncio.get_running_loop().create_future()
-                    await self._idle
+                    if self._idle is None or self._idle.done():
+                        self._idle = asyncio.get_running_loop().create_future()
+                    await asyncio.shield(self._idle)
         except TimeoutError:
             return
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether every client has the answer to what it asked."""
+        return not self._posts
+
+    def end_streams(self) -> None:
+        """End the streams of notices, and the questions to clients: they cannot be answered here any more."""
+        for session in list(self._sessions.values()):
+            session.end_questions("the hub is shutting down")
+            session.end_notices()
+
     def close(self) -> None:
-        """End every session."""
+        """Drop every session: its streams end, and its id stays valid."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
         for session in list(self._sessions.values()):
-            self._end(session)
+            self._drop(session)
 
-    def _open(self, principal: Principal) -> HttpSession | None:
-        if len(self._sessions) >= MOST_SESSIONS:
-            return None
-        session = HttpSession(new_session_id(), principal=principal, bounds=self._bounds, backlog=self._backlog)
-        self._sessions[session.id] = session
+    @property
+    def in_memory(self) -> int:
+        """How many sessions are in memory."""
+        return len(self._sessions)
+
+    def _add(self, session_id: str, ticket: SessionTicket, principal: Principal) -> HttpSession:
+        session = HttpSession(session_id, ticket, principal=principal, bounds=self._bounds, backlog=self._backlog)
+        session.used_at = asyncio.get_running_loop().time()
+        session.client = self.server.new_client(
+            channel=session.notices, capabilities=ticket.capabilities, principal=principal, session=ticket.id
+        )
+        session.client.stream_open = lambda: session.listening
+        self._sessions[session_id] = session
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
         return session
 
-    def _find(self, session_id: str, principal: Principal) -> HttpSession | None:
-        """The session of an id; one of another principal is not found either."""
-        session = self._sessions.get(session_id)
-        return session if session is not None and session.principal == principal else None
+    async def _rebuild(self, session_id: str, principal: Principal) -> HttpSession | None:
+        """The session of an id that is not in memory; None if the id is not valid for this principal here."""
+        endpoint = self.server.view.server
+        opened = await self._ids.open(session_id, endpoint=endpoint, principal=principal.name)
+        if opened is None:
+            return None
+        if (session := self._sessions.get(session_id)) is not None:  # another request was faster
+            return session
+        ticket, record = opened
+        session = self._add(session_id, ticket, principal)
+        session.rebuilt = session.attached = True
+        assert session.client is not None  # noqa: S101 - see _add
+        session.client.rebuilt = True
+        self.server.attach(session.client)
+        if record is not None:
+            self._restore(session, session.client, record)
+        return session
 
-    def _end(self, session: HttpSession) -> None:
+    def _restore(self, session: HttpSession, client: Client, record: SessionRecord) -> None:
+        session.noted_at = record.seen
+        client.log_level = record.log_level
+        self.server.restore(client, record.subscribed)
+
+    def end(self, session: bytes) -> None:
+        """Another hub ended a session."""
+        for one in [one for one in self._sessions.values() if one.ticket.id == session]:
+            self._drop(one, released=True)
+
+    def _drop(self, session: HttpSession, *, released: bool = False) -> None:
+        """Forget a session. Unless it is over, its own connections stay for a while: it may come back."""
         self._sessions.pop(session.id, None)
         session.end()
-        if session.client is not None and session.attached:
-            self.server.detach(session.client)
+        if session.client is not None:
+            self.server.detach(session.client, lingering=not released)
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
-        before = loop.time() - SESSION_IDLE_SECONDS
-        for session in [one for one in self._sessions.values() if not one.serving and one.used_at < before]:
-            self._end(session)
+        now, wall = loop.time(), self._ids.wall()
+        to_note = []
+        for session in list(self._sessions.values()):
+            seen = wall if session.serving else wall - (now - session.used_at)
+            if seen - session.noted_at > NOTE_SECONDS:
+                session.noted_at = seen
+                to_note.append(self._keep(session))
+            if self._ids.is_over(session.ticket):
+                self._drop(session, released=True)
+            elif session.idle and session.used_at < now - SESSION_IDLE_SECONDS:
+                self._drop(session)
+        if to_note:
+            self.server.start(_one_by_one, to_note)
         self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep) if self._sessions else None
+
+    def _keep(self, session: HttpSession) -> Callable[[], Awaitable[None]]:
+        """Write what a rebuilt session needs: as it is now, when the result is called."""
+        client = session.client
+        assert client is not None  # noqa: S101 - a session has a client
+        return partial(
+            self._ids.keep,
+            session.ticket,
+            seen=session.noted_at,
+            log_level=client.log_level,
+            subscribed=frozenset(client.subscribed),
+        )
 
     # Requests.
 
-    async def serve(self, request: Request, reply: Reply, principal: Principal) -> None:
+    def serve(self, request: Request, reply: Reply, principal: Principal) -> Coroutine[Any, Any, None]:
         """Answer one HTTP request."""
         version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER)
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
-            await self._serve_modern(request, reply, principal, version)
-        else:
-            await self._serve_legacy(request, reply, principal)
+            return self._serve_modern(request, reply, principal, version)
+        return self._serve_legacy(request, reply, principal)
 
     async def _serve_legacy(self, request: Request, reply: Reply, principal: Principal) -> None:
         session, named = None, request.headers.get("mcp-session-id")
         if named is not None:
-            session = self._find(named, principal)
-            if session is None:
-                _refuse(reply, 404, "HttpSession not found")
+            session = self._sessions.get(named) or await self._rebuild(named, principal)
+            if session is None or (session.principal is not principal and session.principal != principal):
+                _refuse(reply, 404, "Session not found")
                 return
             session.serving += 1
         elif request.method == "DELETE" and self._forget(request.headers, principal):
             reply.plain(204, b"", b"")
             return
         try:
-            await self._serve_session(request, reply, session, principal)
+            if (served := self._serve_session(request, reply, session, principal)) is not None:
+                await served
         finally:
             if session is not None:
                 session.serving -= 1
-                session.used_at = asyncio.get_running_loop().time()
+                session.used_at = self._loop.time()
 
-    async def _serve_session(
+    def _serve_session(
         self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal
-    ) -> None:
+    ) -> Coroutine[Any, Any, None] | None:
+        """Answer a request of the legacy era; the result is what is left to be done for it, if anything is."""
         takes_json, takes_events = accepted(request.headers.get("accept", ""))
         headers = session.header if session is not None else b""
         if request.method == "POST":
@@ -278,7 +375,7 @@ class HttpSessions:
                 _refuse(reply, 415, "Unsupported Media Type: Content-Type must be application/json", headers)
             else:
                 reply.streams = takes_events
-                await self._post(request, reply, session, principal)
+                return self._post(request, reply, session, principal)
         elif session is None:
             if request.method in ("GET", "DELETE"):
                 _refuse(reply, 400, "Bad Request: Missing session ID")
@@ -288,39 +385,54 @@ class HttpSessions:
             if not takes_events:
                 _refuse(reply, 406, "Not Acceptable: Client must accept text/event-stream", headers)
             else:
-                await self._get(request, reply, session)
+                return self._get(request, reply, session)
         elif request.method == "DELETE":
-            self._end(session)
-            reply.plain(200, b"", headers)
+            return self._delete(reply, session)
         else:
             _refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n" + headers)
+        return None
+
+    async def _delete(self, reply: Reply, session: HttpSession) -> None:
+        await self._ids.end(session.ticket)
+        self._drop(session, released=True)
+        reply.plain(200, b"", session.header)
 
     async def _get(self, request: Request, reply: Reply, session: HttpSession) -> None:
         """A stream: of notices, or one that broke and goes on."""
         last = request.headers.get("last-event-id")
         reply.streams = True
         reply.wait_for_result(session.header)
-        if last is None:
+        found = session.log.stream_of(last) if last is not None else None
+        lost = lost_event(last) if last is not None and found is None else None
+        if found is not None:
+            stream, number = found
+            reply.begin()
+            stream.resume(reply, number)
+            if stream is session.notices:
+                session.opened()
+        elif last is None or (lost is not None and not lost.call):
             if session.listening:
                 _refuse(reply, 409, "Conflict: Only one SSE stream is allowed per session", session.header)
                 return
             session.notices.reply = reply
             reply.begin()
             session.opened()
+            self._tell_missed(session, lost is not None)
         else:
-            found = session.log.stream_of(last)
             reply.begin()
-            if found is None:
-                reply.end()
-                return
-            stream, number = found
-            stream.resume(reply, number)
-            if stream is session.notices:
-                session.opened()
+            if lost is not None and lost.request is not None:
+                reply.event(error_message(lost.request, _LOST))
+            reply.end()
         gone = asyncio.Event()
         request.on_gone = reply.on_done = gone.set
         if not reply.done and not reply.lost:
             await gone.wait()
+
+    def _tell_missed(self, session: HttpSession, events_lost: bool) -> None:
+        """Let a client list and read again what may have changed while no hub could tell it."""
+        if session.client is not None and (session.rebuilt or events_lost):
+            session.rebuilt = False
+            self.server.tell_missed(session.client)
 
     async def _post(self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal) -> None:
         headers = session.header if session is not None else b""
@@ -330,28 +442,32 @@ class HttpSessions:
             reply.plain(400, error_message(None, exc.error), _JSON_HEADER + headers)
             return
         if message.is_request and message.method == "initialize":
-            self._initialize(message, reply, session, principal)
+            self._initialize(message, reply, principal)
             return
         if session is None:
             _refuse(reply, 400, "Bad Request: Missing session ID")
             return
         if session.client is not None:
-            session.client.seen_at = asyncio.get_running_loop().time()
+            session.client.seen_at = self._loop.time()
             if not session.attached:
                 session.attached = True
                 self.server.attach(session.client)
         if message.is_request:
             await self._request(message, request, reply, session)
             return
-        reply.plain(202, b"", headers)
         if message.method is None:
-            session.answered(message)
-        elif message.method == "notifications/cancelled":
+            if session.answered(message):
+                reply.plain(202, b"", headers)
+            else:
+                _refuse(reply, 400, UNKNOWN_QUESTION, headers)
+            return
+        reply.plain(202, b"", headers)
+        if message.method == "notifications/cancelled":
             _cancel(session, message)
         elif session.client is not None:
             await self._notice(session.client, session.version, message)
 
-    def _initialize(self, message: Message, reply: Reply, session: HttpSession | None, principal: Principal) -> None:
+    def _initialize(self, message: Message, reply: Reply, principal: Principal) -> None:
         """The handshake; no server behind the hub is waited for."""
         assert message.id is not None  # noqa: S101 - it is a request
         try:
@@ -360,19 +476,15 @@ class HttpSessions:
         except (MCPError, ValidationError, ValueError) as exc:
             reply.plain(200, error_message(message.id, error_of(exc)))
             return
-        opened = session or self._open(principal)
-        if opened is None:
-            _refuse(reply, 503, "Too many open sessions", b"retry-after: 60\r\n", INTERNAL_ERROR)
-            return
-        opened.version = version
-        opened.used_at = asyncio.get_running_loop().time()
-        if opened.client is None:
-            opened.client = self.server.new_client(
-                channel=opened.notices, capabilities=capabilities, principal=principal
-            )
-            opened.client.stream_open = lambda: opened.listening
-        else:
-            opened.client.capabilities = capabilities
+        # A client that shakes hands again declares itself again: its earlier id stays what it was.
+        session_id, ticket = self._ids.issue(
+            endpoint=self.server.view.server,
+            principal=principal.name,
+            version=version,
+            client=_client_info(params.get("clientInfo")),
+            capabilities=capabilities,
+        )
+        opened = self._add(session_id, ticket, principal)
         reply.plain(200, result_message(message.id, result), _JSON_HEADER + opened.header)
 
     async def _request(self, message: Message, request: Request, reply: Reply, session: HttpSession) -> None:
@@ -384,9 +496,9 @@ class HttpSessions:
             error = error_message(None, ErrorData(code=INVALID_REQUEST, message=text))
             reply.plain(400, error, _JSON_HEADER + session.header)
             return
-        stream = MessageStream(session, reply, self._backlog)
+        stream = MessageStream(session, reply, self._backlog, message.id)
         reply.wait_for_result(session.header)
-        call = session.calls[message.key] = CallInFlight()
+        call = session.calls[message.key] = CallInFlight(self._loop)
         self._posts += 1
         try:
             asked = ClientRequest(
@@ -397,7 +509,11 @@ class HttpSessions:
                 headers=request.headers,
                 principal=session.principal,
             )
-            stream.finish(result_message(message.id, await self.server.answer(asked)))
+            result = await self.server.answer(asked)
+            if message.method in _CHANGES_SESSION:
+                session.noted_at = self._ids.wall()
+                await self._keep(session)()
+            stream.finish(result_message(message.id, result))
         except asyncio.CancelledError:
             if not call.absorb():
                 raise
@@ -455,7 +571,7 @@ class HttpSessions:
         assert message.id is not None  # noqa: S101 - it is a request
         stream = MessageStream(None, reply, self._backlog)
         reply.wait_for_result()
-        call = CallInFlight()
+        call = CallInFlight(self._loop)
         request.on_gone = call.cancel
         client: Client | None = None
         self._posts += 1
@@ -506,22 +622,32 @@ class HttpSessions:
         return client, route.protocol_version
 
 
-# One function makes the id of a session and one finds it (`HttpSessions._find`): sealed ids change those two alone.
+async def _one_by_one(work: list[Callable[[], Awaitable[None]]]) -> None:
+    for one in work:
+        await one()
 
 
-def new_session_id() -> str:
-    """An id that cannot be guessed."""
-    return uuid4().hex
+def _client_info(info: object) -> dict[str, str]:
+    named = info if isinstance(info, Mapping) else {}
+    return {key: value for key in ("name", "version") if isinstance(value := named.get(key), str)}
 
 
 _JSON_HEADER: Final = b"content-type: application/json\r\n"
 REQUEST_CANCELLED: Final = -32800
 """What a legacy client's request ends with that it cancelled; its stream would not end otherwise."""
 
-_CANCELLED: Final = ErrorData(code=REQUEST_CANCELLED, message="Request cancelled")
-_ROUTING: Final = tuple(
-    name.encode("ascii") for name in (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEADER)
+UNKNOWN_QUESTION: Final = (
+    "this question is not open: it was asked before the hub was restarted, or by another replica; "
+    "the call that it belongs to has ended"
 )
+_LOST: Final = ErrorData(
+    code=INTERNAL_ERROR,
+    message="the answer to this request is lost: the hub was restarted, or its events are no longer kept. "
+    "Whether the server carried the request out is not known.",
+)
+_CHANGES_SESSION: Final = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
+_CANCELLED: Final = ErrorData(code=REQUEST_CANCELLED, message="Request cancelled")
+_ROUTING: Final = (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEADER)
 
 
 def accepted(accept: str) -> tuple[bool, bool]:
@@ -562,5 +688,4 @@ def _cancel(session: HttpSession, message: Message) -> None:
 
 
 def _repeated(request: Request) -> str | None:
-    names = [name for name, _ in request.raw_headers]
-    return next((name.decode() for name in _ROUTING if names.count(name) > 1), None)
+    return next((name for name in _ROUTING if name in request.head.repeated), None)

@@ -19,6 +19,7 @@ from holdfast.core import Failure, FailureStatus, Health, Redactor, State, Tripp
 from holdfast.errors import UnknownServer
 from holdfast.hub.clock import Clock
 from holdfast.hub.records import (
+    AccessChanged,
     BreakerChanged,
     CallEnded,
     CloseFailed,
@@ -80,6 +81,11 @@ def _write_state(record: HubRecord) -> None:
             _write(
                 logging.INFO, record, "%s: reconnect attempt %d in %.1f s", record.server, record.attempt, record.delay
             )
+        case AccessChanged(denied=True):
+            words = "%s: calls and the listing are denied; calls are refused until it is asked again: %s"
+            _write(logging.WARNING, record, words, record.server, record.reason)
+        case AccessChanged():
+            _write(logging.INFO, record, "%s: calls are no longer denied", record.server)
         case BreakerChanged(server=server, change=Tripped() as trip):
             words = "%s: breaker open for %.0f s after %d failures (%d calls refused since)"
             _write(logging.WARNING, record, words, server, trip.retry_in, trip.failures, trip.refused)
@@ -215,7 +221,9 @@ class WarningSink:
         """Take a record."""
         if self._on_warning is None:
             return
-        if isinstance(record, RetryPlanned | BreakerChanged) or (isinstance(record, Transition) and _counts(record)):
+        if isinstance(record, RetryPlanned | BreakerChanged | AccessChanged) or (
+            isinstance(record, Transition) and _counts(record)
+        ):
             try:
                 health = self._health_of(record.server)
             except UnknownServer:  # it was removed meanwhile
@@ -255,14 +263,25 @@ class Journal:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._listeners: set[_Listener] = set()
-        self._sinks: list[Sink] = [write_to_log]
+        self._sinks: tuple[Sink, ...] = (write_to_log,)
+        self._sinks_of_calls: tuple[Sink, ...] = (write_to_log,)
         self._stderr_readers: list[OnStderr] = []
         self._closed = False
 
-    def add_sink(self, sink: Sink) -> Callable[[], None]:
-        """Call a function with every record at once; it must not wait. The result ends it."""
-        self._sinks.append(sink)
-        return lambda: self._sinks.remove(sink)
+    def add_sink(self, sink: Sink, *, calls: bool = True) -> Callable[[], None]:
+        """Call a function with every record at once; it must not wait. The result ends it.
+
+        A sink that does nothing with the records of calls is added without them: there is one for each call.
+        """
+        self._sinks = (*self._sinks, sink)
+        if calls:
+            self._sinks_of_calls = (*self._sinks_of_calls, sink)
+
+        def forget() -> None:
+            self._sinks = tuple(one for one in self._sinks if one is not sink)
+            self._sinks_of_calls = tuple(one for one in self._sinks_of_calls if one is not sink)
+
+        return forget
 
     def add_stderr_reader(self, reader: OnStderr) -> None:
         """Call a function with every line that a server's process writes to stderr; it must not wait."""
@@ -275,10 +294,12 @@ class Journal:
 
     def write(self, record: HubRecord) -> None:
         """Pass a record to all listeners. Calls go to the sinks alone: they would push the rest out of a backlog."""
-        self._call_sinks(record)
-        if not isinstance(record, CallEnded):
-            for listener in self._listeners:
-                listener.put(record)
+        if isinstance(record, CallEnded):
+            self._tell(self._sinks_of_calls, record)
+            return
+        self._tell(self._sinks, record)
+        for listener in self._listeners:
+            listener.put(record)
 
     def records(self) -> AsyncIterator[HubRecord]:
         """Every record except those of calls, from now on (not from the first read), until the hub is closed."""
@@ -291,15 +312,15 @@ class Journal:
             while not self._closed or listener.waiting:
                 for record in listener.take():
                     if isinstance(record, Missed):
-                        self._call_sinks(record)
+                        self._tell(self._sinks, record)
                     yield record
                 if not self._closed:
                     await listener.came.wait()
         finally:
             self._listeners.discard(listener)
 
-    def _call_sinks(self, record: HubRecord) -> None:
-        for sink in tuple(self._sinks):
+    def _tell(self, sinks: tuple[Sink, ...], record: HubRecord) -> None:
+        for sink in sinks:
             try:
                 sink(record)
             except Exception as exc:  # noqa: BLE001 - a fault in a user's sink must not stop the hub

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -32,7 +32,9 @@ __all__ = [
     "join_items",
     "load_object",
     "loads",
+    "objects",
     "read_bytes",
+    "text_as_json",
     "text_of",
 ]
 
@@ -42,8 +44,10 @@ Fields: TypeAlias = dict[str, Bytes]
 
 _OBJECT = msgspec.json.Decoder(dict[str, Raw])
 _ARRAY = msgspec.json.Decoder(list[Raw])
+_OBJECTS = msgspec.json.Decoder(list[dict[str, Raw]])
 _STRING = msgspec.json.Decoder(str)
 
+_written = json.JSONEncoder(separators=(",", ":")).encode
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _KEY = re.compile(rb'[\s,{]*("[^"\\]*(?:\\.[^"\\]*)*")\s*:\s*')
 _GAP = re.compile(rb"[\s,\[]*")
@@ -52,6 +56,9 @@ _KEYS: dict[str, bytes] = {}
 """Keys as they are written. A protocol has few of them; the bound keeps a peer from filling it."""
 _MOST_KEYS = 512
 
+
+_TEXTS: dict[str, bytes] = {}
+_MOST_TEXTS = 4096
 
 EXPLAINED_BYTES = 64 * 1024
 """Up to this size, bytes that cannot be split are read again to say why."""
@@ -101,11 +108,13 @@ def is_dense(data: Bytes) -> bool:
 class RawObject:
     """A JSON object as it came, with its members. One that was changed is joined again when it is written."""
 
-    __slots__ = ("_raw", "members")
+    __slots__ = ("_raw", "get", "members")
 
     def __init__(self, members: Fields, raw: Bytes | None = None) -> None:
         self.members = members
         self._raw = raw
+        self.get: Callable[[str], Bytes | None] = members.get
+        """One member."""
 
     @classmethod
     def read(cls, raw: Bytes) -> RawObject:
@@ -121,10 +130,6 @@ class RawObject:
     def is_large(self) -> bool:
         """Whether a pass over it takes milliseconds."""
         return self._raw is not None and len(memoryview(self._raw)) > SMALL_BYTES
-
-    def get(self, key: str) -> Bytes | None:
-        """One member."""
-        return self.members.get(key)
 
     def changed(self, changes: Mapping[str, Bytes | None]) -> RawObject:
         """The same with some members set, or left out where they are None."""
@@ -213,19 +218,40 @@ def items(data: Bytes) -> list[Bytes]:
         raise BadJson("it is nested too deep") from None
 
 
+def objects(data: Bytes) -> list[Fields]:
+    """The members of each object in a JSON array; an item that is no object has none."""
+    try:
+        return _OBJECTS.decode(data)  # type: ignore[return-value]  # as above
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # one is no object, or has odd escapes
+        return [fields(one) if is_object(one) else {} for one in items(data)]
+
+
 def join_fields(members: Mapping[str, Bytes]) -> bytes:
     """A JSON object of these members."""
-    return b"{" + b",".join([_key(key) + bytes(value) for key, value in members.items()]) + b"}"
+    known = _KEYS.get
+    return b"{%b}" % b",".join([(known(key) or _key(key)) + value for key, value in members.items()])
 
 
 def join_items(values: list[Bytes]) -> bytes:
     """A JSON array of these items."""
-    return b"[" + b",".join([bytes(value) for value in values]) + b"]"
+    return b"[%b]" % b",".join(values)
 
 
 def dumps(value: Any) -> bytes:
     """A Python value as JSON. Text that is no Unicode is written as the escapes that it came in."""
-    return json.dumps(value, separators=(",", ":")).encode()
+    return _written(value).encode()
+
+
+def text_as_json(text: str) -> bytes:
+    """A text as JSON. A protocol has few methods, and a fleet has few names: each is written once."""
+    written = _TEXTS.get(text)
+    if written is None:
+        written = dumps(text)
+        if len(_TEXTS) >= _MOST_TEXTS:
+            _TEXTS.clear()
+        if len(text) < 128:
+            _TEXTS[text] = written
+    return written
 
 
 def loads(data: Bytes) -> Any:
