@@ -60,7 +60,7 @@ def _address(data: Any) -> int:
     return address
 
 
-class Refused(ValueError):
+class Unreadable(ValueError):
     """Why a message cannot be used."""
 
 
@@ -69,7 +69,7 @@ def scan(data: bytes) -> dict[str, Any]:
     try:
         data.decode()
     except UnicodeDecodeError:
-        raise Refused("it is not UTF-8") from None
+        raise Unreadable("it is not UTF-8") from None
     # An escaped surrogate is valid JSON that the decoder refuses; another escape of its length keeps the layout.
     readable = _SURROGATE.sub(rb"\\u0041", data)
     lone = readable is not data and _has_lone_surrogate(data)
@@ -92,17 +92,17 @@ def scan(data: bytes) -> dict[str, Any]:
         try:
             read = _OBJECT.decode(raw)
         except msgspec.ValidationError:
-            raise Refused("it is not a JSON object") from None
+            raise Unreadable("it is not a JSON object") from None
         if len(read) > MOST_MEMBERS:
-            raise Refused("it has too many members")
+            raise Unreadable("it has too many members")
         return {key: part(value, key, depth) for key, value in read.items()}
 
     try:
         return {"members": members(readable, 1), "lone": lone}
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise Refused("it is not JSON") from None
+        raise Unreadable("it is not JSON") from None
     except RecursionError:
-        raise Refused("it is nested too deep") from None
+        raise Unreadable("it is nested too deep") from None
 
 
 def _has_lone_surrogate(data: bytes) -> bool:
@@ -121,7 +121,7 @@ def main(link: socket.socket) -> None:
                 return
             try:
                 answer: dict[str, Any] = scan(data)
-            except Refused as exc:
+            except Unreadable as exc:
                 answer = {"error": str(exc)}
             except MemoryError:
                 answer = {"error": "it is too large"}
