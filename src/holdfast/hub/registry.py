@@ -240,7 +240,8 @@ class SlotRegistry:
         if late:
             listed = self.catalog.listed_name(NameKey(kind, server, name))
             params, name = {**params, "name": dumps(listed)}, listed
-        refuse_held(self.approvals, server, name if kind is Kind.TOOL else None)
+        if kind is Kind.TOOL and self.approvals.is_held(server, name):
+            refuse_held(self.approvals, server, name)
         return params
 
     # For the hub.
