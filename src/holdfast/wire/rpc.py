@@ -395,10 +395,15 @@ class Exchange:
         self.route(members)
 
     def take_event(self, data: bytes) -> None:
-        """The same for a message of an event stream, where bytes that are no JSON are the server's fault."""
+        """The same for a message of an event stream. An answer that is no JSON fails its request.
+
+        Any other bytes that are no JSON are the server's fault.
+        """
         try:
             self.take(data)
         except UnusableMessage as exc:
+            if self.refuse(answered_id(data), NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))):
+                return
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=str(exc))) from exc
 
     def route(self, members: Fields) -> None:
