@@ -403,8 +403,15 @@ async def _current_logins(registry: SlotRegistry, *, within: float | None = None
 
 async def _watch_logins(registry: SlotRegistry, known: Mapping[str, str]) -> None:
     """Poll the token store until cancelled, in real time. ``known`` are the logins before the first dial."""
+    seen: tuple[object, object] | None = None
     while True:
-        before, known = known, await _current_logins(registry)
+        await registry.logins.reading.up_to_date()
+        now = registry.logins.store.known, registry.config
+        if seen is not None and now[0] is seen[0] and now[1] is seen[1]:
+            await anyio.sleep(LOGIN_PERIOD)  # a fleet is not looked through where nothing changed
+            continue
+        seen = now
+        before, known = known, _logins(registry)
         for name, login in known.items():
             if login != before.get(name):
                 registry.logged_in(name)
