@@ -403,15 +403,8 @@ async def _current_logins(registry: SlotRegistry, *, within: float | None = None
 
 async def _watch_logins(registry: SlotRegistry, known: Mapping[str, str]) -> None:
     """Poll the token store until cancelled, in real time. ``known`` are the logins before the first dial."""
-    seen: tuple[object, object] | None = None
     while True:
-        await registry.logins.reading.up_to_date()
-        now = registry.logins.store.known, registry.config
-        if seen is not None and now[0] is seen[0] and now[1] is seen[1]:
-            await anyio.sleep(LOGIN_PERIOD)  # a fleet is not looked through where nothing changed
-            continue
-        seen = now
-        before, known = known, _logins(registry)
+        before, known = known, await _current_logins(registry)
         for name, login in known.items():
             if login != before.get(name):
                 registry.logged_in(name)
@@ -419,7 +412,10 @@ async def _watch_logins(registry: SlotRegistry, known: Mapping[str, str]) -> Non
 
 
 def _logins(registry: SlotRegistry) -> Mapping[str, str]:
+    """By server, its login. A fleet without logins is not looked through at every poll."""
     by_address = {address: grant.login for grant in registry.logins.store.known for address in grant.servers}
+    if not by_address:
+        return {}
     servers = (server for server in registry.config.servers.values() if isinstance(server, ServerSpec))
     found = {server.id: by_address.get(canonical(server.url)) for server in servers if takes_login(server)}
     return {name: login for name, login in found.items() if login is not None}
