@@ -61,7 +61,7 @@ def _subjects(*options: str) -> Iterator[list[Subject]]:
             ]
 
 
-def measure(*, rounds: int = ROUNDS, requests: int = 3000, callers: Sequence[int] = (1, 16, 64)) -> Report:
+def measure(*, rounds: int = ROUNDS, requests: int = 2400, callers: Sequence[int] = (1, 16, 64)) -> Report:
     """One caller, 16 and 64, of the legacy era, with plain answers."""
     with _subjects("--eras", "legacy") as subjects:
         seen = {
@@ -87,7 +87,7 @@ def measure(*, rounds: int = ROUNDS, requests: int = 3000, callers: Sequence[int
     )
 
 
-def measure_variants(*, rounds: int = 5, requests: int = 1600, eras: Sequence[str] = ("legacy", "modern")) -> Report:
+def measure_variants(*, rounds: int = 3, requests: int = 1600, eras: Sequence[str] = ("legacy", "modern")) -> Report:
     """The other era, and answers as an event stream."""
     rows: list[Row] = []
     for era in eras:

@@ -17,7 +17,7 @@ from benchmarks.report import Check, Plot, Report, at_most, ratio
 __all__ = ["QUICK", "REQUIREMENTS", "SERVERS", "SESSIONS", "TOOLS", "measure"]
 
 REQUIREMENTS = ("PERF-4", "PERF-6")
-ROUNDS = 7
+ROUNDS = 5
 SERVERS = (1, 10, 100, 500)
 TOOLS = (10, 100, 1_000, 10_000)
 SESSIONS = (0, 100, 5_000)
@@ -69,7 +69,7 @@ def measure(
         ),
         rows=(
             *(
-                row(f"{number:,} {kind}", found, None if number == min(of) else of[min(of)])
+                row(_number(number, kind), found, None if number == min(of) else of[min(of)])
                 for kind, of in seen.items()
                 for number, found in of.items()
             ),
@@ -88,6 +88,10 @@ def measure(
             for kind, of in seen.items()
         ),
     )
+
+
+def _number(number: int, kind: str) -> str:
+    return f"{number:,} {kind.removesuffix('s') if number == 1 else kind}"
 
 
 def _by_number(seen: Mapping[str, list[Sample]]) -> Seen:

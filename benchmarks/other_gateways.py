@@ -23,7 +23,7 @@ TIMES, TIMES_STDIO = 3.0, 2.0
 
 
 def measure(
-    *, rounds: int = ROUNDS, requests: int = 1600, seconds: float = 3.0, peers: Sequence[Peer] = PEERS
+    *, rounds: int = ROUNDS, requests: int = 1600, seconds: float = 2.0, peers: Sequence[Peer] = PEERS
 ) -> Report:
     """One caller and sixteen through each gateway. A slow one is measured for some seconds."""
     missing: dict[str, str] = {}
@@ -31,7 +31,10 @@ def measure(
         subjects, names = _start(stack, peers, missing)
         seen = {
             callers: compare(
-                subjects, Load(callers=callers, requests=requests, seconds=seconds), rounds=rounds, failed=missing
+                subjects,
+                Load(callers=callers, requests=requests if callers > 1 else requests // 4, seconds=seconds),
+                rounds=rounds if callers > 1 else max(1, rounds * 3 // 5),
+                failed=missing,
             )
             for callers in (16, 1)
         }
