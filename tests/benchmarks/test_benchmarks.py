@@ -35,7 +35,8 @@ def test_the_start_of_the_installed_command_is_measured(capsys: pytest.CaptureFi
 def test_the_exit_code_tells_whether_every_requirement_is_met(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], met: bool, code: int
 ) -> None:
-    monkeypatch.setattr(command, "BENCHMARKS", {"fine": lambda: _report(met=True), "other": lambda: _report(met=met)})
+    fine, other = (command.Benchmark(lambda result=result: _report(met=result), {}) for result in (True, met))
+    monkeypatch.setattr(command, "BENCHMARKS", {"fine": fine, "other": other})
     assert command.main([]) == code
     assert ("MISSED" in capsys.readouterr().out) is not met
 
@@ -63,8 +64,9 @@ def test_a_median_lies_within_its_interval_and_that_within_the_samples() -> None
 
 def test_a_table_shows_times_ratios_and_requests() -> None:
     lines = as_table([_report(met=True)]).splitlines()
-    assert lines[1] == "A title (PERF-0)"
-    assert lines[2].split() == ["ours", "20.0", "ms", "10.0", "ms", "…", "30.0", "ms", "0.50", "0.40", "…", "0.60", "7"]
+    assert lines[0] == "A title (PERF-0)"
+    assert lines[1].split() == ["time,", "ratio", "median", "requests"]
+    assert " ".join(lines[2].split()) == "ours 0.50 (0.40 … 0.60) 20.0 ms (10.0 ms … 30.0 ms) 7"
     assert lines[-1] == "met     a demand: a finding"
 
 

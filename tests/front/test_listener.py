@@ -14,9 +14,9 @@ from starlette.requests import Request as AsgiRequest
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
-from holdfast.front import listener
-from holdfast.front.listener import Reply, Request
-from holdfast.front.sessions import Backlog
+from holdfast.front import listener, requests
+from holdfast.front.requests import Reply, Request
+from holdfast.front.streams import Backlog
 from tests.front.web import serving
 
 pytestmark = pytest.mark.anyio
@@ -125,8 +125,8 @@ async def test_what_is_no_request_or_too_large_is_refused(sent: bytes, status: b
 @pytest.mark.requirement("SEC-11")
 @pytest.mark.parametrize("sent", [b"", b"POST /mcp HTTP/1.1\r\nhost:", post(b"whole")[:-2]])
 async def test_a_client_that_sends_no_complete_request_is_cut_off(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("HEAD_SECONDS", "BODY_SECONDS", "IDLE_SECONDS"):
-        monkeypatch.setattr(listener, limit, 0.05)
+    for module, limit in ((listener, "HEAD_SECONDS"), (requests, "BODY_SECONDS"), (listener, "IDLE_SECONDS")):
+        monkeypatch.setattr(module, limit, 0.05)
     async with connected() as (reader, writer):
         writer.write(sent)
         await reader.read()
@@ -145,8 +145,8 @@ async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_an_answer_that_takes_long_becomes_a_stream_that_says_it_is_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listener, "STREAM_AFTER_SECONDS", 0.02)
-    monkeypatch.setattr(listener, "COMMENT_SECONDS", 0.02)
+    monkeypatch.setattr(requests, "STREAM_AFTER_SECONDS", 0.02)
+    monkeypatch.setattr(requests, "COMMENT_SECONDS", 0.02)
     go = asyncio.Event()
 
     async def slow(request: Request, reply: Reply) -> None:
@@ -203,8 +203,9 @@ async def test_a_client_that_leaves_is_noticed_without_a_task() -> None:
 class Unread:
     """A reply of which so much is unread."""
 
-    def __init__(self, unread: int) -> None:
+    def __init__(self, unread: int, connection: object = None) -> None:
         self.unread = unread
+        self.connection = connection or self
         self.lost = self.aborted = False
 
     def abort(self) -> None:
@@ -220,6 +221,15 @@ def test_a_client_that_does_not_read_is_cut_off_at_its_own_bound() -> None:
     assert not first.aborted, "one message is always sent"
     backlog.wrote(second, session)  # type: ignore[arg-type]
     assert (first.aborted, second.aborted, third.aborted) == (False, True, False)
+
+
+@pytest.mark.requirement("HUB-17")
+def test_large_results_on_one_connection_are_counted_once() -> None:
+    backlog, session, connection = Backlog(per_session=100, most=100), object(), object()
+    replies = [Unread(90, connection) for _ in range(3)]
+    for reply in replies:
+        backlog.wrote(reply, session)  # type: ignore[arg-type]
+    assert [reply.aborted for reply in replies] == [False, False, False]
 
 
 @pytest.mark.requirement("HUB-17")

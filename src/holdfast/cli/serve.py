@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +22,7 @@ from holdfast.cli.listen import (
     GatewayAuth,
     bind,
     check_token_length,
+    endpoint,
     inherited_socket,
     read_token,
     require_auth_beyond_loopback,
@@ -30,11 +31,18 @@ from holdfast.cli.output import side_console, typed_command
 from holdfast.cli.trust import load_trusted
 from holdfast.config import Config
 from holdfast.control import TOKEN_VARIABLE as CONTROL_TOKEN_VARIABLE
+from holdfast.core import is_loopback
 from holdfast.errors import ConfigNotFound, UsageError
+
+if TYPE_CHECKING:
+    from holdfast.cli.handover import Predecessor
 
 __all__ = ["app", "control_token"]
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+LAME_DUCK_SECONDS = 5.0
+"""How long a hub that others reach through a balancer still serves after its end was announced."""
 
 TOKEN_VARIABLE = "HOLDFAST_TOKEN"  # noqa: S105 - the name of a variable
 
@@ -117,8 +125,29 @@ def serve(
         list[str] | None,
         typer.Option("--allow-host", metavar="NAME", help="Another host name for requests; may be repeated"),
     ] = None,
+    session_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--session-key-file",
+            metavar="FILE",
+            help="Keys for session ids, one a line, the newest first; the same file for all replicas",
+        ),
+    ] = None,
+    takeover: Annotated[
+        bool,
+        typer.Option("--takeover", help="Take over from the running hub of this mcp.json, on its address"),
+    ] = False,
+    lame_duck: Annotated[
+        float | None,
+        typer.Option(
+            "--lame-duck",
+            metavar="SECONDS",
+            min=0,
+            help="How long all is still served after SIGTERM while /readyz answers 503; 5 beyond loopback, else 0",
+        ),
+    ] = None,
     drain: Annotated[
-        float, typer.Option("--drain", metavar="SECONDS", min=0, help="How long calls in flight may run after SIGTERM")
+        float, typer.Option("--drain", metavar="SECONDS", min=0, help="How long calls in flight may run after that")
     ] = 10.0,
     demo: Annotated[bool, typer.Option("--demo", help="Serve the built-in demo servers")] = False,
     log_format: Annotated[
@@ -135,6 +164,8 @@ def serve(
     Without a configuration it serves demo servers, each with its own kind of failure.
     SIGTERM and Ctrl-C end it after the calls in flight. SIGHUP reads the mcp.json again; on a terminal it
     ends the hub, because the terminal was closed. Under systemd it listens on the socket that systemd passes.
+    --takeover replaces a running hub without a refused connection: the new hub gets the socket of the old one,
+    connects its servers and accepts; then the old one finishes its calls and ends.
     To listen beyond this machine it needs a token (--token-file, --token or $HOLDFAST_TOKEN), named tokens
     (--tokens-file), JWTs (--jwt-issuer, --jwt-audience and --jwt-keys together) or a gateway's secret.
     """
@@ -157,11 +188,34 @@ def serve(
         gateway=gateway,
         hosts=tuple(allow_host or ()),
     )
-    inherited = inherited_socket(os.environ)
-    address = inherited.getsockname()[0] if inherited is not None else host
+    predecessor = _predecessor(loaded, host, port) if takeover else None
+    given = predecessor.listener if predecessor is not None else inherited_socket(os.environ)
+    address = given.getsockname()[0] if given is not None else host
     require_auth_beyond_loopback(address, can_verify=who.can_verify)
-    with closing(inherited or bind(host, port)) as listener:
-        _serve(loaded, listener, log, watch=watch, drain=drain, host=address, callers=who)
+    with closing(given or bind(host, port)) as listener:
+        _serve(
+            loaded,
+            listener,
+            log,
+            watch=watch,
+            drain=drain,
+            host=address,
+            callers=who,
+            session_key_file=session_key_file,
+            predecessor=predecessor,
+            lame_duck=lame_duck,
+        )
+
+
+def _predecessor(config: Config | None, host: str, port: int) -> Predecessor | None:
+    if config is None or config.source is None:
+        raise UsageError("--takeover needs an mcp.json: the demo servers end with their hub", hint="use --config FILE")
+    from holdfast.cli.handover import find_predecessor  # noqa: PLC0415 - it imports what only a successor needs
+
+    found = find_predecessor(config.source, endpoint(host, port, ""))
+    if found is None:
+        side_console().print(f"no hub serves {config.source} here: this one starts without a takeover", soft_wrap=True)
+    return found
 
 
 def _serve(
@@ -173,6 +227,9 @@ def _serve(
     drain: float,
     host: str = "",
     callers: CallerAuth | None = None,
+    session_key_file: Path | None = None,
+    predecessor: Predecessor | None = None,
+    lame_duck: float | None = None,
 ) -> None:
     # These imports take a second, and a bad config must not wait for them.
     from holdfast.cli.serve_run import ServeOptions, run  # noqa: PLC0415 - see above
@@ -184,7 +241,16 @@ def _serve(
     token = control_token(os.environ, callers=who.token)
     log_to_stderr(log.format.value, log.level.value, secrets=_secrets(who, token))
     serving = ServeOptions(
-        config=config, listener=listener, host=host, watch=watch, callers=who, drain=drain, control_token=token
+        config=config,
+        listener=listener,
+        host=host,
+        watch=watch,
+        callers=who,
+        drain=drain,
+        control_token=token,
+        session_key_file=session_key_file,
+        predecessor=predecessor,
+        lame_duck=(0.0 if is_loopback(host) else LAME_DUCK_SECONDS) if lame_duck is None else lame_duck,
     )
     with traced(os.environ):
         run(serving)

@@ -1,7 +1,9 @@
 """Runs a hub: listens, serves the control API, follows config changes and signals, and shuts down in order.
 
-The order of a shutdown: refuse new calls, wait for calls in flight up to a limit, close the listener, close the
-servers. A second signal skips the wait.
+The order of a shutdown: readiness turns 503 and each answer is the last of its connection, but all is still served
+(the lame-duck period, for balancers); the listener closes and new requests on open connections get 503; calls in flight
+finish, up to a limit; the servers are closed. A second signal skips the waits. A successor that takes over has the
+listening socket already: connections that are still open are served here until they close.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -27,10 +30,11 @@ import anyio.abc
 import uvicorn
 
 from holdfast._version import __version__
+from holdfast.cli.handover import Predecessor, handing_over
 from holdfast.cli.listen import CallerAuth, endpoint, notify_ready, read_token
 from holdfast.cli.output import typed_command
 from holdfast.cli.serve_telemetry import keep_log, mask_in_log
-from holdfast.config import Config, load_config
+from holdfast.config import Config, load_config, state_folder
 from holdfast.control import TOKEN_VARIABLE, ControlServer, HubInfo, MayRead, RunningHub, registered
 from holdfast.demo import demo_fleet, forget_running, note_running
 from holdfast.errors import HoldfastError, UsageError
@@ -38,7 +42,11 @@ from holdfast.front import (
     IDENTITY,
     LOOPBACK_HOSTS,
     Broker,
+    Front,
     HttpConnection,
+    SessionIds,
+    SessionKeys,
+    SqliteSessions,
     TokenPolicy,
     TokensFile,
     TrustedGateway,
@@ -55,6 +63,12 @@ log = logging.getLogger("holdfast.serve")
 
 STREAMS_SECONDS = 1
 """After the last call, idle event streams are still open. They are cut after this time."""
+
+READY_SECONDS = 60.0
+"""How long a successor waits for its servers before it takes over."""
+
+CONNECTED_SECONDS = 0.05
+"""How often a hub whose successor accepts looks whether clients are still connected."""
 
 TOKEN_SECONDS = 1.0
 """How often the token file is read. A mounted secret can be replaced while the hub runs."""
@@ -78,6 +92,10 @@ class ServeOptions:
     drain: float = 10.0
     control_token: str = field(default="", repr=False)
     """The token of the control API; only used over HTTP."""
+    session_key_file: Path | None = None
+    predecessor: Predecessor | None = None
+    """The hub that this one takes over from."""
+    lame_duck: float = 0.0
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -101,10 +119,18 @@ async def _run_http(serving: ServeOptions) -> None:
     port = serving.listener.getsockname()[1]
     url = endpoint(serving.host, port)
     async with _fleet(serving, url) as (config, state_file):
+        ids = _session_ids(serving, state_file)
         hub = Hub(config, state_file=state_file)
         tokens = _tokens(serving.callers, accepted := _accepted(serving.callers))
-        admin = admin_of(hub, url, demo=serving.config is None, token=serving.control_token, callers=tokens)
-        web = create_app(hub, tokens=tokens, allowed_hosts=serving.hosts, beside=admin.routes())
+        admin = admin_of(
+            hub,
+            url,
+            demo=serving.config is None,
+            token=serving.control_token,
+            callers=tokens,
+            notice=lambda: ids.keys.notice,
+        )
+        web = create_app(hub, tokens=tokens, allowed_hosts=serving.hosts, beside=admin.routes(), ids=ids)
         server = _HubServer(
             uvicorn.Config(
                 web,
@@ -117,25 +143,83 @@ async def _run_http(serving: ServeOptions) -> None:
             on_listen=lambda: _announce(serving, config, url, admin),
         )
 
-        async def drain(seconds: float) -> bool:
-            admin.drains()
-            return bool(await web.state.front.drain(seconds))
-
-        def end() -> None:
-            admin.close()
-            server.end()
-
+        front: Front = web.state.front
+        leaving = _Leaving(serving, server, front, admin)
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
-        note = announced(endpoint(serving.host, port, ""), hub.config.source, token=serving.control_token)
+        base = endpoint(serving.host, port, "")
         async with hub, anyio.create_task_group() as tasks:
             _watch(tasks, serving, hub)
             if serving.callers.token_file is not None:
                 tasks.start_soon(_follow_token_file, serving, accepted)
-            tasks.start_soon(_end_on_signal, drain, serving.drain, end)
+            tasks.start_soon(_end_on_signal, leaving.drain, serving.drain, leaving.end)
             tasks.start_soon(admin.run)
-            with note:
-                await server.serve([serving.listener])
+            if serving.predecessor is not None and not await hub.ready(READY_SECONDS):
+                log.warning("some servers have no outcome after %g s; this hub takes over all the same", READY_SECONDS)
+            async with _offered(serving, leaving) as handover:
+                with announced(base, hub.config.source, token=serving.control_token, handover=handover) as note:
+                    leaving.note = note
+                    await server.serve([serving.listener])
             tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _offered(serving: ServeOptions, leaving: _Leaving) -> AsyncIterator[str]:
+    """Offer the listening socket to a successor; the demo servers end with their hub, so it offers none."""
+    if serving.config is None or serving.listener is None:
+        yield ""
+        return
+    async with handing_over(serving.listener, state_folder(os.environ) / "hubs", leaving.succeeded) as path:
+        yield path
+
+
+class _Leaving:
+    """The end of a hub over HTTP, step by step."""
+
+    def __init__(self, serving: ServeOptions, server: _HubServer, front: Front, admin: ControlServer) -> None:
+        self._serving = serving
+        self._server = server
+        self._front = front
+        self._admin = admin
+        self.note: Path | None = None
+
+    async def drain(self, seconds: float) -> bool:
+        """Leave because of a signal; False if some calls did not finish in time."""
+        self._admin.drains()
+        self._front.retire()
+        if self._serving.lame_duck:
+            log.info("not ready any more; all is still served for %g s", self._serving.lame_duck)
+            await anyio.sleep(self._serving.lame_duck)
+        self._server.stop_accepting()
+        log.info("shutting down: new calls are refused; calls in flight have %g s", seconds)
+        return await self._front.drain(seconds)
+
+    async def succeeded(self) -> None:
+        """Leave because a successor accepts connections: what is still connected here is served until it closes."""
+        log.info("a successor took over: connections that are open are served until they close")
+        if self.note is not None:
+            self.note.unlink(missing_ok=True)  # commands find the successor
+        self._front.retire()
+        self._server.stop_accepting()
+        self._front.move_streams()
+        self._admin.close()
+        with anyio.move_on_after(max(self._serving.drain, self._serving.lame_duck)):
+            await self._server.disconnected()
+        if not await self._front.drain(self._serving.drain):
+            log.warning("some calls did not finish within %g s, and are cut", self._serving.drain)
+        self.end()
+
+    def end(self) -> None:
+        """Close what is left."""
+        self._admin.close()
+        self._server.end()
+
+
+def _session_ids(serving: ServeOptions, state_file: Path | None) -> SessionIds:
+    """The keys and the file of the sessions. An unusable key of the operator ends the start."""
+    kept_in = state_file.parent if state_file is not None else None
+    keys = SessionKeys.find(file=serving.session_key_file, environ=os.environ, kept_in=kept_in)
+    store = SqliteSessions(state_file.with_suffix(".sessions.sqlite")) if state_file is not None else None
+    return SessionIds(keys, store)
 
 
 def _accepted(callers: CallerAuth) -> dict[str, str]:
@@ -209,6 +293,16 @@ class _HubServer(uvicorn.Server):
     def end(self) -> None:
         self.should_exit = True
 
+    def stop_accepting(self) -> None:
+        """Close the listening socket; connections that are open stay."""
+        for server in getattr(self, "servers", ()):
+            server.close()
+
+    async def disconnected(self) -> None:
+        """Wait until no client is connected."""
+        while self.server_state.connections:  # noqa: ASYNC110 - uvicorn has no event for it
+            await anyio.sleep(CONNECTED_SECONDS)
+
 
 def _announce(serving: ServeOptions, config: Config, url: str, admin: ControlServer) -> None:
     """Print the addresses on stdout, because programs wait for them; log the rest.
@@ -220,6 +314,8 @@ def _announce(serving: ServeOptions, config: Config, url: str, admin: ControlSer
     lines = f"MCP endpoint: {url}\nstatus page:  {base}/{code}\nready when:   {base}/readyz answers 200\n"
     sys.stdout.write(lines)
     sys.stdout.flush()
+    if serving.predecessor is not None:
+        serving.predecessor.ready()
     notify_ready(os.environ)
     log.info("serving %d servers of %s", len(config.servers), config.source)
     log.info("if a server does not start, run: %s doctor --config %s", typed_command(), config.source)
@@ -239,9 +335,14 @@ async def _run_stdio(serving: ServeOptions) -> None:
         with EndableStdin() as stdin:
             async with hub, anyio.create_task_group() as tasks:
                 _watch(tasks, serving, hub)
-                tasks.start_soon(_end_on_signal, broker.drain, serving.drain, stdin.end)
+                tasks.start_soon(_end_on_signal, partial(_drain_stdio, broker), serving.drain, stdin.end)
                 await serve_stdio(hub, broker=broker)
                 tasks.cancel_scope.cancel()
+
+
+async def _drain_stdio(broker: Broker, seconds: float) -> bool:
+    log.info("shutting down: new calls are refused; calls in flight have %g s", seconds)
+    return await broker.drain(seconds)
 
 
 # For both
@@ -298,13 +399,20 @@ def _on_terminal() -> bool:
 
 
 async def _drained(drain: Drain, seconds: float, done: anyio.CancelScope) -> None:
-    log.info("shutting down: new calls are refused; calls in flight have %g s", seconds)
     if not await drain(seconds):
         log.warning("some calls did not finish within %g s, and are cut", seconds)
     done.cancel()
 
 
-def admin_of(hub: Hub, endpoint: str, *, demo: bool, token: str, callers: TokenPolicy | None) -> ControlServer:
+def admin_of(
+    hub: Hub,
+    endpoint: str,
+    *,
+    demo: bool,
+    token: str,
+    callers: TokenPolicy | None,
+    notice: Callable[[], str] = str,
+) -> ControlServer:
     """The control API of a hub. Where callers need a token, the metrics need one too."""
     source = hub.config.source
     about = HubInfo(
@@ -313,6 +421,7 @@ def admin_of(hub: Hub, endpoint: str, *, demo: bool, token: str, callers: TokenP
         demo=demo,
         identity=IDENTITY,
         program=typed_command(),
+        notice=notice,
     )
     return ControlServer(
         hub, about, control_token=token, metrics_for=_known_to(callers) if callers is not None else None
@@ -327,8 +436,8 @@ def _known_to(callers: TokenPolicy) -> MayRead:
 
 
 @contextmanager
-def announced(base: str, config: Path | None, *, token: str) -> Iterator[None]:
-    """Let this user's commands find the hub while the block runs."""
+def announced(base: str, config: Path | None, *, token: str, handover: str = "") -> Iterator[Path | None]:
+    """Let this user's commands find the hub while the block runs; yields the file that they find."""
     found = RunningHub(
         url=base,
         token=token,
@@ -336,15 +445,17 @@ def announced(base: str, config: Path | None, *, token: str) -> Iterator[None]:
         started=time.time(),
         config=str(config.absolute()) if config is not None else "",
         version=__version__,
+        handover=handover,
     )
+    file = None
     with ExitStack() as stack:
         try:
-            stack.enter_context(registered(found))
+            file = stack.enter_context(registered(found))
         except OSError as exc:
             logging.getLogger("holdfast.serve").warning(
                 "commands cannot find this hub (%s): set %s for both, and give them --url %s", exc, TOKEN_VARIABLE, base
             )
-        yield
+        yield file
 
 
 _CHUNK = 65536

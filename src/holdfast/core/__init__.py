@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from holdfast.core.hosts import is_loopback as is_loopback
     from holdfast.core.lifecycle import effects as effects, events as events
     from holdfast.core.lifecycle.effects import (
+        AccessChanged as AccessChanged,
         BreakerChanged as BreakerChanged,
         CloseFailed as CloseFailed,
         Record as Record,
@@ -205,7 +206,7 @@ __getattr__, __dir__ = lazy_exports(
         ],
         "fleet.store": ["Claim", "ClaimAnswer", "Exchange", "Release", "Reply", "SharedStore"],
         "hosts": ["is_loopback"],
-        "lifecycle.effects": ["BreakerChanged", "CloseFailed", "Record", "RetryPlanned", "Transition"],
+        "lifecycle.effects": ["AccessChanged", "BreakerChanged", "CloseFailed", "Record", "RetryPlanned", "Transition"],
         "lifecycle.table": ["IllegalTransition", "State"],
         "lifecycle.timing": ["LifecyclePolicy"],
         "machine": ["Health", "Machine", "shown_state"],

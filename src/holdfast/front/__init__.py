@@ -15,9 +15,16 @@ if TYPE_CHECKING:
         TrustedGateway as TrustedGateway,
     )
     from holdfast.front.broker import Broker as Broker
-    from holdfast.front.http import create_app as create_app
+    from holdfast.front.http import Front as Front, create_app as create_app
     from holdfast.front.listener import HttpConnection as HttpConnection
     from holdfast.front.messages import IDENTITY as IDENTITY
+    from holdfast.front.session_ids import SessionIds as SessionIds
+    from holdfast.front.session_keys import SessionKeys as SessionKeys
+    from holdfast.front.session_store import (
+        SessionRecord as SessionRecord,
+        SessionStore as SessionStore,
+        SqliteSessions as SqliteSessions,
+    )
     from holdfast.front.stdio import serve_stdio as serve_stdio
 
 __getattr__, __dir__ = lazy_exports(
@@ -27,9 +34,12 @@ __getattr__, __dir__ = lazy_exports(
         "access.jwt": ["jwt_verifier"],
         "access.principals": ["TokenPolicy", "TokensFile", "TrustedGateway"],
         "broker": ["Broker"],
-        "http": ["create_app"],
+        "http": ["Front", "create_app"],
         "listener": ["HttpConnection"],
         "messages": ["IDENTITY"],
+        "session_ids": ["SessionIds"],
+        "session_keys": ["SessionKeys"],
+        "session_store": ["SessionRecord", "SessionStore", "SqliteSessions"],
         "stdio": ["serve_stdio"],
     },
 )

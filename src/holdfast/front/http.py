@@ -25,14 +25,18 @@ from starlette.routing import BaseRoute, Route
 from holdfast.front.access.guard import LOOPBACK_HOSTS, AccessRules, Guard, Refused
 from holdfast.front.access.principals import Principal, TokenPolicy, client_key_in
 from holdfast.front.broker import Broker
-from holdfast.front.listener import Reply, Request
+from holdfast.front.requests import Reply, Request
 from holdfast.front.server import McpServer
-from holdfast.front.sessions import Backlog, HttpSessions, LogBounds
+from holdfast.front.session_ids import SessionIds
+from holdfast.front.sessions import HttpSessions
+from holdfast.front.streams import Backlog, LogBounds
 from holdfast.front.view import View
 from holdfast.hub import Hub, is_tracing
 from holdfast.wire import dumps
 
 __all__ = ["Front", "McpEndpoint", "create_app"]
+
+_LEAVING = dumps({"error": "Holdfast is shutting down and takes no new requests; try again in a moment"})
 
 ENDING_SECONDS = 5.0
 """How long the sessions of a removed server stay open, so that calls in flight get their answers."""
@@ -44,6 +48,7 @@ def create_app(
     tokens: TokenPolicy | None = None,
     allowed_hosts: Collection[str] = LOOPBACK_HOSTS,
     beside: Sequence[BaseRoute] = (),
+    ids: SessionIds | None = None,
 ) -> Starlette:
     """Return the application, to be served by uvicorn with ``http=HttpConnection``.
 
@@ -51,7 +56,7 @@ def create_app(
     is open. Its ``state.front`` can be drained before a shutdown, its ``state.endpoint`` serves the MCP endpoints. The
     routes in ``beside`` check access themselves: a caller's token is not required there.
     """
-    front = Front(hub)
+    front = Front(hub, ids)
     rules = AccessRules(tokens, allowed_hosts)
 
     async def healthz(_: AsgiRequest) -> JSONResponse:
@@ -81,9 +86,12 @@ def create_app(
 class Front:
     """All MCP endpoints of a hub over HTTP."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, ids: SessionIds | None = None) -> None:
         self.hub = hub
         self._broker = Broker(hub)
+        self._ids = ids or SessionIds()
+        self.retiring = False
+        self.refusing = False
         self._bounds = LogBounds()
         self._backlog = Backlog()
         self._endpoints: dict[str | None, HttpSessions] = {}
@@ -95,6 +103,7 @@ class Front:
             self._tasks = tasks
             try:
                 await tasks.start(self._broker.run)
+                tasks.start_soon(self._ids.store.run, self._ended)
                 changes = self.hub.events()
                 task_status.started()
                 async for _ in changes:
@@ -106,14 +115,35 @@ class Front:
                     sessions.server.close()
                     sessions.close()
 
+    def retire(self) -> None:
+        """Begin to leave: readiness says so, and each answer is the last one of its connection. All is still served."""
+        self.retiring = True
+
+    def move_streams(self) -> None:
+        """End the streams that would stay open, so that clients open them elsewhere; tell open questions."""
+        for sessions in self._endpoints.values():
+            sessions.server.close()
+            sessions.end_streams()
+
+    def refuse(self) -> None:
+        """Answer new requests with 503 from now on. Calls that wait for their client cannot be resumed any more."""
+        self.retire()
+        self.refusing = True
+        self._broker.pending_calls.close()
+        self.move_streams()
+
     async def drain(self, within: float) -> bool:
-        """Refuse new calls and wait for those in flight; False if some are left after ``within`` seconds."""
-        return await self._broker.drain(within)
+        """Refuse new requests and wait for those in flight; False if some are left after ``within`` seconds."""
+        self.refuse()
+        with anyio.move_on_after(within):
+            for sessions in list(self._endpoints.values()):
+                await sessions.wait_until_idle(within=within)
+        return all(sessions.is_idle for sessions in self._endpoints.values())
 
     @property
     def draining(self) -> bool:
-        """Whether new calls are refused."""
-        return self._broker.draining
+        """Whether this hub leaves."""
+        return self.retiring
 
     def sessions_of(self, server: str | None) -> HttpSessions | None:
         """Return the sessions of one endpoint; None if there is no such server."""
@@ -133,6 +163,7 @@ class Front:
             backlog=self._backlog,
             largest=lambda: self.hub.config.settings.limits.message_bytes,
             forget=self._forget,
+            ids=self._ids,
         )
 
     def _forget(self, headers: Mapping[str, str], principal: Principal) -> bool:
@@ -144,6 +175,12 @@ class Front:
         if key is not None:
             self.hub.registry.clients.release(key)
         return key is not None
+
+    def _ended(self, session: bytes) -> None:
+        """Another hub ended a session."""
+        self._ids.ended(session)
+        for sessions in self._endpoints.values():
+            sessions.end(session)
 
     def _end_removed(self) -> None:
         """Close the endpoints of servers that are no longer configured; new requests get 404 at once."""
@@ -169,12 +206,20 @@ class McpEndpoint:
         self._front = front
         self._rules = rules
 
+    @property
+    def retiring(self) -> bool:
+        """Whether each answer is the last one of its connection."""
+        return self._front.retiring
+
     def claims(self, path: str) -> bool:
         """Whether a path is an MCP endpoint."""
         return path == "/mcp" or (path.startswith("/servers/") and path.endswith("/mcp") and path.count("/") == 3)
 
     async def serve(self, request: Request, reply: Reply) -> None:
         """Answer one request."""
+        if self._front.refusing:
+            reply.plain(503, _LEAVING, b"content-type: application/json\r\nretry-after: 1\r\n")
+            return
         found = await self._rules.check(request.headers, client_verified=request.client_verified)
         if isinstance(found, Refused):
             challenge = f"www-authenticate: {found.challenge}\r\n".encode() if found.challenge else b""

@@ -1,4 +1,4 @@
-"""The server side of streamable HTTP, both eras: sessions, streams, resumption, and the calls in flight.
+"""The server side of streamable HTTP, both eras: sessions, requests, and the calls in flight.
 
 A request of the modern era stands alone. A legacy client has a session: its id, what the client declared, its
 requests in flight, the stream of its notices and a log of the events that it may have missed. An answer is plain
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
-from uuid import uuid4
 
 from mcp import MCPError
 from mcp.shared.inbound import (
@@ -37,225 +38,34 @@ from holdfast.front.inbound import (
     error_message,
     error_of,
     meta_of,
-    notice_message,
     params_of,
     read_message,
     request_message,
     result_message,
     settle,
 )
-from holdfast.front.listener import Reply, Request
+from holdfast.front.requests import Reply, Request
+from holdfast.front.seal import SessionTicket
 from holdfast.front.server import McpServer
+from holdfast.front.session_ids import SessionIds
+from holdfast.front.session_store import NOTE_SECONDS, SessionRecord
+from holdfast.front.streams import Backlog, EventLog, LogBounds, MessageStream, lost_event
 from holdfast.wire import loads, text_of
 
-__all__ = ["Backlog", "HttpSessions"]
+__all__ = ["HttpSession", "HttpSessions"]
 
 log = logging.getLogger("holdfast.front")
-
-RETRY_MILLISECONDS: Final = 1_000
-"""How soon a client whose stream was cut is asked to come back."""
 
 OPENING_SECONDS: Final = 5.0
 """How long a client may take to open its stream of notices, before it counts as having none."""
 
-SESSION_IDLE_SECONDS: Final = 1_800.0
-SWEEP_SECONDS: Final = 60.0
-MOST_SESSIONS: Final = 10_000
+SESSION_IDLE_SECONDS = 300.0
+"""A session without a stream and without a request is dropped from memory after this time, and rebuilt when used."""
 
-PRIMED_SINCE: Final = "2025-11-25"
-"""From this version on a client understands an event without data, which tells where a stream can be resumed."""
-
-LOGGED_EVENTS, LOGGED_BYTES = 1_000, 4 * 1024 * 1024
-"""How much of what a client was sent is kept for it, should its stream break."""
-
-ALL_LOGGED_BYTES: Final = 64 * 1024 * 1024
-SESSION_UNREAD_BYTES: Final = 32 * 1024 * 1024
-ALL_UNREAD_BYTES: Final = 256 * 1024 * 1024
+SWEEP_SECONDS = 60.0
 
 _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"
-
-
-# What clients have not read yet, and what they may ask for again.
-
-
-class Backlog:
-    """What all clients together have not read; the one that reads least is cut off where it is too much."""
-
-    def __init__(self, *, per_session: int = SESSION_UNREAD_BYTES, most: int = ALL_UNREAD_BYTES) -> None:
-        self._per_session = per_session
-        self._most = most
-        self._unread: dict[Reply, object] = {}
-
-    def wrote(self, reply: Reply, owner: object) -> None:
-        """Something was written; cut this reader off if it, or all together, are over a bound."""
-        if reply.unread == 0:
-            self._unread.pop(reply, None)
-            return
-        self._unread[reply] = owner
-        for one in [one for one in self._unread if one.lost or one.unread == 0]:
-            del self._unread[one]
-        own = [one for one, whose in self._unread.items() if whose is owner]
-        if len(own) > 1 and sum(one.unread for one in own) > self._per_session:
-            self._cut(reply)
-        while len(self._unread) > 1 and sum(one.unread for one in self._unread) > self._most:
-            self._cut(max(self._unread, key=lambda one: one.unread))
-
-    def _cut(self, reply: Reply) -> None:
-        log.warning("a client does not read its answers: its connection is closed (%d bytes unread)", reply.unread)
-        self._unread.pop(reply, None)
-        reply.abort()
-
-
-class LogBounds:
-    """How much the event logs of all sessions may hold."""
-
-    def __init__(self, most: int = ALL_LOGGED_BYTES) -> None:
-        self._most = most
-        self._events: dict[_Event, None] = {}
-        self.held = 0
-        """Bytes, as they go over the wire."""
-
-    def add(self, event: _Event) -> None:
-        """One more; the oldest of all give way to it."""
-        self._events[event] = None
-        self.held += len(event.message)
-        while self.held > self._most and len(self._events) > 1:
-            oldest = next(iter(self._events))
-            oldest.log.drop(oldest)
-
-    def remove(self, event: _Event) -> None:
-        """One less."""
-        del self._events[event]
-        self.held -= len(event.message)
-
-
-class _Event:
-    __slots__ = ("log", "message", "number", "stream")
-
-    def __init__(self, log: EventLog, number: int, stream: MessageStream, message: bytes) -> None:
-        self.log = log
-        self.number = number
-        self.stream = stream
-        self.message = message
-
-
-class EventLog:
-    """What one session was sent on its streams, so that a stream that broke can be read on (``Last-Event-ID``)."""
-
-    def __init__(self, bounds: LogBounds) -> None:
-        self._bounds = bounds
-        self._events: dict[int, _Event] = {}
-        self._number = 0
-        self._held = 0
-
-    def add(self, stream: MessageStream, message: bytes) -> int:
-        """Keep a message; the number of its event. An empty one marks where a stream begins."""
-        self._number += 1
-        event = self._events[self._number] = _Event(self, self._number, stream, message)
-        self._held += len(message)
-        self._bounds.add(event)
-        while len(self._events) > LOGGED_EVENTS or (self._held > LOGGED_BYTES and len(self._events) > 1):
-            self.drop(next(iter(self._events.values())))
-        return self._number
-
-    def stream_of(self, event_id: str) -> tuple[MessageStream, int] | None:
-        """The stream of an event, and the event's number; None if it is not kept any more."""
-        known = event_id.isascii() and event_id.isdigit() and len(event_id) < 20
-        event = self._events.get(int(event_id)) if known else None
-        return (event.stream, event.number) if event is not None else None
-
-    def after(self, stream: MessageStream, number: int) -> Iterator[tuple[int, bytes]]:
-        """What followed on the same stream."""
-        for event in list(self._events.values()):
-            if event.number > number and event.stream is stream and event.message:
-                yield event.number, event.message
-
-    def drop(self, event: _Event) -> None:
-        """Forget one."""
-        del self._events[event.number]
-        self._held -= len(event.message)
-        self._bounds.remove(event)
-
-    def close(self) -> None:
-        """Forget all."""
-        for event in list(self._events.values()):
-            self.drop(event)
-
-
-# A session and its streams.
-
-
-class MessageStream:
-    """The messages of one request, or a session's notices, on their way to the client. A ``Channel``."""
-
-    __slots__ = ("backlog", "done", "logged", "reply", "session")
-
-    def __init__(self, session: HttpSession | None, reply: Reply | None, backlog: Backlog) -> None:
-        self.session = session
-        self.reply = reply
-        self.backlog = backlog
-        self.logged = False
-        self.done = False
-        if reply is not None and session is not None:
-            reply.on_stream = self._prime
-
-    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Send a notification; a client that takes no event stream gets the result alone."""
-        self.send(notice_message(method, params))
-
-    async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The client's answer; only a session can be asked."""
-        if self.session is None or (self.reply is not None and not self.reply.streams):
-            raise MCPError(INVALID_REQUEST, f"{method} cannot reach the client: it takes no event stream")
-        # A call that was answered meanwhile has no stream any more: the client's own is left.
-        return await self.session.ask(self.session.notices if self.done else self, method, params)
-
-    def send(self, message: bytes) -> None:
-        """A message that precedes the result."""
-        reply = self.reply
-        if self.done or (reply is not None and not reply.streams):
-            return
-        if reply is not None and not reply.started and not reply.lost:
-            reply.begin()
-        number = self._log(message)
-        if reply is not None and not reply.done:
-            reply.event(message, event_id=number)
-            self.backlog.wrote(reply, self.session or reply)
-
-    def finish(self, message: bytes, *, status: int = 200, resumable: bool = True) -> None:
-        """The result. A client of the first TypeScript SDK resumes after an error that has an event id."""
-        if self.done:
-            return
-        reply = self.reply
-        number = self._log(message) if resumable and reply is not None and reply.started else b""
-        self.done = True
-        if reply is not None and not reply.done:
-            reply.result(message, status=status, event_id=number)
-            self.backlog.wrote(reply, self.session or reply)
-
-    def resume(self, reply: Reply, after: int) -> None:
-        """Go on at another connection: first what was missed, then what comes."""
-        session = self.session
-        assert session is not None  # noqa: S101 - only a session has a log
-        before, self.reply = self.reply, reply
-        if before is not None and before is not reply and not before.done:
-            before.end()
-        for number, message in session.log.after(self, after):
-            reply.event(message, event_id=b"%d" % number)
-        if self.done:
-            reply.end()
-
-    def _prime(self) -> bytes:
-        """The first event, which says where the stream can be resumed."""
-        session = self.session
-        if session is None or session.version < PRIMED_SINCE:
-            return b""
-        self.logged = True
-        return b"id: %d\nretry: %d\ndata: \n\n" % (session.log.add(self, b""), RETRY_MILLISECONDS)
-
-    def _log(self, message: bytes) -> bytes:
-        return b"%d" % self.session.log.add(self, message) if self.session is not None else b""
 
 
 class CallInFlight:
@@ -284,21 +94,29 @@ class CallInFlight:
 class HttpSession:
     """One legacy client."""
 
-    def __init__(self, session_id: str, *, principal: Principal, bounds: LogBounds, backlog: Backlog) -> None:
+    def __init__(
+        self, session_id: str, ticket: SessionTicket, *, principal: Principal, bounds: LogBounds, backlog: Backlog
+    ) -> None:
         self.id = session_id
+        self.ticket = ticket
         self.header = b"mcp-session-id: " + session_id.encode("ascii") + b"\r\n"
         self.principal = principal
-        self.version = ""
+        self.version = ticket.version
         self.client: Client | None = None
         self.attached = False
+        self.rebuilt = False
+        """Whether it was rebuilt from its id, and its client has not been told yet what it may have missed."""
+        self.noted_at = float(ticket.issued)
+        """The time of last use that the store has."""
         self.log = EventLog(bounds)
         self.notices = MessageStream(self, None, backlog)
         self.calls: dict[str | int, CallInFlight] = {}
         self.used_at = 0.0
         self.serving = 0
         self.ended = False
-        self._asked = 0
-        self._questions: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        # Another process, or this one before the session idled, may have asked the same client.
+        self._asked = self._first_question = secrets.randbits(48)
+        self._questions: dict[int, tuple[asyncio.Future[dict[str, Any]], MessageStream]] = {}
         self._opened: asyncio.Future[None] | None = None
 
     async def ask(self, stream: MessageStream, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -308,7 +126,7 @@ class HttpSession:
         self._asked += 1
         number = self._asked
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._questions[number] = answer
+        self._questions[number] = answer, stream
         stream.send(request_message(number, method, params))
         try:
             async with asyncio.timeout(ASK_SECONDS):
@@ -322,12 +140,17 @@ class HttpSession:
         finally:
             del self._questions[number]
 
-    def answered(self, message: Message) -> None:
-        """The client's answer to a question; an answer without a waiting question is dropped."""
-        question = self._questions.get(message.key) if isinstance(message.key, int) else None
-        if question is None or question.done():
-            return
-        settle(question, message)
+    def answered(self, message: Message) -> bool:
+        """The client's answer to a question; False if no such question was asked here."""
+        question, _ = self._questions.get(message.key, (None, None)) if isinstance(message.key, int) else (None, None)
+        if question is not None and not question.done():
+            settle(question, message)
+        return isinstance(message.key, int) and self._first_question < message.key <= self._asked
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of it is under way: no request, no stream, no question."""
+        return not self.serving and not self._questions
 
     def opened(self) -> None:
         """The stream of notices is open."""
@@ -355,13 +178,22 @@ class HttpSession:
         self.ended = True
         for call in list(self.calls.values()):
             call.cancel()
-        for question in self._questions.values():
+        self.end_questions("the session ended")
+        self.end_notices()
+        self.log.close()
+
+    def end_questions(self, why: str) -> None:
+        """Tell the client that it need not answer, and the servers that no answer comes."""
+        for number, (question, stream) in list(self._questions.items()):
             if not question.done():
-                question.set_exception(MCPError(INVALID_REQUEST, "the client ended its session"))
+                stream.tell("notifications/cancelled", {"requestId": number, "reason": why})
+                question.set_exception(MCPError(INVALID_REQUEST, f"the client cannot answer: {why}"))
+
+    def end_notices(self) -> None:
+        """End the stream of notices; the client may open it again."""
         reply = self.notices.reply
         if reply is not None and not reply.done:
             reply.end()
-        self.log.close()
 
 
 class HttpSessions:
@@ -375,8 +207,10 @@ class HttpSessions:
         backlog: Backlog,
         largest: Callable[[], int],
         forget: Callable[[Mapping[str, str], Principal], bool],
+        ids: SessionIds,
     ) -> None:
         self.server = server
+        self._ids = ids
         self._bounds = bounds
         self._backlog = backlog
         self._largest = largest
@@ -393,45 +227,111 @@ class HttpSessions:
         try:
             async with asyncio.timeout(within):
                 while self._posts:
-                    self._idle = asyncio.get_running_loop().create_future()
-                    await self._idle
+                    if self._idle is None or self._idle.done():
+                        self._idle = asyncio.get_running_loop().create_future()
+                    await asyncio.shield(self._idle)
         except TimeoutError:
             return
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether every client has the answer to what it asked."""
+        return not self._posts
+
+    def end_streams(self) -> None:
+        """End the streams of notices, and the questions to clients: they cannot be answered here any more."""
+        for session in list(self._sessions.values()):
+            session.end_questions("the hub is shutting down")
+            session.end_notices()
+
     def close(self) -> None:
-        """End every session."""
+        """Drop every session: its streams end, and its id stays valid."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
         for session in list(self._sessions.values()):
-            self._end(session)
+            self._drop(session)
 
-    def _open(self, principal: Principal) -> HttpSession | None:
-        if len(self._sessions) >= MOST_SESSIONS:
-            return None
-        session = HttpSession(new_session_id(), principal=principal, bounds=self._bounds, backlog=self._backlog)
-        self._sessions[session.id] = session
+    @property
+    def in_memory(self) -> int:
+        """How many sessions are in memory."""
+        return len(self._sessions)
+
+    def _add(self, session_id: str, ticket: SessionTicket, principal: Principal) -> HttpSession:
+        session = HttpSession(session_id, ticket, principal=principal, bounds=self._bounds, backlog=self._backlog)
+        session.used_at = asyncio.get_running_loop().time()
+        session.client = self.server.new_client(
+            channel=session.notices, capabilities=ticket.capabilities, principal=principal, session=ticket.id
+        )
+        session.client.stream_open = lambda: session.listening
+        self._sessions[session_id] = session
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
         return session
 
-    def _find(self, session_id: str, principal: Principal) -> HttpSession | None:
-        """The session of an id; one of another principal is not found either."""
-        session = self._sessions.get(session_id)
-        return session if session is not None and session.principal == principal else None
+    async def _rebuild(self, session_id: str, principal: Principal) -> HttpSession | None:
+        """The session of an id that is not in memory; None if the id is not valid for this principal here."""
+        endpoint = self.server.view.server
+        opened = await self._ids.open(session_id, endpoint=endpoint, principal=principal.name)
+        if opened is None:
+            return None
+        if (session := self._sessions.get(session_id)) is not None:  # another request was faster
+            return session
+        ticket, record = opened
+        session = self._add(session_id, ticket, principal)
+        session.rebuilt = session.attached = True
+        assert session.client is not None  # noqa: S101 - see _add
+        session.client.rebuilt = True
+        self.server.attach(session.client)
+        if record is not None:
+            self._restore(session, session.client, record)
+        return session
 
-    def _end(self, session: HttpSession) -> None:
+    def _restore(self, session: HttpSession, client: Client, record: SessionRecord) -> None:
+        session.noted_at = record.seen
+        client.log_level = record.log_level
+        self.server.restore(client, record.subscribed)
+
+    def end(self, session: bytes) -> None:
+        """Another hub ended a session."""
+        for one in [one for one in self._sessions.values() if one.ticket.id == session]:
+            self._drop(one, released=True)
+
+    def _drop(self, session: HttpSession, *, released: bool = False) -> None:
+        """Forget a session. Unless it is over, its own connections stay for a while: it may come back."""
         self._sessions.pop(session.id, None)
         session.end()
-        if session.client is not None and session.attached:
-            self.server.detach(session.client)
+        if session.client is not None:
+            self.server.detach(session.client, lingering=not released)
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
-        before = loop.time() - SESSION_IDLE_SECONDS
-        for session in [one for one in self._sessions.values() if not one.serving and one.used_at < before]:
-            self._end(session)
+        now, wall = loop.time(), self._ids.wall()
+        to_note = []
+        for session in list(self._sessions.values()):
+            seen = wall if session.serving else wall - (now - session.used_at)
+            if seen - session.noted_at > NOTE_SECONDS:
+                session.noted_at = seen
+                to_note.append(self._keep(session))
+            if self._ids.is_over(session.ticket):
+                self._drop(session, released=True)
+            elif session.idle and session.used_at < now - SESSION_IDLE_SECONDS:
+                self._drop(session)
+        if to_note:
+            self.server.start(_one_by_one, to_note)
         self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep) if self._sessions else None
+
+    def _keep(self, session: HttpSession) -> Callable[[], Awaitable[None]]:
+        """Write what a rebuilt session needs: as it is now, when the result is called."""
+        client = session.client
+        assert client is not None  # noqa: S101 - a session has a client
+        return partial(
+            self._ids.keep,
+            session.ticket,
+            seen=session.noted_at,
+            log_level=client.log_level,
+            subscribed=frozenset(client.subscribed),
+        )
 
     # Requests.
 
@@ -446,9 +346,9 @@ class HttpSessions:
     async def _serve_legacy(self, request: Request, reply: Reply, principal: Principal) -> None:
         session, named = None, request.headers.get("mcp-session-id")
         if named is not None:
-            session = self._find(named, principal)
-            if session is None:
-                _refuse(reply, 404, "HttpSession not found")
+            session = self._sessions.get(named) or await self._rebuild(named, principal)
+            if session is None or session.principal != principal:
+                _refuse(reply, 404, "Session not found")
                 return
             session.serving += 1
         elif request.method == "DELETE" and self._forget(request.headers, principal):
@@ -485,7 +385,8 @@ class HttpSessions:
             else:
                 await self._get(request, reply, session)
         elif request.method == "DELETE":
-            self._end(session)
+            await self._ids.end(session.ticket)
+            self._drop(session, released=True)
             reply.plain(200, b"", headers)
         else:
             _refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n" + headers)
@@ -495,27 +396,37 @@ class HttpSessions:
         last = request.headers.get("last-event-id")
         reply.streams = True
         reply.wait_for_result(session.header)
-        if last is None:
+        found = session.log.stream_of(last) if last is not None else None
+        lost = lost_event(last) if last is not None and found is None else None
+        if found is not None:
+            stream, number = found
+            reply.begin()
+            stream.resume(reply, number)
+            if stream is session.notices:
+                session.opened()
+        elif last is None or (lost is not None and not lost.call):
             if session.listening:
                 _refuse(reply, 409, "Conflict: Only one SSE stream is allowed per session", session.header)
                 return
             session.notices.reply = reply
             reply.begin()
             session.opened()
+            self._tell_missed(session, lost is not None)
         else:
-            found = session.log.stream_of(last)
             reply.begin()
-            if found is None:
-                reply.end()
-                return
-            stream, number = found
-            stream.resume(reply, number)
-            if stream is session.notices:
-                session.opened()
+            if lost is not None and lost.request is not None:
+                reply.event(error_message(lost.request, _LOST))
+            reply.end()
         gone = asyncio.Event()
         request.on_gone = reply.on_done = gone.set
         if not reply.done and not reply.lost:
             await gone.wait()
+
+    def _tell_missed(self, session: HttpSession, events_lost: bool) -> None:
+        """Let a client list and read again what may have changed while no hub could tell it."""
+        if session.client is not None and (session.rebuilt or events_lost):
+            session.rebuilt = False
+            self.server.tell_missed(session.client)
 
     async def _post(self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal) -> None:
         headers = session.header if session is not None else b""
@@ -525,7 +436,7 @@ class HttpSessions:
             reply.plain(400, error_message(None, exc.error), _JSON_HEADER + headers)
             return
         if message.is_request and message.method == "initialize":
-            self._initialize(message, reply, session, principal)
+            self._initialize(message, reply, principal)
             return
         if session is None:
             _refuse(reply, 400, "Bad Request: Missing session ID")
@@ -538,15 +449,19 @@ class HttpSessions:
         if message.is_request:
             await self._request(message, request, reply, session)
             return
-        reply.plain(202, b"", headers)
         if message.method is None:
-            session.answered(message)
-        elif message.method == "notifications/cancelled":
+            if session.answered(message):
+                reply.plain(202, b"", headers)
+            else:
+                _refuse(reply, 400, UNKNOWN_QUESTION, headers)
+            return
+        reply.plain(202, b"", headers)
+        if message.method == "notifications/cancelled":
             _cancel(session, message)
         elif session.client is not None:
             await self._notice(session.client, session.version, message)
 
-    def _initialize(self, message: Message, reply: Reply, session: HttpSession | None, principal: Principal) -> None:
+    def _initialize(self, message: Message, reply: Reply, principal: Principal) -> None:
         """The handshake; no server behind the hub is waited for."""
         assert message.id is not None  # noqa: S101 - it is a request
         try:
@@ -555,19 +470,15 @@ class HttpSessions:
         except (MCPError, ValidationError, ValueError) as exc:
             reply.plain(200, error_message(message.id, error_of(exc)))
             return
-        opened = session or self._open(principal)
-        if opened is None:
-            _refuse(reply, 503, "Too many open sessions", b"retry-after: 60\r\n", INTERNAL_ERROR)
-            return
-        opened.version = version
-        opened.used_at = asyncio.get_running_loop().time()
-        if opened.client is None:
-            opened.client = self.server.new_client(
-                channel=opened.notices, capabilities=capabilities, principal=principal
-            )
-            opened.client.stream_open = lambda: opened.listening
-        else:
-            opened.client.capabilities = capabilities
+        # A client that shakes hands again declares itself again: its earlier id stays what it was.
+        session_id, ticket = self._ids.issue(
+            endpoint=self.server.view.server,
+            principal=principal.name,
+            version=version,
+            client=_client_info(params.get("clientInfo")),
+            capabilities=capabilities,
+        )
+        opened = self._add(session_id, ticket, principal)
         reply.plain(200, result_message(message.id, result), _JSON_HEADER + opened.header)
 
     async def _request(self, message: Message, request: Request, reply: Reply, session: HttpSession) -> None:
@@ -579,7 +490,7 @@ class HttpSessions:
             error = error_message(None, ErrorData(code=INVALID_REQUEST, message=text))
             reply.plain(400, error, _JSON_HEADER + session.header)
             return
-        stream = MessageStream(session, reply, self._backlog)
+        stream = MessageStream(session, reply, self._backlog, message.id)
         reply.wait_for_result(session.header)
         call = session.calls[message.key] = CallInFlight()
         self._posts += 1
@@ -592,7 +503,11 @@ class HttpSessions:
                 headers=request.headers,
                 principal=session.principal,
             )
-            stream.finish(result_message(message.id, await self.server.answer(asked)))
+            result = await self.server.answer(asked)
+            if message.method in _CHANGES_SESSION:
+                session.noted_at = self._ids.wall()
+                await self._keep(session)()
+            stream.finish(result_message(message.id, result))
         except asyncio.CancelledError:
             if not call.absorb():
                 raise
@@ -701,18 +616,30 @@ class HttpSessions:
         return client, route.protocol_version
 
 
-# One function makes the id of a session and one finds it (`HttpSessions._find`): sealed ids change those two alone.
+async def _one_by_one(work: list[Callable[[], Awaitable[None]]]) -> None:
+    for one in work:
+        await one()
 
 
-def new_session_id() -> str:
-    """An id that cannot be guessed."""
-    return uuid4().hex
+def _client_info(info: object) -> dict[str, str]:
+    named = info if isinstance(info, Mapping) else {}
+    return {key: value for key in ("name", "version") if isinstance(value := named.get(key), str)}
 
 
 _JSON_HEADER: Final = b"content-type: application/json\r\n"
 REQUEST_CANCELLED: Final = -32800
 """What a legacy client's request ends with that it cancelled; its stream would not end otherwise."""
 
+UNKNOWN_QUESTION: Final = (
+    "this question is not open: it was asked before the hub was restarted, or by another replica; "
+    "the call that it belongs to has ended"
+)
+_LOST: Final = ErrorData(
+    code=INTERNAL_ERROR,
+    message="the answer to this request is lost: the hub was restarted, or its events are no longer kept. "
+    "Whether the server carried the request out is not known.",
+)
+_CHANGES_SESSION: Final = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
 _CANCELLED: Final = ErrorData(code=REQUEST_CANCELLED, message="Request cancelled")
 _ROUTING: Final = tuple(
     name.encode("ascii") for name in (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEADER)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         load as load,
     )
     from holdfast.hub.records import (
+        AccessChanged as AccessChanged,
         BreakerChanged as BreakerChanged,
         CallEnded as CallEnded,
         CallOutcome as CallOutcome,
@@ -66,6 +67,7 @@ __getattr__, __dir__ = lazy_exports(
             "Missed",
             "OneClientRecord",
             "Published",
+            "AccessChanged",
             "RetryPlanned",
             "ToolApproved",
             "ToolChanged",

@@ -1,0 +1,269 @@
+"""The messages to HTTP clients: streams, the log that resumes one that broke, and bounds on what is not read."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from mcp import MCPError
+from mcp_types import INVALID_REQUEST
+
+from holdfast.front.inbound import notice_message
+from holdfast.front.requests import Reply
+from holdfast.wire import Bytes, loads
+
+if TYPE_CHECKING:
+    from holdfast.front.sessions import HttpSession
+
+__all__ = ["Backlog", "EventLog", "LogBounds", "LostEvent", "MessageStream", "lost_event"]
+
+log = logging.getLogger("holdfast.front")
+
+RETRY_MILLISECONDS: Final = 1_000
+"""How soon a client whose stream was cut is asked to come back."""
+
+PRIMED_SINCE: Final = "2025-11-25"
+"""From this version on a client understands an event without data, which tells where a stream can be resumed."""
+
+LOGGED_EVENTS, LOGGED_BYTES = 1_000, 4 * 1024 * 1024
+"""How much of what a client was sent is kept for it, should its stream break."""
+
+ALL_LOGGED_BYTES: Final = 64 * 1024 * 1024
+SESSION_UNREAD_BYTES: Final = 32 * 1024 * 1024
+ALL_UNREAD_BYTES: Final = 256 * 1024 * 1024
+
+
+# What clients have not read yet, and what they may ask for again.
+
+
+class Backlog:
+    """What all clients together have not read; the one that reads least is cut off where it is too much."""
+
+    def __init__(self, *, per_session: int = SESSION_UNREAD_BYTES, most: int = ALL_UNREAD_BYTES) -> None:
+        self._per_session = per_session
+        self._most = most
+        # By connection: what its last reply has not sent is all that the connection has not sent.
+        self._unread: dict[object, tuple[Reply, object]] = {}
+
+    def wrote(self, reply: Reply, owner: object) -> None:
+        """Something was written; cut this reader off if it, or all together, are over a bound."""
+        if reply.unread == 0:
+            self._unread.pop(reply.connection, None)
+            return
+        self._unread[reply.connection] = (reply, owner)
+        for one, _ in [*self._unread.values()]:
+            if one.lost or one.unread == 0:
+                del self._unread[one.connection]
+        own = [one.unread for one, whose in self._unread.values() if whose is owner]
+        if len(own) > 1 and sum(own) > self._per_session:
+            self._cut(reply)
+        while len(self._unread) > 1 and sum(one.unread for one, _ in self._unread.values()) > self._most:
+            self._cut(max((one for one, _ in self._unread.values()), key=lambda one: one.unread))
+
+    def _cut(self, reply: Reply) -> None:
+        log.warning("a client does not read its answers: its connection is closed (%d bytes unread)", reply.unread)
+        self._unread.pop(reply.connection, None)
+        reply.abort()
+
+
+class LogBounds:
+    """How much the event logs of all sessions may hold."""
+
+    def __init__(self, most: int = ALL_LOGGED_BYTES) -> None:
+        self._most = most
+        self._events: dict[_Event, None] = {}
+        self.held = 0
+        """Bytes, as they go over the wire."""
+
+    def add(self, event: _Event) -> None:
+        """One more; the oldest of all give way to it."""
+        self._events[event] = None
+        self.held += len(event.message)
+        while self.held > self._most and len(self._events) > 1:
+            oldest = next(iter(self._events))
+            oldest.log.drop(oldest)
+
+    def remove(self, event: _Event) -> None:
+        """One less."""
+        del self._events[event]
+        self.held -= len(event.message)
+
+
+class _Event:
+    __slots__ = ("log", "message", "number", "stream")
+
+    def __init__(self, log: EventLog, number: int, stream: MessageStream, message: bytes) -> None:
+        self.log = log
+        self.number = number
+        self.stream = stream
+        self.message = message
+
+
+class EventLog:
+    """What one session was sent on its streams, so that a stream that broke can be read on (``Last-Event-ID``)."""
+
+    def __init__(self, bounds: LogBounds) -> None:
+        self._bounds = bounds
+        self._events: dict[int, _Event] = {}
+        self._number = 0
+        self._held = 0
+        self._mark = secrets.token_hex(4)
+        """Tells the events of this log from those of the same session in another process, or before it idled."""
+
+    def add(self, stream: MessageStream, message: bytes) -> int:
+        """Keep a message; the number of its event. An empty one marks where a stream begins."""
+        self._number += 1
+        event = self._events[self._number] = _Event(self, self._number, stream, message)
+        self._held += len(message)
+        self._bounds.add(event)
+        while len(self._events) > LOGGED_EVENTS or (self._held > LOGGED_BYTES and len(self._events) > 1):
+            self.drop(next(iter(self._events.values())))
+        return self._number
+
+    def event_id(self, stream: MessageStream, number: int) -> bytes:
+        """The id of an event; it names the request of its stream, so that a client can be told what was lost."""
+        return f"{self._mark}.{number}{stream.suffix}".encode()
+
+    def stream_of(self, event_id: str) -> tuple[MessageStream, int] | None:
+        """The stream of an event, and the event's number; None if it is not kept any more."""
+        found = _EVENT_ID.fullmatch(event_id)
+        event = self._events.get(int(found["number"])) if found is not None and found["mark"] == self._mark else None
+        return (event.stream, event.number) if event is not None else None
+
+    def after(self, stream: MessageStream, number: int) -> Iterator[tuple[int, bytes]]:
+        """What followed on the same stream."""
+        for event in list(self._events.values()):
+            if event.number > number and event.stream is stream and event.message:
+                yield event.number, event.message
+
+    def drop(self, event: _Event) -> None:
+        """Forget one."""
+        del self._events[event.number]
+        self._held -= len(event.message)
+        self._bounds.remove(event)
+
+    def close(self) -> None:
+        """Forget all."""
+        for event in list(self._events.values()):
+            self.drop(event)
+
+
+_EVENT_ID: Final = re.compile(r"(?P<mark>[0-9a-f]{8})\.(?P<number>[0-9]{1,15})(?P<call>\.(?P<request>[A-Za-z0-9_-]*))?")
+_LONGEST_REQUEST_ID: Final = 96
+"""Bytes. A longer one is not part of an event's id."""
+
+
+class LostEvent:
+    """An event of a stream that is not kept here: of another process, or of too long ago."""
+
+    def __init__(self, *, call: bool, request: bytes | None) -> None:
+        self.call = call
+        """Whether its stream was that of a request, and not that of notices."""
+        self.request = request
+        """The id of that request, as JSON; None if it is not known."""
+
+
+def lost_event(event_id: str) -> LostEvent | None:
+    """What is known of an event that no log has; None if its id is not of our making."""
+    found = _EVENT_ID.fullmatch(event_id)
+    if found is None:
+        return None
+    if found["call"] is None:
+        return LostEvent(call=False, request=None)
+    try:
+        raw = base64.urlsafe_b64decode(found["request"] + "=" * (-len(found["request"]) % 4))
+        return LostEvent(call=True, request=raw if isinstance(loads(raw), str | int) else None)
+    except ValueError:
+        return LostEvent(call=True, request=None)
+
+
+# A session and its streams.
+
+
+class MessageStream:
+    """The messages of one request, or a session's notices, on their way to the client. A ``Channel``."""
+
+    __slots__ = ("_request_id", "backlog", "done", "logged", "reply", "session")
+
+    def __init__(
+        self, session: HttpSession | None, reply: Reply | None, backlog: Backlog, request_id: Bytes | None = None
+    ) -> None:
+        self._request_id = request_id
+        self.session = session
+        self.reply = reply
+        self.backlog = backlog
+        self.logged = False
+        self.done = False
+        if reply is not None and session is not None:
+            reply.on_stream = self._prime
+
+    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Send a notification; a client that takes no event stream gets the result alone."""
+        self.send(notice_message(method, params))
+
+    async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The client's answer; only a session can be asked."""
+        if self.session is None or (self.reply is not None and not self.reply.streams):
+            raise MCPError(INVALID_REQUEST, f"{method} cannot reach the client: it takes no event stream")
+        # A call that was answered meanwhile has no stream any more: the client's own is left.
+        return await self.session.ask(self.session.notices if self.done else self, method, params)
+
+    def send(self, message: bytes) -> None:
+        """A message that precedes the result."""
+        reply = self.reply
+        if self.done or (reply is not None and not reply.streams):
+            return
+        if reply is not None and not reply.started and not reply.lost:
+            reply.begin()
+        number = self._log(message)
+        if reply is not None and not reply.done:
+            reply.event(message, event_id=number)
+            self.backlog.wrote(reply, self.session or reply)
+
+    def finish(self, message: bytes, *, status: int = 200, resumable: bool = True) -> None:
+        """The result. A client of the first TypeScript SDK resumes after an error that has an event id."""
+        if self.done:
+            return
+        reply = self.reply
+        number = self._log(message) if resumable and reply is not None and reply.started else b""
+        self.done = True
+        if reply is not None and not reply.done:
+            reply.result(message, status=status, event_id=number)
+            self.backlog.wrote(reply, self.session or reply)
+
+    def resume(self, reply: Reply, after: int) -> None:
+        """Go on at another connection: first what was missed, then what comes."""
+        session = self.session
+        assert session is not None  # noqa: S101 - only a session has a log
+        before, self.reply = self.reply, reply
+        if before is not None and before is not reply and not before.done:
+            before.end()
+        for number, message in session.log.after(self, after):
+            reply.event(message, event_id=session.log.event_id(self, number))
+        if self.done:
+            reply.end()
+
+    def _prime(self) -> bytes:
+        """The first event, which says where the stream can be resumed."""
+        session = self.session
+        if session is None or session.version < PRIMED_SINCE:
+            return b""
+        self.logged = True
+        first = session.log.event_id(self, session.log.add(self, b""))
+        return b"id: %b\nretry: %d\ndata: \n\n" % (first, RETRY_MILLISECONDS)
+
+    @property
+    def suffix(self) -> str:
+        """What an event's id says about its stream: nothing for notices, else the id of the request."""
+        if self._request_id is None:
+            return ""
+        raw = bytes(self._request_id)
+        return "." + (base64.urlsafe_b64encode(raw).rstrip(b"=").decode() if len(raw) <= _LONGEST_REQUEST_ID else "")
+
+    def _log(self, message: bytes) -> bytes:
+        session = self.session
+        return session.log.event_id(self, session.log.add(self, message)) if session is not None else b""
