@@ -103,7 +103,7 @@ LISTED = {
 }
 
 
-@pytest.mark.requirement("FLEET-2")
+@pytest.mark.requirement("HUB-3")
 @pytest.mark.parametrize("seed", range(20))
 def test_names_follow_from_the_configuration_and_not_from_the_order_of_answers(seed: int) -> None:
     """Two replicas whose servers answer in another order give every name the same meaning at every moment."""

@@ -11,6 +11,10 @@ from tests.simulation.run import Failure, make_plan, play, search, shrunk
 from tests.simulation.world import Broken
 
 
+def say(what: object) -> None:
+    sys.stdout.write(f"{what}\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="play this seed, and shrink it if it fails")
@@ -20,12 +24,12 @@ def main() -> int:
     options = parser.parse_args()
     if options.capacity:
         replicas, servers = map(int, options.capacity.split("x"))
-        print(measure(replicas, servers))
+        say(measure(replicas, servers))
         return 0
     if options.seed is not None:
         plan = make_plan(options.seed)
         try:
-            print(play(plan))
+            say(play(plan))
         except Broken as exc:
             return report(Failure(plan, str(exc)))
         return 0
@@ -33,17 +37,17 @@ def main() -> int:
     failure = search(range(options.first, options.first + options.seeds))
     if failure is not None:
         return report(failure)
-    print(f"{options.seeds} seeds hold, {time.process_time() - begun:.0f} s of CPU")
+    say(f"{options.seeds} seeds hold, {time.process_time() - begun:.0f} s of CPU")
     return 0
 
 
 def report(failure: Failure) -> int:
-    print(f"seed {failure.plan.seed} breaks: {failure.message}")
+    say(f"seed {failure.plan.seed} breaks: {failure.message}")
     short = shrunk(failure.plan)
-    print(f"{len(short.actions)} of {len(failure.plan.actions)} actions are enough:")
+    say(f"{len(short.actions)} of {len(failure.plan.actions)} actions are enough:")
     for action in short.actions:
-        print(f"  {action}")
-    print(f"play it again: python -m tests.simulation --seed {failure.plan.seed}")
+        say(f"  {action}")
+    say(f"play it again: python -m tests.simulation --seed {failure.plan.seed}")
     return 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from holdfast.core import FleetMember, SharedStore, State
+from holdfast.core import Exchange, FleetMember, Reply, SharedStore, State
 from tests.simulation.replica import Replica, SimConfig
 from tests.simulation.world import SimServer, World
 
@@ -73,14 +73,18 @@ def measure(replicas: int, servers: int, *, simulated: int = 20) -> Capacity:
     counted = Counter[str]()
 
     class Counting(SharedStore):
-        def exchange(self, asked, now):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+        def exchange(self, asked: Exchange, now: float) -> Reply:
             counted["claims"] += len(asked.claims)
             return super().exchange(asked, now)
 
     world = _fleet(replicas, names, "not_ready", apart=0.05)
     world.store.state = Counting()
     world.run(180.0, lambda: None)
-    before, moved, exchanges = sum(len(s.dials) for s in world.servers.values()), world.store.moved, world.store.exchanges
+    before, moved, exchanges = (
+        sum(len(s.dials) for s in world.servers.values()),
+        world.store.moved,
+        world.store.exchanges,
+    )
     counted.clear()
     world.run(300.0, lambda: None)
     dials = sum(len(s.dials) for s in world.servers.values()) - before
@@ -103,5 +107,3 @@ def measure(replicas: int, servers: int, *, simulated: int = 20) -> Capacity:
         claims_a_second=claims * scale / 120.0,
         recovery_seconds=world.now - begun,
     )
-
-

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -63,12 +62,10 @@ class ForgetsItsCopy(FleetMember):
     """Does not send its copy to a store that was emptied or is older."""
 
     def _to_send(self) -> tuple[FleetRecord, ...]:
-        return tuple(record for record in super()._to_send() if record.stamp > self._newest_sent(record))
-
-    def _newest_sent(self, record: FleetRecord) -> str:
-        sent: dict[str, str] = self.__dict__.setdefault("_sent_once", {})
-        before, sent[record.key] = sent.get(record.key, ""), record.stamp
-        return before
+        sent: set[str] = self.__dict__.setdefault("_sent_once", set())
+        fresh = [r for r in super()._to_send() if r.writer == self.replica and r.stamp not in sent]
+        sent.update(record.stamp for record in fresh)
+        return tuple(fresh)
 
 
 MEMBERS: tuple[type[FleetMember], ...] = (NoFencing, NoVersion, ForgetsItsCopy)
@@ -129,8 +126,6 @@ class LatestWins(FleetMember):
         return super().write(key, value, wall)
 
 
-def replica_with(
-    member: type[FleetMember] = FleetMember, machine: type[Machine] = Machine
-) -> Callable[..., Replica]:
+def replica_with(member: type[FleetMember] = FleetMember, machine: type[Machine] = Machine) -> type[Replica]:
     """A replica type with other parts."""
     return type("Mutated", (Replica,), {"member_type": member, "machine_type": machine})

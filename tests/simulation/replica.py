@@ -16,6 +16,7 @@ from holdfast.core import (
     FleetRecord,
     Granted,
     Happening,
+    IllegalTransition,
     Kind,
     Learned,
     LeaseGained,
@@ -174,7 +175,11 @@ class Replica:
         slot = self.slots.get(server)
         if slot is None:
             return
-        for effect in slot.machine.handle(event, self.world.now, chance=self.chance.random()):
+        try:
+            effects = slot.machine.handle(event, self.world.now, chance=self.chance.random())
+        except IllegalTransition as exc:
+            raise Broken(f"{server} on {self.name}: {exc}") from exc
+        for effect in effects:
             self._do(server, slot, effect)
 
     def _do(self, server: str, slot: _Slot, effect: do.Effect) -> None:  # noqa: PLR0912 - one arm for each effect

@@ -84,25 +84,27 @@ def make_plan(seed: int) -> Plan:
     def who() -> int:
         return chance.randrange(replicas)
 
-    for _ in range(int(ACTIVE_SECONDS * 1.5)):
-        made.append(Action(at(), "call", who(), text=chance.choice(TOOLS)))
+    made += [Action(at(), "call", who(), text=chance.choice(TOOLS)) for _ in range(int(ACTIVE_SECONDS * 1.5))]
     for server in SERVERS:
         for _ in range(chance.randrange(3)):
             begin = at()
             made.append(Action(begin, "mode", server=server, text=chance.choice(MODES)))
             made.append(Action(begin + chance.choice((0.5, 3.0, 20.0, 60.0)), "mode", server=server, text="up"))
-        for _ in range(chance.randrange(3)):
-            made.append(Action(at(), "restart", server=server))
+        made += [Action(at(), "restart", server=server) for _ in range(chance.randrange(3))]
         if chance.random() < 0.5:
             made.append(Action(20.0 + chance.uniform(0, 60), "text", server=server))
-    for _ in range(chance.randrange(3, 10)):
-        made.append(Action(at(), "switch", who(), chance.choice(SERVERS[:5]), chance.randrange(2)))
-    for _ in range(chance.randrange(4)):
-        made.append(Action(at(), "approve", who(), chance.choice(SERVERS[:5]), text="search"))
-    for _ in range(chance.randrange(5)):
-        made.append(Action(at(), "crash", who(), value=chance.choice((0.2, 2.0, 10.0)), text=chance.choice(("", "kept"))))
-    for _ in range(chance.randrange(4)):
-        made.append(Action(at(), "pause", who(), value=chance.choice((0.5, 4.0, 12.0))))
+    made += [
+        Action(at(), "switch", who(), chance.choice(SERVERS[:5]), chance.randrange(2))
+        for _ in range(chance.randrange(3, 10))
+    ]
+    made += [
+        Action(at(), "approve", who(), chance.choice(SERVERS[:5]), text="search") for _ in range(chance.randrange(4))
+    ]
+    made += [
+        Action(at(), "crash", who(), value=chance.choice((0.2, 2.0, 10.0)), text=chance.choice(("", "kept")))
+        for _ in range(chance.randrange(5))
+    ]
+    made += [Action(at(), "pause", who(), value=chance.choice((0.5, 4.0, 12.0))) for _ in range(chance.randrange(4))]
     for _ in range(chance.randrange(4)):
         place = chance.choice(("store", *SERVERS[:5]))
         made.append(Action(at(), "cut", who(), place, value=chance.choice((1.0, 5.0, 30.0))))
@@ -112,8 +114,7 @@ def make_plan(seed: int) -> Plan:
     if chance.random() < 0.5:
         begin = chance.uniform(10, 60)
         for config in (1, 2):
-            for index in range(replicas):
-                made.append(Action(begin + chance.uniform(0, 4), "config", index, value=config))
+            made += [Action(begin + chance.uniform(0, 4), "config", index, value=config) for index in range(replicas)]
             begin += 40.0
     return Plan(seed, replicas, tuple(sorted(made, key=lambda one: one.at)))
 
@@ -155,7 +156,12 @@ class _Run:
         chance = random.Random(f"{self.plan.seed}/{index}/{self.serial}")
         name = f"r{index}.{self.serial}"
         replica = self.replica_type(
-            name, self.world, self.configs[index], seed=f"{self.plan.seed}/{name}", skew=chance.uniform(-300, 300), kept=kept
+            name,
+            self.world,
+            self.configs[index],
+            seed=f"{self.plan.seed}/{name}",
+            skew=chance.uniform(-300, 300),
+            kept=kept,
         )
         self.world.replicas = {k: v for k, v in self.world.replicas.items() if not k.startswith(f"r{index}.")}
         self.world.replicas[name] = replica
@@ -202,7 +208,9 @@ class _Run:
             allowed = self.approved.get(answer.server, set())
             first = self.world.first_seen.get(pin_key(answer.server, "search"))
             if first is not None and answer.text != first and answer.text not in allowed:
-                raise Broken(f"call {number} ran v{answer.text} of {answer.server}: seen first v{first}, approved {allowed}")
+                raise Broken(
+                    f"call {number} ran v{answer.text} of {answer.server}: seen first v{first}, approved {allowed}"
+                )
         ran = self.world.servers[answer.server].executed.get(number, 0) if answer.server else 0
         if ran > 1:
             raise Broken(f"call {number} ran {ran} times")
@@ -211,7 +219,7 @@ class _Run:
         server = self.world.servers[action.server]
         if server.mode == action.text:
             return
-        dies = action.text in ("refuses",)
+        dies = action.text == "refuses"
         server.mode = action.text
         if dies:
             self._restart(action)
@@ -246,9 +254,19 @@ class _Run:
         if shared:
             decision.acknowledged_at = self.world.now
             self.result.acknowledged += 1
+            self._every_replica_has(decision)
         else:
             decision.refused = True
             self.result.alone += 1
+
+    def _every_replica_has(self, decision: _Decision) -> None:
+        for replica in self.world.replicas.values():
+            new = replica.connected_since is None or self.world.now - replica.connected_since < EVERYWHERE_SECONDS
+            if not replica.runs or new or not replica.member.is_connected(self.world.now):
+                continue
+            record = replica.member.book.get(decision.key)
+            if record is None or record.stamp < decision.stamp:
+                raise Broken(f"{decision.key} is acknowledged, and {replica.name} does not know it")
 
     def _crash(self, action: Action) -> None:
         replica = self.replica(action.who)
@@ -392,8 +410,6 @@ class _Run:
                     raise Broken(f"{server} is {slot.machine!r} on {replica.name} at the end")
         self._all_equal(replicas)
         for replica in replicas:
-            for generation in [slot.machine.connection for slot in replica.slots.values()]:
-                del generation
             for server, slot in replica.slots.items():
                 generation = slot.machine.connection
                 peer = self.world.servers[server]
@@ -426,7 +442,7 @@ def play(plan: Plan, replica_type: type[Replica] = Replica) -> Result:
     world.run(ACTIVE_SECONDS + 5.0, run.check)
     run.heal()
     world.run(world.now + RECOVERY_SECONDS, run.check)
-    run._settled()  # noqa: SLF001 - of the same module
+    run._settled()
     run.result.steps, run.result.seconds = world.steps, world.now
     return run.result
 
