@@ -68,6 +68,7 @@ bench-docs: $(READY)  ## Run the benchmarks and write docs/benchmarks
 schema: $(READY)  ## Write the published JSON Schemas from the models
 	$(BIN)/python -m holdfast.config.schema schema/holdfast.schema.json
 	$(BIN)/python -m holdfast.doctor.report schema/doctor.schema.json
+	$(BIN)/python -m holdfast.cli.json_schemas schema/commands
 
 docs: $(READY)  ## Write the generated parts of the documentation
 	$(BIN)/python docs/generate.py

@@ -95,6 +95,7 @@ if TYPE_CHECKING:
         SharedStore as SharedStore,
     )
     from holdfast.core.hosts import is_loopback as is_loopback
+    from holdfast.core.labels import cause_of as cause_of, place_of as place_of, script_of as script_of
     from holdfast.core.lifecycle import effects as effects, events as events
     from holdfast.core.lifecycle.effects import (
         AccessChanged as AccessChanged,
@@ -132,6 +133,7 @@ if TYPE_CHECKING:
     )
     from holdfast.core.remedies import (
         Facts as Facts,
+        FailureRemedy as FailureRemedy,
         ServerText as ServerText,
         pasteable as pasteable,
         remedy_of as remedy_of,
@@ -206,6 +208,7 @@ __getattr__, __dir__ = lazy_exports(
         ],
         "fleet.store": ["Claim", "ClaimAnswer", "Exchange", "Release", "Reply", "SharedStore"],
         "hosts": ["is_loopback"],
+        "labels": ["cause_of", "place_of", "script_of"],
         "lifecycle.effects": ["AccessChanged", "BreakerChanged", "CloseFailed", "Record", "RetryPlanned", "Transition"],
         "lifecycle.table": ["IllegalTransition", "State"],
         "lifecycle.timing": ["LifecyclePolicy"],
@@ -222,7 +225,7 @@ __getattr__, __dir__ = lazy_exports(
         "names": ["Kind", "uri_lead"],
         "process_output": ["Need", "hint_for", "need_of", "telling_line"],
         "redact": ["MASK", "Redactor", "mask_url", "masked", "plain"],
-        "remedies": ["Facts", "ServerText", "pasteable", "remedy_of", "text_for"],
+        "remedies": ["Facts", "FailureRemedy", "ServerText", "pasteable", "remedy_of", "text_for"],
     },
     modules=["lifecycle.effects", "lifecycle.events"],
 )
