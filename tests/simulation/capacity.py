@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from holdfast.core import Exchange, FleetMember, Reply, SharedStore, State
+from holdfast.core import FleetExchange, FleetMember, FleetReply, SharedStore, State
 from tests.simulation.replica import Replica, SimConfig
 from tests.simulation.world import SimServer, World
 
@@ -73,7 +73,7 @@ def measure(replicas: int, servers: int, *, simulated: int = 20) -> Capacity:
     counted = Counter[str]()
 
     class Counting(SharedStore):
-        def exchange(self, asked: Exchange, now: float) -> Reply:
+        def exchange(self, asked: FleetExchange, now: float) -> FleetReply:
             counted["claims"] += len(asked.claims)
             return super().exchange(asked, now)
 

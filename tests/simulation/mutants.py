@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from holdfast.core import Exchange, FleetMember, FleetRecord, Machine, SharedStore, Ticket, effects as do, events as on
+from holdfast.core import (
+    FleetExchange,
+    FleetMember,
+    FleetRecord,
+    Machine,
+    SharedStore,
+    Ticket,
+    effects as do,
+    events as on,
+)
 from holdfast.core.fleet.records import RecordBook
 from holdfast.core.fleet.store import Claim, ClaimAnswer
 from holdfast.core.lifecycle.events import Event
@@ -74,7 +83,7 @@ MEMBERS: tuple[type[FleetMember], ...] = (NoFencing, NoVersion, ForgetsItsCopy)
 class NoJitter(FleetMember):
     """Exchanges in the same rhythm as every other replica."""
 
-    def request(self, now: float, *, chance: float, nonce: str, leaving: bool = False) -> Exchange:
+    def request(self, now: float, *, chance: float, nonce: str, leaving: bool = False) -> FleetExchange:
         return super().request(now, chance=0.5, nonce=nonce, leaving=leaving)
 
 

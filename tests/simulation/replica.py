@@ -11,22 +11,22 @@ from holdfast.core import (
     BreakerPolicy,
     Catalog,
     Connected,
-    Exchange,
+    FleetExchange,
     FleetMember,
     FleetRecord,
+    FleetReply,
     Granted,
     Happening,
     IllegalTransition,
     Kind,
-    Learned,
     LeaseGained,
     LeaseLost,
     LifecyclePolicy,
     Machine,
     NameKey,
     Outcome,
+    RecordLearned,
     Refusal,
-    Reply,
     State,
     Ticket,
     Unused,
@@ -99,7 +99,7 @@ class Replica:
         self.unpinned: set[str] = set()
         self._exchanging = False
         self._exchange_number = 0
-        self._last_ended: Exchange | None = None
+        self._last_ended: FleetExchange | None = None
         self.catalog = Catalog().arrange(config.prefixes)
         self.slots: dict[str, _Slot] = {}
         self.off: set[str] = set()
@@ -335,7 +335,7 @@ class Replica:
         self._exchanging = True
         self._send(asked)
 
-    def _send(self, asked: Exchange) -> None:
+    def _send(self, asked: FleetExchange) -> None:
         world, era = self.world, self.store_era
 
         def arrived() -> None:
@@ -350,7 +350,7 @@ class Replica:
         else:
             self.later(STORE_TIMEOUT, lambda: self._ended(asked, None))
 
-    def _ended(self, asked: Exchange, reply: Reply | None) -> None:
+    def _ended(self, asked: FleetExchange, reply: FleetReply | None) -> None:
         if self._last_ended is asked:
             return
         self._last_ended = asked
@@ -370,7 +370,7 @@ class Replica:
     def _happened(self, happened: tuple[Happening, ...]) -> None:
         for one in happened:
             match one:
-                case Learned(record=record):
+                case RecordLearned(record=record):
                     self._apply(record)
                 case Granted(server=server, until=until):
                     self.handle(server, on.ClaimGranted(until))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from holdfast.core import Exchange, Item, Listing, Reply, SharedStore
+from holdfast.core import FleetExchange, FleetReply, Item, Listing, SharedStore
 
 if TYPE_CHECKING:
     from tests.simulation.replica import Replica
@@ -115,7 +115,7 @@ class SimStore:
     """Records that were sent or received."""
     recent: list[float] = field(default_factory=list)
 
-    def exchange(self, asked: Exchange, now: float) -> Reply:
+    def exchange(self, asked: FleetExchange, now: float) -> FleetReply:
         """Answer as production does."""
         self.exchanges += 1
         self.recent.append(now)

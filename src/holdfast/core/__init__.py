@@ -68,10 +68,10 @@ if TYPE_CHECKING:
         FleetMember as FleetMember,
         Granted as Granted,
         Happening as Happening,
-        Learned as Learned,
         LeaseGained as LeaseGained,
         LeaseLost as LeaseLost,
         Peer as Peer,
+        RecordLearned as RecordLearned,
         Ticket as Ticket,
         Unused as Unused,
     )
@@ -89,9 +89,9 @@ if TYPE_CHECKING:
     from holdfast.core.fleet.store import (
         Claim as Claim,
         ClaimAnswer as ClaimAnswer,
-        Exchange as Exchange,
-        Release as Release,
-        Reply as Reply,
+        ClaimRelease as ClaimRelease,
+        FleetExchange as FleetExchange,
+        FleetReply as FleetReply,
         SharedStore as SharedStore,
     )
     from holdfast.core.hosts import is_loopback as is_loopback
@@ -188,7 +188,7 @@ __getattr__, __dir__ = lazy_exports(
             "FleetMember",
             "Granted",
             "Happening",
-            "Learned",
+            "RecordLearned",
             "LeaseGained",
             "LeaseLost",
             "Peer",
@@ -206,7 +206,7 @@ __getattr__, __dir__ = lazy_exports(
             "record_value",
             "switch_key",
         ],
-        "fleet.store": ["Claim", "ClaimAnswer", "Exchange", "Release", "Reply", "SharedStore"],
+        "fleet.store": ["Claim", "ClaimAnswer", "FleetExchange", "ClaimRelease", "FleetReply", "SharedStore"],
         "hosts": ["is_loopback"],
         "labels": ["cause_of", "place_of", "script_of"],
         "lifecycle.effects": ["AccessChanged", "BreakerChanged", "CloseFailed", "Record", "RetryPlanned", "Transition"],

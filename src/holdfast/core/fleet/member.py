@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from holdfast.core.fleet.records import FleetRecord, RecordBook, VersionClock, first_stamp, stamp
 from holdfast.core.fleet.sharing import evidence_key
-from holdfast.core.fleet.store import BATCH, Claim, ClaimAnswer, Exchange, Release, Reply
+from holdfast.core.fleet.store import BATCH, Claim, ClaimAnswer, ClaimRelease, FleetExchange, FleetReply
 
 __all__ = [
     "Alone",
@@ -23,10 +23,10 @@ __all__ = [
     "FleetMember",
     "Granted",
     "Happening",
-    "Learned",
     "LeaseGained",
     "LeaseLost",
     "Peer",
+    "RecordLearned",
     "Ticket",
     "Unused",
     "preferred",
@@ -61,7 +61,7 @@ MARGIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class RecordLearned:
     """Another replica wrote this record."""
 
     record: FleetRecord
@@ -112,7 +112,7 @@ class Connected:
     anew: bool = False
 
 
-Happening: TypeAlias = Learned | Granted | Unused | LeaseGained | LeaseLost | Alone | Connected
+Happening: TypeAlias = RecordLearned | Granted | Unused | LeaseGained | LeaseLost | Alone | Connected
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class FleetMember:
         self._wants: dict[str, _Want] = {}
         self._held: dict[str, _Held] = {}
         self._places: dict[str, _Place] = {}
-        self._releases: list[Release] = []
+        self._releases: list[ClaimRelease] = []
         self._tokens: dict[str, int] = {}
         self._next_exchange = 0.0
         self._last_exchange = float("-inf")
@@ -261,26 +261,23 @@ class FleetMember:
         else:
             known = self._wants.get(server)
             since = known.since if known is not None and known.round == number else max(now, at)
-            self._wants[server] = _Want(at, number, self._ask_at(server, at, number), since)
+            self._wants[server] = _Want(at, number, self._ask_at(server, at), since)
 
     def release_probe(self, server: str, delay: float) -> None:
         """The right to probe was used, or is not needed."""
         held = self._held.pop(server, None)
         if held is not None and not held.local:
-            self._releases.append(Release(_probe(server), held.token, delay))
+            self._releases.append(ClaimRelease(_probe(server), held.token, delay))
             self._urgent = True
 
-    def _ask_at(self, server: str, at: float, number: int) -> float:
-        order = preferred(server, number, self.peers or [self.replica])
-        last = self._last_prober(server)
-        if last in order and len(order) > 1:
-            order = [*(one for one in order if one != last), last]
+    def _ask_at(self, server: str, at: float) -> float:
+        """The turn follows from the latest evidence: every replica knows it, and it changes with every try."""
+        evidence = self.book.get(evidence_key(server))
+        order = preferred(server, evidence.stamp if evidence is not None else "", self.peers or [self.replica])
+        if evidence is not None and evidence.writer in order:
+            order = [*(one for one in order if one != evidence.writer), evidence.writer]
         turn = order.index(self.replica) if self.replica in order else 0
         return at - LEAD_SECONDS if turn == 0 else at + GRACE_SECONDS * min(turn, LAST_TURN)
-
-    def _last_prober(self, server: str) -> str:
-        record = self.book.get(evidence_key(server))
-        return record.writer if record is not None else ""
 
     # Servers that live on one replica.
 
@@ -291,7 +288,7 @@ class FleetMember:
             return
         place = self._places.pop(server, None)
         if place is not None and place.token:
-            self._releases.append(Release(_home(server), place.token))
+            self._releases.append(ClaimRelease(_home(server), place.token))
 
     def home_of(self, server: str) -> str:
         """The replica that runs the server, as far as it is known; empty if it is not."""
@@ -327,7 +324,7 @@ class FleetMember:
             at = min([at, *(want.ask_at for want in self._wants.values())])
         return max(at, self._last_exchange + SOONEST_SECONDS)
 
-    def request(self, now: float, *, chance: float, nonce: str, leaving: bool = False) -> Exchange:
+    def request(self, now: float, *, chance: float, nonce: str, leaving: bool = False) -> FleetExchange:
         """The next exchange. ``chance`` in [0, 1) spreads the replicas; ``nonce`` names an epoch."""
         if self._first_try is None:
             self._first_try = now
@@ -336,9 +333,11 @@ class FleetMember:
         self._urgent = False
         roster = leaving or now < self._watching_tickets or now - self._last_roster >= ROSTER_SECONDS
         if leaving:
-            self._releases += [Release(_probe(server), held.token) for server, held in self._held.items()]
-            self._releases += [Release(_home(name), place.token) for name, place in self._places.items() if place.token]
-        return Exchange(
+            self._releases += [ClaimRelease(_probe(server), held.token) for server, held in self._held.items()]
+            self._releases += [
+                ClaimRelease(_home(name), place.token) for name, place in self._places.items() if place.token
+            ]
+        return FleetExchange(
             replica=self.replica,
             presence=json.dumps({**self.about, "epoch": self._epoch, "seen": self._cursor}, sort_keys=True),
             nonce=nonce,
@@ -377,7 +376,7 @@ class FleetMember:
             if now < place.ask_at or (not mine and (not self.synced or now < self._homes_from)):
                 continue
             if not mine and not place.home:
-                order = preferred(server, 0, self.peers or [self.replica])
+                order = preferred(server, "", self.peers or [self.replica])
                 turn = order.index(self.replica) if self.replica in order else 0
                 if turn and place.ask_at == 0.0:
                     place.ask_at = now + GRACE_SECONDS * min(turn, LAST_TURN)
@@ -392,7 +391,7 @@ class FleetMember:
         self._cursor, self._epoch = 0, ""
         self.synced = False
 
-    def receive(self, asked: Exchange, reply: Reply, now: float) -> tuple[Happening, ...]:
+    def receive(self, asked: FleetExchange, reply: FleetReply, now: float) -> tuple[Happening, ...]:
         """Take the answer to an exchange that began at the time of its ``request``."""
         began = self._last_exchange
         happened: list[Happening] = []
@@ -422,7 +421,7 @@ class FleetMember:
         self._urgent = self._urgent or bool(self._unsent) or reply.cursor < reply.sequence
         return (*happened, *self.tick(now))
 
-    def _has(self, record: FleetRecord, reply: Reply) -> None:
+    def _has(self, record: FleetRecord, reply: FleetReply) -> None:
         self._stored[record.key] = max(self._stored.get(record.key, ""), record.stamp)
         known = self.book.get(record.key)
         if known is not None and self._stored[record.key] >= known.stamp:
@@ -435,7 +434,7 @@ class FleetMember:
         known = self.book.get(record.key)
         if self.book.merge(record):
             self._unsent.pop(record.key, None)
-            return [Learned(record, known)]
+            return [RecordLearned(record, known)]
         if known is not None and known.stamp == record.stamp:
             self._unsent.pop(record.key, None)
         else:
@@ -467,7 +466,7 @@ class FleetMember:
             return []
         if want is None:
             if answer.granted:
-                self._releases.append(Release(answer.key, answer.token))
+                self._releases.append(ClaimRelease(answer.key, answer.token))
             return []
         if not answer.granted:
             want.ask_at = now + max(answer.wait, SOONEST_SECONDS) + (GRACE_SECONDS if answer.holder else 0.0)
@@ -479,7 +478,7 @@ class FleetMember:
         place = self._places.get(server)
         if place is None:
             if answer.granted:
-                self._releases.append(Release(answer.key, answer.token))
+                self._releases.append(ClaimRelease(answer.key, answer.token))
             return []
         place.home = answer.holder
         place.ask_at = began + LEASE_SECONDS / 6
@@ -538,11 +537,11 @@ class FleetMember:
         return min([*ends, *grants, *(held.until for held in self._held.values())], default=None)
 
 
-def preferred(server: str, number: int, replicas: Collection[str]) -> list[str]:
+def preferred(server: str, turn: str, replicas: Collection[str]) -> list[str]:
     """The replicas in the order of their turn: a rendezvous hash, so that every replica finds the same order."""
 
     def weight(replica: str) -> bytes:
-        return blake2s(f"{server}\0{number}\0{replica}".encode(), digest_size=8).digest()
+        return blake2s(f"{server}\0{turn}\0{replica}".encode(), digest_size=8).digest()
 
     return sorted(replicas, key=lambda replica: (weight(replica), replica))
 

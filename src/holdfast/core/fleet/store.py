@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from holdfast.core.fleet.records import FleetRecord
 
-__all__ = ["BATCH", "Claim", "ClaimAnswer", "Exchange", "Release", "Reply", "SharedStore"]
+__all__ = ["BATCH", "Claim", "ClaimAnswer", "ClaimRelease", "FleetExchange", "FleetReply", "SharedStore"]
 
-BATCH = 1_000
+BATCH = 250
 """Records in one exchange: a flood of them must not block the store."""
 
 PRESENT_SECONDS = 3.0
@@ -38,7 +38,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ClaimRelease:
     """A replica gives a right back; it is given to no one before ``delay`` seconds have passed."""
 
     key: str
@@ -58,7 +58,7 @@ class ClaimAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class FleetExchange:
     """What a replica sends."""
 
     replica: str
@@ -70,14 +70,14 @@ class Exchange:
     """The last sequence number that the replica has seen in this epoch."""
     records: tuple[FleetRecord, ...] = ()
     claims: tuple[Claim, ...] = ()
-    releases: tuple[Release, ...] = ()
+    releases: tuple[ClaimRelease, ...] = ()
     roster: bool = False
     """Whether the reply has the presence of all replicas."""
     leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class FleetReply:
     """What the store answers."""
 
     epoch: str
@@ -107,12 +107,14 @@ class SharedStore:
 
     epoch: str = ""
     epoch_at: float = 0.0
+    settled: bool = False
+    """Whether it was made with its replicas, and so was never emptied under them."""
     sequence: int = 0
     records: dict[str, tuple[int, FleetRecord]] = field(default_factory=dict)
     replicas: dict[str, tuple[float, str]] = field(default_factory=dict)
     claims: dict[str, _ClaimState] = field(default_factory=dict)
 
-    def exchange(self, asked: Exchange, now: float) -> Reply:
+    def exchange(self, asked: FleetExchange, now: float) -> FleetReply:
         """Take what a replica sends, and answer with what it has not seen."""
         if not self.epoch:
             self.epoch, self.epoch_at = asked.nonce, now
@@ -125,11 +127,11 @@ class SharedStore:
         since = asked.cursor if asked.epoch == self.epoch and asked.cursor <= self.sequence else 0
         unseen = sorted((entry for entry in self.records.values() if entry[0] > since), key=lambda entry: entry[0])
         sent = unseen[:BATCH]
-        return Reply(
+        return FleetReply(
             epoch=self.epoch,
             sequence=self.sequence,
             cursor=sent[-1][0] if len(sent) < len(unseen) else self.sequence,
-            age=now - self.epoch_at,
+            age=float("inf") if self.settled else now - self.epoch_at,
             records=tuple(record for _, record in sent),
             claims=answers,
             replicas=self._roster(now) if asked.roster else None,
@@ -141,7 +143,7 @@ class SharedStore:
             self.sequence += 1
             self.records[record.key] = (self.sequence, record)
 
-    def _note(self, asked: Exchange, now: float) -> None:
+    def _note(self, asked: FleetExchange, now: float) -> None:
         if asked.leaving:
             self.replicas.pop(asked.replica, None)
         else:
@@ -165,7 +167,7 @@ class SharedStore:
         state.holder, state.until = replica, now + asked.due_in + asked.ttl
         return ClaimAnswer(asked.key, True, state.token, holder=replica)
 
-    def _release(self, replica: str, release: Release, now: float) -> None:
+    def _release(self, replica: str, release: ClaimRelease, now: float) -> None:
         state = self.claims.get(release.key)
         if state is not None and state.holder == replica and state.token == release.token:
             state.holder, state.next_at = "", now + release.delay

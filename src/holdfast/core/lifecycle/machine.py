@@ -683,6 +683,8 @@ def _dial_failed(life: Lifecycle, dial: Dialing, event: DialFailed, step: Step) 
 
 def _park(life: Lifecycle, event: Parked, step: Step) -> None:
     life.charge()
+    if life.dial is None and life.lease is None:
+        life.attempts = len(life.policy.backoff)  # a peer spent the budget
     life.dial = None
     life.detach(step)
     life.parked_until = step.now + life.policy.parked
