@@ -198,7 +198,8 @@ class Machine:
         if self.life.policy.claims and self._lacks_claim(now):
             refusal = self._explained(Refusal(RefusalReason.PROBING, self.breaker.policy.probe_wait), now)
             return refusal, self._interested(refusal, now)
-        decision = self.breaker.admit(now, self.connection)
+        lease = self.life.lease
+        decision = self.breaker.admit(now, lease.generation if lease is not None else None)
         if isinstance(decision, Refusal):
             return (refusal := self._explained(decision, now)), self._interested(refusal, now)
         self.life.calls += 1
@@ -223,8 +224,12 @@ class Machine:
             return tuple(self._claims(now)) if self.life.policy.claims else ()
         if outcome is Outcome.TRANSPORT_FAILURE:
             self._failed_call = reason
-        effects = self._told(self.breaker.settle(permit, outcome, now))
-        if outcome is not Outcome.NEUTRAL and not self._is_routine(outcome):
+        change = self.breaker.settle(permit, outcome, now)
+        routine = outcome is Outcome.NEUTRAL or self._is_routine(outcome)
+        if change is None and routine and not permit.probe:
+            return ()  # no timer has changed either: most calls end here
+        effects = self._told(change)
+        if not routine:
             event = _EVENTS[outcome](connection, reason)
             effects += self._take(event, now, chance)
         return (*effects, *self._planned(now))
@@ -422,7 +427,7 @@ class Machine:
         return min(wait, max(plan, self.breaker.policy.probe_wait))
 
     def _is_routine(self, outcome: Outcome) -> bool:
-        """A completed call on a proven connection without failures changes nothing: most calls end here."""
+        """A completed call on a proven connection without failures changes nothing."""
         lease = self.life.lease
         if outcome is not Outcome.COMPLETED or lease is None:
             return False
