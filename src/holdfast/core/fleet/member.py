@@ -107,9 +107,9 @@ class Alone:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The store answers: for the first time, again, or after it was emptied (``anew``)."""
+    """The store answers: for the first time, again, or after it was emptied."""
 
-    anew: bool = False
+    emptied: bool = False
 
 
 Happening: TypeAlias = RecordLearned | Granted | Unused | LeaseGained | LeaseLost | Alone | Connected
@@ -401,7 +401,7 @@ class FleetMember:
             self._stored, self._arrived = {}, {}
             self._unsent = dict.fromkeys(record.key for record in self.book)
         if self.alone_since is not None or self._last_good is None or restarted:
-            happened.append(Connected(anew=emptied))
+            happened.append(Connected(emptied=emptied))
             self._found_at = began
         if emptied or reply.age < LEASE_SECONDS:
             self._homes_from = max(self._homes_from, began + LEASE_SECONDS - reply.age)
