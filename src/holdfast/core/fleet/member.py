@@ -188,8 +188,8 @@ class FleetMember:
         self._stored: dict[str, str] = {}
         """The stamps that the store is known to have."""
         self._unsent: dict[str, None] = dict.fromkeys(record.key for record in self.book)
-        self._arrived: dict[str, tuple[str, int]] = {}
-        """The epoch and sequence number of the store after a key was written, for tickets."""
+        self._arrived: dict[str, tuple[str, int, str]] = {}
+        """The epoch and sequence number of the store after a key was written, and the stamp, for tickets."""
         self._wants: dict[str, _Want] = {}
         self._held: dict[str, _Held] = {}
         self._places: dict[str, _Place] = {}
@@ -243,7 +243,7 @@ class FleetMember:
         if record is None or record.stamp < ticket.stamp:
             return False
         arrived = self._arrived.get(ticket.key)
-        if arrived is None or arrived[0] != self._epoch:
+        if arrived is None or arrived[0] != self._epoch or arrived[2] < ticket.stamp:
             return False
         others = [peer for name, peer in self.peers.items() if name != self.replica]
         return all(peer.seen[0] == arrived[0] and peer.seen[1] >= arrived[1] for peer in others)
@@ -426,7 +426,7 @@ class FleetMember:
         known = self.book.get(record.key)
         if known is not None and self._stored[record.key] >= known.stamp:
             self._unsent.pop(record.key, None)
-            self._arrived[record.key] = (reply.epoch, reply.sequence)
+            self._arrived[record.key] = (reply.epoch, reply.sequence, record.stamp)
 
     def _merge(self, record: FleetRecord) -> list[Happening]:
         self._versions.saw(record.stamp)
