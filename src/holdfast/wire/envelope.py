@@ -65,7 +65,7 @@ EXPLAINED_BYTES = 64 * 1024
 
 
 SMALL_BYTES = 128 * 1024
-"""What is not larger is read at once: that takes a few milliseconds, whatever it holds."""
+"""What is not larger is read at once: that takes a few milliseconds for any content."""
 
 WINDOWS, WINDOW_BYTES = 256, 128
 DENSE_MARKS = 100_000
@@ -259,7 +259,7 @@ def loads(data: Bytes) -> Any:
     if len(memoryview(data)) > SMALL_BYTES and is_dense(data):
         raise BadJson("it is too large to be read")
     try:
-        return _VALUE.decode(str(data, "utf-8", "surrogatepass"))
+        return _values.decode(bytes(data).decode("utf-8", "surrogatepass"))
     except RecursionError:
         raise BadJson("it is nested too deep") from None
     except BadJson:
@@ -325,6 +325,9 @@ def _refuse_constant(_: str) -> None:
     raise BadJson("NaN and Infinity are not JSON")
 
 
+_values = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
 def _key(key: str) -> bytes:
     written = _KEYS.get(key)
     if written is None:
@@ -332,9 +335,6 @@ def _key(key: str) -> bytes:
         if len(_KEYS) < _MOST_KEYS and len(key) < 64:
             _KEYS[key] = written
     return written
-
-
-_VALUE = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 # The decoder refuses an escaped lone surrogate, which JSON allows. A copy in which each surrogate is replaced by an
