@@ -279,14 +279,15 @@ class Broker:
     def slot(self, client: Client, server: str) -> Slot:
         """Return the slot that a client uses: the shared one, or its own, which starts now if needed."""
         shared = self.hub.registry.slot(server)
-        if not isinstance(shared.spec, ServerSpec) or not self.is_per_client(server):
+        spec = shared.spec
+        if not isinstance(spec, ServerSpec) or spec.sharing != "per-client" or not self.is_per_client(server):
             return shared
         if self.is_stateless(client, server):
             self._report_stateless(server)
         relay = ClientRelay(self, client)
         if client.rebuilt and self.hub.registry.clients.find(client.owner, server) is None:
             client.restarted.add(server)
-        return self.hub.registry.clients.of(client.owner, shared.spec, lambda: relay, expires=client.expires)
+        return self.hub.registry.clients.of(client.owner, spec, lambda: relay, expires=client.expires)
 
     def is_per_client(self, server: str) -> bool:
         """Whether each client has its own connection to a server; a disabled server has none."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -94,6 +95,7 @@ class Guard:
         return any(route.matches(scope)[0] is not Match.NONE for route in self._beside)
 
 
+@lru_cache(maxsize=256)
 def _host_in(authority: str) -> str:
     """Return the host without its port, in lower case."""
     host = authority.lower().rstrip(".")
