@@ -14,9 +14,9 @@ from starlette.requests import Request as AsgiRequest
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
-from holdfast.front import listener
-from holdfast.front.listener import Reply, Request
-from holdfast.front.sessions import Backlog
+from holdfast.front import listener, requests
+from holdfast.front.requests import Reply, Request
+from holdfast.front.streams import Backlog
 from tests.front.web import serving
 
 pytestmark = pytest.mark.anyio
@@ -125,8 +125,8 @@ async def test_what_is_no_request_or_too_large_is_refused(sent: bytes, status: b
 @pytest.mark.requirement("SEC-11")
 @pytest.mark.parametrize("sent", [b"", b"POST /mcp HTTP/1.1\r\nhost:", post(b"whole")[:-2]])
 async def test_a_client_that_sends_no_complete_request_is_cut_off(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("HEAD_SECONDS", "BODY_SECONDS", "IDLE_SECONDS"):
-        monkeypatch.setattr(listener, limit, 0.05)
+    for module, limit in ((listener, "HEAD_SECONDS"), (requests, "BODY_SECONDS"), (listener, "IDLE_SECONDS")):
+        monkeypatch.setattr(module, limit, 0.05)
     async with connected() as (reader, writer):
         writer.write(sent)
         await reader.read()
@@ -145,8 +145,8 @@ async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_an_answer_that_takes_long_becomes_a_stream_that_says_it_is_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listener, "STREAM_AFTER_SECONDS", 0.02)
-    monkeypatch.setattr(listener, "COMMENT_SECONDS", 0.02)
+    monkeypatch.setattr(requests, "STREAM_AFTER_SECONDS", 0.02)
+    monkeypatch.setattr(requests, "COMMENT_SECONDS", 0.02)
     go = asyncio.Event()
 
     async def slow(request: Request, reply: Reply) -> None:

@@ -10,8 +10,8 @@ import anyio
 import httpx2
 import pytest
 
-from holdfast.front import listener, sessions
-from holdfast.front.sessions import Backlog, EventLog, LogBounds, MessageStream
+from holdfast.front import requests, streams
+from holdfast.front.streams import Backlog, EventLog, LogBounds, MessageStream
 from tests.front.conftest import Served, front
 from tests.front.peer_server import Origin, running
 from tests.front.raw_session import Session
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-2")]
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer becomes an event stream at once, and not only when it takes long."""
-    monkeypatch.setattr(listener, "STREAM_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(requests, "STREAM_AFTER_SECONDS", 0.0)
 
 
 def _text(event: dict[str, str]) -> str:
@@ -107,7 +107,7 @@ def _stream() -> MessageStream:
 
 
 def test_a_session_keeps_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "LOGGED_EVENTS", 3)
+    monkeypatch.setattr(streams, "LOGGED_EVENTS", 3)
     log, stream = _log(LogBounds()), _stream()
     numbers = [log.add(stream, b"x") for _ in range(5)]
     assert len(log._events) == 3

@@ -25,9 +25,10 @@ from starlette.routing import BaseRoute, Route
 from holdfast.front.access.guard import LOOPBACK_HOSTS, AccessRules, Guard, Refused
 from holdfast.front.access.principals import Principal, TokenPolicy, client_key_in
 from holdfast.front.broker import Broker
-from holdfast.front.listener import Reply, Request
+from holdfast.front.requests import Reply, Request
 from holdfast.front.server import McpServer
-from holdfast.front.sessions import Backlog, HttpSessions, LogBounds
+from holdfast.front.sessions import HttpSessions
+from holdfast.front.streams import Backlog, LogBounds
 from holdfast.front.view import View
 from holdfast.hub import Hub, is_tracing
 from holdfast.wire import dumps

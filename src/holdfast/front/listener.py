@@ -12,7 +12,7 @@ import logging
 import ssl
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -20,16 +20,16 @@ from urllib.parse import unquote
 
 import httptools
 
-__all__ = ["HttpConnection", "MessageEndpoint", "Reply", "Request", "TooLarge"]
+from holdfast.front.asgi import AsgiExchange
+from holdfast.front.requests import Gone, Reply, Request, TooLarge
+
+__all__ = ["HttpConnection", "MessageEndpoint"]
 
 HEAD_SECONDS: Final = 10.0
 """How long a connection may take for the head of its first request, and of each later one once it has begun."""
 
 IDLE_SECONDS: Final = 75.0
 """How long a connection may stay open between two requests."""
-
-BODY_SECONDS: Final = 30.0
-"""How long a body may make no progress."""
 
 HEAD_BYTES: Final = 64 * 1024
 BUFFERED_BYTES: Final = 64 * 1024
@@ -38,197 +38,9 @@ BUFFERED_BYTES: Final = 64 * 1024
 PASSED_OVER_BYTES, PASSED_OVER_SECONDS = 64 * 1024 * 1024, 10.0
 """How much of a body that is not wanted is passed over, and for how long, so that its sender can read the answer."""
 
-STREAM_AFTER_SECONDS: Final = 5.0
-"""An answer that takes longer becomes an event stream, where the client takes one: silence ends in a timeout."""
-
-COMMENT_SECONDS: Final = 15.0
-"""How often a silent event stream says that it is still there; common proxies give up after 60 s."""
-
 _REASONS: Final = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
-_STREAM_HEADERS: Final = (
-    b"content-type: text/event-stream\r\ncache-control: no-cache, no-transform\r\nx-accel-buffering: no\r\n"
-)
-
 
 log = logging.getLogger("holdfast.front")
-
-
-class TooLarge(Exception):
-    """A body is larger than it may be."""
-
-
-class Gone(Exception):
-    """The client closed the connection before its request was complete."""
-
-
-class Request:
-    """One request; its head is complete, its body may still be coming."""
-
-    __slots__ = (
-        "_connection", "_parts", "_size", "complete", "headers", "http_version", "keep_alive", "method", "on_gone",
-        "path", "query", "raw_headers", "raw_path",
-    )  # fmt: skip
-
-    def __init__(self, connection: HttpConnection) -> None:
-        self._connection = connection
-        self._parts: list[bytes] = []
-        self._size = 0
-        self.complete = False
-        self.method = ""
-        self.raw_path = b""
-        self.path = ""
-        self.query = b""
-        self.http_version = "1.1"
-        self.keep_alive = True
-        self.raw_headers: list[tuple[bytes, bytes]] = []
-        self.headers: dict[str, str] = {}
-        """By lower-case name. Values of a repeated header are joined by a comma."""
-        self.on_gone: Callable[[], object] | None = None
-        """Told when the client closes the connection before it has its answer."""
-
-    async def body(self, most: int) -> bytes:
-        """The whole body; raises ``TooLarge``, or ``Gone`` if the client does not send it."""
-        declared = self.headers.get("content-length", "")
-        if declared.isdigit() and int(declared) > most:
-            raise TooLarge
-        if not self.complete:
-            self._connection.continue_body(self)
-        while not self.complete:
-            if self._size > most:
-                raise TooLarge
-            self._connection.want_body(self)
-            await self._connection.wait(BODY_SECONDS)
-            if self._connection.lost and not self.complete:
-                raise Gone
-        if self._size > most:
-            raise TooLarge
-        parts, self._parts, self._size = self._parts, [], 0
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def feed(self, data: bytes) -> None:
-        """A piece of the body."""
-        self._parts.append(data)
-        self._size += len(data)
-
-    def take(self) -> bytes:
-        """Received data that was not taken yet."""
-        parts, self._parts, self._size = self._parts, [], 0
-        return b"".join(parts)
-
-    @property
-    def client_verified(self) -> bool:
-        """Whether TLS verified a certificate of the client."""
-        return self._connection.client_verified
-
-    @property
-    def waiting(self) -> int:
-        """How many bytes of the body wait for their reader."""
-        return self._size
-
-
-class Reply:
-    """The answer to one request: plain, or an event stream that begins when something precedes the result."""
-
-    __slots__ = ("_connection", "_extra", "_request", "done", "on_done", "on_stream", "started", "streams")
-
-    def __init__(self, connection: HttpConnection, request: Request) -> None:
-        self._connection = connection
-        self._request = request
-        self._extra = b""
-        self.streams = False
-        """Whether the client takes an event stream. Then one begins by itself when the answer takes long."""
-        self.on_stream: Callable[[], bytes] | None = None
-        """What an event stream begins with."""
-        self.on_done: Callable[[], object] | None = None
-        """Told when a stream is ended by somebody other than its reader."""
-        self.started = False
-        self.done = False
-
-    def wait_for_result(self, extra: bytes = b"") -> None:
-        """The result is being made; ``extra`` are the headers that go out with it."""
-        self._extra = extra
-        if self.streams:
-            self._connection.arm(STREAM_AFTER_SECONDS, self._tick)
-
-    def plain(self, status: int, body: bytes, headers: bytes = b"content-type: application/json\r\n") -> None:
-        """An answer in one piece."""
-        self.done = True
-        self._connection.disarm()
-        self._connection.write_plain(self._request, status, body, headers + self._extra)
-
-    def result(self, message: bytes, *, status: int = 200, event_id: bytes = b"") -> None:
-        """The last message: plain if nothing went before, else the end of the stream."""
-        if self.done:
-            return
-        if not self.started:
-            self.plain(status, message)
-            return
-        self.event(message, event_id=event_id)
-        self.end()
-
-    def event(self, message: bytes, *, event_id: bytes = b"") -> None:
-        """A message on the stream, which begins now if it has not begun."""
-        if self.done:
-            return
-        if not self.started:
-            self.begin()
-        self._connection.write_chunk(self._request, event(message, event_id))
-        self._connection.arm(COMMENT_SECONDS, self._tick)
-
-    def begin(self) -> None:
-        """Begin the event stream."""
-        self.started = True
-        self._connection.write_head(self._request, _STREAM_HEADERS + self._extra)
-        if self.on_stream is not None and (first := self.on_stream()):
-            self._connection.write_chunk(self._request, first)
-        self._connection.arm(COMMENT_SECONDS, self._tick)
-
-    def end(self) -> None:
-        """The stream is complete."""
-        if not self.done:
-            self.done = True
-            self._connection.disarm()
-            self._connection.write_end(self._request)
-            if self.on_done is not None:
-                self.on_done()
-
-    def abort(self) -> None:
-        """Close the connection now: its client does not read, or the stream cannot be completed."""
-        self.done = True
-        self._connection.abort()
-
-    @property
-    def unread(self) -> int:
-        """How many bytes of it wait for the client to read."""
-        return self._connection.unread
-
-    async def drained(self) -> None:
-        """Wait until the client has read most of what it was sent."""
-        await self._connection.drained()
-
-    @property
-    def lost(self) -> bool:
-        """Whether the client closed the connection."""
-        return self._connection.lost
-
-    def _tick(self) -> None:
-        if self.done:
-            return
-        if not self.started:
-            self.begin()
-        else:
-            self._connection.write_chunk(self._request, b": still here\n\n")
-            self._connection.arm(COMMENT_SECONDS, self._tick)
-
-
-def event(message: bytes, event_id: bytes = b"") -> bytes:
-    """A message as an event. JSON that spans lines is sent as one line per piece, as the format has it."""
-    data = message if b"\n" not in message and b"\r" not in message else _in_lines(message)
-    return (b"id: " + event_id + b"\n" if event_id else b"") + b"event: message\ndata: " + data + b"\n\n"
-
-
-def _in_lines(message: bytes) -> bytes:
-    return b"\ndata: ".join(message.splitlines())
 
 
 class MessageEndpoint(Protocol):
@@ -602,7 +414,7 @@ class HttpConnection(asyncio.Protocol):
             if self._paused_writing:
                 await self.drained()
         else:
-            await _Asgi(self, request, self._app).run(self._scope(request))
+            await AsgiExchange(self, request, self._app).run(self._transport, self._app_state)
 
     async def _finish(self, request: Request) -> None:
         """Pass over what is left of the request; close where the client, or the request, does not go on."""
@@ -621,89 +433,6 @@ class HttpConnection(asyncio.Protocol):
         elif not self._requests:
             self._resume()
             self.arm(IDLE_SECONDS, self.close)
-
-    def _scope(self, request: Request) -> dict[str, Any]:
-        info = self._transport.get_extra_info
-        client, server = info("peername"), info("sockname")
-        return {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": request.http_version,
-            "server": tuple(server[:2]) if isinstance(server, tuple) else None,
-            "client": tuple(client[:2]) if isinstance(client, tuple) else None,
-            "scheme": "https" if info("sslcontext") else "http",
-            "method": request.method,
-            "root_path": "",
-            "path": request.path,
-            "raw_path": request.raw_path,
-            "query_string": request.query,
-            "headers": request.raw_headers,
-            "state": self._app_state.copy(),
-        }
-
-
-class _Asgi:
-    """One request through the ASGI application."""
-
-    def __init__(self, connection: HttpConnection, request: Request, app: Callable[..., Awaitable[None]]) -> None:
-        self._connection = connection
-        self._request = request
-        self._app = app
-        self._gone = asyncio.Event()
-        self._head: bytes | None = None
-        self._status = 500
-        self._begun = False
-        self._done = False
-        self._body = b""
-        self._body_given = False
-
-    async def run(self, scope: dict[str, Any]) -> None:
-        request, connection = self._request, self._connection
-        try:
-            self._body = await request.body(64 << 20)
-        except TooLarge:
-            connection.write_plain(request, 413, b"", b"")
-            return
-        except Gone:
-            return
-        request.on_gone = self._gone.set
-        try:
-            await self._app(scope, self._receive, self._send)
-        except Exception:  # noqa: BLE001 - the application has logged it; its client gets an answer
-            if not self._begun:
-                connection.write_plain(request, 500, b"Internal Server Error", b"content-type: text/plain\r\n")
-                return
-        if not self._done:
-            request.keep_alive = False
-
-    async def _receive(self) -> dict[str, Any]:
-        if not self._body_given:
-            self._body_given = True
-            return {"type": "http.request", "body": self._body, "more_body": False}
-        await self._gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def _send(self, message: dict[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            self._status = message["status"]
-            given = message.get("headers", ())
-            self._head = b"".join(b"%b: %b\r\n" % (name, value) for name, value in given if name != b"content-length")
-            return
-        body, more = message.get("body", b""), message.get("more_body", False)
-        connection, request = self._connection, self._request
-        if not self._begun:
-            self._begun = True
-            assert self._head is not None  # noqa: S101 - an application starts its answer first
-            if not more:
-                self._done = True
-                connection.write_plain(request, self._status, body, self._head)
-                return
-            connection.write_head(request, self._head, self._status)
-        connection.write_chunk(request, body)
-        if not more:
-            self._done = True
-            connection.write_end(request)
-        await connection.drained()
 
 
 _dated = 0

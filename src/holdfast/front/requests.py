@@ -1,0 +1,205 @@
+"""One HTTP request of a client, and the answer to it: plain, or an event stream.
+
+The connection (``HttpConnection``) makes them. What serves a request sees these two, and no transport.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from holdfast.front.listener import HttpConnection
+
+__all__ = ["Gone", "Reply", "Request", "TooLarge"]
+
+BODY_SECONDS: Final = 30.0
+"""How long a body may make no progress."""
+
+STREAM_AFTER_SECONDS: Final = 5.0
+"""An answer that takes longer becomes an event stream, where the client takes one: silence ends in a timeout."""
+
+COMMENT_SECONDS: Final = 15.0
+"""How often a silent event stream says that it is still there; common proxies give up after 60 s."""
+
+_STREAM_HEADERS: Final = (
+    b"content-type: text/event-stream\r\ncache-control: no-cache, no-transform\r\nx-accel-buffering: no\r\n"
+)
+
+
+class TooLarge(Exception):
+    """A body is larger than it may be."""
+
+
+class Gone(Exception):
+    """The client closed the connection before its request was complete."""
+
+
+class Request:
+    """One request; its head is complete, its body may still be coming."""
+
+    __slots__ = (
+        "_connection", "_parts", "_size", "complete", "headers", "http_version", "keep_alive", "method", "on_gone",
+        "path", "query", "raw_headers", "raw_path",
+    )  # fmt: skip
+
+    def __init__(self, connection: HttpConnection) -> None:
+        self._connection = connection
+        self._parts: list[bytes] = []
+        self._size = 0
+        self.complete = False
+        self.method = ""
+        self.raw_path = b""
+        self.path = ""
+        self.query = b""
+        self.http_version = "1.1"
+        self.keep_alive = True
+        self.raw_headers: list[tuple[bytes, bytes]] = []
+        self.headers: dict[str, str] = {}
+        """By lower-case name. Values of a repeated header are joined by a comma."""
+        self.on_gone: Callable[[], object] | None = None
+        """Told when the client closes the connection before it has its answer."""
+
+    async def body(self, most: int) -> bytes:
+        """The whole body; raises ``TooLarge``, or ``Gone`` if the client does not send it."""
+        declared = self.headers.get("content-length", "")
+        if declared.isdigit() and int(declared) > most:
+            raise TooLarge
+        if not self.complete:
+            self._connection.continue_body(self)
+        while not self.complete:
+            if self._size > most:
+                raise TooLarge
+            self._connection.want_body(self)
+            await self._connection.wait(BODY_SECONDS)
+            if self._connection.lost and not self.complete:
+                raise Gone
+        if self._size > most:
+            raise TooLarge
+        parts, self._parts, self._size = self._parts, [], 0
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def feed(self, data: bytes) -> None:
+        """A piece of the body."""
+        self._parts.append(data)
+        self._size += len(data)
+
+    def take(self) -> bytes:
+        """Received data that was not taken yet."""
+        parts, self._parts, self._size = self._parts, [], 0
+        return b"".join(parts)
+
+    @property
+    def client_verified(self) -> bool:
+        """Whether TLS verified a certificate of the client."""
+        return self._connection.client_verified
+
+    @property
+    def waiting(self) -> int:
+        """How many bytes of the body wait for their reader."""
+        return self._size
+
+
+class Reply:
+    """The answer to one request: plain, or an event stream that begins when something precedes the result."""
+
+    __slots__ = ("_connection", "_extra", "_request", "done", "on_done", "on_stream", "started", "streams")
+
+    def __init__(self, connection: HttpConnection, request: Request) -> None:
+        self._connection = connection
+        self._request = request
+        self._extra = b""
+        self.streams = False
+        """Whether the client takes an event stream. Then one begins by itself when the answer takes long."""
+        self.on_stream: Callable[[], bytes] | None = None
+        """What an event stream begins with."""
+        self.on_done: Callable[[], object] | None = None
+        """Told when a stream is ended by somebody other than its reader."""
+        self.started = False
+        self.done = False
+
+    def wait_for_result(self, extra: bytes = b"") -> None:
+        """The result is being made; ``extra`` are the headers that go out with it."""
+        self._extra = extra
+        if self.streams:
+            self._connection.arm(STREAM_AFTER_SECONDS, self._tick)
+
+    def plain(self, status: int, body: bytes, headers: bytes = b"content-type: application/json\r\n") -> None:
+        """An answer in one piece."""
+        self.done = True
+        self._connection.disarm()
+        self._connection.write_plain(self._request, status, body, headers + self._extra)
+
+    def result(self, message: bytes, *, status: int = 200, event_id: bytes = b"") -> None:
+        """The last message: plain if nothing went before, else the end of the stream."""
+        if self.done:
+            return
+        if not self.started:
+            self.plain(status, message)
+            return
+        self.event(message, event_id=event_id)
+        self.end()
+
+    def event(self, message: bytes, *, event_id: bytes = b"") -> None:
+        """A message on the stream, which begins now if it has not begun."""
+        if self.done:
+            return
+        if not self.started:
+            self.begin()
+        self._connection.write_chunk(self._request, event(message, event_id))
+        self._connection.arm(COMMENT_SECONDS, self._tick)
+
+    def begin(self) -> None:
+        """Begin the event stream."""
+        self.started = True
+        self._connection.write_head(self._request, _STREAM_HEADERS + self._extra)
+        if self.on_stream is not None and (first := self.on_stream()):
+            self._connection.write_chunk(self._request, first)
+        self._connection.arm(COMMENT_SECONDS, self._tick)
+
+    def end(self) -> None:
+        """The stream is complete."""
+        if not self.done:
+            self.done = True
+            self._connection.disarm()
+            self._connection.write_end(self._request)
+            if self.on_done is not None:
+                self.on_done()
+
+    def abort(self) -> None:
+        """Close the connection now: its client does not read, or the stream cannot be completed."""
+        self.done = True
+        self._connection.abort()
+
+    @property
+    def unread(self) -> int:
+        """How many bytes of it wait for the client to read."""
+        return self._connection.unread
+
+    async def drained(self) -> None:
+        """Wait until the client has read most of what it was sent."""
+        await self._connection.drained()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the client closed the connection."""
+        return self._connection.lost
+
+    def _tick(self) -> None:
+        if self.done:
+            return
+        if not self.started:
+            self.begin()
+        else:
+            self._connection.write_chunk(self._request, b": still here\n\n")
+            self._connection.arm(COMMENT_SECONDS, self._tick)
+
+
+def event(message: bytes, event_id: bytes = b"") -> bytes:
+    """A message as an event. JSON that spans lines is sent as one line per piece, as the format has it."""
+    data = message if b"\n" not in message and b"\r" not in message else _in_lines(message)
+    return (b"id: " + event_id + b"\n" if event_id else b"") + b"event: message\ndata: " + data + b"\n\n"
+
+
+def _in_lines(message: bytes) -> bytes:
+    return b"\ndata: ".join(message.splitlines())
