@@ -198,7 +198,11 @@ UUID = "9b2f4c1e-7a83-4d0f-b6e5-1c2d3e4f5a6b"
 @pytest.mark.parametrize(
     ("text", "secret", "kept"),
     [
-        (f"POST https://mcp.example.com/s/{RANDOM}/mcp failed", RANDOM, "POST https://mcp.example.com/s/***/mcp failed"),
+        (
+            f"POST https://mcp.example.com/s/{RANDOM}/mcp failed",
+            RANDOM,
+            "POST https://mcp.example.com/s/***/mcp failed",
+        ),
         (f"https://mcp.example.com/{UUID}/sse", UUID, "https://mcp.example.com/***/sse"),
         (f"GET /mcp?k={RANDOM}&page=2", RANDOM, "GET /mcp?k=***&page=2"),
         (f"https://h/mcp?k={UUID}&page=2#top", UUID, "https://h/mcp?k=***&page=2#top"),
@@ -242,7 +246,9 @@ def test_ordinary_words_versions_paths_and_ids_have_no_secret_shape(text: str) -
 
 
 @pytest.mark.requirement("SEC-12")
-@given(st.binary(max_size=7), st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), min_size=12, max_size=40))
+@given(
+    st.binary(max_size=7), st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), min_size=12, max_size=40)
+)
 def test_a_known_secret_is_found_inside_base64_at_every_place(before: bytes, secret: str) -> None:
     assume("*" not in secret and "\\" not in secret)
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
@@ -257,8 +263,8 @@ def test_a_known_secret_is_found_inside_base64_at_every_place(before: bytes, sec
 @pytest.mark.parametrize(
     "form",
     [
-        "hunter22-hunter22".encode().hex(),
-        "hunter22-hunter22".encode().hex().upper(),
+        b"hunter22-hunter22".hex(),
+        b"hunter22-hunter22".hex().upper(),
         "".join(f"%{byte:02X}" for byte in b"hunter22-hunter22"),
         "".join(f"%{byte:02x}" for byte in b"hunter22-hunter22"),
     ],

@@ -25,6 +25,7 @@ __all__ = [
     "LoadPolicy",
     "OAuthSettings",
     "PerClientSettings",
+    "QuotaSettings",
     "ReconnectSettings",
     "ServerSpec",
     "Settings",
@@ -189,6 +190,19 @@ class PerClientSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class QuotaSettings:
+    """What one principal may use at a time."""
+
+    sessions: int = 2_000
+    connections: int = 1_000
+    calls_in_flight: int = 1_000
+    calls_per_minute: int = 12_000
+    """Not for ``local``, the principal of a hub that asks for no credentials."""
+    client_connections: int = 16
+    """Connections to one server with ``sharing: per-client``; not for ``local``."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """Holdfast's own settings, with their defaults."""
 
@@ -198,6 +212,7 @@ class Settings:
     breaker: BreakerSettings = BreakerSettings()
     reconnect: ReconnectSettings = ReconnectSettings()
     per_client: PerClientSettings = PerClientSettings()
+    quotas: QuotaSettings = QuotaSettings()
     refresh: float | None = 60.0
     """Seconds between two listings of a server; None for only when it announces a change."""
     idle: float = 300.0

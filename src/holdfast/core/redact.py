@@ -201,8 +201,9 @@ def _looks_random(part: str, *, least: int = SHORTEST_PART) -> bool:
     groups = len(_DIGITS.findall(part))
     changes = len(_SAME_KIND.findall(part)) - 1
     letters = any(character.isalpha() for character in part)
-    random = letters and (groups >= 3 or changes * 4 >= size if groups else changes * 10 >= size * 3 and not _CAMEL.fullmatch(part))
-    return random and _entropy(part) >= 3.0
+    mixed = changes * 10 >= size * 3 and not _CAMEL.fullmatch(part)
+    random = (groups >= 3 or changes * 4 >= size) if groups else mixed
+    return letters and random and _entropy(part) >= 3.0
 
 
 def _has_three_kinds(text: str) -> bool:

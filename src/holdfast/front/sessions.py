@@ -30,6 +30,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from holdfast.front.access.principals import Principal
+from holdfast.front.access.quotas import QuotaExceeded, Quotas
 from holdfast.front.clients import ASK_SECONDS, Client
 from holdfast.front.inbound import (
     ClientRequest,
@@ -180,12 +181,14 @@ class HttpSessions:
         backlog: Backlog,
         largest: Callable[[], int],
         forget: Callable[[Mapping[str, str], Principal], bool],
+        quotas: Quotas,
     ) -> None:
         self.server = server
         self._bounds = bounds
         self._backlog = backlog
         self._largest = largest
         self._forget = forget
+        self._quotas = quotas
         self._sessions: dict[str, HttpSession] = {}
         self._posts = 0
         self._idle: asyncio.Future[None] | None = None
@@ -226,7 +229,8 @@ class HttpSessions:
         return session if session is not None and session.principal == principal else None
 
     def _end(self, session: HttpSession) -> None:
-        self._sessions.pop(session.id, None)
+        if self._sessions.pop(session.id, None) is not None:
+            self._quotas.end_session(session.principal.name)
         session.end()
         if session.client is not None and session.attached:
             self.server.detach(session.client)
@@ -360,8 +364,12 @@ class HttpSessions:
         except (MCPError, ValidationError, ValueError) as exc:
             reply.plain(200, error_message(message.id, error_of(exc)))
             return
+        if session is None and (exceeded := self._quotas.begin_session(principal.name)) is not None:
+            _over_quota(reply, message, exceeded)
+            return
         opened = session or self._open(principal)
         if opened is None:
+            self._quotas.end_session(principal.name)
             _refuse(reply, 503, "Too many open sessions", b"retry-after: 60\r\n", INTERNAL_ERROR)
             return
         opened.version = version
@@ -383,6 +391,10 @@ class HttpSessions:
             text = "a request with this id is in flight already"
             error = error_message(None, ErrorData(code=INVALID_REQUEST, message=text))
             reply.plain(400, error, _JSON_HEADER + session.header)
+            return
+        whose = session.principal.name
+        if (exceeded := self._quotas.begin_call(whose)) is not None:
+            _over_quota(reply, message, exceeded, session.header)
             return
         stream = MessageStream(session, reply, self._backlog)
         reply.wait_for_result(session.header)
@@ -408,6 +420,7 @@ class HttpSessions:
             stream.finish(error_message(message.id, error_of(exc)), resumable=False)
         finally:
             call.done = True
+            self._quotas.end_call(whose)
             session.calls.pop(message.key, None)
             self._one_less()
 
@@ -453,6 +466,10 @@ class HttpSessions:
 
     async def _request_modern(self, message: Message, request: Request, reply: Reply, principal: Principal) -> None:
         assert message.id is not None  # noqa: S101 - it is a request
+        listens = message.method == "subscriptions/listen"  # a stream for long: a connection, and no call
+        if not listens and (exceeded := self._quotas.begin_call(principal.name)) is not None:
+            _over_quota(reply, message, exceeded)
+            return
         stream = MessageStream(None, reply, self._backlog)
         reply.wait_for_result()
         call = CallInFlight()
@@ -475,6 +492,8 @@ class HttpSessions:
             stream.finish(error_message(message.id, error), status=ERROR_CODE_HTTP_STATUS.get(error.code, 200))
         finally:
             call.done = True
+            if not listens:
+                self._quotas.end_call(principal.name)
             request.on_gone = None
             if client is not None:
                 self.server.detach(client)
@@ -539,6 +558,16 @@ def _is_json(content_type: str) -> bool:
 
 def _refuse(reply: Reply, status: int, text: str, headers: bytes = b"", code: int = INVALID_REQUEST) -> None:
     reply.plain(status, error_message(None, ErrorData(code=code, message=text)), _JSON_HEADER + headers)
+
+
+QUOTA_EXCEEDED: Final = -32029
+"""A code of the hub's own, in the range of the protocol for servers; the data says when to try again."""
+
+
+def _over_quota(reply: Reply, message: Message, exceeded: QuotaExceeded, headers: bytes = b"") -> None:
+    data = {"retryAfter": exceeded.retry_after, "quota": exceeded.quota}
+    error = error_message(message.id, ErrorData(code=QUOTA_EXCEEDED, message=exceeded.message, data=data))
+    reply.plain(429, error, _JSON_HEADER + b"retry-after: %d\r\n" % exceeded.retry_after + headers)
 
 
 def _acknowledge(reply: Reply, version: str) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         load as load,
     )
     from holdfast.hub.records import (
+        AccessRefused as AccessRefused,
         BreakerChanged as BreakerChanged,
         CallEnded as CallEnded,
         CallOutcome as CallOutcome,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         Missed as Missed,
         OneClientRecord as OneClientRecord,
         Published as Published,
+        RefusalKind as RefusalKind,
         RetryPlanned as RetryPlanned,
         ToolApproved as ToolApproved,
         ToolChanged as ToolChanged,
@@ -55,6 +57,7 @@ __getattr__, __dir__ = lazy_exports(
         "limits": ["DialLimit"],
         "loader": ["Loader", "call_tool", "get_tools_with_resilience", "load"],
         "records": [
+            "AccessRefused",
             "BreakerChanged",
             "CallEnded",
             "CallOutcome",
@@ -66,6 +69,7 @@ __getattr__, __dir__ = lazy_exports(
             "Missed",
             "OneClientRecord",
             "Published",
+            "RefusalKind",
             "RetryPlanned",
             "ToolApproved",
             "ToolChanged",

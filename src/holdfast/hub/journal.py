@@ -19,6 +19,7 @@ from holdfast.core import Failure, FailureStatus, Health, Redactor, State, Tripp
 from holdfast.errors import UnknownServer
 from holdfast.hub.clock import Clock
 from holdfast.hub.records import (
+    AccessRefused,
     BreakerChanged,
     CallEnded,
     CloseFailed,
@@ -64,6 +65,8 @@ def write_to_log(record: HubRecord) -> None:
     """Write one line for each record that a person may want to see."""
     if isinstance(record, CallEnded):
         _write_call(record)
+    elif isinstance(record, AccessRefused):
+        _write_refusal(record)
     elif isinstance(record, OneClientRecord):
         _write(logging.DEBUG, record, "%s, connection of one client: %s", record.server, record.record)
     elif isinstance(record, ConfigApplied | ConfigRefused):
@@ -159,11 +162,26 @@ def _write_config(record: ConfigApplied | ConfigRefused) -> None:
     reload_log.error("%s stays in force", running, extra={"record": record})
 
 
+_REFUSALS = {
+    "user": "access refused: another user of this machine, from %s",
+    "login": "login failed: a wrong credential, from %s",
+    "too_many_logins": "login refused: too many wrong credentials, from %s",
+}
+
+
+def _write_refusal(refused: AccessRefused) -> None:
+    if refused.kind == "quota":
+        _write(logging.WARNING, refused, "quota used up: %s of the caller %s", refused.quota, refused.principal)
+    else:
+        _write(logging.WARNING, refused, _REFUSALS[refused.kind], refused.source)
+
+
 def _write_call(ended: CallEnded) -> None:
     level = logging.WARNING if ended.outcome in SURPRISING else logging.DEBUG
     if log.isEnabledFor(level):
-        words = "%s: %s %s after %.3f s" + (": %s" if ended.reason else "%s")
-        _write(level, ended, words, ended.server, ended.method, ended.outcome, ended.seconds, ended.reason)
+        words = "%s: %s%s %s after %.3f s" + (": %s" if ended.reason else "%s")
+        who = f" of {ended.principal}" if ended.principal not in ("", "local") else ""
+        _write(level, ended, words, ended.server, ended.method, who, ended.outcome, ended.seconds, ended.reason)
 
 
 def _write(level: int, record: HubRecord, words: str, *args: Any) -> None:
@@ -274,9 +292,12 @@ class Journal:
             reader(server, line, redactor)
 
     def write(self, record: HubRecord) -> None:
-        """Pass a record to all listeners. Calls go to the sinks alone: they would push the rest out of a backlog."""
+        """Pass a record to all listeners. Calls and refusals go to the sinks alone: they may be many.
+
+        They would push the rest out of a backlog.
+        """
         self._call_sinks(record)
-        if not isinstance(record, CallEnded):
+        if not isinstance(record, CallEnded | AccessRefused):
             for listener in self._listeners:
                 listener.put(record)
 

@@ -225,7 +225,8 @@ class SlotRegistry:
         """
         used, settings = slot or self.slot(server), self.config.settings
         prepare = partial(self._prepare, server, method, params, late=used.lease is None)
-        with CallTimer(server, method, params, self.clock, self.journal.write) as timer:
+        principal = caller.principal if caller is not None else ""
+        with CallTimer(server, method, params, self.clock, self.journal.write, principal=principal) as timer:
             request = CallRequest(method, prepare, settings.call, timer, on_progress=on_progress, caller=caller)
             prepare()
             ready_at = self.clock.now() + ready_within(used, settings, own=slot is not None)

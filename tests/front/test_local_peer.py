@@ -1,0 +1,122 @@
+"""The uid of a local peer: read from the kernel, for real sockets of real users."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from holdfast.front.access.local_peer import PeerUids
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the uid of a peer")
+
+NOBODY = 65534
+
+_CLIENT = """
+import os, socket, sys
+family, host, port, uid, source = sys.argv[1:6]
+if int(uid) >= 0:
+    os.setgroups([]); os.setgid(int(uid)); os.setuid(int(uid))
+client = socket.socket(int(family))
+if source:
+    client.bind((source, 0))
+client.connect((host, int(port)))
+print("connected", flush=True)
+if sys.stdin.readline().strip() == "send and close":
+    client.sendall(b"GET / HTTP/1.1\\r\\n\\r\\n")
+    client.close()
+    print("closed", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@contextmanager
+def connected(
+    family: int = socket.AF_INET, host: str = "127.0.0.1", *, uid: int = -1, listen: str = "", source: str = ""
+) -> Iterator[tuple[socket.socket, subprocess.Popen[str]]]:
+    """A connection from a process of that user, as the server sees it."""
+    dual = listen == "::"
+    with socket.socket(socket.AF_INET6 if dual else family) as listener:
+        if dual:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind((listen or host, 0))
+        listener.listen(4)
+        port = listener.getsockname()[1]
+        arguments = [str(int(family)), host, str(port), str(uid), source]
+        with subprocess.Popen(
+            [sys.executable, "-c", _CLIENT, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as client:
+            listener.settimeout(20)
+            try:
+                accepted, _ = listener.accept()
+                assert client.stdout is not None
+                assert client.stdout.readline() == "connected\n"
+                with accepted:
+                    yield accepted, client
+            finally:
+                client.kill()
+
+
+@pytest.fixture(scope="module")
+def uids() -> Iterator[PeerUids]:
+    found = PeerUids.open()
+    assert found is not None
+    yield found
+    found.close()
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="to become another user takes root")
+
+
+@pytest.mark.requirement("SEC-10")
+@pytest.mark.parametrize(
+    ("family", "host", "listen"),
+    [(socket.AF_INET, "127.0.0.1", ""), (socket.AF_INET6, "::1", ""), (socket.AF_INET, "127.0.0.1", "::")],
+    ids=["ipv4", "ipv6", "v4-mapped"],
+)
+@pytest.mark.parametrize("uid", [-1, pytest.param(NOBODY, marks=as_root), pytest.param(12345, marks=as_root)])
+def test_the_uid_of_a_peer_is_that_of_its_process(
+    uids: PeerUids, family: int, host: str, listen: str, uid: int
+) -> None:
+    with connected(family, host, uid=uid, listen=listen) as (accepted, _):
+        assert uids.of(accepted) == (os.geteuid() if uid < 0 else uid)
+
+
+@pytest.mark.requirement("SEC-10")
+def test_a_peer_that_comes_from_another_local_address_is_known_too(uids: PeerUids) -> None:
+    with connected(source="127.8.9.10") as (accepted, _):
+        assert uids.of(accepted) == os.geteuid()
+
+
+@pytest.mark.requirement("SEC-10")
+def test_a_peer_that_sent_and_closed_is_not_taken_for_root(uids: PeerUids) -> None:
+    with connected() as (accepted, client):
+        assert client.stdin is not None
+        assert client.stdout is not None
+        client.stdin.write("send and close\n")
+        client.stdin.flush()
+        assert client.stdout.readline() == "closed\n"
+        assert uids.of(accepted) is None
+
+
+@pytest.mark.requirement("SEC-10")
+def test_a_socket_that_is_not_connected_has_no_peer(uids: PeerUids) -> None:
+    with socket.socket() as alone:
+        assert uids.of(alone) is None
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert uids.of(ours) is None
+
+
+@pytest.mark.requirement("SEC-10")
+def test_without_netlink_there_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> socket.socket:
+        raise PermissionError("seccomp")
+
+    monkeypatch.setattr("holdfast.front.access.local_peer.socket.socket", refused)
+    assert PeerUids.open() is None
