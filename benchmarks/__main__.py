@@ -17,6 +17,7 @@ __all__ = ["BENCHMARKS", "main"]
 
 BENCHMARKS: dict[str, Callable[..., Report]] = {
     "call_path": call_path.measure,
+    "call_variants": call_path.measure_variants,
     "load": load.measure,
     "startup": startup.measure,
     "status_page": status_page.measure,

@@ -1,266 +1,157 @@
 """What it costs to put Holdfast between a client and a server, beside a bare relay (PERF-1, PERF-2).
 
-A Node program calls one tool over and over; the hub, the relay and the server are processes of their own. Each
-round measures all of them, one after the other, so that a noisy machine is noisy for all. Ratios come first.
+Each round measures the server itself, the relay, and the hub at both of its endpoints. The relay forwards bytes and
+does nothing else.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import json
-import os
-import re
-import shutil
-import statistics
-import subprocess
-import sys
-import tempfile
-import time
-import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from benchmarks.report import Check, Report, Row, median, ratio
+from benchmarks.calls import Load, Sample, Subject, compare, per_caller, row, spread_of
+from benchmarks.processes import hub, relay, stdio_server, upstream
+from benchmarks.report import Check, Plot, Report, Row, Spread, at_least, at_most, ratio
 
-ROOT = Path(__file__).parents[1]
-ROUNDS = 15
+__all__ = ["ALONE", "DIRECT", "OURS", "QUICK", "RELAY", "REQUIREMENTS", "STDIO", "measure", "measure_variants"]
+
 REQUIREMENTS = ("PERF-1", "PERF-2")
+ROUNDS = 15
+"""PERF-1 asks for as many."""
 
-DIRECT, RELAY, OURS, ALONE = "direct", "bare relay", "Holdfast, /mcp", "Holdfast, /servers/<id>/mcp"
+QUICK: dict[str, Any] = {"rounds": 1, "requests": 32, "callers": (1, 16)}
 
-_TICK = os.sysconf("SC_CLK_TCK")
+DIRECT, RELAY = "direct", "bare relay"
+OURS, ALONE = "Holdfast, /mcp", "Holdfast, /servers/<id>/mcp"
+STDIO = "Holdfast, /mcp, stdio behind"
 
+BUSY = 0.9
+"""From this share of a core on, the generator would be what is measured."""
 
-@dataclass(frozen=True)
-class Subject:
-    """What is measured: where it listens, and the process whose CPU time counts."""
-
-    name: str
-    url: str
-    pid: int
-    tool: str = "echo"
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One run of the generator."""
-
-    rate: float
-    median: float
-    p99: float
-    cpu: float
-    """Seconds of the subject's CPU per call."""
-    bytes: int
-    seconds: float
+Seen = dict[int, dict[str, list[Sample]]]
 
 
-def node() -> str:
-    """A Node that runs the generator."""
-    own = Path(sys.executable).parent / "node"
-    return str(own) if own.exists() else shutil.which("node") or "node"
-
-
-@contextlib.contextmanager
-def started(*command: str, until: str, env: dict[str, str] | None = None) -> Iterator[tuple[int, str]]:
-    """A process, and the first line of it that matches."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, **(env or {})})
-    assert process.stdout is not None
-    try:
-        for line in process.stdout:
-            if found := re.search(until, line):
-                yield process.pid, found[1]
-                break
-        else:
-            raise RuntimeError(f"{command} ended")
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def upstream(eras: str = "both", *more: str) -> contextlib.AbstractContextManager[tuple[int, str]]:
-    """The fast server: its process and its port."""
-    return started(sys.executable, "-m", "benchmarks.upstream", "serve", eras, *more, until=r"^(\d+)$")
-
-
-def relay(url: str) -> contextlib.AbstractContextManager[tuple[int, str]]:
-    """The bare relay: its process and its port."""
-    return started(sys.executable, "-m", "benchmarks.upstream", "relay", url, until=r"^(\d+)$")
-
-
-@contextlib.contextmanager
-def hub(servers: dict[str, Any], **settings: Any) -> Iterator[tuple[int, str]]:
-    """``holdfast serve``: its process and its base address."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "mcp.json"
-        file.write_text(json.dumps({"mcpServers": servers, "holdfast": settings}))
-        env = {"HOME": folder, "XDG_STATE_HOME": folder}
-        command = (sys.executable, "-m", "holdfast", "serve", "--no-watch", "--config", str(file), "--port", "0")
-        with started(*command, until=r"MCP endpoint: (http://\S+)/mcp", env=env) as (pid, base):
-            _wait_ready(base)
-            yield pid, base
-
-
-def _wait_ready(base: str) -> None:
-    for _ in range(600):
-        with contextlib.suppress(OSError):
-            if urllib.request.urlopen(f"{base}/readyz", timeout=5).status == 200:
-                return
-        time.sleep(0.05)
-    raise RuntimeError("the hub is not ready")
-
-
-def cpu_of(pid: int) -> float:
-    """Seconds of CPU that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICK
-
-
-def sample(subject: Subject, *, callers: int, requests: int, era: str, arguments: dict[str, Any]) -> Sample:
-    """One run against one subject."""
-    process = subprocess.Popen(
-        [node(), str(ROOT / "benchmarks/generator.mjs"), subject.url, str(callers), str(requests), era, subject.tool,
-         json.dumps(arguments)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stdin is not None
-    if process.stdout.readline() != "warm\n":
-        raise RuntimeError(f"{subject.name}: {process.communicate()[1][-800:]}")
-    before = cpu_of(subject.pid)
-    said, errors = process.communicate("go\n", timeout=120)
-    if process.returncode:
-        raise RuntimeError(f"{subject.name}: {errors[-800:]}")
-    seen = json.loads(said)
-    used = (cpu_of(subject.pid) - before) / seen["requests"]
-    return Sample(seen["rate"], seen["median"], seen["p99"], used, seen["bytes"], seen["seconds"])
-
-
-def compare(
-    subjects: list[Subject], *, rounds: int, callers: int, requests: int, era: str, arguments: dict[str, Any]
-) -> dict[str, list[Sample]]:
-    """All subjects in turn, round by round; the order turns round too."""
-    seen: dict[str, list[Sample]] = {subject.name: [] for subject in subjects}
-    for turn in range(rounds):
-        for subject in subjects if turn % 2 == 0 else subjects[::-1]:
-            seen[subject.name].append(sample(subject, callers=callers, requests=requests, era=era, arguments=arguments))
-    return seen
-
-
-def table(seen: dict[str, list[Sample]]) -> str:
-    """What was seen, medians of the rounds."""
-    lines = ["| | median | p99 | calls/s | CPU per call |", "|---|---|---|---|---|"]
-    for name, samples in seen.items():
-        of = {key: statistics.median(getattr(one, key) for one in samples) for key in ("median", "p99", "rate", "cpu")}
-        lines.append(
-            f"| {name} | {of['median']:.2f} ms | {of['p99']:.2f} ms | {of['rate']:,.0f} | {of['cpu'] * 1e6:.0f} µs |"
-        )
-    return "\n".join(lines)
-
-
-def measure(*, rounds: int = ROUNDS, requests: int = 1000) -> Report:
-    """One caller and sixteen, HTTP in and out, beside the bare relay; all in turns."""
-    with upstream("legacy") as (server, port):
+@contextmanager
+def _subjects(*options: str) -> Iterator[list[Subject]]:
+    """One server over HTTP and the same over stdio, and all that stands before them."""
+    command, *arguments = stdio_server()
+    with upstream(*options) as (server, (port,)):
         direct = f"http://127.0.0.1:{port}/mcp"
-        with relay(direct) as (relaying, relay_port), hub({"up": {"type": "http", "url": direct}}) as (pid, base):
-            subjects = [
+        servers = {"up": {"type": "http", "url": direct}, "child": {"command": command, "args": arguments}}
+        with relay(direct) as (relaying, relay_url), hub(servers) as (pid, base):
+            yield [
                 Subject(DIRECT, direct, server),
-                Subject(RELAY, f"http://127.0.0.1:{relay_port}/mcp", relaying),
+                Subject(RELAY, relay_url, relaying),
                 Subject(OURS, f"{base}/mcp", pid, "up__echo"),
                 Subject(ALONE, f"{base}/servers/up/mcp", pid),
+                Subject(STDIO, f"{base}/mcp", pid, "child__echo"),
             ]
-            seen = {
-                callers: compare(
-                    subjects,
-                    rounds=rounds,
-                    callers=callers,
-                    requests=requests,
-                    era="legacy",
-                    arguments={"text": "hello"},
-                )
-                for callers in (1, 16)
-            }
+
+
+def measure(*, rounds: int = ROUNDS, requests: int = 3000, callers: Sequence[int] = (1, 16, 64)) -> Report:
+    """One caller, 16 and 64, of the legacy era, with plain answers."""
+    with _subjects("--eras", "legacy") as subjects:
+        seen = {
+            count: compare(
+                subjects,
+                Load(callers=count, requests=requests if count > 1 else requests // 3),
+                rounds=rounds if count <= 16 else max(1, rounds // 3),
+            )
+            for count in callers
+        }
     return Report(
         name="call_path",
-        title=f"One call through, HTTP in and out, {rounds} rounds of {requests} calls",
+        title=f"One call through, {rounds} rounds of {requests:,} calls",
         requirements=REQUIREMENTS,
-        rows=tuple(_row(name, callers, seen[callers]) for callers in seen for name in seen[callers]),
+        about=(
+            "An echo tool is called over HTTP, in the legacy era, with plain answers. Each caller has a connection and "
+            "a session of its own. Ratios are to the bare relay: it runs on uvicorn, uvloop, httptools and aiohttp, "
+            "forwards bytes and does nothing else. With stdio behind, the hub writes to a child process instead."
+        ),
+        rows=tuple(_row(name, count, seen[count]) for count in seen for name in seen[count]),
         checks=_checks(seen),
+        plots=_plots(seen),
     )
+
+
+def measure_variants(*, rounds: int = 5, requests: int = 1600) -> Report:
+    """The other era, and answers as an event stream."""
+    rows: list[Row] = []
+    for era in ("legacy", "modern"):
+        for answers in ("plain", "event stream"):
+            with _subjects("--eras", era, *(["--sse"] if answers == "event stream" else [])) as subjects:
+                for count in (1, 16):
+                    load = Load(callers=count, requests=requests if count > 1 else requests // 2, era=era)
+                    seen = compare([one for one in subjects if one.name in (RELAY, OURS, ALONE)], load, rounds=rounds)
+                    rows += [
+                        row(f"{name}, {era}, {answers}, {per_caller(count)}", found, _base(name, seen))
+                        for name, found in seen.items()
+                    ]
+    return Report(
+        name="call_variants",
+        title=f"Both eras, plain and streamed answers, {rounds} rounds",
+        requirements=REQUIREMENTS,
+        about=(
+            "The same call in both eras of the protocol. The server behind answers with plain JSON or with an event "
+            "stream. The relay passes the stream on; the hub answers with plain JSON unless something precedes the "
+            "result."
+        ),
+        rows=tuple(rows),
+        checks=(),
+    )
+
+
+def _base(name: str, seen: dict[str, list[Sample]]) -> list[Sample] | None:
+    return None if name == RELAY else seen[RELAY]
 
 
 def _row(name: str, callers: int, seen: dict[str, list[Sample]]) -> Row:
-    mine, base = seen[name], seen[RELAY]
-    rate, slow = (statistics.median(getattr(one, key) for one in mine) for key in ("rate", "p99"))
-    return Row(
-        label=f"{name}, {callers} caller{'s' if callers > 1 else ''}",
-        time=median([one.median / 1000 for one in mine]),
-        ratio=None if name == RELAY else ratio([one.median for one in mine], [one.median for one in base]),
-        cpu=statistics.median(one.cpu for one in mine),
-        note=f"{rate:,.0f} calls/s, 99 % within {slow:.1f} ms",
-    )
+    return row(f"{name}, {per_caller(callers)}", seen[name], _base(name, seen))
 
 
-def _checks(seen: dict[int, dict[str, list[Sample]]]) -> tuple[Check, ...]:
+def _checks(seen: Seen) -> tuple[Check, ...]:
     one, many = seen[1], seen[16]
     cpu = ratio([sample.cpu for sample in one[OURS]], [sample.cpu for sample in one[RELAY]])
-    added = ratio(
-        [ours.median - base.median for ours, base in zip(one[OURS], one[DIRECT], strict=True)],
-        [theirs.median - base.median for theirs, base in zip(one[RELAY], one[DIRECT], strict=True)],
-    )
     rate = ratio([sample.rate for sample in many[OURS]], [sample.rate for sample in many[RELAY]])
+    busiest = max(sample.generator for found in seen.values() for name in (RELAY, OURS) for sample in found[name])
     return (
+        at_most("PERF-1 one caller: at most the relay's CPU time per call", 1.0, cpu, " times"),
+        at_most("PERF-1 one caller: at most the latency that the relay adds", 1.0, _added(one), " times"),
+        at_least("PERF-2 16 callers: at least the relay's calls per second", 1.0, rate, " times"),
         Check(
-            demand="PERF-1 takes at most the relay's CPU time per call",
-            found=f"{cpu.median:.2f} ({cpu.low:.2f} to {cpu.high:.2f})",
-            met=cpu.median <= 1.0,
-        ),
-        Check(
-            demand="PERF-1 adds at most the latency that the relay adds",
-            found=f"{added.median:.2f} ({added.low:.2f} to {added.high:.2f})",
-            met=added.median <= 1.0,
-        ),
-        Check(
-            demand="PERF-2 sixteen callers: at least the relay's calls per second",
-            found=f"{rate.median:.2f} ({rate.low:.2f} to {rate.high:.2f})",
-            met=rate.median >= 1.0,
+            demand="the load generator is not what limits the relay or the hub",
+            found=f"it used at most {busiest:.0%} of a core",
+            met=busiest < BUSY,
         ),
     )
 
 
-def main() -> None:
-    """A short comparison: direct, relay, hub."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=1500)
-    parser.add_argument("--callers", type=int, nargs="*", default=[1, 16])
-    parser.add_argument("--era", default="legacy")
-    parser.add_argument("--size", type=int, default=0)
-    parser.add_argument("--servers", type=int, default=1)
-    options = parser.parse_args()
-    arguments = {"size": options.size} if options.size else {"text": "hello"}
-    with upstream(options.era) as (server, port):
-        direct = f"http://127.0.0.1:{port}/mcp"
-        more = {f"s{n}": {"type": "http", "url": direct} for n in range(1, options.servers)}
-        with (
-            relay(direct) as (relaying, relay_port),
-            hub({"up": {"type": "http", "url": direct}, **more}) as (pid, base),
-        ):
-            subjects = [
-                Subject("direct", direct, server),
-                Subject("bare relay", f"http://127.0.0.1:{relay_port}/mcp", relaying),
-                Subject("holdfast /mcp", f"{base}/mcp", pid, "up__echo"),
-                Subject("holdfast /servers/up/mcp", f"{base}/servers/up/mcp", pid),
-            ]
-            for callers in options.callers:
-                seen = compare(
-                    subjects, rounds=options.rounds, callers=callers, requests=options.requests, era=options.era,
-                    arguments=arguments,
-                )  # fmt: skip
-                print(f"\n{callers} callers, {options.era}, {arguments}\n{table(seen)}")
+def _added(seen: dict[str, list[Sample]]) -> Spread:
+    """(hub - direct) / (relay - direct), round by round."""
+    return ratio(
+        [ours.median - base.median for ours, base in zip(seen[OURS], seen[DIRECT], strict=True)],
+        [theirs.median - base.median for theirs, base in zip(seen[RELAY], seen[DIRECT], strict=True)],
+    )
 
 
-if __name__ == "__main__":
-    main()
+def _plots(seen: Seen) -> tuple[Plot, ...]:
+    one, many = seen[1], seen[16]
+    return (
+        Plot(
+            title="CPU time per call, one caller",
+            unit="µs",
+            bars={name: _scaled(spread_of(one[name], "cpu"), 1e6) for name in one},
+            limit=spread_of(one[RELAY], "cpu").median * 1e6,
+        ),
+        Plot(
+            title="Calls per second, 16 callers",
+            unit="/s",
+            bars={name: spread_of(many[name], "rate") for name in many if name != DIRECT},
+            limit=spread_of(many[RELAY], "rate").median,
+        ),
+    )
+
+
+def _scaled(spread: Spread, by: float) -> Spread:
+    return Spread(spread.median * by, spread.low * by, spread.high * by)

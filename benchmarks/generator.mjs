@@ -1,75 +1,150 @@
-// Calls one tool over and over, by raw HTTP, from some callers at a time; prints what it saw as JSON.
-// node generator.mjs URL CALLERS REQUESTS ERA TOOL ARGUMENTS
-import http from "node:http";
+// Calls one tool over and over from some callers at a time, and prints what it saw as JSON.
+//
+// node generator.mjs '{"url", "callers", "requests", "seconds", "era", "method", "tool", "arguments", …}'
+//
+// Each caller has a connection and, in the legacy era, a session of its own, and sends one call after the other. HTTP is
+// written and read by hand on plain sockets: Node's own client takes four times the CPU, which the subject would miss.
+// It prints `warm` after some calls that do not count, and begins at a line on stdin.
+import net from "node:net";
 
-const [url, callers, requests, era, tool, args] = process.argv.slice(2);
-const target = new URL(url);
-const agent = new http.Agent({ keepAlive: true, maxSockets: Number(callers) });
+const options = JSON.parse(process.argv[2]);
+const { callers, requests, seconds = 60, era = "legacy", method = "tools/call", tool = "echo", progress = false } = options;
+const target = new URL(options.url);
 const modern = era === "modern";
 const version = modern ? "2026-07-28" : "2025-11-25";
-const base = { accept: "application/json, text/event-stream", "content-type": "application/json" };
 
-function post(message, headers) {
-  const body = JSON.stringify(message);
-  return new Promise((resolve, reject) => {
-    const request = http.request(
-      { agent, host: target.hostname, port: target.port, path: target.pathname, method: "POST",
-        headers: { ...base, ...headers, "content-length": Buffer.byteLength(body) } },
-      (response) => {
-        const chunks = [];
-        response.on("data", (chunk) => chunks.push(chunk));
-        response.on("end", () => resolve({ status: response.statusCode, headers: response.headers, chunks }));
-        response.on("error", reject);
-      },
-    );
-    request.on("error", reject);
-    request.end(body);
-  });
-}
+const given = Object.entries(options.headers ?? {}).map(([name, value]) => `${name}: ${value}\r\n`).join("");
+const head = `POST ${target.pathname} HTTP/1.1\r\nhost: ${target.host}\r\ncontent-type: application/json\r\n` +
+  `accept: application/json, text/event-stream\r\n${given}`;
 
-let shared = { "mcp-protocol-version": version };
-if (!modern) {
-  const hello = { jsonrpc: "2.0", id: 0, method: "initialize",
-    params: { protocolVersion: version, capabilities: {}, clientInfo: { name: "generator", version: "1" } } };
-  const answer = await post(hello, {});
-  if (answer.headers["mcp-session-id"]) shared["mcp-session-id"] = answer.headers["mcp-session-id"];
-  await post({ jsonrpc: "2.0", method: "notifications/initialized" }, shared);
-} else {
-  shared = { ...shared, "mcp-method": "tools/call", "mcp-name": tool };
-}
-const meta = modern
-  ? { _meta: { "io.modelcontextprotocol/protocolVersion": version, "io.modelcontextprotocol/clientCapabilities": {},
-      "io.modelcontextprotocol/clientInfo": { name: "generator", version: "1" } } }
-  : {};
-const params = { name: tool, arguments: JSON.parse(args), ...meta };
+/** One keep-alive connection: one request at a time, and its whole answer. */
+class Connection {
+  constructor() {
+    this.parts = [];
+    this.length = 0;
+    this.socket = net.connect({ host: target.hostname, port: Number(target.port), noDelay: true });
+    this.socket.on("data", (data) => this.read(data));
+    this.socket.on("error", (error) => this.reject?.(error));
+    this.socket.on("close", () => this.reject?.(new Error("the connection was closed within an answer")));
+  }
 
-let next = 1;
-const times = [];
-let bytes = 0;
-async function caller(count, keep) {
-  for (let turn = 0; turn < count; turn++) {
-    const began = process.hrtime.bigint();
-    const answer = await post({ jsonrpc: "2.0", id: next++, method: "tools/call", params }, shared);
-    if (keep) times.push(Number(process.hrtime.bigint() - began) / 1e6);
-    if (answer.status !== 200) throw new Error(`status ${answer.status}: ${Buffer.concat(answer.chunks)}`);
-    for (const chunk of answer.chunks) bytes += chunk.length;
-    if (turn === 0) {
-      const text = Buffer.concat(answer.chunks).toString();
-      if (!text.includes('"result"') || text.includes('"isError":true')) throw new Error(text.slice(0, 500));
-    }
+  post(message, headers) {
+    const body = JSON.stringify(message);
+    this.wanted = null;
+    return new Promise((resolve, reject) => {
+      this.resolve = resolve;
+      this.reject = reject;
+      this.socket.write(`${head}${headers}content-length: ${Buffer.byteLength(body)}\r\n\r\n${body}`);
+    });
+  }
+
+  read(data) {
+    this.parts.push(data);
+    this.length += data.length;
+    if (this.wanted === null) this.readHead();
+    if (this.wanted === "chunked" ? this.endsChunked(data) : this.wanted !== null && this.length >= this.wanted) this.done();
+  }
+
+  readHead() {
+    const all = this.parts.length === 1 ? this.parts[0] : Buffer.concat(this.parts);
+    const end = all.indexOf("\r\n\r\n");
+    if (end < 0) return;
+    this.parts = [all];
+    this.head = all.latin1Slice(0, end);
+    this.status = Number(this.head.slice(9, 12));
+    this.body = end + 4;
+    const sized = /\ncontent-length: *(\d+)/i.exec(this.head);
+    if (sized) this.wanted = this.body + Number(sized[1]);
+    else this.wanted = /\ntransfer-encoding: *chunked/i.test(this.head) ? "chunked" : this.body;
+  }
+
+  /** Whether the last chunk is there. No answer of ours holds these bytes within. */
+  endsChunked(data) {
+    const tail = data.length >= 7 ? data : Buffer.concat(this.parts).subarray(-7);
+    return tail.subarray(-5).latin1Slice() === "0\r\n\r\n" && this.length > this.body;
+  }
+
+  done() {
+    const answer = { status: this.status, head: this.head, bytes: this.length - this.body, parts: this.parts };
+    this.parts = [];
+    this.length = 0;
+    this.resolve(answer);
   }
 }
-const each = Math.ceil(Number(requests) / Number(callers));
-const run = (count, keep) => Promise.all(Array.from({ length: Number(callers) }, () => caller(count, keep)));
-await run(Math.max(5, Math.ceil(each / 10)), false);
+
+/** One caller: its connection, its session and its calls. */
+class Caller {
+  constructor(number) {
+    this.number = number;
+    this.connection = new Connection();
+    this.headers = `mcp-protocol-version: ${version}\r\n`;
+    if (modern) this.headers += `mcp-method: ${method}\r\n` + (method === "tools/call" ? `mcp-name: ${tool}\r\n` : "");
+    this.next = 1;
+  }
+
+  async greet() {
+    if (modern) return;
+    const params = { protocolVersion: version, capabilities: {}, clientInfo: { name: "generator", version: "1" } };
+    const answer = await this.connection.post({ jsonrpc: "2.0", id: 0, method: "initialize", params }, "");
+    if (answer.status !== 200) throw new Error(`initialize: ${answer.status} ${text(answer)}`);
+    const session = /\nmcp-session-id: *(\S+)/i.exec(answer.head);
+    if (session) this.headers += `mcp-session-id: ${session[1]}\r\n`;
+    await this.connection.post({ jsonrpc: "2.0", method: "notifications/initialized" }, this.headers);
+  }
+
+  call() {
+    const id = this.next++;
+    const meta = modern
+      ? { "io.modelcontextprotocol/protocolVersion": version, "io.modelcontextprotocol/clientCapabilities": {},
+          "io.modelcontextprotocol/clientInfo": { name: "generator", version: "1" } }
+      : {};
+    if (progress) meta.progressToken = `${this.number}-${id}`;
+    const params = method === "tools/call" ? { name: tool, arguments: options.arguments ?? { text: "hello" } } : {};
+    if (modern || progress) params._meta = meta;
+    return this.connection.post({ jsonrpc: "2.0", id, method, params }, this.headers);
+  }
+}
+
+const text = (answer) => Buffer.concat(answer.parts).toString().slice(0, 600);
+
+function check(answer) {
+  const said = Buffer.concat(answer.parts).toString();
+  if (answer.status !== 200) throw new Error(`status ${answer.status}: ${said.slice(0, 600)}`);
+  if (!said.includes('"result"') || /"isError": ?true/.test(said)) throw new Error(said.slice(0, 600));
+  return said.split("notifications/progress").length - 1;
+}
+
+const all = Array.from({ length: callers }, (_, number) => new Caller(number));
+for (const caller of all) await caller.greet();
+
+const times = [];
+let bytes = 0, notices = 0, expected = 0;
+async function run(caller, count, until, keep) {
+  for (let turn = 0; turn < count && performance.now() < until; turn++) {
+    const began = performance.now();
+    const answer = await caller.call();
+    if (keep) times.push(performance.now() - began);
+    if (answer.status !== 200) throw new Error(`status ${answer.status}: ${text(answer)}`);
+    bytes += answer.bytes;
+    // Reading every answer would take the CPU that the subject needs: the first is read, the others are as long.
+    if (!keep && turn === 0) [expected, notices] = [answer.bytes, check(answer)];
+    else if (Math.abs(answer.bytes - expected) > expected * 0.1 + 20) throw new Error(`another answer (${check(answer)} notices, ${answer.bytes} bytes where ${expected} came): ${text(answer).slice(-200)}`);
+  }
+}
+
+const each = Math.max(1, Math.ceil(requests / callers));
+const warm = performance.now() + (seconds * 1000) / 4;
+await Promise.all(all.map((caller) => run(caller, Math.max(2, Math.ceil(each / 5)), warm, false)));
 process.stdout.write("warm\n");
 await new Promise((resolve) => process.stdin.once("data", resolve));
 bytes = 0;
-const began = process.hrtime.bigint();
-await run(each, true);
-const seconds = Number(process.hrtime.bigint() - began) / 1e9;
+const before = process.cpuUsage();
+const began = performance.now();
+await Promise.all(all.map((caller) => run(caller, each, began + seconds * 1000, true)));
+const lasted = (performance.now() - began) / 1000;
+const used = process.cpuUsage(before);
 times.sort((a, b) => a - b);
 const at = (share) => times[Math.min(times.length - 1, Math.floor(times.length * share))];
-process.stdout.write(JSON.stringify({ requests: times.length, seconds, rate: times.length / seconds,
-  median: at(0.5), p99: at(0.99), bytes }) + "\n");
+process.stdout.write(JSON.stringify({ requests: times.length, seconds: lasted, rate: times.length / lasted,
+  median: at(0.5), p99: at(0.99), bytes, notices, cpu: (used.user + used.system) / 1e6 }) + "\n");
 process.exit(0);

@@ -5,13 +5,29 @@ Only arithmetic and text: nothing is started, and no clock is read.
 
 from __future__ import annotations
 
+import functools
 import random
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-__all__ = ["Check", "Report", "Row", "Spread", "as_json", "as_table", "interleaved", "median", "ratio"]
+__all__ = [
+    "Check",
+    "Plot",
+    "Report",
+    "Row",
+    "Spread",
+    "as_json",
+    "as_table",
+    "at_least",
+    "at_most",
+    "cells",
+    "headings",
+    "interleaved",
+    "median",
+    "ratio",
+]
 
 SHORT = 1e-4
 """Shorter times, in seconds, are printed in microseconds."""
@@ -20,8 +36,6 @@ RESAMPLES = 2000
 COVERED = 0.95
 
 _T = TypeVar("_T")
-
-_HEADINGS = ("", "median", "95 % interval", "ratio", "95 % interval", "CPU", "requests", "")
 
 
 @dataclass(frozen=True)
@@ -35,15 +49,22 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One contender. Times are in seconds; ``ratio`` is to the baseline, None for the baseline itself."""
+    """One contender. Times are in seconds, memory in bytes; a ratio is to the baseline, which has none itself."""
 
     label: str
-    time: Spread
     ratio: Spread | None = None
+    cpu_ratio: Spread | None = None
+    rate_ratio: Spread | None = None
+    time: Spread | None = None
+    p99: float | None = None
+    rate: float | None = None
+    """Calls per second."""
     cpu: float | None = None
+    """Seconds of CPU per call."""
+    memory: float | None = None
     requests: int | None = None
     note: str = ""
-    """A result that is not a time."""
+    """A result that is none of these."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +77,16 @@ class Check:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Plot:
+    """Figures to draw: one bar for each name. A line at ``limit``, if there is one."""
+
+    title: str
+    unit: str
+    bars: Mapping[str, Spread]
+    limit: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """One benchmark and its result."""
 
@@ -64,6 +95,11 @@ class Report:
     requirements: tuple[str, ...]
     rows: tuple[Row, ...]
     checks: tuple[Check, ...]
+    about: str = ""
+    """What was measured, for the page."""
+    plots: tuple[Plot, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Contenders that could not be measured, with the reason."""
 
     @property
     def met(self) -> bool:
@@ -79,25 +115,42 @@ def interleaved(contenders: Sequence[str], rounds: int) -> Iterator[str]:
 
 def median(samples: Sequence[float]) -> Spread:
     """The median of the samples."""
-    return _spread(statistics.median(samples), [statistics.median(_again(samples, chance)) for chance in _chances()])
+    return _spread(statistics.median(samples), [statistics.median(again) for again in _resampled(samples)])
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
     """The ratio of the medians. Rounds are sampled in pairs, because both saw the same disturbance."""
     pairs = list(zip(ours, theirs, strict=True))
-    return _spread(_ratio(pairs), [_ratio(_again(pairs, chance)) for chance in _chances()])
+    return _spread(_ratio(pairs), [_ratio(again) for again in _resampled(pairs)])
+
+
+def at_most(demand: str, limit: float, found: Spread, unit: str = "") -> Check:
+    """A demand on a median, shown with its interval."""
+    return Check(demand=demand, found=_found(found, unit), met=found.median <= limit)
+
+
+def at_least(demand: str, limit: float, found: Spread, unit: str = "") -> Check:
+    """A demand on a median, shown with its interval."""
+    return Check(demand=demand, found=_found(found, unit), met=found.median >= limit)
+
+
+def _found(spread: Spread, unit: str) -> str:
+    return f"{spread.median:.2f}{unit} ({spread.low:.2f} to {spread.high:.2f})"
 
 
 def as_table(reports: Sequence[Report]) -> str:
-    """All reports in one table, and below it each demand with its result."""
-    lines = [list(_HEADINGS)]
-    for report in reports:
-        lines.append([f"{report.title} ({', '.join(report.requirements)})"])
-        lines += [_cells(row) for row in report.rows]
-    widths = [max(len(line[column]) for line in lines if len(line) > 1) for column in range(len(_HEADINGS))]
-    table = [line[0] if len(line) == 1 else _aligned(line, widths) for line in lines]
+    """Each report as a table, and below them each demand with its result."""
+    parts = [_one_table(report) for report in reports]
     verdicts = [f"{'met   ' if c.met else 'MISSED'}  {c.demand}: {c.found}" for r in reports for c in r.checks]
-    return "\n".join([*table, "", *verdicts])
+    return "\n\n".join([*parts, "\n".join(verdicts)])
+
+
+def _one_table(report: Report) -> str:
+    lines = [headings(report), *(cells(report, row) for row in report.rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    missing = [f"  not measured: {reason}" for reason in report.missing]
+    title = f"{report.title} ({', '.join(report.requirements)})"
+    return "\n".join([title, *("  " + _aligned(line, widths) for line in lines), *missing])
 
 
 def as_json(reports: Sequence[Report]) -> Mapping[str, Any]:
@@ -108,13 +161,15 @@ def as_json(reports: Sequence[Report]) -> Mapping[str, Any]:
     }
 
 
-def _chances() -> Iterator[random.Random]:
-    """The same samples in every run, so that two runs differ only by their measurements."""
-    return (random.Random(number) for number in range(RESAMPLES))
+def _resampled(samples: Sequence[_T]) -> Iterator[list[_T]]:
+    return ([samples[index] for index in drawn] for drawn in _draws(len(samples)))
 
 
-def _again(samples: Sequence[_T], chance: random.Random) -> list[_T]:
-    return chance.choices(samples, k=len(samples))
+@functools.cache
+def _draws(count: int) -> list[list[int]]:
+    """The same draws in every run, so that two runs differ only by their measurements."""
+    chance = random.Random(count)
+    return [chance.choices(range(count), k=count) for _ in range(RESAMPLES if count > 1 else 1)]
 
 
 def _ratio(pairs: Sequence[tuple[float, float]]) -> float:
@@ -127,21 +182,51 @@ def _spread(value: float, resampled: list[float]) -> Spread:
     return Spread(value, resampled[cut], resampled[-1 - cut])
 
 
-def _cells(row: Row) -> list[str]:
-    return [
-        f"  {row.label}",
-        _ms(row.time.median),
-        f"{_ms(row.time.low)} … {_ms(row.time.high)}",
-        "1" if row.ratio is None else f"{row.ratio.median:.2f}",
-        "" if row.ratio is None else f"{row.ratio.low:.2f} … {row.ratio.high:.2f}",
-        "" if row.cpu is None else _ms(row.cpu),
-        "" if row.requests is None else str(row.requests),
-        row.note,
-    ]
+def headings(report: Report) -> list[str]:
+    """The columns for which a row of the report has something to show; ratios come first."""
+    return ["", *(heading for heading, show in _COLUMNS if any(show(row) for row in report.rows))]
 
 
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.1f} ms" if seconds >= SHORT or not seconds else f"{seconds * 1e6:.1f} µs"
+def cells(report: Report, row: Row) -> list[str]:
+    """A row in these columns."""
+    used = headings(report)
+    return [row.label, *(show(row) for heading, show in _COLUMNS if heading in used)]
+
+
+def _interval(spread: Spread | None) -> str:
+    return "" if spread is None else f"{spread.median:.2f} ({spread.low:.2f} … {spread.high:.2f})"
+
+
+def _interval_ms(spread: Spread | None) -> str:
+    return "" if spread is None else f"{_ms(spread.median)} ({_ms(spread.low)} … {_ms(spread.high)})"
+
+
+def _ms(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    if not seconds or seconds >= 0.01:
+        return f"{seconds * 1000:,.1f} ms"
+    return f"{seconds * 1000:.2f} ms" if seconds >= SHORT else f"{seconds * 1e6:.1f} µs"
+
+
+def _bytes(size: float | None) -> str:
+    if size is None:
+        return ""
+    return f"{size / 1e6:,.1f} MB" if abs(size) >= 1e5 else f"{size / 1e3:,.1f} KB"
+
+
+_COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
+    ("CPU, ratio", lambda row: _interval(row.cpu_ratio)),
+    ("calls/s, ratio", lambda row: _interval(row.rate_ratio)),
+    ("time, ratio", lambda row: _interval(row.ratio)),
+    ("median", lambda row: _interval_ms(row.time)),
+    ("p99", lambda row: _ms(row.p99)),
+    ("calls/s", lambda row: "" if row.rate is None else f"{row.rate:,.0f}"),
+    ("CPU", lambda row: "" if row.cpu is None else f"{row.cpu * 1e6:,.0f} µs" if row.cpu < 0.01 else _ms(row.cpu)),
+    ("memory", lambda row: _bytes(row.memory)),
+    ("requests", lambda row: "" if row.requests is None else f"{row.requests:,}"),
+    ("remark", lambda row: row.note),
+)
 
 
 def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks import __main__ as command, load, startup
+from benchmarks import __main__ as command, call_path, load, startup
 from benchmarks.report import Check, Report, Row, Spread, as_table, interleaved, median, ratio
 
 
@@ -20,6 +20,16 @@ def test_holdfast_loads_with_fewer_requests_than_the_plain_loop() -> None:
     assert requests[load.REMEMBERED] == 2 * 3 + 2 * 5
     assert requests[load.OURS] <= requests[load.PLAIN]
     assert report.checks[0].met
+
+
+def test_the_hub_and_the_bare_relay_answer_the_same_calls_in_turns() -> None:
+    report = call_path.measure(**call_path.QUICK)
+    names = (call_path.DIRECT, call_path.RELAY, call_path.OURS, call_path.ALONE, call_path.STDIO)
+    assert [row.label for row in report.rows] == [
+        f"{name}, {callers}" for callers in ("1 caller", "16 callers") for name in names
+    ]
+    assert all(row.rate and row.cpu and row.memory for row in report.rows)
+    assert [row.ratio is None for row in report.rows] == [name == call_path.RELAY for name in names] * 2
 
 
 def test_the_start_of_the_installed_command_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,8 +73,9 @@ def test_a_median_lies_within_its_interval_and_that_within_the_samples() -> None
 
 def test_a_table_shows_times_ratios_and_requests() -> None:
     lines = as_table([_report(met=True)]).splitlines()
-    assert lines[1] == "A title (PERF-0)"
-    assert lines[2].split() == ["ours", "20.0", "ms", "10.0", "ms", "…", "30.0", "ms", "0.50", "0.40", "…", "0.60", "7"]
+    assert lines[0] == "A title (PERF-0)"
+    assert lines[1].split() == ["time,", "ratio", "median", "requests"]
+    assert " ".join(lines[2].split()) == "ours 0.50 (0.40 … 0.60) 20.0 ms (10.0 ms … 30.0 ms) 7"
     assert lines[-1] == "met     a demand: a finding"
 
 

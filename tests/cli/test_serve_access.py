@@ -16,7 +16,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,9 @@ print(json.dumps([answer.status, answer.read().decode()]))
 """
 
 
-async def request_as(uid: int, hub: Served, path: str, body: Any = None, **headers: str) -> tuple[int, str]:
+async def request_as(
+    uid: int, hub: Served, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None
+) -> tuple[int, str]:
     """A request from a process of that user."""
     sent = json.dumps(body) if body is not None else ""
     done = await anyio.run_process(
@@ -68,7 +70,7 @@ async def request_as(uid: int, hub: Served, path: str, body: Any = None, **heade
             str(port_of(hub)),
             "POST" if body is not None else "GET",
             path,
-            json.dumps({**HEADERS, **headers}),
+            json.dumps({**HEADERS, **(headers or {})}),
             sent,
         ]
     )
@@ -86,7 +88,7 @@ async def request(
     body: Any = INITIALIZE,
     *,
     tls: ssl.SSLContext | None = None,
-    **headers: str,
+    headers: Mapping[str, str] | None = None,
 ) -> tuple[int, dict[str, str], str]:
     """A request from this process."""
 
@@ -98,7 +100,7 @@ async def request(
         )
         try:
             sent = json.dumps(body) if body is not None else None
-            made.request("POST" if body is not None else "GET", path, sent, {**HEADERS, **headers})
+            made.request("POST" if body is not None else "GET", path, sent, {**HEADERS, **(headers or {})})
             answer = made.getresponse()
             return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode()
         finally:
@@ -191,7 +193,7 @@ def as_user(uid: int) -> list[str]:
 async def test_with_a_token_any_user_that_sends_it_is_served(tmp_path: Path) -> None:
     async with served(tmp_path / "home", "--config", str(empty(tmp_path)), "--token", TOKEN) as hub:
         assert (await request_as(NOBODY, hub, "/mcp", INITIALIZE))[0] == 401
-        assert (await request_as(NOBODY, hub, "/mcp", INITIALIZE, **bearer(TOKEN)))[0] == 200
+        assert (await request_as(NOBODY, hub, "/mcp", INITIALIZE, headers=bearer(TOKEN)))[0] == 200
 
 
 @pytest.mark.requirement("SEC-10")
@@ -202,7 +204,7 @@ async def test_where_the_user_is_not_known_a_token_of_its_own_is_required(tmp_pa
         file = home / "state" / "holdfast" / "caller.token"
         assert file.stat().st_mode & 0o777 == 0o600
         assert (await request(hub))[0] == 401
-        assert (await request(hub, **bearer(file.read_text().strip())))[0] == 200
+        assert (await request(hub, headers=bearer(file.read_text().strip())))[0] == 200
     imported = run("import", "--help", home=home)
     assert imported.returncode == 0
 
@@ -280,24 +282,24 @@ async def test_three_hundred_half_open_connections_do_not_stop_a_hub_with_256_de
 async def test_wrong_credentials_are_logged_counted_and_limited_and_lock_no_one_out(tmp_path: Path) -> None:
     args = ("--config", str(empty(tmp_path)), "--token", TOKEN)
     async with served(tmp_path / "home", *args, HOLDFAST_CONTROL_TOKEN="control-token-0123456789") as hub:
-        assert (await request(hub, **bearer(TOKEN)))[0] == 200
-        statuses = [(await request(hub, **bearer(f"guess-{number}")))[0] for number in range(21)]
+        assert (await request(hub, headers=bearer(TOKEN)))[0] == 200
+        statuses = [(await request(hub, headers=bearer(f"guess-{number}")))[0] for number in range(21)]
         assert statuses == [401] * 20 + [429]
-        status, headers, text = await request(hub, **bearer("guess-again"))
+        status, headers, text = await request(hub, headers=bearer("guess-again"))
         assert (status, "too many wrong credentials" in text) == (429, True)
         assert 0 < int(headers["retry-after"]) <= 60
-        assert (await request(hub, **bearer(TOKEN)))[0] == 200, "a credential that was valid before goes on"
-        assert (await request(hub, "/api/hub", None, **bearer("guess-control")))[0] == 429
+        assert (await request(hub, headers=bearer(TOKEN)))[0] == 200, "a credential that was valid before goes on"
+        assert (await request(hub, "/api/hub", None, headers=bearer("guess-control")))[0] == 429
         assert (await request(hub, "/healthz", None))[0] == 200
         await hub.said("login failed: a wrong credential, from uid ")
-        other = await request_from("127.0.0.9", hub, **bearer(TOKEN))
+        other = await request_from("127.0.0.9", hub, bearer(TOKEN))
         assert other == 200
-        counted = (await request(hub, "/metrics", None, **bearer(TOKEN)))[2]
+        counted = (await request(hub, "/metrics", None, headers=bearer(TOKEN)))[2]
         assert 'holdfast_access_refused_total{kind="login"} 20.0' in counted
         assert "guess" not in hub.out + hub.err
 
 
-async def request_from(source: str, hub: Served, **headers: str) -> int:
+async def request_from(source: str, hub: Served, headers: Mapping[str, str]) -> int:
     def ask() -> int:
         made = http.client.HTTPConnection("127.0.0.1", port_of(hub), timeout=20, source_address=(source, 0))
         try:
@@ -327,18 +329,18 @@ async def test_rotated_secrets_are_read_again(tmp_path: Path, hangup: bool) -> N
     replace_file(control, "control-token-0123456789")
     args = ("--config", str(empty(tmp_path)), "--token-file", str(callers), "--control-token-file", str(control))
     async with served(home, *args) as hub:
-        assert (await request(hub, **bearer(TOKEN)))[0] == 200
-        assert (await request(hub, "/api/hub", None, **bearer("control-token-0123456789")))[0] == 200
+        assert (await request(hub, headers=bearer(TOKEN)))[0] == 200
+        assert (await request(hub, "/api/hub", None, headers=bearer("control-token-0123456789")))[0] == 200
         replace_file(callers, f"newer-{TOKEN}")
         replace_file(control, "newer-control-token-0123456789")
         if hangup:
             hub.send(signal.SIGHUP)
         await hub.said("callers need the new token")
         await hub.said("the control token changed")
-        assert (await request(hub, **bearer(TOKEN)))[0] == 401
-        assert (await request(hub, **bearer(f"newer-{TOKEN}")))[0] == 200
-        assert (await request(hub, "/api/hub", None, **bearer("control-token-0123456789")))[0] == 401
-        assert (await request(hub, "/api/hub", None, **bearer("newer-control-token-0123456789")))[0] == 200
+        assert (await request(hub, headers=bearer(TOKEN)))[0] == 401
+        assert (await request(hub, headers=bearer(f"newer-{TOKEN}")))[0] == 200
+        assert (await request(hub, "/api/hub", None, headers=bearer("control-token-0123456789")))[0] == 401
+        assert (await request(hub, "/api/hub", None, headers=bearer("newer-control-token-0123456789")))[0] == 200
         found = run("status", "--json", home=home)
         assert found.returncode == 0, found.stderr
         assert TOKEN not in hub.out + hub.err
@@ -408,13 +410,13 @@ async def test_with_mtls_a_caller_needs_a_certificate_and_the_gateway_names_its_
     )
     async with served(home, *args) as hub:
         named = {"x-forwarded-user": "ada"}
-        status, _, text = await request(hub, tls=authority.context(), **named)
+        status, _, text = await request(hub, tls=authority.context(), headers=named)
         assert (status, "a client certificate is required" in text) == (403, True)
-        assert (await request(hub, tls=authority.context(name="gateway.example"), **named))[0] == 200
+        assert (await request(hub, tls=authority.context(name="gateway.example"), headers=named))[0] == 200
         assert (await request(hub, tls=authority.context(name="gateway.example")))[0] == 401, "it names no user"
-        assert (await request(hub, tls=authority.context(name="other.example"), **named))[0] == 401
+        assert (await request(hub, tls=authority.context(name="other.example"), headers=named))[0] == 401
         with pytest.raises((ssl.SSLError, ConnectionError)):
-            await request(hub, tls=authority.context(name="gateway.example", by=trustme.CA()), **named)
+            await request(hub, tls=authority.context(name="gateway.example", by=trustme.CA()), headers=named)
         assert (await request(hub, "/healthz", None, tls=authority.context()))[0] == 200
         assert run("status", home=home).returncode == 0
 

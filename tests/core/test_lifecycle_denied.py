@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.breaker import Outcome, Permit, Refusal, RefusalReason
-from holdfast.core.lifecycle.effects import Cause, Close, Dial, RefreshNow
+from holdfast.core.lifecycle.effects import AccessChanged, Cause, Close, Dial, Emit, RefreshNow
 from holdfast.core.lifecycle.events import (
     ConfigChanged,
     LoginSucceeded,
@@ -16,7 +16,7 @@ from holdfast.core.lifecycle.events import (
 )
 from holdfast.core.lifecycle.table import State
 from holdfast.core.lifecycle.timing import LifecyclePolicy
-from tests.core.slot_harness import SlotHarness, connected, started
+from tests.core.slot_harness import SERVER, SlotHarness, connected, started
 
 
 def denied(policy: LifecyclePolicy | None = None, *, unconfirmed: bool = False) -> SlotHarness:
@@ -198,13 +198,56 @@ def test_denied_calls_ask_for_a_listing_at_most_once_in_five_seconds() -> None:
 def test_a_server_that_denies_every_call_and_every_listing_is_denied_soon() -> None:
     slot = connected()
     slot.advance(20.0)
+    sent = listed = 0
     while slot.state() is State.CONNECTED:
-        slot.settle(slot.permit(), Outcome.DENIED)
-        if any(isinstance(effect, RefreshNow) for effect in slot.advance(0.5)):
+        decision = slot.call()
+        if isinstance(decision, Permit):
+            sent += 1
+            slot.settle(decision, Outcome.DENIED)
+        if any(isinstance(effect, RefreshNow) for effect in slot.advance(0.1)):
+            listed += 1
             slot.send(RefreshFailed(slot.lease, "denied", "403", unconfirmed=True))
     assert slot.state() is State.DENIED
-    assert slot.now <= 31.0
+    assert slot.now <= 25.5
+    assert (sent, listed) == (1, 3)
     assert isinstance(slot.call(), Refusal)
+
+
+@pytest.mark.requirement("LIFE-23", "MSG-9")
+def test_calls_are_refused_and_the_status_is_denied_once_a_call_and_the_listing_after_it_were_denied() -> None:
+    slot = connected()
+    slot.advance(20.0)
+    slot.settle(slot.permit(), Outcome.DENIED)
+    assert slot.machine.health(slot.now).status == "available"
+    slot.advance(0.0)
+    told = slot.send(RefreshFailed(slot.lease, "denied", "HTTP 403", unconfirmed=True))
+    health = slot.machine.health(slot.now)
+    assert (health.state, health.status, health.reason) == (State.CONNECTED, "denied", "HTTP 403")
+    assert health.unconfirmed
+    assert health.next_try == 2.0
+    refusal = slot.call()
+    assert isinstance(refusal, Refusal)
+    assert (refusal.reason, refusal.detail, refusal.retry_in) == (RefusalReason.DENIED, "HTTP 403", 2.0)
+    shut = AccessChanged(server=SERVER, denied=True, reason="HTTP 403", at=slot.now)
+    assert [effect.record for effect in told if isinstance(effect, Emit)] == [shut]
+
+    assert RefreshNow(slot.lease) in slot.advance(2.0)
+    told = slot.send(RefreshSucceeded(slot.lease))
+    assert slot.machine.health(slot.now).status == "available"
+    assert isinstance(slot.call(), Permit)
+    opened = AccessChanged(server=SERVER, denied=False, reason="", at=slot.now)
+    assert opened in [effect.record for effect in told if isinstance(effect, Emit)]
+
+
+@pytest.mark.requirement("LIFE-23")
+def test_a_denied_listing_shuts_out_no_call_while_calls_complete() -> None:
+    slot = connected()
+    slot.advance(20.0)
+    slot.settle(slot.permit(), Outcome.DENIED)
+    slot.settle(slot.permit(), Outcome.COMPLETED)
+    slot.send(RefreshFailed(slot.lease, "denied", "403"))
+    assert slot.machine.health(slot.now).status == "available"
+    assert isinstance(slot.call(), Permit)
 
 
 @pytest.mark.requirement("LIFE-19")

@@ -141,7 +141,7 @@ async def test_a_client_that_left_without_a_word_is_no_candidate(ada: Person) ->
             await ghost.begin(sampling={})
             async with ghost.call("holdfast_status", {}) as events:
                 await anext(events)
-            (known,) = served.app.state.front._broker._clients
+            (known,) = served.app.state.front._broker._clients.values()
             known.seen_at -= clients.ABSENT_SECONDS
             async with ada.client(served.all, "legacy") as client:
                 await client.call_tool("o__speak", {})

@@ -203,8 +203,9 @@ async def test_a_client_that_leaves_is_noticed_without_a_task() -> None:
 class Unread:
     """A reply of which so much is unread."""
 
-    def __init__(self, unread: int) -> None:
+    def __init__(self, unread: int, connection: object = None) -> None:
         self.unread = unread
+        self.connection = connection or self
         self.lost = self.aborted = False
 
     def abort(self) -> None:
@@ -220,6 +221,15 @@ def test_a_client_that_does_not_read_is_cut_off_at_its_own_bound() -> None:
     assert not first.aborted, "one message is always sent"
     backlog.wrote(second, session)  # type: ignore[arg-type]
     assert (first.aborted, second.aborted, third.aborted) == (False, True, False)
+
+
+@pytest.mark.requirement("HUB-17")
+def test_large_results_on_one_connection_are_counted_once() -> None:
+    backlog, session, connection = Backlog(per_session=100, most=100), object(), object()
+    replies = [Unread(90, connection) for _ in range(3)]
+    for reply in replies:
+        backlog.wrote(reply, session)  # type: ignore[arg-type]
+    assert [reply.aborted for reply in replies] == [False, False, False]
 
 
 @pytest.mark.requirement("HUB-17")

@@ -86,8 +86,8 @@ async def test_a_client_never_reads_on_in_another_clients_stream() -> None:
             async with one.call("o__log", {"level": "error", "text": "mine"}) as events:
                 await anext(events)
             read = [event["data"] for event in await one.come_back(after=first["id"])]
-    assert any("mine" in data for data in read)
-    assert not any("theirs" in data for data in read)
+    assert len(read) == 1
+    assert "is lost" in read[0]
 
 
 async def test_an_unknown_event_ends_the_stream_at_once() -> None:
@@ -111,7 +111,8 @@ def test_a_session_keeps_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch)
     log, stream = _log(LogBounds()), _stream()
     numbers = [log.add(stream, b"x") for _ in range(5)]
     assert len(log._events) == 3
-    assert log.stream_of(str(numbers[0])) is None
+    assert log.stream_of(log.event_id(stream, numbers[0]).decode()) is None
+    assert log.stream_of(log.event_id(stream, numbers[4]).decode()) == (stream, numbers[4])
 
 
 def test_only_what_followed_in_the_same_stream_is_replayed() -> None:
@@ -163,4 +164,4 @@ async def test_a_resumed_notification_stream_gets_all_events_until_the_session_e
             async with session.notices(after=following["id"]) as notices:
                 await session.end()
                 assert [event async for event in notices] == []
-    assert int(first["id"]) < int(missed["id"]) < int(following["id"])
+    assert len({event["id"] for event in (first, missed, following)}) == 3

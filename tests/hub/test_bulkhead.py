@@ -71,10 +71,10 @@ async def test_a_caller_that_is_cancelled_while_it_waits_leaves_its_place_to_the
 @pytest.mark.requirement("HUB-12")
 async def test_no_call_waits_for_its_turn_without_end() -> None:
     bulkhead = Bulkhead(1, 5, patience=0.01)
-    async with bulkhead.place():
-        with pytest.raises(BulkheadFull):
-            async with bulkhead.place():
-                pass  # pragma: no cover - never reached
+    await bulkhead.enter()
+    with pytest.raises(BulkheadFull):
+        await bulkhead.enter()
     assert bulkhead.waiting == 0
-    async with bulkhead.place():
-        assert bulkhead.waiting == 0
+    bulkhead.leave()
+    await bulkhead.enter()
+    assert bulkhead.waiting == 0

@@ -209,6 +209,8 @@ class Bearer:
         return Login(state=self._state(), command=self._command)
 
     async def _grant(self) -> Grant | None:
+        if (grant := self._renewer.reading.grant_of(self._server)) != "unknown":
+            return grant
         await self._renewer.up_to_date()
         return next((grant for grant in self._renewer.store.known if self._server in grant.servers), None)
 

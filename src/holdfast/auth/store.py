@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -169,6 +169,7 @@ class TokenStore:
     ) -> None:
         self.folder = folder or state_folder(os.environ)
         self.file = self.folder / "auth.json"
+        self._path = str(self.file)
         self._find_vault = vault
         self._vaults: list[SecretStorage | None] = []
         self._clock = clock
@@ -260,7 +261,7 @@ class TokenStore:
 
     def _stamp(self) -> Stamp:
         try:
-            found = self.file.stat()
+            found = os.stat(self._path)  # noqa: PTH116 - it is asked for every call, and a Path costs as much again
         except OSError:
             return None
         return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
@@ -371,6 +372,10 @@ READ_SECONDS = 5.0
 """How long a read may take: an unlocked keyring answers in milliseconds."""
 
 
+LOOK_SECONDS = 0.1
+"""How often the file is looked at for a login of a server that has none."""
+
+
 class StoreReader:
     """The reads of one store, one at a time, outside the shared thread pool."""
 
@@ -378,6 +383,7 @@ class StoreReader:
         self.seconds = seconds
         self._store = store
         self._turn = anyio.CapacityLimiter(1)
+        self._looked_at = -math.inf
 
     async def up_to_date(self, *, within: float | None = None) -> bool:
         """Read the store if it changed; False if that could not be done in time."""
@@ -391,6 +397,21 @@ class StoreReader:
 
     def _is_current(self) -> bool:
         return self._store.current
+
+    def grant_of(self, server: str) -> Grant | Literal["unknown"] | None:
+        """The grant of a server without a wait, if the store need not be read for it.
+
+        A server without a login needs no look at the file for each of its calls: a new login is looked for every
+        ``LOOK_SECONDS``.
+        """
+        grant = next((one for one in self._store.known if server in one.servers), None)
+        now = time.monotonic()
+        if grant is None and now < self._looked_at + LOOK_SECONDS:
+            return None
+        if not self._is_current():
+            return "unknown"
+        self._looked_at = now
+        return grant
 
 
 LOCK_PAUSE = 0.05

@@ -162,6 +162,14 @@ def serve(
         list[str] | None,
         typer.Option("--allow-host", metavar="NAME", help="Another host name for requests; may be repeated"),
     ] = None,
+    session_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--session-key-file",
+            metavar="FILE",
+            help="Keys for session ids, one a line, the newest first; the same file for all replicas",
+        ),
+    ] = None,
     drain: Annotated[
         float, typer.Option("--drain", metavar="SECONDS", min=0, help="How long calls in flight may run after SIGTERM")
     ] = 10.0,
@@ -238,6 +246,7 @@ def serve(
             callers=who,
             tls=tls,
             control_token_file=control_token_file,
+            session_key_file=session_key_file,
         )
 
 
@@ -280,6 +289,7 @@ def _serve(
     callers: CallerAuth | None = None,
     tls: TlsOptions | None = None,
     control_token_file: Path | None = None,
+    session_key_file: Path | None = None,
 ) -> None:
     # These imports take a second, and a bad config must not wait for them.
     from holdfast.cli.serve_run import ServeOptions, run  # noqa: PLC0415 - see above
@@ -300,6 +310,7 @@ def _serve(
         control_token=token,
         control_token_file=control_token_file,
         tls=tls,
+        session_key_file=session_key_file,
     )
     with traced(os.environ):
         run(serving)

@@ -45,6 +45,9 @@ from holdfast.front import (
     HttpConnection,
     PeerUids,
     ServerTls,
+    SessionIds,
+    SessionKeys,
+    SqliteSessions,
     TlsFiles,
     TokenPolicy,
     TokensFile,
@@ -91,6 +94,7 @@ class ServeOptions:
     control_token_file: Path | None = None
     """Where that token comes from. The hub reads it again while it runs."""
     tls: TlsOptions | None = None
+    session_key_file: Path | None = None
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -116,14 +120,23 @@ async def _run_http(serving: ServeOptions) -> None:
     tls = _server_tls(serving.tls)
     async with _fleet(serving, url) as (config, state_file):
         _keep_state_private(os.environ)
+        ids = _session_ids(serving, state_file)
         hub = Hub(config, state_file=state_file)
         tokens = _tokens(serving.callers, accepted := _accepted(serving.callers))
-        admin = admin_of(hub, url, demo=serving.config is None, token=serving.control_token, callers=tokens)
+        admin = admin_of(
+            hub,
+            url,
+            demo=serving.config is None,
+            token=serving.control_token,
+            callers=tokens,
+            notice=lambda: ids.keys.notice,
+        )
         web = create_app(
             hub,
             tokens=tokens,
             allowed_hosts=serving.hosts,
             beside=admin.routes(),
+            ids=ids,
             uids={os.geteuid(), *serving.callers.uids} if tokens is None else None,
             client_certificates=tls is not None and tls.wants_client_certificate,
         )
@@ -164,6 +177,14 @@ async def _run_http(serving: ServeOptions) -> None:
             with note:
                 await server.serve([serving.listener])
             tasks.cancel_scope.cancel()
+
+
+def _session_ids(serving: ServeOptions, state_file: Path | None) -> SessionIds:
+    """The keys and the file of the sessions. An unusable key of the operator ends the start."""
+    kept_in = state_file.parent if state_file is not None else None
+    keys = SessionKeys.find(file=serving.session_key_file, environ=os.environ, kept_in=kept_in)
+    store = SqliteSessions(state_file.with_suffix(".sessions.sqlite")) if state_file is not None else None
+    return SessionIds(keys, store)
 
 
 def _accepted(callers: CallerAuth) -> dict[str, str]:
@@ -402,7 +423,15 @@ async def _drained(drain: Drain, seconds: float, done: anyio.CancelScope) -> Non
     done.cancel()
 
 
-def admin_of(hub: Hub, endpoint: str, *, demo: bool, token: str, callers: TokenPolicy | None) -> ControlServer:
+def admin_of(
+    hub: Hub,
+    endpoint: str,
+    *,
+    demo: bool,
+    token: str,
+    callers: TokenPolicy | None,
+    notice: Callable[[], str] = str,
+) -> ControlServer:
     """The control API of a hub. Where callers need a token, the metrics need one too."""
     source = hub.config.source
     about = HubInfo(
@@ -411,6 +440,7 @@ def admin_of(hub: Hub, endpoint: str, *, demo: bool, token: str, callers: TokenP
         demo=demo,
         identity=IDENTITY,
         program=typed_command(),
+        notice=notice,
     )
     return ControlServer(
         hub, about, control_token=token, metrics_for=_known_to(callers) if callers is not None else None

@@ -341,6 +341,8 @@ def heading(hub: HubView, now: float, page: Page) -> list[Text]:
         lines += page.block(
             "", f"the last config change was not applied: {one_line(hub.config_problem)}", style="yellow"
         )
+    if hub.notice:
+        lines += page.block("", one_line(hub.notice), style="yellow")
     return [page.fit(line) for line in lines]
 
 

@@ -160,6 +160,9 @@ def event_text(event: str, data: Mapping[str, Any]) -> str:
         case "published":
             kinds = ", ".join(map(str, data.get("kinds") or ())) or "its listing"
             return f"{who}: published {kinds}"
+        case "access":
+            words = "calls and the listing are denied" if data.get("denied") else "calls are no longer denied"
+            return f"{who}: {words}"
         case "close_failed":
             return f"{who}: its old connection was not closed cleanly: {one_line(str(data.get('error', '')))}"
         case "gone":

@@ -151,6 +151,7 @@ class HubView(ApiModel):
     ready: bool = False
     catalog_version: int = 0
     identity: str = Field(default="", description="Whose credentials the hub uses for its servers")
+    notice: str = Field(default="", description="What users should know about the hub itself; empty if nothing")
 
 
 class CatalogItem(ApiModel):

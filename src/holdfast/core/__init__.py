@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from holdfast.core.hosts import is_loopback as is_loopback
     from holdfast.core.lifecycle import effects as effects, events as events
     from holdfast.core.lifecycle.effects import (
+        AccessChanged as AccessChanged,
         BreakerChanged as BreakerChanged,
         CloseFailed as CloseFailed,
         Record as Record,
@@ -150,7 +151,7 @@ __getattr__, __dir__ = lazy_exports(
             "scopes_in",
         ],
         "hosts": ["is_loopback"],
-        "lifecycle.effects": ["BreakerChanged", "CloseFailed", "Record", "RetryPlanned", "Transition"],
+        "lifecycle.effects": ["AccessChanged", "BreakerChanged", "CloseFailed", "Record", "RetryPlanned", "Transition"],
         "lifecycle.table": ["IllegalTransition", "State"],
         "lifecycle.timing": ["LifecyclePolicy"],
         "machine": ["Health", "Machine", "shown_state"],

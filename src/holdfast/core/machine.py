@@ -36,6 +36,7 @@ from holdfast.core.lifecycle.events import (
     LivenessFailed,
     LoginSucceeded,
     ReconnectRequested,
+    RefreshDue,
     RetryDue,
     SelfProbeDue,
     SessionExpired,
@@ -79,7 +80,7 @@ class Health:
     unconfirmed: bool = False
     """Whether a denial states no decision, and is asked again soon."""
     call_asks_in: float | None = None
-    """Seconds until a call may ask a denied server again; None unless it is denied."""
+    """Seconds until a denied server is asked again, for calls to pass or by one; None unless it denies calls."""
     breaker_retry_in: float | None = None
     """Seconds until a call may try again; None unless the breaker is open."""
     calls: int = 0
@@ -89,6 +90,8 @@ class Health:
     def status(self) -> ServerStatus:
         """The server in one word. Permanent needs permanent evidence; a server that refuses calls is not available."""
         match self.state:
+            case State.CONNECTED if self.call_asks_in is not None:
+                return "denied"
             case State.CONNECTED:
                 return "available" if self.breaker is BreakerState.CLOSED else "transient"
             case State.PERMANENTLY_FAILED:
@@ -105,7 +108,7 @@ class Health:
     def next_try(self) -> float | None:
         """Seconds until the next try, by the hub or by a call."""
         if self.state is State.CONNECTED:
-            return self.breaker_retry_in
+            return self.breaker_retry_in if self.call_asks_in is None else self.call_asks_in
         plans = [seconds for seconds in (self.retry_in, self.call_asks_in) if seconds is not None]
         return min(plans, default=None)
 
@@ -119,7 +122,7 @@ class Health:
             self.server,
             status,
             self.reason,
-            calls_fail=self.state is State.CONNECTED,
+            calls_fail=self.state is State.CONNECTED and status != "denied",
             lost=self.lost,
             unconfirmed=self.unconfirmed,
             down_for=self.down_for,
@@ -222,24 +225,42 @@ class Machine:
     def health(self, now: float) -> Health:
         """The server's health."""
         life = self.life
-        stands, closed = life.lease is not None, self.breaker.state is BreakerState.CLOSED
+        lease = life.lease
+        denial = lease.denial if lease is not None and lease.shut else None
         return Health(
             server=life.server,
             state=life.state,
-            reason=self._failed_call if stands and not closed else life.reason,
+            reason=self._reason(),
             generation=self.connection,
-            failures=life.lease.failures if life.lease is not None else 0,
+            failures=lease.failures if lease is not None else 0,
             attempts=life.attempts,
             breaker=self.breaker.state,
             retry_in=self._retry_in(now),
             breaker_retry_in=self.breaker.retry_in(now) if self.breaker.state is BreakerState.OPEN else None,
-            evidence=life.evidence,
-            lost=life.ever_connected and not stands,
+            evidence=life.evidence if denial is None else "denied",
+            lost=life.ever_connected and lease is None,
             down_for=max(0.0, now - life.down_since) if life.down_since is not None else None,
-            unconfirmed=life.state is State.DENIED and life.unconfirmed,
-            call_asks_in=max(0.0, life.denied_until - now) if life.state is State.DENIED else None,
+            unconfirmed=denial.unconfirmed if denial is not None else life.state is State.DENIED and life.unconfirmed,
+            call_asks_in=self._call_asks_in(now),
             calls=life.calls,
         )
+
+    def _reason(self) -> str:
+        lease = self.life.lease
+        if lease is not None and lease.shut and lease.denial is not None:
+            return lease.denial.reason
+        open_ = self.breaker.state is not BreakerState.CLOSED
+        return self._failed_call if lease is not None and open_ else self.life.reason
+
+    def _call_asks_in(self, now: float) -> float | None:
+        """Seconds until a denied server is asked again: by a call, or by the listing that calls wait for."""
+        life = self.life
+        if life.state is State.DENIED:
+            return max(0.0, life.denied_until - now)
+        if life.lease is None or not life.lease.shut:
+            return None
+        listing_at = life.timers.at(RefreshDue)
+        return max(0.0, listing_at - now) if listing_at is not None else 0.0
 
     def _take(self, event: Event, now: float, chance: float) -> list[Effect]:
         if self.life.is_stale(event):
@@ -293,6 +314,9 @@ class Machine:
             return Refusal(reason, None, life.reason)
         if life.state is State.DENIED and now < life.denied_until:
             return Refusal(RefusalReason.DENIED, self._or_sooner(life.denied_until - now, now), life.reason)
+        if life.lease is not None and life.lease.shut and life.state is State.CONNECTED:
+            wait = max(self._call_asks_in(now) or 0.0, self.breaker.policy.probe_wait)
+            return Refusal(RefusalReason.DENIED, wait, self._reason())
         if life.state is State.PERMANENTLY_FAILED and now < life.parked_until:
             wait = max(life.parked_until - now, self.breaker.retry_in(now))
             return Refusal(RefusalReason.PERMANENTLY_FAILED, self._or_sooner(wait, now), life.reason)
@@ -317,7 +341,9 @@ class Machine:
     def _is_routine(self, outcome: Outcome) -> bool:
         """A completed call on a proven connection without failures changes nothing: most calls end here."""
         lease = self.life.lease
-        return outcome is Outcome.COMPLETED and lease is not None and lease.proven and not lease.failures
+        if outcome is not Outcome.COMPLETED or lease is None:
+            return False
+        return lease.proven and not lease.failures and not lease.call_denied
 
     def _retry_in(self, now: float) -> float | None:
         if self.life.dial is not None:

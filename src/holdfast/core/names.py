@@ -22,6 +22,8 @@ class Kind(Enum):
     RESOURCE = "resources"
     TEMPLATE = "templates"
 
+    __hash__ = object.__hash__  # a member is one object; Enum's own hash is a call in Python for each lookup
+
 
 LONGEST = 64
 HASH_DIGITS = 8

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from holdfast.front.http import create_app as create_app
     from holdfast.front.listener import HttpConnection as HttpConnection
     from holdfast.front.messages import IDENTITY as IDENTITY
+    from holdfast.front.session_ids import SessionIds as SessionIds
+    from holdfast.front.session_keys import SessionKeys as SessionKeys
+    from holdfast.front.session_store import (
+        SessionRecord as SessionRecord,
+        SessionStore as SessionStore,
+        SqliteSessions as SqliteSessions,
+    )
     from holdfast.front.stdio import serve_stdio as serve_stdio
     from holdfast.front.tls import ServerTls as ServerTls, TlsFiles as TlsFiles
 
@@ -37,6 +44,9 @@ __getattr__, __dir__ = lazy_exports(
         "http": ["create_app"],
         "listener": ["HttpConnection"],
         "messages": ["IDENTITY"],
+        "session_ids": ["SessionIds"],
+        "session_keys": ["SessionKeys"],
+        "session_store": ["SessionRecord", "SessionStore", "SqliteSessions"],
         "stdio": ["serve_stdio"],
         "tls": ["ServerTls", "TlsFiles"],
     },

@@ -9,7 +9,7 @@ one principal gets no such answer at all: a late message may belong to an earlie
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -34,9 +34,10 @@ from holdfast.front.clients import Call, Client, require_capability
 from holdfast.front.input_required import PendingCalls
 from holdfast.front.messages import STATUS_URI
 from holdfast.front.subscriptions import Subscriptions
+from holdfast.front.tasks import TaskIds
 from holdfast.front.view import View
 from holdfast.hub import Hub, HubRecord, Missed, Published, Slot
-from holdfast.wire import CALL_NOTIFICATIONS, Caller, Era, Relay
+from holdfast.wire import CALL_NOTIFICATIONS, Caller, Era, Relay, without_task_capabilities
 
 __all__ = ["Broker", "ClientRelay", "IdleCaller"]
 
@@ -85,24 +86,30 @@ class ClientRelay(Relay):
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
-        """What the client declares."""
-        return self._client.capabilities
+        """What the client declares; a server's own requests are no tasks here."""
+        return without_task_capabilities(self._client.capabilities)
 
     async def asked(
         self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None
     ) -> dict[str, Any]:
         """Send a server's request to the client."""
-        return await (caller or self._broker.caller_of(self._client, server)).ask(method, params)
+        return await (caller or self._broker.caller_of(self._current, server)).ask(method, params)
 
     def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
         """Send a server's notification to the client."""
         uri = (params or {}).get("uri")
+        client = self._current
         if method in CALL_NOTIFICATIONS:
-            self._broker.caller_of(self._client, server).tell(method, params)
+            self._broker.caller_of(client, server).tell(method, params)
         elif method == "notifications/resources/updated" and isinstance(uri, str):
-            self._broker.post_updated(server, uri, only=self._client.owner)
-            if not self._client.modern:
-                self._broker.tell(self._client, method, {"uri": self._client.view.shown_uri(server, uri)})
+            self._broker.post_updated(server, uri, only=client.owner)
+            if not client.modern:
+                self._broker.tell(client, method, {"uri": client.view.shown_uri(server, uri)})
+
+    @property
+    def _current(self) -> Client:
+        """The client itself, or the session that was rebuilt for it."""
+        return self._broker.of_owner(self._client.owner) or self._client
 
 
 log = logging.getLogger("holdfast.front")
@@ -136,10 +143,12 @@ class Broker:
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.pending_calls = PendingCalls()
+        self.task_ids = TaskIds()
         self.findings: dict[str, str] = {}
         """What an operator should change, by server."""
         self._subscriptions: list[Subscriptions] = []
-        self._clients: set[Client] = set()
+        self._clients: dict[Hashable, Client] = {}
+        """By their owner: one that comes back takes the place of the one that left."""
         self._calls: dict[Call, None] = {}
         self._served: dict[str, _Served] = {}
         self._roots_of: dict[str, Client | None] = {}
@@ -196,8 +205,13 @@ class Broker:
 
     def attach(self, client: Client) -> None:
         """A client connected."""
-        self._clients.add(client)
+        self._clients[client.owner] = client
+        self.hub.registry.clients.keep(client.owner)
         self._announce_roots()
+
+    def of_owner(self, owner: Hashable) -> Client | None:
+        """The client that owns connections now, or None."""
+        return self._clients.get(owner)
 
     def notify(self, slot: Slot, method: str, params: Mapping[str, Any] | None) -> None:
         """Send a notification to a server, if it is connected and of the era that has it."""
@@ -205,15 +219,38 @@ class Broker:
         if lease is not None and lease.connection is not None and lease.connection.era == "legacy":
             self.start(lease.connection.notify, method, params)
 
-    def detach(self, client: Client) -> None:
-        """A client left: end its subscriptions and its own connections."""
-        if client in self._clients:
-            self._clients.discard(client)
+    def detach(self, client: Client, *, lingering: bool = False) -> None:
+        """A client left: end its subscriptions and its own connections; those of one that may come back linger."""
+        if self._clients.get(client.owner) is client:
+            del self._clients[client.owner]
             self._announce_roots()
         for server, uri in list(client.subscribed):
             self._unsubscribe(client, server, uri)
-        if not any(call.client is client for call in self._calls):
+        if lingering:
+            self.hub.registry.clients.linger(client.owner)
+        elif not any(call.client is client for call in self._calls):
             self.release(client)
+
+    def restore(self, client: Client, subscribed: Collection[tuple[str, str]]) -> None:
+        """Subscribe a rebuilt session again to what it was subscribed to; a server that is gone is left out."""
+        for server, uri in subscribed:
+            if not server:
+                client.subscribed.add((server, uri))
+            elif server in self.hub.registry.slots and client.view.covers(server):
+                self.start(self._subscribe_quietly, client, server, uri)
+
+    async def _subscribe_quietly(self, client: Client, server: str, uri: str) -> None:
+        try:
+            await self.subscribe(client, server, uri)
+        except (HoldfastError, MCPError) as exc:
+            log.info("%s: a subscription of a session from before was not made again: %s", server, exc)
+
+    def tell_missed(self, client: Client) -> None:
+        """Tell a legacy client that everything it listed or subscribed to may have changed."""
+        for method, _ in dict.fromkeys(_CHANGED.values()):
+            self.tell(client, method)
+        for server, uri in list(client.subscribed):
+            self.tell(client, "notifications/resources/updated", {"uri": client.view.shown_uri(server, uri)})
 
     def release(self, client: Client) -> None:
         """Close the client's own connections, unless its owner goes on."""
@@ -247,6 +284,8 @@ class Broker:
         if self.is_stateless(client, server):
             self._report_stateless(server)
         relay = ClientRelay(self, client)
+        if client.rebuilt and self.hub.registry.clients.find(client.owner, server) is None:
+            client.restarted.add(server)
         principal = client.principal if client.principal != LOCAL.name else ""
         return self.hub.registry.clients.of(
             client.owner, shared.spec, lambda: relay, expires=client.expires, principal=principal
@@ -402,7 +441,7 @@ class Broker:
         principals = self._served_by(server).principals
         if len(principals) > 1:
             return [], []
-        clients = [client for client in self._clients if client.view.covers(server) and client.is_present()]
+        clients = [client for client in self._clients.values() if client.view.covers(server) and client.is_present()]
         calls = [call for call in self._calls if call.server == server]
         return calls, [client for client in clients if not principals or client.principal in principals]
 
@@ -466,7 +505,7 @@ class Broker:
     def _changed(self, server: str | None, kinds: tuple[str, ...]) -> None:
         for method, event in {_CHANGED[kind] for kind in kinds}:
             self._post(server, event)
-            for client in self._clients:
+            for client in self._clients.values():
                 if not client.modern and (server is None or client.view.covers(server)):
                     self.tell(client, method)
 
@@ -481,7 +520,7 @@ class Broker:
                 each.post(ResourceUpdated(each.view.shown_uri(server, uri)), only=only)
 
     def _notify_subscribers(self, server: str, uri: str) -> None:
-        for client in self._clients:
+        for client in self._clients.values():
             if not client.modern and (server, uri) in client.subscribed:
                 self.tell(client, "notifications/resources/updated", {"uri": client.view.shown_uri(server, uri)})
 

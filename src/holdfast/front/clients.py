@@ -17,6 +17,7 @@ from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 
 from holdfast.front.access.principals import LOCAL
+from holdfast.front.tasks import with_related_task
 from holdfast.front.view import View
 from holdfast.wire import LOG_LEVELS, Era
 
@@ -61,6 +62,10 @@ class Client:
     """Whether the owner outlives this object: a pipe, or a client with a key, sends many modern requests."""
     expires: bool = False
     """Whether the owner can leave without a notice; its connections then end after a time without use."""
+    rebuilt: bool = False
+    """Whether it is a session that was rebuilt from its id: connections of its own may have been lost."""
+    restarted: set[str] = field(default_factory=set)
+    """The servers whose connection was made again for it, and it has not been told yet."""
     log_level: str | None = None
     subscribed: set[tuple[str, str]] = field(default_factory=set)
     """Server and original URI of each resource that it subscribed to."""
@@ -100,6 +105,8 @@ class Call:
         self.server = server
         self._channel = channel
         self._token = token
+        self.task: str | None = None
+        """The id under which the client knows the task that it asks about."""
 
     @property
     def era(self) -> Era:
@@ -121,7 +128,7 @@ class Call:
         require_capability(self.client, method, params)
         if self.client.modern or self._channel is None:
             raise MCPError(INTERNAL_ERROR, f"{method} cannot reach this client: its protocol knows no such request")
-        return await self._channel.ask(method, params)
+        return await self._channel.ask(method, with_related_task(params, self.task))
 
     def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
         """Send a notification, if the client wants it."""

@@ -36,8 +36,10 @@ from holdfast.wire import (
     join_fields,
     join_items,
     loads,
+    task_support,
     text_of,
     traced,
+    without_task_support,
 )
 
 __all__ = ["is_modern", "params_for_server", "relinked", "result_for_client", "tool_for_client"]
@@ -116,7 +118,15 @@ def _modern(method: str, result: RawObject, stamp: bytes) -> RawObject:
 
 
 def tool_for_client(item: Mapping[str, Any], *, modern: bool) -> Mapping[str, Any]:
-    """Drop an output schema that makes a legacy client refuse the whole list."""
+    """Drop an output schema that makes a legacy client refuse the whole list, and what a tool says of tasks.
+
+    The hub makes a plain call of any tool, so none needs a task; a modern client knows no such annotation.
+    """
+    support = task_support(item)
+    if support != "forbidden":
+        item = without_task_support(item)
+        if not modern:
+            item = {**item, "execution": {**item.get("execution", {}), "taskSupport": "optional"}}
     schema = item.get("outputSchema")
     if modern or schema is None or (isinstance(schema, Mapping) and schema.get("type") == "object"):
         return item

@@ -17,10 +17,10 @@ from holdfast.front.clients import Call, Client, require_capability
 from holdfast.front.eras import params_for_server
 from holdfast.front.inbound import ClientRequest
 from holdfast.front.input_required import OpenCall, request_identity
-from holdfast.front.messages import error_result, with_notice
+from holdfast.front.messages import RESTARTED, STATELESS, error_result, restarted_notice, stateless_notice, with_notice
 from holdfast.front.view import View
 from holdfast.hub import Slot
-from holdfast.wire import CLIENT_REQUESTS, Fields, RawObject, dumps, loads, text_of
+from holdfast.wire import CLIENT_REQUESTS, TASK_METHODS, Fields, RawObject, dumps, loads, text_of
 
 __all__ = ["Forwarder"]
 
@@ -55,8 +55,12 @@ class Forwarder:
         """Return the result of any request."""
         client = request.client
         result = await self._forward(request, server, params, repeatable=repeatable)
+        tool = request.method == "tools/call"
         if client.modern and not _is_input_required(result) and self._broker.is_stateless(client, server):
-            return RawObject.of(with_notice(result.value(), server, tool=request.method == "tools/call"))
+            return RawObject.of(with_notice(result.value(), STATELESS, stateless_notice([server]), tool=tool))
+        if server in client.restarted:
+            client.restarted.discard(server)
+            return RawObject.of(with_notice(result.value(), RESTARTED, restarted_notice(server), tool=tool))
         return result
 
     async def _forward(self, request: ClientRequest, server: str, params: Fields, *, repeatable: bool) -> RawObject:
@@ -69,11 +73,22 @@ class Forwarder:
         if client.log_level is not None:
             self._broker.wants_log(client, server, client.log_level)
         level = _log_level_for(client) if modern_server else None
+        if "task" in params and not self._takes_task(client, slot):
+            params = {key: value for key, value in params.items() if key != "task"}
         wanted = params_for_server(params, headers=request.headers, log_level=level)
         if client.modern and not modern_server and request.method in INPUT_REQUIRED_METHODS:
             return await self._start(request, server, wanted, repeatable=repeatable)
         call = Call(client, server, channel=request.channel, token=request.progress_token)
+        call.task = text_of(request.params.get("taskId")) if request.method in TASK_METHODS else None
         return await self._request(call, slot, request.method, wanted, repeatable=repeatable)
+
+    def _takes_task(self, client: Client, slot: Slot) -> bool:
+        """Whether a call may be made as a task; without the capability the protocol wants the wish ignored."""
+        lease = slot.lease
+        if client.modern or lease is None or lease.connection is None:
+            return False
+        other = lease.other.connection if lease.other is not None else None
+        return (other or lease.connection).runs_tasks
 
     async def notice(self, client: Client, method: str, params: Mapping[str, Any] | None) -> None:
         """Notify every legacy server of the endpoint; the modern era has no such notification."""

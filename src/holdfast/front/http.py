@@ -28,6 +28,7 @@ from holdfast.front.access.quotas import Quotas
 from holdfast.front.broker import Broker
 from holdfast.front.requests import Reply, Request
 from holdfast.front.server import McpServer
+from holdfast.front.session_ids import SessionIds
 from holdfast.front.sessions import HttpSessions
 from holdfast.front.streams import Backlog, LogBounds
 from holdfast.front.view import View
@@ -48,6 +49,7 @@ def create_app(
     beside: Sequence[BaseRoute] = (),
     uids: Collection[int] | None = None,
     client_certificates: bool = False,
+    ids: SessionIds | None = None,
 ) -> Starlette:
     """Return the application, to be served by uvicorn with ``http=HttpConnection``.
 
@@ -70,7 +72,7 @@ def create_app(
     rules = AccessRules(
         tokens, allowed_hosts, uids=uids, client_certificates=client_certificates, quotas=quotas, report=report
     )
-    front = Front(hub, quotas)
+    front = Front(hub, ids, quotas)
 
     async def healthz(_: AsgiRequest) -> JSONResponse:
         return JSONResponse({"status": "alive"})
@@ -99,10 +101,11 @@ def create_app(
 class Front:
     """All MCP endpoints of a hub over HTTP."""
 
-    def __init__(self, hub: Hub, quotas: Quotas | None = None) -> None:
+    def __init__(self, hub: Hub, ids: SessionIds | None = None, quotas: Quotas | None = None) -> None:
         self.hub = hub
         self.quotas = quotas or Quotas()
         self._broker = Broker(hub)
+        self._ids = ids or SessionIds()
         self._bounds = LogBounds()
         self._backlog = Backlog()
         self._endpoints: dict[str | None, HttpSessions] = {}
@@ -114,6 +117,7 @@ class Front:
             self._tasks = tasks
             try:
                 await tasks.start(self._broker.run)
+                tasks.start_soon(self._ids.store.run, self._ended)
                 changes = self.hub.events()
                 task_status.started()
                 async for _ in changes:
@@ -153,6 +157,7 @@ class Front:
             largest=lambda: self.hub.config.settings.limits.message_bytes,
             forget=self._forget,
             quotas=self.quotas,
+            ids=self._ids,
         )
 
     def _forget(self, headers: Mapping[str, str], principal: Principal) -> bool:
@@ -164,6 +169,12 @@ class Front:
         if key is not None:
             self.hub.registry.clients.release(key)
         return key is not None
+
+    def _ended(self, session: bytes) -> None:
+        """Another hub ended a session."""
+        self._ids.ended(session)
+        for sessions in self._endpoints.values():
+            sessions.end(session)
 
     def _end_removed(self) -> None:
         """Close the endpoints of servers that are no longer configured; new requests get 404 at once."""

@@ -38,6 +38,9 @@ __all__ = [
 STATELESS = "holdfast/stateless"
 """The key in ``_meta`` that is true if the server kept no state from the client's earlier calls."""
 
+RESTARTED = "holdfast/restarted"
+"""The key in ``_meta`` that is true in the first result of a connection that was made again for a rebuilt session."""
+
 RESOURCE_NOT_FOUND = -32002
 """The legacy era's own code; the modern era uses "invalid params"."""
 
@@ -69,14 +72,22 @@ def error_result(error: HoldfastError) -> dict[str, Any]:
     return result
 
 
-def with_notice(result: Mapping[str, Any], server: str, *, tool: bool) -> dict[str, Any]:
-    """Add the notice that the server kept no state for this client: in ``_meta``, and as text for the model."""
+def with_notice(result: Mapping[str, Any], key: str, text: str, *, tool: bool) -> dict[str, Any]:
+    """Add a notice about the server's state for this client: in ``_meta``, and as text for the model."""
     meta = result.get("_meta")
-    noted = {**result, "_meta": {**(meta if isinstance(meta, Mapping) else {}), STATELESS: True}}
+    noted = {**result, "_meta": {**(meta if isinstance(meta, Mapping) else {}), key: True}}
     if tool and isinstance(result.get("content"), list):
-        block = {"type": "text", "text": stateless_notice([server]), "annotations": {"audience": ["assistant"]}}
+        block = {"type": "text", "text": text, "annotations": {"audience": ["assistant"]}}
         noted["content"] = [*result["content"], block]
     return noted
+
+
+def restarted_notice(server: str) -> str:
+    """Return the notice for a client whose own connection to a server did not outlive the hub."""
+    return (
+        f"Holdfast: MCP server '{server}' has one connection per client, and this client's was made again: "
+        "the hub was restarted, or another replica answers. What the server kept for this client before is gone."
+    )
 
 
 def stateless_notice(servers: Sequence[str]) -> str:

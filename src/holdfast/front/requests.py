@@ -189,8 +189,13 @@ class Reply:
         self._connection.abort()
 
     @property
+    def connection(self) -> object:
+        """Its connection, which carries one reply after the other."""
+        return self._connection
+
+    @property
     def unread(self) -> int:
-        """How many bytes of it wait for the client to read."""
+        """How many bytes wait for the client to read, of this reply or the next one on its connection."""
         return self._connection.unread
 
     async def drained(self) -> None:

@@ -6,14 +6,19 @@ the hub itself reads of a request is checked against the protocol; arguments and
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
 import mcp_types as types
 from mcp import MCPError
 from mcp.shared.inbound import MCP_PARAM_HEADER_PREFIX, X_MCP_HEADER_KEY, validate_mcp_param_headers
-from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, methods as protocol
+from mcp_types import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
+    methods as protocol,
+)
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from holdfast._version import __version__
@@ -38,9 +43,12 @@ from holdfast.front.messages import (
     unknown_name,
 )
 from holdfast.front.subscriptions import Subscriptions
+from holdfast.front.tasks import LEGACY_TASKS, MODERN_TASKS, is_new_task, renamed
 from holdfast.front.view import LIST_METHODS, View
 from holdfast.wire import (
     LOG_LEVELS,
+    TASK_METHODS,
+    TASKS_EXTENSION,
     Fields,
     RawObject,
     dumps,
@@ -82,6 +90,8 @@ class McpServer:
             "prompts/get": self._get_prompt,
             "resources/read": self._read,
             "completion/complete": self._complete,
+            **dict.fromkeys(TASK_METHODS, self._task),
+            "tasks/list": self._unknown,
             "resources/subscribe": self._subscribe,
             "resources/unsubscribe": self._unsubscribe,
             "logging/setLevel": self._set_level,
@@ -118,8 +128,9 @@ class McpServer:
         principal: Principal = LOCAL,
         headers: Mapping[str, str] | None = None,
         meta: Mapping[str, Any] | None = None,
+        session: bytes | None = None,
     ) -> Client:
-        """A legacy client, or with the ``meta`` of its request a modern one."""
+        """A legacy client, or with the ``meta`` of its request a modern one. A session may be rebuilt later."""
         modern, is_stdio = meta is not None, self._owner is not None
         key = client_key_in(headers or {}, principal, meta) if modern and not is_stdio else None
         client = Client(
@@ -127,7 +138,7 @@ class McpServer:
             channel=channel,
             capabilities=capabilities,
             modern=modern,
-            owner=self._owner if is_stdio else key or object(),
+            owner=self._owner if is_stdio else key or session or object(),
             principal=principal.name,
             persistent=is_stdio or key is not None,
             expires=key is not None,
@@ -141,9 +152,21 @@ class McpServer:
         """A client is ready for messages."""
         self._broker.attach(client)
 
-    def detach(self, client: Client) -> None:
-        """A client left."""
-        self._broker.detach(client)
+    def detach(self, client: Client, *, lingering: bool = False) -> None:
+        """A client left; if it may come back, its own connections linger."""
+        self._broker.detach(client, lingering=lingering)
+
+    def restore(self, client: Client, subscribed: Collection[tuple[str, str]]) -> None:
+        """Subscribe a rebuilt session again."""
+        self._broker.restore(client, subscribed)
+
+    def tell_missed(self, client: Client) -> None:
+        """Tell a client that everything it listed or subscribed to may have changed."""
+        self._broker.tell_missed(client)
+
+    def start(self, work: Callable[..., Any], *args: Any) -> None:
+        """Run a task in the background."""
+        self._broker.start(work, *args)
 
     async def _discover(self, request: ClientRequest) -> RawObject:
         self._check(request)
@@ -173,12 +196,16 @@ class McpServer:
             "resources": {"listChanged": True, "subscribe": True},
             "completions": {},
         }
-        if not modern:
-            full["logging"] = {}
+        if modern:
+            full["extensions"] = {TASKS_EXTENSION: {}}
+        else:
+            full |= {"logging": {}, "tasks": {"cancel": {}, "requests": {"tools": {"call": {}}}}}
         own = self._own_capabilities()
         if own is not None:
             kept = {name: full[name] for name in full if name in own or name == "tools"}
             full = kept | {name: own[name] for name in ("experimental", "extensions") if name in own}
+            if "tasks" in full:
+                full["tasks"] = {name: own["tasks"][name] for name in ("cancel", "requests") if name in own["tasks"]}
         can = types.ServerCapabilities.model_validate(full)
         return can.model_dump(by_alias=True, mode="json", exclude_none=True)
 
@@ -294,7 +321,34 @@ class McpServer:
             return RawObject.of(status_result(self.view.hub, values, self._findings))
         key = await self._find(Kind.TOOL, name, request.client)
         own = params if key.original == name else {**params, "name": dumps(key.original)}
-        return self._linked(key, await self._forwarder.call_tool(request, key, own))
+        result = await self._forwarder.call_tool(request, key, own)
+        if is_new_task(result):
+            return renamed(result, key.server, self._broker.task_ids, request.principal.name)
+        return self._linked(key, result)
+
+    async def _task(self, request: ClientRequest) -> RawObject:
+        """A request about a task; its id says which server has it."""
+        client = request.client
+        if self.view.server is not None and not self._runs_tasks(client):
+            return await self._forward_unknown(request)
+        if request.method not in (MODERN_TASKS if client.modern else LEGACY_TASKS):
+            raise MCPError(METHOD_NOT_FOUND, "Method not found", request.method)
+        if client.modern and TASKS_EXTENSION not in (client.capabilities.get("extensions") or {}):
+            needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
+            raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, "Missing required client capability", needed)
+        ids, principal = self._broker.task_ids, request.principal.name
+        found = ids.find(text_of(request.params.get("taskId")) or "", principal)
+        if found is None or not self.view.has(found.server):
+            raise MCPError(INVALID_PARAMS, "there is no such task here, or it has expired", "taskId")
+        own = {**request.params, "taskId": dumps(found.id)}
+        result = await self._forwarder.forward(
+            request, found.server, own, repeatable=request.method in ("tasks/get", "tasks/result")
+        )
+        key = NameKey(Kind.TOOL, found.server, "")
+        inner = result.get("result")
+        if inner is not None and is_object(inner):
+            result = result.changed({"result": self._linked(key, RawObject.read(inner)).written()})
+        return self._linked(key, renamed(result, found.server, ids, principal))
 
     async def _get_prompt(self, request: ClientRequest) -> RawObject:
         values = self._check(request)
@@ -328,6 +382,13 @@ class McpServer:
             "use the endpoint of one server, /servers/<id>/mcp",
             request.method,
         )
+
+    def _runs_tasks(self, client: Client) -> bool:
+        """Whether the endpoint's server declares tasks in the client's era; assumed while it is not connected."""
+        own = self._own_capabilities()
+        if own is None:
+            return True
+        return TASKS_EXTENSION in own.get("extensions", {}) if client.modern else "tasks" in own
 
     def _linked(self, key: NameKey, result: RawObject) -> RawObject:
         """Return a result whose resource URIs can be read at this endpoint."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
-from uuid import uuid4
 
 from mcp import MCPError
 from mcp.shared.inbound import (
@@ -45,8 +46,11 @@ from holdfast.front.inbound import (
     settle,
 )
 from holdfast.front.requests import Reply, Request
+from holdfast.front.seal import SessionTicket
 from holdfast.front.server import McpServer
-from holdfast.front.streams import Backlog, EventLog, LogBounds, MessageStream
+from holdfast.front.session_ids import SessionIds
+from holdfast.front.session_store import NOTE_SECONDS, SessionRecord
+from holdfast.front.streams import Backlog, EventLog, LogBounds, MessageStream, lost_event
 from holdfast.wire import loads, text_of
 
 __all__ = ["HttpSession", "HttpSessions"]
@@ -56,9 +60,10 @@ log = logging.getLogger("holdfast.front")
 OPENING_SECONDS: Final = 5.0
 """How long a client may take to open its stream of notices, before it counts as having none."""
 
-SESSION_IDLE_SECONDS: Final = 1_800.0
-SWEEP_SECONDS: Final = 60.0
-MOST_SESSIONS: Final = 10_000
+SESSION_IDLE_SECONDS = 300.0
+"""A session without a stream and without a request is dropped from memory after this time, and rebuilt when used."""
+
+SWEEP_SECONDS = 60.0
 
 _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"
@@ -90,20 +95,28 @@ class CallInFlight:
 class HttpSession:
     """One legacy client."""
 
-    def __init__(self, session_id: str, *, principal: Principal, bounds: LogBounds, backlog: Backlog) -> None:
+    def __init__(
+        self, session_id: str, ticket: SessionTicket, *, principal: Principal, bounds: LogBounds, backlog: Backlog
+    ) -> None:
         self.id = session_id
+        self.ticket = ticket
         self.header = b"mcp-session-id: " + session_id.encode("ascii") + b"\r\n"
         self.principal = principal
-        self.version = ""
+        self.version = ticket.version
         self.client: Client | None = None
         self.attached = False
+        self.rebuilt = False
+        """Whether it was rebuilt from its id, and its client has not been told yet what it may have missed."""
+        self.noted_at = float(ticket.issued)
+        """The time of last use that the store has."""
         self.log = EventLog(bounds)
         self.notices = MessageStream(self, None, backlog)
         self.calls: dict[str | int, CallInFlight] = {}
         self.used_at = 0.0
         self.serving = 0
         self.ended = False
-        self._asked = 0
+        # Another process, or this one before the session idled, may have asked the same client.
+        self._asked = self._first_question = secrets.randbits(48)
         self._questions: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._opened: asyncio.Future[None] | None = None
 
@@ -128,12 +141,17 @@ class HttpSession:
         finally:
             del self._questions[number]
 
-    def answered(self, message: Message) -> None:
-        """The client's answer to a question; an answer without a waiting question is dropped."""
+    def answered(self, message: Message) -> bool:
+        """The client's answer to a question; False if no such question was asked here."""
         question = self._questions.get(message.key) if isinstance(message.key, int) else None
-        if question is None or question.done():
-            return
-        settle(question, message)
+        if question is not None and not question.done():
+            settle(question, message)
+        return isinstance(message.key, int) and self._first_question < message.key <= self._asked
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of it is under way: no request, no stream, no question."""
+        return not self.serving and not self._questions
 
     def opened(self) -> None:
         """The stream of notices is open."""
@@ -182,8 +200,10 @@ class HttpSessions:
         largest: Callable[[], int],
         forget: Callable[[Mapping[str, str], Principal], bool],
         quotas: Quotas,
+        ids: SessionIds,
     ) -> None:
         self.server = server
+        self._ids = ids
         self._bounds = bounds
         self._backlog = backlog
         self._largest = largest
@@ -207,40 +227,96 @@ class HttpSessions:
             return
 
     def close(self) -> None:
-        """End every session."""
+        """Drop every session: its streams end, and its id stays valid."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
         for session in list(self._sessions.values()):
-            self._end(session)
+            self._drop(session)
 
-    def _open(self, principal: Principal) -> HttpSession | None:
-        if len(self._sessions) >= MOST_SESSIONS:
-            return None
-        session = HttpSession(new_session_id(), principal=principal, bounds=self._bounds, backlog=self._backlog)
-        self._sessions[session.id] = session
+    @property
+    def in_memory(self) -> int:
+        """How many sessions are in memory."""
+        return len(self._sessions)
+
+    def _add(self, session_id: str, ticket: SessionTicket, principal: Principal) -> HttpSession:
+        session = HttpSession(session_id, ticket, principal=principal, bounds=self._bounds, backlog=self._backlog)
+        session.used_at = asyncio.get_running_loop().time()
+        session.client = self.server.new_client(
+            channel=session.notices, capabilities=ticket.capabilities, principal=principal, session=ticket.id
+        )
+        session.client.stream_open = lambda: session.listening
+        self._sessions[session_id] = session
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
         return session
 
-    def _find(self, session_id: str, principal: Principal) -> HttpSession | None:
-        """The session of an id; one of another principal is not found either."""
-        session = self._sessions.get(session_id)
-        return session if session is not None and session.principal == principal else None
+    async def _rebuild(self, session_id: str, principal: Principal) -> HttpSession | QuotaExceeded | None:
+        """The session of an id that is not in memory; None if the id is not valid for this principal here."""
+        endpoint = self.server.view.server
+        opened = await self._ids.open(session_id, endpoint=endpoint, principal=principal.name)
+        if opened is None:
+            return None
+        if (session := self._sessions.get(session_id)) is not None:  # another request was faster
+            return session
+        if (exceeded := self._quotas.begin_session(principal.name)) is not None:
+            return exceeded
+        ticket, record = opened
+        session = self._add(session_id, ticket, principal)
+        session.rebuilt = session.attached = True
+        assert session.client is not None  # noqa: S101 - see _add
+        session.client.rebuilt = True
+        self.server.attach(session.client)
+        if record is not None:
+            self._restore(session, session.client, record)
+        return session
 
-    def _end(self, session: HttpSession) -> None:
+    def _restore(self, session: HttpSession, client: Client, record: SessionRecord) -> None:
+        session.noted_at = record.seen
+        client.log_level = record.log_level
+        self.server.restore(client, record.subscribed)
+
+    def end(self, session: bytes) -> None:
+        """Another hub ended a session."""
+        for one in [one for one in self._sessions.values() if one.ticket.id == session]:
+            self._drop(one, released=True)
+
+    def _drop(self, session: HttpSession, *, released: bool = False) -> None:
+        """Forget a session. Unless it is over, its own connections stay for a while: it may come back."""
         if self._sessions.pop(session.id, None) is not None:
             self._quotas.end_session(session.principal.name)
         session.end()
-        if session.client is not None and session.attached:
-            self.server.detach(session.client)
+        if session.client is not None:
+            self.server.detach(session.client, lingering=not released)
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
-        before = loop.time() - SESSION_IDLE_SECONDS
-        for session in [one for one in self._sessions.values() if not one.serving and one.used_at < before]:
-            self._end(session)
+        now, wall = loop.time(), self._ids.wall()
+        to_note = []
+        for session in list(self._sessions.values()):
+            seen = wall if session.serving else wall - (now - session.used_at)
+            if seen - session.noted_at > NOTE_SECONDS:
+                session.noted_at = seen
+                to_note.append(self._keep(session))
+            if self._ids.is_over(session.ticket):
+                self._drop(session, released=True)
+            elif session.idle and session.used_at < now - SESSION_IDLE_SECONDS:
+                self._drop(session)
+        if to_note:
+            self.server.start(_one_by_one, to_note)
         self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep) if self._sessions else None
+
+    def _keep(self, session: HttpSession) -> Callable[[], Awaitable[None]]:
+        """Write what a rebuilt session needs: as it is now, when the result is called."""
+        client = session.client
+        assert client is not None  # noqa: S101 - a session has a client
+        return partial(
+            self._ids.keep,
+            session.ticket,
+            seen=session.noted_at,
+            log_level=client.log_level,
+            subscribed=frozenset(client.subscribed),
+        )
 
     # Requests.
 
@@ -255,10 +331,14 @@ class HttpSessions:
     async def _serve_legacy(self, request: Request, reply: Reply, principal: Principal) -> None:
         session, named = None, request.headers.get("mcp-session-id")
         if named is not None:
-            session = self._find(named, principal)
-            if session is None:
-                _refuse(reply, 404, "HttpSession not found")
+            found = self._sessions.get(named) or await self._rebuild(named, principal)
+            if isinstance(found, QuotaExceeded):
+                _over_quota(reply, None, found)
                 return
+            if found is None or found.principal != principal:
+                _refuse(reply, 404, "Session not found")
+                return
+            session = found
             session.serving += 1
         elif request.method == "DELETE" and self._forget(request.headers, principal):
             reply.plain(204, b"", b"")
@@ -294,7 +374,8 @@ class HttpSessions:
             else:
                 await self._get(request, reply, session)
         elif request.method == "DELETE":
-            self._end(session)
+            await self._ids.end(session.ticket)
+            self._drop(session, released=True)
             reply.plain(200, b"", headers)
         else:
             _refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n" + headers)
@@ -304,27 +385,37 @@ class HttpSessions:
         last = request.headers.get("last-event-id")
         reply.streams = True
         reply.wait_for_result(session.header)
-        if last is None:
+        found = session.log.stream_of(last) if last is not None else None
+        lost = lost_event(last) if last is not None and found is None else None
+        if found is not None:
+            stream, number = found
+            reply.begin()
+            stream.resume(reply, number)
+            if stream is session.notices:
+                session.opened()
+        elif last is None or (lost is not None and not lost.call):
             if session.listening:
                 _refuse(reply, 409, "Conflict: Only one SSE stream is allowed per session", session.header)
                 return
             session.notices.reply = reply
             reply.begin()
             session.opened()
+            self._tell_missed(session, lost is not None)
         else:
-            found = session.log.stream_of(last)
             reply.begin()
-            if found is None:
-                reply.end()
-                return
-            stream, number = found
-            stream.resume(reply, number)
-            if stream is session.notices:
-                session.opened()
+            if lost is not None and lost.request is not None:
+                reply.event(error_message(lost.request, _LOST))
+            reply.end()
         gone = asyncio.Event()
         request.on_gone = reply.on_done = gone.set
         if not reply.done and not reply.lost:
             await gone.wait()
+
+    def _tell_missed(self, session: HttpSession, events_lost: bool) -> None:
+        """Let a client list and read again what may have changed while no hub could tell it."""
+        if session.client is not None and (session.rebuilt or events_lost):
+            session.rebuilt = False
+            self.server.tell_missed(session.client)
 
     async def _post(self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal) -> None:
         headers = session.header if session is not None else b""
@@ -334,7 +425,7 @@ class HttpSessions:
             reply.plain(400, error_message(None, exc.error), _JSON_HEADER + headers)
             return
         if message.is_request and message.method == "initialize":
-            self._initialize(message, reply, session, principal)
+            self._initialize(message, reply, principal)
             return
         if session is None:
             _refuse(reply, 400, "Bad Request: Missing session ID")
@@ -347,15 +438,19 @@ class HttpSessions:
         if message.is_request:
             await self._request(message, request, reply, session)
             return
-        reply.plain(202, b"", headers)
         if message.method is None:
-            session.answered(message)
-        elif message.method == "notifications/cancelled":
+            if session.answered(message):
+                reply.plain(202, b"", headers)
+            else:
+                _refuse(reply, 400, UNKNOWN_QUESTION, headers)
+            return
+        reply.plain(202, b"", headers)
+        if message.method == "notifications/cancelled":
             _cancel(session, message)
         elif session.client is not None:
             await self._notice(session.client, session.version, message)
 
-    def _initialize(self, message: Message, reply: Reply, session: HttpSession | None, principal: Principal) -> None:
+    def _initialize(self, message: Message, reply: Reply, principal: Principal) -> None:
         """The handshake; no server behind the hub is waited for."""
         assert message.id is not None  # noqa: S101 - it is a request
         try:
@@ -364,23 +459,18 @@ class HttpSessions:
         except (MCPError, ValidationError, ValueError) as exc:
             reply.plain(200, error_message(message.id, error_of(exc)))
             return
-        if session is None and (exceeded := self._quotas.begin_session(principal.name)) is not None:
+        if (exceeded := self._quotas.begin_session(principal.name)) is not None:
             _over_quota(reply, message, exceeded)
             return
-        opened = session or self._open(principal)
-        if opened is None:
-            self._quotas.end_session(principal.name)
-            _refuse(reply, 503, "Too many open sessions", b"retry-after: 60\r\n", INTERNAL_ERROR)
-            return
-        opened.version = version
-        opened.used_at = asyncio.get_running_loop().time()
-        if opened.client is None:
-            opened.client = self.server.new_client(
-                channel=opened.notices, capabilities=capabilities, principal=principal
-            )
-            opened.client.stream_open = lambda: opened.listening
-        else:
-            opened.client.capabilities = capabilities
+        # A client that shakes hands again declares itself again: its earlier id stays what it was.
+        session_id, ticket = self._ids.issue(
+            endpoint=self.server.view.server,
+            principal=principal.name,
+            version=version,
+            client=_client_info(params.get("clientInfo")),
+            capabilities=capabilities,
+        )
+        opened = self._add(session_id, ticket, principal)
         reply.plain(200, result_message(message.id, result), _JSON_HEADER + opened.header)
 
     async def _request(self, message: Message, request: Request, reply: Reply, session: HttpSession) -> None:
@@ -396,7 +486,7 @@ class HttpSessions:
         if (exceeded := self._quotas.begin_call(whose)) is not None:
             _over_quota(reply, message, exceeded, session.header)
             return
-        stream = MessageStream(session, reply, self._backlog)
+        stream = MessageStream(session, reply, self._backlog, message.id)
         reply.wait_for_result(session.header)
         call = session.calls[message.key] = CallInFlight()
         self._posts += 1
@@ -409,7 +499,11 @@ class HttpSessions:
                 headers=request.headers,
                 principal=session.principal,
             )
-            stream.finish(result_message(message.id, await self.server.answer(asked)))
+            result = await self.server.answer(asked)
+            if message.method in _CHANGES_SESSION:
+                session.noted_at = self._ids.wall()
+                await self._keep(session)()
+            stream.finish(result_message(message.id, result))
         except asyncio.CancelledError:
             if not call.absorb():
                 raise
@@ -525,18 +619,30 @@ class HttpSessions:
         return client, route.protocol_version
 
 
-# One function makes the id of a session and one finds it (`HttpSessions._find`): sealed ids change those two alone.
+async def _one_by_one(work: list[Callable[[], Awaitable[None]]]) -> None:
+    for one in work:
+        await one()
 
 
-def new_session_id() -> str:
-    """An id that cannot be guessed."""
-    return uuid4().hex
+def _client_info(info: object) -> dict[str, str]:
+    named = info if isinstance(info, Mapping) else {}
+    return {key: value for key in ("name", "version") if isinstance(value := named.get(key), str)}
 
 
 _JSON_HEADER: Final = b"content-type: application/json\r\n"
 REQUEST_CANCELLED: Final = -32800
 """What a legacy client's request ends with that it cancelled; its stream would not end otherwise."""
 
+UNKNOWN_QUESTION: Final = (
+    "this question is not open: it was asked before the hub was restarted, or by another replica; "
+    "the call that it belongs to has ended"
+)
+_LOST: Final = ErrorData(
+    code=INTERNAL_ERROR,
+    message="the answer to this request is lost: the hub was restarted, or its events are no longer kept. "
+    "Whether the server carried the request out is not known.",
+)
+_CHANGES_SESSION: Final = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
 _CANCELLED: Final = ErrorData(code=REQUEST_CANCELLED, message="Request cancelled")
 _ROUTING: Final = tuple(
     name.encode("ascii") for name in (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEADER)
@@ -564,9 +670,10 @@ QUOTA_EXCEEDED: Final = -32029
 """A code of the hub's own, in the range of the protocol for servers; the data says when to try again."""
 
 
-def _over_quota(reply: Reply, message: Message, exceeded: QuotaExceeded, headers: bytes = b"") -> None:
+def _over_quota(reply: Reply, message: Message | None, exceeded: QuotaExceeded, headers: bytes = b"") -> None:
     data = {"retryAfter": exceeded.retry_after, "quota": exceeded.quota}
-    error = error_message(message.id, ErrorData(code=QUOTA_EXCEEDED, message=exceeded.message, data=data))
+    answered = message.id if message is not None else None
+    error = error_message(answered, ErrorData(code=QUOTA_EXCEEDED, message=exceeded.message, data=data))
     reply.plain(429, error, _JSON_HEADER + b"retry-after: %d\r\n" % exceeded.retry_after + headers)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import logging
+import re
+import secrets
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,11 +14,12 @@ from mcp_types import INVALID_REQUEST
 
 from holdfast.front.inbound import notice_message
 from holdfast.front.requests import Reply
+from holdfast.wire import Bytes, loads
 
 if TYPE_CHECKING:
     from holdfast.front.sessions import HttpSession
 
-__all__ = ["Backlog", "EventLog", "LogBounds", "MessageStream"]
+__all__ = ["Backlog", "EventLog", "LogBounds", "LostEvent", "MessageStream", "lost_event"]
 
 log = logging.getLogger("holdfast.front")
 
@@ -42,25 +46,27 @@ class Backlog:
     def __init__(self, *, per_session: int = SESSION_UNREAD_BYTES, most: int = ALL_UNREAD_BYTES) -> None:
         self._per_session = per_session
         self._most = most
-        self._unread: dict[Reply, object] = {}
+        # By connection: what its last reply has not sent is all that the connection has not sent.
+        self._unread: dict[object, tuple[Reply, object]] = {}
 
     def wrote(self, reply: Reply, owner: object) -> None:
         """Something was written; cut this reader off if it, or all together, are over a bound."""
         if reply.unread == 0:
-            self._unread.pop(reply, None)
+            self._unread.pop(reply.connection, None)
             return
-        self._unread[reply] = owner
-        for one in [one for one in self._unread if one.lost or one.unread == 0]:
-            del self._unread[one]
-        own = [one for one, whose in self._unread.items() if whose is owner]
-        if len(own) > 1 and sum(one.unread for one in own) > self._per_session:
+        self._unread[reply.connection] = (reply, owner)
+        for one, _ in [*self._unread.values()]:
+            if one.lost or one.unread == 0:
+                del self._unread[one.connection]
+        own = [one.unread for one, whose in self._unread.values() if whose is owner]
+        if len(own) > 1 and sum(own) > self._per_session:
             self._cut(reply)
-        while len(self._unread) > 1 and sum(one.unread for one in self._unread) > self._most:
-            self._cut(max(self._unread, key=lambda one: one.unread))
+        while len(self._unread) > 1 and sum(one.unread for one, _ in self._unread.values()) > self._most:
+            self._cut(max((one for one, _ in self._unread.values()), key=lambda one: one.unread))
 
     def _cut(self, reply: Reply) -> None:
         log.warning("a client does not read its answers: its connection is closed (%d bytes unread)", reply.unread)
-        self._unread.pop(reply, None)
+        self._unread.pop(reply.connection, None)
         reply.abort()
 
 
@@ -105,6 +111,8 @@ class EventLog:
         self._events: dict[int, _Event] = {}
         self._number = 0
         self._held = 0
+        self._mark = secrets.token_hex(4)
+        """Tells the events of this log from those of the same session in another process, or before it idled."""
 
     def add(self, stream: MessageStream, message: bytes) -> int:
         """Keep a message; the number of its event. An empty one marks where a stream begins."""
@@ -116,10 +124,14 @@ class EventLog:
             self.drop(next(iter(self._events.values())))
         return self._number
 
+    def event_id(self, stream: MessageStream, number: int) -> bytes:
+        """The id of an event; it names the request of its stream, so that a client can be told what was lost."""
+        return f"{self._mark}.{number}{stream.suffix}".encode()
+
     def stream_of(self, event_id: str) -> tuple[MessageStream, int] | None:
         """The stream of an event, and the event's number; None if it is not kept any more."""
-        known = event_id.isascii() and event_id.isdigit() and len(event_id) < 20
-        event = self._events.get(int(event_id)) if known else None
+        found = _EVENT_ID.fullmatch(event_id)
+        event = self._events.get(int(found["number"])) if found is not None and found["mark"] == self._mark else None
         return (event.stream, event.number) if event is not None else None
 
     def after(self, stream: MessageStream, number: int) -> Iterator[tuple[int, bytes]]:
@@ -140,15 +152,47 @@ class EventLog:
             self.drop(event)
 
 
+_EVENT_ID: Final = re.compile(r"(?P<mark>[0-9a-f]{8})\.(?P<number>[0-9]{1,15})(?P<call>\.(?P<request>[A-Za-z0-9_-]*))?")
+_LONGEST_REQUEST_ID: Final = 96
+"""Bytes. A longer one is not part of an event's id."""
+
+
+class LostEvent:
+    """An event of a stream that is not kept here: of another process, or of too long ago."""
+
+    def __init__(self, *, call: bool, request: bytes | None) -> None:
+        self.call = call
+        """Whether its stream was that of a request, and not that of notices."""
+        self.request = request
+        """The id of that request, as JSON; None if it is not known."""
+
+
+def lost_event(event_id: str) -> LostEvent | None:
+    """What is known of an event that no log has; None if its id is not of our making."""
+    found = _EVENT_ID.fullmatch(event_id)
+    if found is None:
+        return None
+    if found["call"] is None:
+        return LostEvent(call=False, request=None)
+    try:
+        raw = base64.urlsafe_b64decode(found["request"] + "=" * (-len(found["request"]) % 4))
+        return LostEvent(call=True, request=raw if isinstance(loads(raw), str | int) else None)
+    except ValueError:
+        return LostEvent(call=True, request=None)
+
+
 # A session and its streams.
 
 
 class MessageStream:
     """The messages of one request, or a session's notices, on their way to the client. A ``Channel``."""
 
-    __slots__ = ("backlog", "done", "logged", "reply", "session")
+    __slots__ = ("_request_id", "backlog", "done", "logged", "reply", "session")
 
-    def __init__(self, session: HttpSession | None, reply: Reply | None, backlog: Backlog) -> None:
+    def __init__(
+        self, session: HttpSession | None, reply: Reply | None, backlog: Backlog, request_id: Bytes | None = None
+    ) -> None:
+        self._request_id = request_id
         self.session = session
         self.reply = reply
         self.backlog = backlog
@@ -199,7 +243,7 @@ class MessageStream:
         if before is not None and before is not reply and not before.done:
             before.end()
         for number, message in session.log.after(self, after):
-            reply.event(message, event_id=b"%d" % number)
+            reply.event(message, event_id=session.log.event_id(self, number))
         if self.done:
             reply.end()
 
@@ -209,7 +253,17 @@ class MessageStream:
         if session is None or session.version < PRIMED_SINCE:
             return b""
         self.logged = True
-        return b"id: %d\nretry: %d\ndata: \n\n" % (session.log.add(self, b""), RETRY_MILLISECONDS)
+        first = session.log.event_id(self, session.log.add(self, b""))
+        return b"id: %b\nretry: %d\ndata: \n\n" % (first, RETRY_MILLISECONDS)
+
+    @property
+    def suffix(self) -> str:
+        """What an event's id says about its stream: nothing for notices, else the id of the request."""
+        if self._request_id is None:
+            return ""
+        raw = bytes(self._request_id)
+        return "." + (base64.urlsafe_b64encode(raw).rstrip(b"=").decode() if len(raw) <= _LONGEST_REQUEST_ID else "")
 
     def _log(self, message: bytes) -> bytes:
-        return b"%d" % self.session.log.add(self, message) if self.session is not None else b""
+        session = self.session
+        return session.log.event_id(self, session.log.add(self, message)) if session is not None else b""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         load as load,
     )
     from holdfast.hub.records import (
+        AccessChanged as AccessChanged,
         AccessRefused as AccessRefused,
         BreakerChanged as BreakerChanged,
         CallEnded as CallEnded,
@@ -70,6 +71,7 @@ __getattr__, __dir__ = lazy_exports(
             "OneClientRecord",
             "Published",
             "RefusalKind",
+            "AccessChanged",
             "RetryPlanned",
             "ToolApproved",
             "ToolChanged",

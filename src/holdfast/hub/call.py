@@ -8,11 +8,11 @@ may have a resolution of a millisecond, and many calls take less.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from time import perf_counter
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from holdfast.config import CallPolicy, Config, ServerSpec
 from holdfast.core import (
@@ -149,21 +149,16 @@ class CallTimer:
 
     def enter(self, stage: tracing.Stage) -> None:
         """The call reaches this stage."""
-        self._add_wait()
-        self._stage = stage
+        now = perf_counter()
+        if self._stage != "upstream":
+            self._waited += now - self._since  # time that was not spent with the server
+        self._since, self._stage = now, stage
         if self._trace is not None:
             self._trace.enter(stage)
 
     def carried(self, params: Fields) -> Fields:
         """The parameters for the server, with the trace context if there is a trace."""
         return params if self._trace is None else self._trace.carried(params)
-
-    def _add_wait(self) -> None:
-        """Time that was not spent with the server counts as waiting."""
-        now = perf_counter()
-        if self._stage != "upstream":
-            self._waited += now - self._since
-        self._since = now
 
     def answered(self, result: RawObject) -> RawObject:
         """Note the server's result, and return it."""
@@ -175,16 +170,17 @@ class CallTimer:
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._add_wait()
+        now = perf_counter()
+        known = exc if isinstance(exc, HoldfastError) else None
         ended = CallEnded(
             server=self._server,
             method=self._method,
             outcome=self._outcome if exc is None else _outcome(exc),
-            waited=self._waited,
-            seconds=self._since - self._began,
+            waited=self._waited if self._stage == "upstream" else self._waited + now - self._since,
+            seconds=now - self._began,
             at=self._clock.now(),
-            error=type(exc).__name__ if isinstance(exc, HoldfastError) else "",
-            reason=exc.message if isinstance(exc, HoldfastError) else "",
+            error=type(known).__name__ if known is not None else "",
+            reason=known.message if known is not None else "",
             principal=self._principal,
         )
         if self._trace is not None:
@@ -239,10 +235,10 @@ class CallRequest:
         """The era of the client that asks."""
         return self._caller.era if self._caller is not None else None
 
-    async def __call__(self, connection: Connection) -> RawObject:
+    def __call__(self, connection: Connection) -> Coroutine[Any, Any, RawObject]:
         """Send it once. ``prepare`` gives the parameters now: a tool's name, and that it is held, may be new."""
         params = self._prepare()
-        return await connection.request(
+        return connection.request(
             self._method,
             self._timer.carried(params),
             idle=self._policy.timeout,
@@ -272,6 +268,8 @@ async def send(
 class _Attempt:
     """One attempt to send a call, on one connection."""
 
+    __slots__ = ("_connection", "_faults", "_lease", "_slot", "_timer")
+
     def __init__(self, slot: Slot, timer: CallTimer) -> None:
         self._slot = slot
         self._timer = timer
@@ -285,15 +283,18 @@ class _Attempt:
         permit = _admitted(slot)
         outcome, reason = Outcome.NEUTRAL, ""
         try:
-            async with slot.bulkhead.place():
+            await slot.bulkhead.enter()
+            try:
                 timer.enter("wait")
-                lease = self._lease = await _ready(slot, ready_at)
+                lease = self._lease = slot.lease or await _ready(slot, ready_at)
                 permit.connection, self._faults = lease.generation, lease.faults
                 self._connection = await lease.connection_for(getattr(ask, "era", None))
                 timer.enter("upstream")
                 result = await ask(self._connection)
                 outcome = Outcome.COMPLETED
                 return result
+            finally:
+                slot.bulkhead.leave()
         except BulkheadFull:
             raise _unavailable(slot, ServerBusy, "has reached its limit of calls in flight", retry_in=1.0) from None
         except ServerFailure as raised:

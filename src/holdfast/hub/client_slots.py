@@ -97,6 +97,21 @@ class ClientSlots:
             own.unused_since = self._context.clock.now()
             self._changed.set()
 
+    def linger(self, owner: Hashable) -> None:
+        """The owner may come back: its slots end when they are unused for too long."""
+        self._set_expiry(owner, expires=True)
+
+    def keep(self, owner: Hashable) -> None:
+        """The owner is there: its slots stay."""
+        self._set_expiry(owner, expires=False)
+
+    def _set_expiry(self, owner: Hashable, *, expires: bool) -> None:
+        found = [own for key, own in self._own.items() if key[0] == owner] if self._own else []
+        if found and self._context is not None:
+            for own in found:
+                own.expires, own.unused_since = expires, self._context.clock.now()
+            self._changed.set()
+
     def release(self, owner: Hashable) -> None:
         """End all slots of an owner that has left."""
         self._end([key for key in self._own if key[0] == owner])

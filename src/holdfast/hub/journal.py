@@ -19,6 +19,7 @@ from holdfast.core import Failure, FailureStatus, Health, Redactor, State, Tripp
 from holdfast.errors import UnknownServer
 from holdfast.hub.clock import Clock
 from holdfast.hub.records import (
+    AccessChanged,
     AccessRefused,
     BreakerChanged,
     CallEnded,
@@ -83,6 +84,11 @@ def _write_state(record: HubRecord) -> None:
             _write(
                 logging.INFO, record, "%s: reconnect attempt %d in %.1f s", record.server, record.attempt, record.delay
             )
+        case AccessChanged(denied=True):
+            words = "%s: calls and the listing are denied; calls are refused until it is asked again: %s"
+            _write(logging.WARNING, record, words, record.server, record.reason)
+        case AccessChanged():
+            _write(logging.INFO, record, "%s: calls are no longer denied", record.server)
         case BreakerChanged(server=server, change=Tripped() as trip):
             words = "%s: breaker open for %.0f s after %d failures (%d calls refused since)"
             _write(logging.WARNING, record, words, server, trip.retry_in, trip.failures, trip.refused)
@@ -233,7 +239,9 @@ class WarningSink:
         """Take a record."""
         if self._on_warning is None:
             return
-        if isinstance(record, RetryPlanned | BreakerChanged) or (isinstance(record, Transition) and _counts(record)):
+        if isinstance(record, RetryPlanned | BreakerChanged | AccessChanged) or (
+            isinstance(record, Transition) and _counts(record)
+        ):
             try:
                 health = self._health_of(record.server)
             except UnknownServer:  # it was removed meanwhile
@@ -273,14 +281,20 @@ class Journal:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._listeners: set[_Listener] = set()
-        self._sinks: list[Sink] = [write_to_log]
+        self._sinks: tuple[Sink, ...] = (write_to_log,)
         self._stderr_readers: list[OnStderr] = []
         self._closed = False
 
     def add_sink(self, sink: Sink) -> Callable[[], None]:
         """Call a function with every record at once; it must not wait. The result ends it."""
-        self._sinks.append(sink)
-        return lambda: self._sinks.remove(sink)
+        self._sinks = (*self._sinks, sink)
+
+        def forget() -> None:
+            left = list(self._sinks)
+            left.remove(sink)
+            self._sinks = tuple(left)
+
+        return forget
 
     def add_stderr_reader(self, reader: OnStderr) -> None:
         """Call a function with every line that a server's process writes to stderr; it must not wait."""
@@ -320,7 +334,7 @@ class Journal:
             self._listeners.discard(listener)
 
     def _call_sinks(self, record: HubRecord) -> None:
-        for sink in tuple(self._sinks):
+        for sink in self._sinks:
             try:
                 sink(record)
             except Exception as exc:  # noqa: BLE001 - a fault in a user's sink must not stop the hub

@@ -170,17 +170,16 @@ class Bulkhead:
         self._queue = queue
         self._patience = patience
 
-    @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """Hold a place during the block; raises ``BulkheadFull`` if the queue is full or the wait takes too long."""
+    async def enter(self) -> None:
+        """Take a place until ``leave``; raises ``BulkheadFull`` if the queue is full or the wait takes too long."""
         try:
             self._places.acquire_nowait()
         except anyio.WouldBlock:
             await self._wait()
-        try:
-            yield
-        finally:
-            self._places.release()
+
+    def leave(self) -> None:
+        """Give the place back."""
+        self._places.release()
 
     async def _wait(self) -> None:
         if self.waiting >= self._queue:

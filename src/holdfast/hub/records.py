@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from holdfast.config import Config, Settings
 from holdfast.core import (
+    AccessChanged,
     BreakerChanged,
     CloseFailed,
     Record,
@@ -25,6 +26,7 @@ from holdfast.core import (
 
 __all__ = [
     "RECORDS",
+    "AccessChanged",
     "AccessRefused",
     "BreakerChanged",
     "CallEnded",

@@ -224,7 +224,9 @@ class SlotRegistry:
         Parameters and result pass as the bytes that they came in.
         """
         used, settings = slot or self.slot(server), self.config.settings
-        prepare = partial(self._prepare, server, method, params, late=used.lease is None)
+        kind = _CALLS.get(method)
+        name = text_of(params.get("name")) or "" if kind is not None else ""
+        prepare = partial(self._prepare, server, kind, name, params, late=used.lease is None)
         principal = caller.principal if caller is not None else ""
         with CallTimer(server, method, params, self.clock, self.journal.write, principal=principal) as timer:
             request = CallRequest(method, prepare, settings.call, timer, on_progress=on_progress, caller=caller)
@@ -232,12 +234,10 @@ class SlotRegistry:
             ready_at = self.clock.now() + ready_within(used, settings, own=slot is not None)
             return timer.answered(await send(used, request, timer, repeatable=repeatable, ready_at=ready_at))
 
-    def _prepare(self, server: str, method: str, params: Fields, *, late: bool) -> Fields:
+    def _prepare(self, server: str, kind: Kind | None, name: str, params: Fields, *, late: bool) -> Fields:
         """The parameters to send; ``late`` if they were made before the server was connected."""
-        kind = _CALLS.get(method)
         if kind is None:
             return params
-        name = text_of(params.get("name")) or ""
         if late:
             listed = self.catalog.listed_name(NameKey(kind, server, name))
             params, name = {**params, "name": dumps(listed)}, listed

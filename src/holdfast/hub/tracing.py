@@ -6,11 +6,13 @@ trace context in a request's ``_meta`` passes through unchanged.
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import Literal, TypeAlias
 
 from opentelemetry import trace
 from opentelemetry.context import Context
+from opentelemetry.environment_variables import OTEL_PYTHON_TRACER_PROVIDER
 from opentelemetry.propagate import extract, inject
 from opentelemetry.trace import ProxyTracerProvider, Span, SpanKind, StatusCode
 
@@ -26,6 +28,7 @@ Stage: TypeAlias = Literal["admission", "wait", "upstream"]
 ANSWERED = ("completed", "tool_error", "rpc_error")
 
 _tracer = trace.get_tracer("holdfast", __version__)
+_NAMED_BY_ENVIRONMENT = OTEL_PYTHON_TRACER_PROVIDER in os.environ
 
 
 class Trace:
@@ -70,7 +73,10 @@ class Trace:
 
 def is_tracing() -> bool:
     """Whether a tracer is configured."""
-    return not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
+    # The public function reads the environment at every call until a provider is set; this is asked for every call.
+    if _NAMED_BY_ENVIRONMENT or trace.__dict__.get("_TRACER_PROVIDER", trace) is not None:
+        return not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
+    return False
 
 
 def begin(server: str, method: str, params: Fields, *, principal: str = "") -> Trace | None:

@@ -74,6 +74,14 @@ if TYPE_CHECKING:
     )
     from holdfast.wire.rpc import RawNotification as RawNotification, RawRequest as RawRequest, RawResult as RawResult
     from holdfast.wire.session import Connection as Connection, Era as Era
+    from holdfast.wire.tasks import (
+        RELATED_TASK as RELATED_TASK,
+        TASK_METHODS as TASK_METHODS,
+        TASKS_EXTENSION as TASKS_EXTENSION,
+        task_support as task_support,
+        without_task_capabilities as without_task_capabilities,
+        without_task_support as without_task_support,
+    )
     from holdfast.wire.tracing import in_meta as in_meta, traced as traced
     from holdfast.wire.warden import Warden as Warden
 
@@ -117,6 +125,14 @@ __getattr__, __dir__ = lazy_exports(
         "relay": ["CALL_NOTIFICATIONS", "CLIENT_REQUESTS", "Caller", "Relay"],
         "rpc": ["RawNotification", "RawRequest", "RawResult"],
         "session": ["Connection", "Era"],
+        "tasks": [
+            "RELATED_TASK",
+            "TASKS_EXTENSION",
+            "TASK_METHODS",
+            "task_support",
+            "without_task_capabilities",
+            "without_task_support",
+        ],
         "tracing": ["in_meta", "traced"],
         "warden": ["Warden"],
     },

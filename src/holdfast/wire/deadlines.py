@@ -21,7 +21,7 @@ class Deadline:
 
     def __init__(self, all_of_them: Deadlines, *, idle: float, within: float, now: float) -> None:
         self._all = all_of_them
-        self._task = asyncio.current_task()
+        self._task = asyncio.current_task(all_of_them._loop)  # noqa: SLF001 - the same module
         self.idle = idle
         self._latest = now + within
         self._waiting = 0

@@ -24,6 +24,7 @@ __all__ = [
     "join_fields",
     "join_items",
     "loads",
+    "objects",
     "read_bytes",
     "text_of",
 ]
@@ -34,8 +35,10 @@ Fields: TypeAlias = dict[str, Bytes]
 
 _OBJECT = msgspec.json.Decoder(dict[str, Raw])
 _ARRAY = msgspec.json.Decoder(list[Raw])
+_OBJECTS = msgspec.json.Decoder(list[dict[str, Raw]])
 _STRING = msgspec.json.Decoder(str)
 
+_written = json.JSONEncoder(separators=(",", ":")).encode
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _KEY = re.compile(rb'[\s,{]*("[^"\\]*(?:\\.[^"\\]*)*")\s*:\s*')
 _GAP = re.compile(rb"[\s,\[]*")
@@ -146,6 +149,14 @@ def items(data: Bytes) -> list[Bytes]:
         raise BadJson("it is nested too deep") from None
 
 
+def objects(data: Bytes) -> list[Fields]:
+    """The members of each object in a JSON array; an item that is no object has none."""
+    try:
+        return _OBJECTS.decode(data)  # type: ignore[return-value]  # as above
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # one is no object, or has odd escapes
+        return [fields(one) if is_object(one) else {} for one in items(data)]
+
+
 def join_fields(members: Mapping[str, Bytes]) -> bytes:
     """A JSON object of these members."""
     return b"{" + b",".join([_key(key) + bytes(value) for key, value in members.items()]) + b"}"
@@ -158,7 +169,7 @@ def join_items(values: list[Bytes]) -> bytes:
 
 def dumps(value: Any) -> bytes:
     """A Python value as JSON. Text that is no Unicode is written as the escapes that it came in."""
-    return json.dumps(value, separators=(",", ":")).encode()
+    return _written(value).encode()
 
 
 def loads(data: Bytes) -> Any:

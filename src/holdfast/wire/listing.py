@@ -59,6 +59,8 @@ class ToolInfo:
     output_schema: Mapping[str, Any] | None = None
     annotations: Mapping[str, Any] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
+    needs_task: bool = False
+    """Whether the server runs it only as a task."""
 
 
 async def list_tools(session: ClientSession, limits: Limits, received: Callable[[], int]) -> tuple[ToolInfo, ...]:
@@ -204,6 +206,7 @@ def _info(tool: types.Tool) -> ToolInfo:
         output_schema=MappingProxyType(tool.output_schema) if tool.output_schema is not None else None,
         annotations=_dumped(tool.annotations),
         meta=MappingProxyType(dict(tool.meta or {})),
+        needs_task=tool.execution is not None and tool.execution.task_support == "required",
     )
 
 

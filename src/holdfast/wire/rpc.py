@@ -14,7 +14,7 @@ import math
 import re
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -162,10 +162,14 @@ def call_message(request_id: RequestId, method: str, params: Fields, *, progress
     """A JSON-RPC request whose parameters are passed on as they are; our id is its progress token."""
     raw_id = b"%d" % request_id if isinstance(request_id, int) else dumps(request_id)
     if progress:
-        meta = {**fields(params["_meta"])} if "_meta" in params else {}
-        params = {**params, "_meta": join_fields({**meta, "progressToken": raw_id})}
-    start = b'{"jsonrpc":"2.0","id":' + raw_id + b',"method":' + dumps(method)
-    return start + b',"params":' + join_fields(params) + b"}" if params else start + b"}"
+        if "_meta" in params:
+            meta = join_fields({**fields(params["_meta"]), "progressToken": raw_id})
+        else:
+            meta = b'{"progressToken":%b}' % raw_id
+        params = {**params, "_meta": meta}
+    if not params:
+        return b'{"jsonrpc":"2.0","id":%b,"method":%b}' % (raw_id, dumps(method))
+    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, dumps(method), join_fields(params))
 
 
 Progress: TypeAlias = tuple[float, float | None, str | None]
@@ -341,9 +345,20 @@ class Exchange:
         waiter = self._waiters[key] = PendingRequest(opts.get("on_progress"))
         return request_id, waiter
 
+    def begin(self, on_progress: ProgressFnT | None) -> tuple[int, PendingRequest]:
+        """The same for a request with an id of our own."""
+        if self.ended is not None:
+            raise self.failure()
+        self._next_id += 1
+        request_id = self._next_id
+        if request_id in self._waiters:
+            raise ValueError(f"request id {request_id!r} is already in flight")
+        waiter = self._waiters[request_id] = PendingRequest(on_progress)
+        return request_id, waiter
+
     def close(self, request_id: RequestId) -> None:
         """Forget a request; later messages for it are dropped."""
-        self._waiters.pop(coerce_request_id(request_id), None)
+        self._waiters.pop(request_id if type(request_id) is int else coerce_request_id(request_id), None)
 
     def fail(self, failure: ServerFailure) -> None:
         """The connection is gone: every waiting request fails at once, and every later one too."""
@@ -599,13 +614,13 @@ class DuplexDispatcher(Dispatcher[TransportContext]):
     async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
         """Give messages to the exchange until the peer is gone; return the evidence."""
 
-    async def call(
+    def call(
         self, method: str, params: Fields, *, headers: Mapping[str, str], on_progress: ProgressFnT | None = None
-    ) -> Bytes:
+    ) -> Coroutine[Any, Any, Bytes]:
         """Send a request as it is and wait for its result, also as it is. The caller bounds the time."""
-        request_id, waiter = self._exchange.open({} if on_progress is None else {"on_progress": on_progress})
+        request_id, waiter = self._exchange.begin(on_progress)
         message = call_message(request_id, method, params, progress=on_progress is not None)
-        return await self._answered(request_id, waiter, message, method, headers)
+        return self._answered(request_id, waiter, message, method, headers)
 
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
+from functools import cached_property, partial
 from typing import Any, TypeAlias, TypeVar
 
 import anyio
@@ -55,10 +56,9 @@ from holdfast.wire.envelope import (
     dumps,
     fields,
     is_array,
-    is_object,
-    items,
     join_fields,
     loads,
+    objects,
     text_of,
 )
 from holdfast.wire.http.sse import SseDispatcher
@@ -67,6 +67,13 @@ from holdfast.wire.listing import Offers, ToolInfo, list_other_offers, list_tool
 from holdfast.wire.relay import Caller, Era, RelayDispatcher
 from holdfast.wire.rpc import first_error
 from holdfast.wire.stdio import StdioDispatcher
+from holdfast.wire.tasks import (
+    TASK_METHODS,
+    call_as_task,
+    task_support,
+    without_task_capabilities,
+    without_task_support,
+)
 from holdfast.wire.tracing import trace_headers
 
 __all__ = ["Connection", "Era", "HasRead", "Wire", "negotiate"]
@@ -299,6 +306,8 @@ CLOSE_SECONDS = 10.0
 CHECKED_BYTES = 256 * 1024
 """Up to this size the blocks of a tool's result are checked. Another pass over a large one costs more than it gives."""
 
+_IN_PLACE_OF_CONTENT = ("resultType", "structuredContent", "task")
+
 _BLOCKS: Mapping[str, frozenset[str]] = {
     "text": frozenset({"text"}),
     "image": frozenset({"data", "mimeType"}),
@@ -307,6 +316,8 @@ _BLOCKS: Mapping[str, frozenset[str]] = {
     "resource_link": frozenset({"uri", "name"}),
 }
 """The blocks of a tool's result, and what each must have."""
+
+_WRITTEN_BLOCKS: Mapping[bytes, frozenset[str]] = {dumps(kind): wanted for kind, wanted in _BLOCKS.items()}
 
 DRAIN_SECONDS = 2.0
 """How long requests under way may take to end by themselves after a session has expired."""
@@ -328,6 +339,7 @@ class Connection:
         self._closers = closers
         self.era: Era = "legacy"
         self._stamp: Fields | None = None
+        self._task_tools: frozenset[str] | None = None
         self.on_stream: Callable[[], None] = _ignore
         """Called each time that a subscription to the server's notifications begins."""
 
@@ -353,6 +365,14 @@ class Connection:
         """The capabilities that the server declared."""
         can = self.session.server_capabilities
         return can.model_dump(by_alias=True, mode="json", exclude_none=True) if can is not None else {}
+
+    @cached_property
+    def runs_tasks(self) -> bool:
+        """Whether the server runs tool calls as tasks, in the form of the legacy era. Known after the handshake."""
+        can = self.session.server_capabilities
+        offered = can.tasks if can is not None and self.era == "legacy" else None
+        requests = offered.requests if offered is not None else None
+        return requests is not None and requests.tools is not None and requests.tools.call is not None
 
     def missed(self, uri: str) -> None:
         """A watched resource may have changed while no stream was open: send its watchers a change."""
@@ -385,7 +405,9 @@ class Connection:
     async def list_tools(self, *, within: float) -> tuple[ToolInfo, ...]:
         """Every tool of the server, over all pages, within so many seconds."""
         listing = list_tools(self.session, self._limits, lambda: self.wire.received)
-        return await self._bounded(listing, within, "its list of tools")
+        infos = await self._bounded(listing, within, "its list of tools")
+        self._task_tools = frozenset(info.name for info in infos if info.needs_task)
+        return infos
 
     async def list_everything(self, *, within: float) -> Offers:
         """Tools, prompts, resources and templates, over all pages, within so many seconds.
@@ -395,6 +417,10 @@ class Connection:
         until = anyio.current_time() + within
         listing = list_tool_offers(self.session, self._limits, lambda: self.wire.received)
         offers = await self._bounded(listing, within, "its list of tools")
+        if not self.runs_tasks:
+            # Without the capability the annotation says nothing: such a tool is called plainly.
+            offers["tools"] = tuple((name, without_task_support(raw)) for name, raw in offers["tools"])
+        self._task_tools = frozenset(name for name, raw in offers["tools"] if task_support(raw) == "required")
         await list_other_offers(self.session, self._limits, lambda: self.wire.received, offers, until=until)
         return offers
 
@@ -425,9 +451,34 @@ class Connection:
         """Send a request once, for ``caller``; its parameters and its result pass as the bytes that they came in.
 
         ``idle`` is how long the server may be silent: progress extends it, up to ``within`` in all. Time in which
-        the server waits for the caller's answer does not count.
+        the server waits for the caller's answer does not count. A plain call of a tool that runs only as a task is
+        made as one, and gives the task's result.
         """
+        if method == "tools/call" and self.runs_tasks and await self._needs_task(params, within=idle):
+            request = partial(self._request, on_progress=on_progress, caller=caller)
+            return await call_as_task(request, params, idle=idle, within=within)
+        return await self._request(method, params, idle=idle, within=within, on_progress=on_progress, caller=caller)
+
+    async def _needs_task(self, params: Fields, *, within: float) -> bool:
+        if "task" in params:
+            return False  # the caller runs the task itself
+        if self._task_tools is None:
+            await self.list_tools(within=within)
+        return text_of(params.get("name")) in (self._task_tools or ())
+
+    async def _request(
+        self,
+        method: str,
+        params: Fields,
+        *,
+        idle: float,
+        within: float,
+        on_progress: ProgressFn | None = None,
+        caller: Caller | None = None,
+    ) -> RawObject:
         wire = self.wire
+        if method == "tasks/result":
+            idle = within  # it waits until the task has ended
         timeout = wire.deadlines.start(idle=idle, within=within)
         call, token = self._relayed.begin(caller, timeout)
 
@@ -437,6 +488,13 @@ class Connection:
                 await on_progress(progress, total, message)
 
         try:
+            sent, headers = self._sent(method, params, caller)
+            try:
+                raw = await wire.call(method, sent, headers=headers, on_progress=tell)
+                return self._read_result(method, raw)
+            except MCPError as exc:
+                if exc.code != HEADER_MISMATCH:
+                    raise _rpc_failure(method, exc) from exc
             return await self._mirrored(method, params, tell, caller)
         except asyncio.CancelledError:
             if not timeout.absorb():
@@ -453,24 +511,24 @@ class Connection:
         await self._bounded(self._ping(), within, "a sign of life")
 
     async def _mirrored(self, method: str, params: Fields, on_progress: ProgressFn, caller: Caller | None) -> RawObject:
-        try:
-            return await self._ask(method, params, on_progress, caller)
-        except MCPError as exc:
-            if exc.code != HEADER_MISMATCH:
-                raise _rpc_failure(method, exc) from exc
-        # The server refused the request before it acted: it wants arguments mirrored into headers, and the session
-        # learns from a listing which ones.
+        """Send a request again that the server refused before it acted: it wants arguments mirrored into headers.
+
+        The session learns from a listing which ones.
+        """
         await list_tools(self.session, self._limits, lambda: self.wire.received)
+        sent, headers = self._sent(method, params, caller)
         try:
-            return await self._ask(method, params, on_progress, caller)
+            raw = await self.wire.call(method, sent, headers=headers, on_progress=on_progress)
+            return self._read_result(method, raw)
         except MCPError as exc:
             raise _rpc_failure(method, exc) from exc
 
-    async def _ask(self, method: str, params: Fields, on_progress: ProgressFn, caller: Caller | None) -> RawObject:
+    def _sent(self, method: str, params: Fields, caller: Caller | None) -> tuple[Fields, dict[str, str]]:
+        """The parameters and the headers of a request."""
         headers = trace_headers(params)
-        if self.era == "modern":
-            params, headers = self._stamped(method, params, headers, caller)
-        raw = await self.wire.call(method, params, headers=headers, on_progress=on_progress)
+        return (params, headers) if self.era != "modern" else self._stamped(method, params, headers, caller)
+
+    def _read_result(self, method: str, raw: Bytes) -> RawObject:
         try:
             result = RawObject.read(raw)
             self._check_result(method, result)
@@ -491,10 +549,12 @@ class Connection:
                 CLIENT_INFO_META_KEY: dumps(info.model_dump(by_alias=True, mode="json", exclude_none=True)),
             }
         can = caller.capabilities if caller is not None else {}
+        if caller is not None and caller.era == "legacy":
+            can = without_task_capabilities(can)  # such a client cannot follow a modern task
         meta: Fields = {**fields(params["_meta"])} if "_meta" in params else {}
         meta |= {**self._stamp, CLIENT_CAPABILITIES_META_KEY: dumps(dict(can))}
         headers |= {MCP_PROTOCOL_VERSION_HEADER: self.protocol_version, MCP_METHOD_HEADER: method}
-        named = NAME_BEARING_METHODS.get(method)
+        named = "taskId" if method in TASK_METHODS else NAME_BEARING_METHODS.get(method)
         name = text_of(params.get(named)) if named is not None else None
         if name is not None:
             headers[MCP_NAME_HEADER] = encode_header_value(name)
@@ -516,7 +576,7 @@ class Connection:
             content = result.get("content")
             if content is not None and not is_array(content):
                 raise BadJson("content: it is not a list")
-            if content is None and result.get("resultType") is None and result.get("structuredContent") is None:
+            if content is None and not any(key in result.members for key in _IN_PLACE_OF_CONTENT):
                 raise BadJson("content: it is missing")
             if content is not None and len(memoryview(content)) <= CHECKED_BYTES:
                 _check_blocks(content)
@@ -546,10 +606,11 @@ class Connection:
 
 def _check_blocks(content: Bytes) -> None:
     """Refuse a block that no client can read: one that is malformed costs some clients their whole session."""
-    for place, raw in enumerate(items(content)):
-        block = fields(raw) if is_object(raw) else {}
-        kind = text_of(block.get("type")) if block else None
-        wanted = _BLOCKS.get(kind) if kind is not None else None
+    for place, block in enumerate(objects(content)):
+        kind = block.get("type")
+        wanted = _WRITTEN_BLOCKS.get(bytes(kind)) if kind is not None else None
+        if wanted is None and kind is not None:
+            wanted = _BLOCKS.get(text_of(kind) or "")
         if wanted is None or not wanted <= block.keys():
             raise BadJson(f"content.{place}: it is no block that the protocol knows")
 

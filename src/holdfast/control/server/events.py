@@ -20,6 +20,7 @@ from holdfast.control.server.views import AT_ONCE, Views
 from holdfast.core import Tripped
 from holdfast.errors import UnknownServer
 from holdfast.hub import (
+    AccessChanged,
     BreakerChanged,
     CallEnded,
     CloseFailed,
@@ -42,6 +43,7 @@ EVENTS: Mapping[str, str] = {
     "transition": "A server went from one state to another: {server} and a Change",
     "retry": "A reconnect is planned: {server, attempt, delay, at}",
     "breaker": "A server's breaker opened or closed: {server, state, at, retry_in, failures, refused}",
+    "access": "A server denies calls and its listing, or no longer does: {server, denied, reason, at}",
     "published": "The catalog changed: {server, version, kinds, at}",
     "close_failed": "An old connection did not close cleanly: {server, generation, error, at}",
     "tool_changed": "A tool changed since it was first seen: {server, tool, held, at}",
@@ -219,6 +221,9 @@ def event_for(record: HubRecord, at: float) -> tuple[str, str, dict[str, Any]] |
             return record.server, "retry", data
         case BreakerChanged():
             return record.server, "breaker", _breaker(record, at)
+        case AccessChanged():
+            data = {"server": record.server, "denied": record.denied, "reason": record.reason, "at": at}
+            return record.server, "access", data
         case Published():
             data = {"server": record.server, "version": record.version, "kinds": list(record.kinds), "at": at}
             return record.server, "published", data

@@ -22,6 +22,7 @@ from opentelemetry.trace import format_span_id, format_trace_id, get_current_spa
 from holdfast.control.models import LogLine
 from holdfast.core import Redactor, State, Tripped
 from holdfast.hub import (
+    AccessChanged,
     BreakerChanged,
     CallEnded,
     CloseFailed,
@@ -100,6 +101,9 @@ class RepeatedLines(Generic[_T]):
     def __len__(self) -> int:
         return len(self._counted)
 
+
+SURPRISING = ("denied", "timed_out")
+"""The outcomes of calls that have a line of their own; failures change the server's state, which has one."""
 
 ANSWERS = frozenset({"holdfast.reload"})
 """Loggers that answer an action of a user: an equal mistake made twice is reported twice."""
@@ -356,6 +360,10 @@ class LogBuffer:
 
 def log_text(record: HubRecord) -> tuple[str, str, str] | None:
     """Return the server, level and text of the hub's line about a record; the texts in records are masked already."""
+    if isinstance(record, CallEnded):
+        if record.outcome not in SURPRISING:
+            return None
+        return record.server, "warning", f"{record.method} {record.outcome}: {record.reason}"
     match record:
         case Transition():
             level = "warning" if record.new in (State.DENIED, State.PERMANENTLY_FAILED) else "info"
@@ -368,6 +376,10 @@ def log_text(record: HubRecord) -> tuple[str, str, str] | None:
         case BreakerChanged():
             text = f"breaker closed; {record.change.refused} calls were refused while it was open"
             return record.server, "info", text
+        case AccessChanged(denied=True):
+            return record.server, "warning", f"calls and the listing are denied: {record.reason}"
+        case AccessChanged():
+            return record.server, "info", "calls are no longer denied"
         case CloseFailed():
             return record.server, "warning", f"an old connection did not close cleanly: {record.error}"
         case ToolChanged():
@@ -375,6 +387,4 @@ def log_text(record: HubRecord) -> tuple[str, str, str] | None:
             return record.server, "warning", f"the tool {record.tool} changed since it was first seen{held}"
         case ToolApproved():
             return record.server, "info", f"the change of the tool {record.tool} was approved"
-        case CallEnded(outcome="denied" | "timed_out"):
-            return record.server, "warning", f"{record.method} {record.outcome}: {record.reason}"
     return None

@@ -73,6 +73,8 @@ class HubInfo:
     """How a person starts Holdfast on this machine."""
     config_problem: str = ""
     draining: bool = False
+    notice: Callable[[], str] = str
+    """Returns what users should know about the hub itself."""
 
 
 class Views:
@@ -103,6 +105,7 @@ class Views:
             ready=not draining and all(hub.registry.slot(name).has_outcome.is_set() for name in hub.config.servers),
             catalog_version=hub.catalog.version,
             identity=about.identity,
+            notice=about.notice(),
         )
 
     async def servers(self) -> Servers:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.core.lifecycle.table import State
 
 __all__ = [
+    "AccessChanged",
     "BreakerChanged",
     "Cause",
     "CheckAddress",
@@ -165,6 +166,16 @@ class RetryPlanned:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AccessChanged:
+    """A call and the listing after it were denied: calls are refused until the next listing. Or that is over."""
+
+    server: str
+    denied: bool
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class CloseFailed:
     """An old connection did not close cleanly. This is reported and has no other effect."""
 
@@ -182,7 +193,7 @@ class BreakerChanged:
     change: BreakerEvent
 
 
-Record: TypeAlias = Transition | RetryPlanned | CloseFailed | BreakerChanged
+Record: TypeAlias = Transition | RetryPlanned | AccessChanged | CloseFailed | BreakerChanged
 
 
 @dataclass(frozen=True, slots=True)

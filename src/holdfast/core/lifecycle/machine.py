@@ -7,10 +7,12 @@ from it. Pure: no I/O, no clock, no tasks. Time and chance are arguments.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.backoff import RETRY_AFTER_CAP
 from holdfast.core.lifecycle.effects import (
+    AccessChanged,
     Cause,
     CheckAddress,
     CheckLiveness,
@@ -110,6 +112,12 @@ class LeaseState:
     failures: int = 0
     denials: int = 0
     """Denied listings in a row."""
+    denial: RefreshFailed | None = None
+    """The latest of them."""
+    call_denied: bool = False
+    """Whether a call was denied and none completed since."""
+    asked_at: float = -inf
+    """When a denied call last asked for a listing."""
     refreshing: bool = False
     checking: bool = False
     suspect: bool = False
@@ -120,6 +128,11 @@ class LeaseState:
     """How many of those notices are older than the last good listing."""
     covering: int = 0
     """How many are older than the listing that is under way."""
+
+    @property
+    def shut(self) -> bool:
+        """Whether calls and the listing are denied: then no call is sent before the next listing."""
+        return self.call_denied and self.denials > 0
 
 
 @dataclass(slots=True)
@@ -317,6 +330,13 @@ class Lifecycle:
             self.timers.hasten(RefreshDue, max(step.now, lease.listed_at + spacing))
         elif self.policy.refresh is not None:
             self.timers.set(RefreshDue, step.now + shortened(self.policy.refresh, self.policy, step.chance))
+
+    def open_access(self, lease: LeaseState, step: Step) -> None:
+        """A call completed, or a listing was not denied: calls may pass again."""
+        was_shut = lease.shut
+        lease.denials, lease.denial, lease.call_denied = 0, None, False
+        if was_shut:
+            step.do(Emit(AccessChanged(server=self.server, denied=False, reason="", at=step.now)))
 
     def check_suspect(self, *, failures: int) -> list[Effect]:
         """Check the liveness of a connection that the breaker holds responsible for earlier failures.
@@ -782,8 +802,10 @@ def act_on_lease(life: Lifecycle, lease: LeaseState, event: Event, step: Step) -
             _check(lease, step)
         case CallDenial():
             # The listing shows whether the denial concerns this call or the server.
-            if not lease.refreshing:
-                life.timers.hasten(RefreshDue, max(step.now, lease.listed_at + life.policy.denied_spacing))
+            lease.call_denied = True
+            if not lease.refreshing and not lease.shut:
+                at = max(lease.asked_at + life.policy.denied_spacing, lease.listed_at + life.policy.refresh_spacing)
+                life.timers.hasten(RefreshDue, max(step.now, at))
         case LivenessConfirmed():
             # It shows that the connection stands, not that calls work: their failures still count.
             lease.checking = lease.suspect = False
@@ -796,6 +818,7 @@ def act_on_lease(life: Lifecycle, lease: LeaseState, event: Event, step: Step) -
             _check(lease, step)
         case CallCompleted():
             lease.failures = 0
+            life.open_access(lease, step)
             life.timers.drop(StandingDue)
             life.mark_proven(lease)
         case StandingDue():
@@ -806,13 +829,16 @@ def _refresh(lease: LeaseState, step: Step) -> None:
     lease.refreshing = True
     lease.covering = lease.notices
     lease.listed_at = step.now
+    if lease.call_denied:
+        lease.asked_at = step.now
     step.do(RefreshNow(lease.generation))
 
 
 def _refreshed(life: Lifecycle, lease: LeaseState, event: RefreshSucceeded, step: Step) -> None:
     lease.refreshing = False
     lease.covered = lease.covering
-    lease.failures = lease.denials = 0
+    lease.failures = 0
+    life.open_access(lease, step)
     if event.listing is not None:
         step.do(Publish(event.generation, event.listing))
     life.plan_refresh(lease, step)
@@ -821,10 +847,23 @@ def _refreshed(life: Lifecycle, lease: LeaseState, event: RefreshSucceeded, step
 def _refresh_failed(life: Lifecycle, lease: LeaseState, event: RefreshFailed, step: Step) -> None:
     """A denied listing is that request's denial: it says nothing about the connection."""
     lease.refreshing = False
-    denied = event.status == "denied"
-    lease.denials = lease.denials + 1 if denied else 0
-    lease.failures += not denied
-    life.plan_refresh(lease, step)
+    if event.status != "denied":
+        life.open_access(lease, step)
+        lease.failures += 1
+        life.plan_refresh(lease, step)
+        return
+    was_shut = lease.shut
+    lease.denials += 1
+    lease.denial = event
+    if not lease.shut:
+        life.plan_refresh(lease, step)
+        return
+    # Calls and the listing are denied: ask again soon, and send no call before that.
+    waits = life.policy.denied_again
+    delay = waits[min(lease.denials, len(waits)) - 1]
+    life.timers.set(RefreshDue, step.now + shortened(delay, life.policy, step.chance))
+    if not was_shut:
+        step.do(Emit(AccessChanged(server=life.server, denied=True, reason=event.reason, at=step.now)))
 
 
 def _check(lease: LeaseState, step: Step) -> None:

@@ -40,6 +40,9 @@ class LifecyclePolicy:
     """When a denial that states no decision is asked again, in seconds after the first; then it is a decision."""
     denied_refreshes: int = 3
     """Consecutive denied listings of a connection that still stands, before the server is denied."""
+    denied_again: tuple[float, ...] = (2.0, 3.0)
+    """When a denied listing is repeated while calls are denied too: the waits after the first and the second. Calls are
+    refused meanwhile."""
     denied_spacing: float = 5.0
     """The minimum time between two listings that denied calls ask for."""
     parked: float = 60.0

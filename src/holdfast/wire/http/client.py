@@ -16,11 +16,11 @@ import socket
 import ssl
 import time
 import urllib.request
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote
 
 import anyio
@@ -202,6 +202,9 @@ SHOWN_BODY = 2048
 
 MAX_REDIRECTS = 5
 
+KNOWN_HEADS = 64
+"""How many heads of requests are kept as bytes: one for each tool of a modern server, one for a legacy one."""
+
 TELLING_HEADERS = ("content-type", "retry-after", "www-authenticate", "server", "via", "x-request-id")
 """The response headers that explain a refusal."""
 
@@ -241,6 +244,8 @@ class HttpPeer:
         self._basic = _basic(self.url)
         self._static = None if callable(spec.headers) else _checked(spec.headers)
         self._pools: dict[HttpOrigin, Pool] = {}
+        self._own_pool: Pool | None = None
+        self._heads: dict[tuple[object, ...], bytes] = {}
         self._cookies: dict[str, str] = {}
         self._own_authorization = False
         """Whether the latest request used an ``Authorization`` of the server's definition."""
@@ -273,9 +278,9 @@ class HttpPeer:
             finally:
                 response.close()
 
-    async def post(self, content: bytes, headers: Mapping[str, str]) -> Response:
+    def post(self, content: bytes, headers: Mapping[str, str]) -> Coroutine[Any, Any, Response]:
         """POST to the endpoint itself; the caller closes the response, and translates exceptions."""
-        return await self.send(_Asked("POST", self.url, headers, content))
+        return self.send(_Asked("POST", self.url, headers, content))
 
     async def send(self, asked: _Asked) -> Response:
         """The same for any request."""
@@ -305,14 +310,45 @@ class HttpPeer:
         own = self._static if self._static is not None else await self._fresh_headers()
         self._own_authorization = "authorization" in own
         token = None if self._own_authorization or self._authorizer is None else await self._token()
-        merged = {**_DEFAULT_HEADERS, **own, **asked.headers}
+        pool = self._own_pool if asked.url is self.url else None
+        if pool is None:
+            pool = self._pool(asked.url)
+        response = await pool.send(self._head(pool, asked, own, token), asked.content, asked.on_sending)
+        headers = response.headers
+        if "set-cookie" in headers:
+            self._note_cookies(headers["set-cookie"])
+        if response.status in REDIRECTS and "location" in headers:
+            response = await self._redirected(asked, response, self._merged(asked.headers, own, token))
+        return response, token
+
+    def _head(self, pool: Pool, asked: _Asked, own: Mapping[str, str], token: str | None) -> bytes:
+        """The head of a request. Most requests to a server have the same one."""
+        given = (None if own is self._static else tuple(own.items()), tuple(asked.headers.items()))
+        key = (
+            asked.method,
+            None if asked.url is self.url else asked.url,
+            token,
+            *given,
+            tuple(self._cookies.items()) if self._cookies else None,
+        )
+        head = self._heads.get(key)
+        if head is None:
+            target = asked.url.raw_path.decode("ascii")
+            head = pool.head(asked.method, target, self._merged(asked.headers, own, token).items())
+            if len(self._heads) >= KNOWN_HEADS:
+                self._heads.clear()
+            self._heads[key] = head
+        return head
+
+    def _merged(self, asked: Mapping[str, str], own: Mapping[str, str], token: str | None) -> dict[str, str]:
+        merged = {**_DEFAULT_HEADERS, **own, **asked}
         if token is not None:
             merged.setdefault("authorization", f"Bearer {token}")
         elif self._basic:
             merged.setdefault("authorization", self._basic)
         if self._cookies:
             merged.setdefault("cookie", "; ".join(f"{name}={value}" for name, value in self._cookies.items()))
-        return await self._sent(asked, merged), token
+        return merged
 
     def _login(self) -> Login | None:
         """The state of the login, unless the request used an ``Authorization`` of the definition."""
@@ -339,26 +375,34 @@ class HttpPeer:
                 refusal.close()
         return another
 
-    async def _sent(self, asked: _Asked, headers: Mapping[str, str]) -> Response:
-        """Send; follow a redirect only within the origin and only if it keeps method and body."""
+    async def _redirected(self, asked: _Asked, response: Response, headers: Mapping[str, str]) -> Response:
+        """Follow a redirect, only within the origin and only if it keeps method and body."""
         url = asked.url
-        for turn in range(MAX_REDIRECTS + 1):
+        for _ in range(MAX_REDIRECTS):
+            following = self._following(asked, url, response)
+            if following is None:
+                return response
+            url = following
             response = await self._pool(url).request(
                 asked.method, url.raw_path.decode("ascii"), headers.items(), asked.content, on_sending=asked.on_sending
             )
             if "set-cookie" in response.headers:
                 self._note_cookies(response.headers["set-cookie"])
-            location = response.headers.get("location")
-            if response.status not in REDIRECTS or location is None:
-                return response
-            response.close()
-            following = _joined(url, location)
-            kept = _keeps_to(url, following) and _keeps_method(response.status, asked.method)
-            if not kept or turn == MAX_REDIRECTS:
-                shown = str(following.copy_with(userinfo=b"", query=None, fragment=None))
-                raise ServerFailure(Redirected(status=response.status, location=shown))
-            url = following
-        raise AssertionError("the last turn returns or raises")
+        if self._following(asked, url, response, may=False) is None:
+            return response
+        raise AssertionError("a redirect that may not be followed raises")
+
+    def _following(self, asked: _Asked, url: httpx2.URL, response: Response, *, may: bool = True) -> httpx2.URL | None:
+        """Where a redirect leads; None where there is none. Raises where it may not be followed."""
+        location = response.headers.get("location")
+        if response.status not in REDIRECTS or location is None:
+            return None
+        response.close()
+        following = _joined(url, location)
+        if may and _keeps_to(url, following) and _keeps_method(response.status, asked.method):
+            return following
+        shown = str(following.copy_with(userinfo=b"", query=None, fragment=None))
+        raise ServerFailure(Redirected(status=response.status, location=shown))
 
     def _pool(self, url: httpx2.URL) -> Pool:
         if url.scheme not in ("http", "https") or not url.host:
@@ -371,6 +415,8 @@ class HttpPeer:
             proxy = None if is_loopback(url.host) else _proxy_for(url)
             context = (self._tls or ssl_context()) if tls or (proxy is not None and proxy.tls) else None
             pool = self._pools[origin] = Pool(origin, tls=context, proxy=proxy, connect_within=CONNECT_SECONDS)
+        if url is self.url:
+            self._own_pool = pool
         return pool
 
     def _note_cookies(self, lines: str) -> None:
@@ -454,7 +500,10 @@ async def _next_chunk(chunks: AsyncIterator[bytes], silence: float | None) -> by
 
 def content_type(response: Response) -> str:
     """The content type without its parameters, in lower case; empty where there is none."""
-    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = response.headers.get("content-type", "")
+    if kind == "application/json":
+        return kind
+    return kind.partition(";")[0].strip().lower()
 
 
 def over_message_bound(limits: Limits) -> OverBound:

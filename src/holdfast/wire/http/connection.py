@@ -15,9 +15,9 @@ import socket
 import ssl
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import httptools
@@ -46,8 +46,15 @@ IDLE_CONNECTIONS: Final = 20
 IDLE_SECONDS: Final = 4.0
 """How long an unused connection is kept. Common servers close theirs after 5 s, and a request must not meet that."""
 
-SUSPECT_SECONDS: Final = 0.001
-"""After this long without use a connection is looked at before it is used again: it may have been closed."""
+SUSPECT_SECONDS: Final = 0.02
+"""After this long without use a connection is looked at before it is used again: it may have been closed.
+
+The event loop tells of a close in its next turn. Only a close within the present turn is not known, and a loop that
+turns faster than this has told of all others."""
+
+KNOWN_HEADS: Final = 16
+KNOWN_HEAD_BYTES: Final = 2048
+"""Heads of answers that are remembered: most answers of a server have the same head, apart from the date."""
 
 STAGGER_SECONDS: Final = 0.25
 """Before the next address of a name is tried beside the first (RFC 8305)."""
@@ -113,13 +120,22 @@ class HttpOrigin:
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
 
+class _KnownHead(NamedTuple):
+    """What the head of an answer says that has a body of known length, on a connection that is kept."""
+
+    status: int
+    headers: Mapping[str, str]
+    length: int
+    keep_for: float
+
+
 class Response:
     """An answer whose head is here; its body is read once, whole or in pieces."""
 
     __slots__ = ("_connection", "_decode", "_parts", "_size", "_waiter", "complete", "error", "headers", "status")
 
-    def __init__(self, connection: _Connection, status: int, headers: dict[str, str]) -> None:
-        self._connection: _Connection | None = connection
+    def __init__(self, connection: _Connection | None, status: int, headers: Mapping[str, str]) -> None:
+        self._connection = connection
         self.status = status
         self.headers = headers
         """By lower-case name; values of a repeated header are joined by a comma."""
@@ -133,7 +149,7 @@ class Response:
     async def read(self, most: int) -> bytes | None:
         """The whole body; None if it is larger than ``most`` bytes. The rest is not read then."""
         size, parts = 0, []
-        async for chunk in self.chunks():
+        while (chunk := await self.next_chunk()) is not None:
             size += len(chunk)
             if size > most:
                 self.close()
@@ -141,8 +157,17 @@ class Response:
             parts.append(chunk)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def whole(self) -> bytes | None:
+        """The body, where all of it is here in one piece; it can still be read otherwise. Else None."""
+        return self._parts[0] if self.complete and self._decode is None and len(self._parts) == 1 else None
+
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it comes."""
+        while (chunk := await self.next_chunk()) is not None:
+            yield chunk
+
+    async def next_chunk(self) -> bytes | None:
+        """The next piece of the body; None at its end."""
         while True:
             while self._parts:
                 part = self._parts.popleft()
@@ -150,11 +175,11 @@ class Response:
                 if self._connection is not None and self._size < BUFFERED_BYTES:
                     self._connection.resume()
                 if part := part if self._decode is None else self._decode(part):
-                    yield part
+                    return part
             if self.error is not None:
                 raise self.error
             if self.complete:
-                return
+                return None
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
@@ -191,8 +216,12 @@ class Response:
 class _Connection(asyncio.Protocol):
     """One connection; it carries one request at a time."""
 
-    def __init__(self, released: Callable[[_Connection], None]) -> None:
+    def __init__(self, released: Callable[[_Connection], None], known: dict[bytes, _KnownHead]) -> None:
+        self._loop = asyncio.get_running_loop()
         self._released = released
+        self._known = known
+        self._first: bytes | None = None
+        """The head that is being read, if it came in one piece."""
         self._transport: Any = None
         self._parser: httptools.HttpResponseParser | None = None
         self._head: asyncio.Future[Response] | None = None
@@ -210,10 +239,8 @@ class _Connection(asyncio.Protocol):
     async def exchange(self, request: bytes, body: bytes) -> Response:
         """Write a request and wait for the head of its answer."""
         # The answer may be complete, and the connection with its next user, before the awaiting task runs again.
-        head: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        head: asyncio.Future[Response] = self._loop.create_future()
         self._head = head
-        self._parser = httptools.HttpResponseParser(self)
-        self._head_size = 0
         if len(body) > 1 << 16:
             self._transport.writelines((request, body))
         else:
@@ -265,11 +292,17 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of an answer."""
-        if self._parser is None:
-            self.abort()  # a server that speaks unasked is not to be trusted with the next request
-            return
+        parser = self._parser
+        if parser is None:
+            if self._head is None:
+                self.abort()  # a server that speaks unasked is not to be trusted with the next request
+                return
+            if self._take_known(data):
+                return
+            parser = self._parser = httptools.HttpResponseParser(self)
+            self._head_size = 0
         try:
-            self._parser.feed_data(data)
+            parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._fail(NotHttp("it switched protocols"))
         except httptools.HttpParserError as exc:
@@ -278,6 +311,32 @@ class _Connection(asyncio.Protocol):
             self._head_size += len(data)
             if self._head_size > HEAD_BYTES:
                 self._fail(NotHttp("its headers are too large"))
+
+    def _take_known(self, data: bytes) -> bool:
+        """Take an answer that is complete, with a head that was parsed before; False leaves it to the parser."""
+        end = data.find(b"\r\n\r\n", 0, KNOWN_HEAD_BYTES) + 4
+        self._first = first = data[:end] if end >= 4 else None
+        known = self._known.get(first) if first is not None else None
+        if known is None or len(data) - end != known.length:
+            return False
+        response = Response(None, known.status, known.headers)
+        if known.length:
+            response.feed(data[end:])
+        response.end()
+        head, self._head, self._first = self._head, None, None
+        self._free(known.keep_for)
+        if head is not None and not head.done():
+            head.set_result(response)
+        return True
+
+    def _free(self, keep_for: float) -> None:
+        """The answer is complete: another request may use the connection, if all of this one was sent."""
+        if self._transport.get_write_buffer_size() == 0 and not self.closed:
+            self.keep_for = keep_for
+            self._released(self)
+        else:
+            self.closed = True
+            self._transport.close()
 
     def eof_received(self) -> bool:
         """The peer sends no more."""
@@ -323,6 +382,7 @@ class _Connection(asyncio.Protocol):
         assert self._parser is not None  # noqa: S101 - it is parsing
         status = self._parser.get_status_code()
         if 100 <= status < 200:
+            self._first = None
             return  # a word in between; the answer follows
         headers = self._headers
         self._close_delimited = "content-length" not in headers and "transfer-encoding" not in headers
@@ -337,25 +397,32 @@ class _Connection(asyncio.Protocol):
             self._response.feed(data)
 
     def on_message_complete(self) -> None:
-        """The answer is complete; the connection is free if both sides keep it and all of the request was sent."""
+        """The answer is complete; the connection is free if both sides keep it."""
         response = self._response
         if response is None:
             return
-        keep = (
-            self._parser is not None
-            and self._parser.should_keep_alive()
-            and not self._close_delimited
-            and self._transport.get_write_buffer_size() == 0
-        )
+        keep = self._parser is not None and self._parser.should_keep_alive() and not self._close_delimited
         self.resume()
         self._response, self._parser = None, None
         response.end()
-        if keep and not self.closed:
-            self.keep_for = _kept_for(response.headers.get("keep-alive", ""))
-            self._released(self)
+        if keep:
+            keep_for = _kept_for(response.headers.get("keep-alive", ""))
+            self._remember(response, keep_for)
+            self._free(keep_for)
         else:
             self.closed = True
             self._transport.close()
+
+    def _remember(self, response: Response, keep_for: float) -> None:
+        """Remember a head; only one after which as many bytes follow as it says."""
+        first, self._first = self._first, None
+        length = response.headers.get("content-length", "")
+        odd = response.status in (204, 304) or not (length.isascii() and length.isdigit() and len(length) < 10)
+        if first is None or odd or "transfer-encoding" in response.headers or "upgrade" in response.headers:
+            return
+        if len(self._known) >= KNOWN_HEADS:
+            self._known.clear()
+        self._known[first] = _KnownHead(response.status, response.headers, int(length), keep_for)
 
 
 class Pool:
@@ -375,6 +442,8 @@ class Pool:
         self._proxy = proxy
         self._connect_within = connect_within
         self._keep = keep
+        self._loop = asyncio.get_running_loop()
+        self._known: dict[bytes, _KnownHead] = {}
         self._idle: deque[_Connection] = deque()
         self._all: set[_Connection] = set()
         self._closed = False
@@ -390,10 +459,20 @@ class Pool:
         on_sending: Callable[[], None] | None = None,
     ) -> Response:
         """Send one request; the answer's head. ``on_sending`` is told when a connection stands."""
+        if body is None and method == "POST":
+            body = b""  # a POST without a length is refused by some servers
+        return await self.send(self.head(method, target, headers), body, on_sending)
+
+    async def send(
+        self, head: bytes, body: bytes | None = None, on_sending: Callable[[], None] | None = None
+    ) -> Response:
+        """The same for a request whose ``head`` is made already."""
         connection = self._free() or await self._connected()
         if on_sending is not None:
             on_sending()
-        return await connection.exchange(self._written(method, target, headers, body), body or b"")
+        if body is None:
+            return await connection.exchange(head + b"\r\n", b"")
+        return await connection.exchange(b"%bcontent-length: %d\r\n\r\n" % (head, len(body)), body)
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -405,7 +484,8 @@ class Pool:
         self._all.clear()
         self._idle.clear()
 
-    def _written(self, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes | None) -> bytes:
+    def head(self, method: str, target: str, headers: Iterable[tuple[str, str]]) -> bytes:
+        """The head of a request, without the length of its body."""
         proxy = self._proxy
         if proxy is not None and not self.origin.tls:
             target = f"http://{self.origin.authority}{target}"
@@ -416,14 +496,11 @@ class Pool:
         lines += [f"{name}: {value}\r\n" for name, value in given]
         if proxy is not None and proxy.authorization and not self.origin.tls:
             lines.append(f"proxy-authorization: {proxy.authorization}\r\n")
-        if body is not None or method == "POST":
-            lines.append(f"content-length: {len(body or b'')}\r\n")
-        lines.append("\r\n")
         return "".join(lines).encode("latin-1")
 
     def _free(self) -> _Connection | None:
         """The connection that was used last, if it can be used: the others age meanwhile and are dropped."""
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         while self._idle:
             connection = self._idle.pop()
             if connection.usable(now):
@@ -432,8 +509,7 @@ class Pool:
         return None
 
     def _release(self, connection: _Connection) -> None:
-        now = asyncio.get_running_loop().time()
-        connection.idle_since = now
+        connection.idle_since = self._loop.time()
         if self._closed:
             self._drop(connection)
             return
@@ -441,15 +517,14 @@ class Pool:
         if len(self._idle) > self._keep:
             self._drop(self._idle.popleft())
         if self._sweeper is None:
-            self._sweeper = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._sweep)
+            self._sweeper = self._loop.call_later(IDLE_SECONDS, self._sweep)
 
     def _sweep(self) -> None:
         """Close connections that were idle for long; one timer for all connections, and none where nothing is idle."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = self._loop.time()
         while self._idle and (self._idle[0].closed or now - self._idle[0].idle_since >= self._idle[0].keep_for):
             self._drop(self._idle.popleft())
-        self._sweeper = loop.call_later(IDLE_SECONDS, self._sweep) if self._idle else None
+        self._sweeper = self._loop.call_later(IDLE_SECONDS, self._sweep) if self._idle else None
 
     def _drop(self, connection: _Connection) -> None:
         self._all.discard(connection)
@@ -473,7 +548,7 @@ class Pool:
         proxy, origin = self._proxy, self.origin
         host, port = (proxy.host, proxy.port) if proxy is not None else (origin.host, origin.port)
         first_tls = self._tls if (proxy.tls if proxy is not None else origin.tls) else None
-        connection = await _dial(lambda: _Connection(self._release), host, port, first_tls)
+        connection = await _dial(lambda: _Connection(self._release, self._known), host, port, first_tls)
         if proxy is not None and origin.tls:
             try:
                 await self._tunnel(connection, proxy)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -35,7 +36,15 @@ from holdfast.errors import ServerFailure
 from holdfast.wire.deadlines import Deadlines
 from holdfast.wire.envelope import BadJson, Bytes, Fields, dumps, fields, loads, read_bytes
 from holdfast.wire.event_stream import ServerEvent
-from holdfast.wire.http.client import EVENT_STREAM, HttpPeer, content_type, read_bounded, read_events, translated
+from holdfast.wire.http.client import (
+    EVENT_STREAM,
+    HttpPeer,
+    content_type,
+    evidence_of,
+    read_bounded,
+    read_events,
+    translated,
+)
 from holdfast.wire.http.connection import Response
 from holdfast.wire.rpc import (
     Exchange,
@@ -105,13 +114,14 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         """Why a request was cut when the connection was closed."""
         return self._exchange.failure()
 
-    async def call(
+    def call(
         self, method: str, params: Fields, *, headers: Mapping[str, str], on_progress: ProgressFnT | None = None
-    ) -> Bytes:
+    ) -> Coroutine[Any, Any, Bytes]:
         """POST a request as it is and wait for its result, also as it is. The caller bounds the time."""
-        request_id, waiter = self._exchange.open({} if on_progress is None else {"on_progress": on_progress})
+        request_id, waiter = self._exchange.begin(on_progress)
         body = call_message(request_id, method, params, progress=on_progress is not None)
-        return await self._answered(request_id, waiter, method, body, {**self._common_headers(), **headers})
+        common = self._common_headers()
+        return self._answered(request_id, waiter, method, body, {**common, **headers} if headers else common)
 
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
@@ -224,13 +234,20 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         tell: bool = True,
     ) -> Bytes:
         """The answer to one POST; a caller that stops waiting tells a legacy server so."""
+        began = time.monotonic()
         try:
-            with translated(f"the answer to {method}"):
-                return await self._ask(request_id, waiter, method, body, headers)
+            return await self._ask(request_id, waiter, method, body, headers)
+        except ServerFailure:
+            raise
         except asyncio.CancelledError:
             if tell and self._version not in MODERN_PROTOCOL_VERSIONS:
                 self._exchange.say_cancelled(request_id, "the caller no longer waits")
             raise
+        except Exception as exc:
+            seen = evidence_of(exc, doing=f"the answer to {method}", after=round(time.monotonic() - began, 1))
+            if seen is None:
+                raise
+            raise ServerFailure(seen) from exc
         finally:
             self._exchange.close(request_id)
 
@@ -245,7 +262,10 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 self._session_id, self._common = response.headers.get(SESSION_HEADER), None
             kind = content_type(response)
             if kind == "application/json":
-                return self._answer_in(await read_bounded(response, self._peer.limits), request_id)
+                came = response.whole()
+                if came is None or len(came) > self._peer.limits.message_bytes:
+                    came = await read_bounded(response, self._peer.limits)
+                return self._answer_in(came, request_id)
             if kind == EVENT_STREAM:
                 return await self._from_stream(response, request_id, waiter, method)
             raise ServerFailure(_not_mcp(response, kind))

@@ -1,0 +1,225 @@
+"""What changes during a legacy session, and outlives the process: when it was seen, its end, log level, subscriptions.
+
+``SessionStore`` is what the sessions use; a store that replicas share implements the same. ``SqliteSessions`` is a file
+that the hubs of one configuration share. A session leaves a row only when it has something to keep: it lived for an
+hour, set its log level, subscribed to a resource, or was ended. A row goes when its session would have expired.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import anyio
+import anyio.to_thread
+
+from holdfast.files import FileStamp, file_stamp, private_folder, set_aside
+
+__all__ = ["NOTE_SECONDS", "MemorySessions", "SessionRecord", "SessionStore", "SqliteSessions"]
+
+log = logging.getLogger("holdfast.front")
+
+NOTE_SECONDS = 3_600.0
+"""How far a stored time of last use may lag behind: a session in use costs one write an hour."""
+
+POLL_SECONDS = 0.5
+BUSY_SECONDS = 5.0
+PRUNE_SECONDS = 3_600.0
+MOST_IN_MEMORY = 100_000
+"""Rows, for a hub without a file. The oldest give way."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionRecord:
+    """What is kept of one session."""
+
+    until: float
+    """When the session expires at the latest, and the row with it."""
+    seen: float
+    """When it was used; up to an hour before its last use."""
+    ended: bool = False
+    log_level: str | None = None
+    subscribed: frozenset[tuple[str, str]] = frozenset()
+    """Server and original URI of each resource."""
+
+
+class SessionStore(Protocol):
+    """Keeps the records of sessions by their 16 bytes of id."""
+
+    shared: bool
+    """Whether every hub that has the session key uses this store."""
+
+    async def load(self, session: bytes) -> SessionRecord | None:
+        """The record of a session, or None."""
+
+    async def save(self, session: bytes, record: SessionRecord) -> None:
+        """Keep a record. It is durable when this returns; a failure is logged. An ended session stays ended."""
+
+    async def run(self, on_ended: Callable[[bytes], None]) -> None:
+        """Report sessions that another hub ended, until cancelled."""
+
+
+class MemorySessions:
+    """Records that end with the process."""
+
+    shared = False
+
+    def __init__(self) -> None:
+        self._records: dict[bytes, SessionRecord] = {}
+
+    async def load(self, session: bytes) -> SessionRecord | None:
+        """The record of a session, or None."""
+        return self._records.get(session)
+
+    async def save(self, session: bytes, record: SessionRecord) -> None:
+        """Keep a record."""
+        known = self._records.pop(session, None)
+        if known is None or not known.ended:
+            known = record
+        self._records[session] = known
+        while len(self._records) > MOST_IN_MEMORY:
+            del self._records[next(iter(self._records))]
+
+    async def run(self, on_ended: Callable[[bytes], None]) -> None:
+        """Return: there is no other hub."""
+
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS sessions (
+    id BLOB PRIMARY KEY, until REAL NOT NULL, seen REAL NOT NULL, ended INTEGER NOT NULL, log_level TEXT,
+    subscribed TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS sessions_until ON sessions (until);
+"""
+_WRITE = """
+INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
+    seen = max(seen, excluded.seen), ended = max(ended, excluded.ended),
+    log_level = excluded.log_level, subscribed = excluded.subscribed
+"""
+
+
+class SqliteSessions:
+    """Records in one SQLite file, written row by row: several hubs may share it.
+
+    If the file fails, this process goes on with what it knows: what it could not write is kept in memory.
+    """
+
+    shared = False
+    """A hub on another machine may have the key, and has another file."""
+
+    def __init__(self, file: Path, *, wall: Callable[[], float] = time.time) -> None:
+        self._file = file
+        self._wall = wall
+        self._unwritten: dict[bytes, SessionRecord] = {}
+        self._ended: set[bytes] = set()
+        self._pruned = 0.0
+        self._writing = anyio.Lock()
+
+    async def load(self, session: bytes) -> SessionRecord | None:
+        """The record of a session, or None; None too if the file cannot be read, which is logged."""
+        if (unwritten := self._unwritten.get(session)) is not None:
+            return unwritten
+        return await anyio.to_thread.run_sync(self._load, session)
+
+    async def save(self, session: bytes, record: SessionRecord) -> None:
+        """Keep a record; at once in memory, on disk when this returns."""
+        before = self._unwritten.get(session)
+        if before is None or not before.ended:
+            self._unwritten[session] = record
+        with anyio.CancelScope(shield=True):  # a write that began is short, and its outcome must be known
+            async with self._writing:
+                pending = dict(self._unwritten)
+                written = await anyio.to_thread.run_sync(self._write, pending) if pending else False
+                for key in [key for key, one in pending.items() if written and self._unwritten.get(key) is one]:
+                    del self._unwritten[key]
+
+    async def run(self, on_ended: Callable[[bytes], None]) -> None:
+        """Report sessions that another hub ended, until cancelled."""
+        stamp: FileStamp = None
+        while True:
+            now = await anyio.to_thread.run_sync(file_stamp, self._file)
+            if now != stamp and (ended := await anyio.to_thread.run_sync(self._all_ended)) is not None:
+                stamp = now
+                for session in ended - self._ended:
+                    on_ended(session)
+                self._ended = ended
+            await anyio.sleep(POLL_SECONDS)
+
+    def _load(self, session: bytes) -> SessionRecord | None:
+        try:
+            if not self._file.exists():
+                return None
+            with closing(self._open()) as database:
+                row = database.execute(
+                    "SELECT until, seen, ended, log_level, subscribed FROM sessions WHERE id = ?", (session,)
+                ).fetchone()
+            return _record(*row) if row is not None else None
+        except (sqlite3.Error, OSError, ValueError, TypeError) as exc:
+            self._failed("read", exc)
+            return None
+
+    def _write(self, records: dict[bytes, SessionRecord]) -> bool:
+        rows = [
+            (key, one.until, one.seen, one.ended, one.log_level, json.dumps(sorted(one.subscribed)))
+            for key, one in records.items()
+        ]
+        try:
+            private_folder(self._file.parent)
+            with closing(self._open()) as database, database:
+                database.executemany(_WRITE, rows)
+                if (now := self._wall()) > self._pruned + PRUNE_SECONDS:
+                    self._pruned = now
+                    database.execute("DELETE FROM sessions WHERE until < ?", (now,))
+        except (sqlite3.Error, OSError) as exc:
+            self._failed("written", exc)
+            return False
+        return True
+
+    def _all_ended(self) -> set[bytes] | None:
+        try:
+            if not self._file.exists():
+                return set()
+            with closing(self._open()) as database:
+                return {key for (key,) in database.execute("SELECT id FROM sessions WHERE ended")}
+        except (sqlite3.Error, OSError) as exc:
+            log.debug("the session file %s cannot be read: %s", self._file, exc)
+            return None
+
+    def _open(self) -> sqlite3.Connection:
+        new = not self._file.exists()
+        database = sqlite3.connect(self._file, timeout=BUSY_SECONDS, isolation_level="IMMEDIATE")
+        try:
+            if new:
+                self._file.chmod(0o600)
+            if new or not _has_table(database):
+                database.executescript(_SCHEMA)
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def _failed(self, what: str, exc: Exception) -> None:
+        log.warning("the session file %s could not be %s: %s", self._file, what, exc)
+        damaged = getattr(exc, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+        if damaged:
+            try:
+                log.warning("it is set aside as %s", set_aside(self._file).name)
+            except OSError as refusal:
+                log.warning("it cannot be set aside: %s", refusal)
+
+
+def _has_table(database: sqlite3.Connection) -> bool:
+    found = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'sessions'")
+    return found.fetchone() is not None
+
+
+def _record(until: float, seen: float, ended: int, log_level: str | None, subscribed: str) -> SessionRecord:
+    pairs: Iterable[tuple[str, str]] = ((str(server), str(uri)) for server, uri in json.loads(subscribed))
+    return SessionRecord(until=until, seen=seen, ended=bool(ended), log_level=log_level, subscribed=frozenset(pairs))

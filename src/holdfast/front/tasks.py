@@ -1,0 +1,115 @@
+"""Tasks of servers, as clients see them: each under an id of the hub's, bound to its server and its principal.
+
+A server gives its tasks any ids, and clients of the hub share its connections. The id that a client gets holds the
+server and the server's own id, sealed for the client's principal: it leads back to its task, and opens none of another
+principal. A server's list of its tasks is not offered: it would show those of every client.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from holdfast.wire import RELATED_TASK, RawObject, dumps, fields, is_object, join_fields, text_of
+
+__all__ = ["LEGACY_TASKS", "MODERN_TASKS", "ServerTask", "TaskIds", "is_new_task", "renamed", "with_related_task"]
+
+LEGACY_TASKS = frozenset({"tasks/get", "tasks/result", "tasks/cancel"})
+MODERN_TASKS = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
+"""The requests of each era about a task."""
+
+_SEAL_BYTES = 16
+_LONGEST_ID = 4_096
+
+
+class ServerTask(NamedTuple):
+    """A task by the name that its server gave it."""
+
+    server: str
+    id: str
+
+
+class TaskIds:
+    """The ids that clients see."""
+
+    def __init__(self, key: bytes | None = None) -> None:
+        self._key = key or secrets.token_bytes(32)
+
+    def shown(self, task: ServerTask, principal: str) -> str:
+        """The id of a task for one principal; the same each time."""
+        body = _text(json.dumps(list(task)).encode())
+        return f"{body}.{_text(self._seal(body, principal))}"
+
+    def find(self, shown: str, principal: str) -> ServerTask | None:
+        """The task that this principal was given the id of; None for every other id."""
+        body, dot, seal = shown.partition(".")
+        if not dot or len(shown) > _LONGEST_ID or not shown.isascii():
+            return None
+        try:
+            given = _bytes(seal)
+        except (binascii.Error, ValueError):
+            return None
+        if not hmac.compare_digest(given, self._seal(body, principal)):
+            return None
+        server, task = json.loads(_bytes(body))
+        return ServerTask(server, task)
+
+    def _seal(self, body: str, principal: str) -> bytes:
+        said = f"{len(principal)}:{principal}{body}".encode()
+        return hmac.digest(self._key, said, hashlib.sha256)[:_SEAL_BYTES]
+
+
+def is_new_task(result: RawObject) -> bool:
+    """Whether a tool's result is the handle of a task, in either era."""
+    kind = result.get("resultType")
+    return "task" in result.members or (kind is not None and text_of(kind) == "task")
+
+
+def renamed(result: RawObject, server: str, ids: TaskIds, principal: str) -> RawObject:
+    """A result about a task, with the id that its client knows."""
+
+    def shown(raw: Any) -> bytes | None:
+        own = text_of(raw)
+        return dumps(ids.shown(ServerTask(server, own), principal)) if own is not None else None
+
+    changes: dict[str, Any] = {}
+    if (flat := shown(result.get("taskId"))) is not None:
+        changes["taskId"] = flat
+    inner = result.get("task")
+    if inner is not None and is_object(inner):
+        members = fields(inner)
+        if (named := shown(members.get("taskId"))) is not None:
+            changes["task"] = join_fields({**members, "taskId": named})
+    meta = result.get("_meta")
+    if meta is not None and is_object(meta) and RELATED_TASK in (keys := fields(meta)):
+        related = keys[RELATED_TASK]
+        about = fields(related) if is_object(related) else {}
+        if (named := shown(about.get("taskId"))) is not None:
+            changes["_meta"] = join_fields({**keys, RELATED_TASK: join_fields({**about, "taskId": named})})
+    return result.changed(changes) if changes else result
+
+
+def with_related_task(params: Mapping[str, Any] | None, task: str | None) -> Mapping[str, Any] | None:
+    """A server's request with the task as its client knows it; without, if the client made no task."""
+    meta = (params or {}).get("_meta")
+    if params is None or not isinstance(meta, Mapping) or RELATED_TASK not in meta:
+        return params
+    rest = {key: value for key, value in meta.items() if key != RELATED_TASK}
+    if task is not None:
+        rest[RELATED_TASK] = {"taskId": task}
+    plain = {key: value for key, value in params.items() if key != "_meta"}
+    return {**plain, "_meta": rest} if rest else plain
+
+
+def _text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

@@ -1,0 +1,134 @@
+"""Where session keys come from, and what happens if one is short, unreadable, new or replaced."""
+
+from __future__ import annotations
+
+import logging
+import stat
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.front.seal import SessionTicket
+from holdfast.front.session_keys import KEY_VARIABLE, SessionKeys
+
+pytestmark = pytest.mark.requirement("FLEET-1")
+
+OLD = "the old key, thirty-two bytes long"
+NEW = "ein neuer Schlüssel: any characters at all"
+TICKET = SessionTicket(b"0123456789abcdef", "2025-11-25", 0, "", {}, {})
+
+
+def _seal(keys: SessionKeys) -> str:
+    return keys.ring.seal(TICKET, endpoint=None, principal="local")
+
+
+def _opens(keys: SessionKeys, session_id: str) -> bool:
+    return keys.ring.open(session_id, endpoint=None, principal="local") is not None
+
+
+def test_a_file_and_a_variable_with_the_same_key_open_each_others_ids(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"\n{NEW}\n")
+    by_file = SessionKeys.find(file=file, environ={})
+    by_variable = SessionKeys.find(environ={KEY_VARIABLE: NEW})
+    assert _opens(by_variable, _seal(by_file))
+    assert by_file.shared
+    assert by_variable.shared
+
+
+def test_a_key_is_replaced_without_the_loss_of_a_session(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(OLD)
+    keys = SessionKeys.find(file=file, environ={})
+    before = _seal(keys)
+    file.write_text(f"{NEW}\n{OLD}\n")
+    assert keys.refresh(now=True)
+    after = _seal(keys)
+    assert _opens(keys, before)
+    file.write_text(NEW)
+    assert keys.refresh(now=True)
+    assert _opens(keys, after)
+    assert not _opens(keys, before)
+    assert keys.notice == ""
+
+
+def test_a_file_that_becomes_bad_changes_nothing_and_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text(OLD)
+    keys = SessionKeys.find(file=file, environ={})
+    before = _seal(keys)
+    file.write_text("short")
+    assert not keys.refresh(now=True)
+    file.unlink()
+    assert not keys.refresh(now=True)
+    assert _opens(keys, before)
+    assert caplog.text.count("stay in force") == 2
+    assert "short" not in caplog.text
+
+
+def test_keys_that_replace_all_others_are_announced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "keys"
+    file.write_text(OLD)
+    keys = SessionKeys.find(file=file, environ={})
+    file.write_text(NEW)
+    assert keys.refresh(now=True)
+    assert "sessions from before must reconnect" in keys.notice
+    assert keys.notice in caplog.text
+
+
+@pytest.mark.parametrize("content", ["", " \n\n", "too short", f"{OLD}\nshort\n", "x" * 100_000])
+def test_a_file_without_a_usable_key_is_refused_with_a_hint(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "keys"
+    file.write_text(content)
+    with pytest.raises(UsageError) as refused:
+        SessionKeys.find(file=file, environ={})
+    assert refused.value.hint
+    assert "short\n" not in str(refused.value)
+
+
+def test_a_file_that_is_not_there_and_two_sources_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(HoldfastError, match="cannot read"):
+        SessionKeys.find(file=tmp_path / "none", environ={})
+    with pytest.raises(UsageError, match="exclude each other"):
+        SessionKeys.find(file=tmp_path / "none", environ={KEY_VARIABLE: OLD})
+    with pytest.raises(UsageError, match="fewer than 32 bytes"):
+        SessionKeys.find(environ={KEY_VARIABLE: "short"})
+
+
+def test_the_hubs_own_key_is_made_once_and_is_private(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    (folder / "of-an-earlier-hub.sqlite").touch()
+    with caplog.at_level(logging.INFO):
+        first = SessionKeys.find(environ={}, kept_in=folder)
+    second = SessionKeys.find(environ={}, kept_in=folder)
+    assert _opens(second, _seal(first))
+    assert stat.S_IMODE((folder / "session.key").stat().st_mode) == 0o600
+    assert "must reconnect" in first.notice
+    assert second.notice == ""
+    assert not second.shared
+    key = (folder / "session.key").read_text().strip()
+    assert key not in caplog.text + repr(first)
+
+
+def test_the_first_key_of_all_worries_no_user(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert SessionKeys.find(environ={}, kept_in=tmp_path).notice == ""
+    assert "made a session key" in caplog.text
+
+
+def test_a_folder_that_cannot_be_written_leaves_a_key_for_this_process(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    keys = SessionKeys.find(environ={}, kept_in=blocked / "state")
+    assert _opens(keys, _seal(keys))
+    assert "sessions end with this hub" in keys.notice
+
+
+def test_a_key_of_our_own_that_is_damaged_refuses_the_start(tmp_path: Path) -> None:
+    (tmp_path / "session.key").write_text("damaged")
+    with pytest.raises(UsageError, match="fewer than 32 bytes"):
+        SessionKeys.find(environ={}, kept_in=tmp_path)

@@ -1,0 +1,105 @@
+"""What the file of sessions keeps: for two hubs at once, after a failure, and no longer than a session may live."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+from contextlib import closing
+from pathlib import Path
+
+import anyio
+import pytest
+
+from holdfast.front.session_store import MemorySessions, SessionRecord, SessionStore, SqliteSessions
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-1")]
+
+ONE, OTHER = b"1" * 16, b"2" * 16
+FAR = 4e9
+
+
+def _record(**changes: object) -> SessionRecord:
+    return SessionRecord(**({"until": FAR, "seen": 10.0} | changes))  # type: ignore[arg-type]  # the test's own
+
+
+@pytest.fixture(params=["memory", "file"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> SessionStore:
+    return MemorySessions() if request.param == "memory" else SqliteSessions(tmp_path / "state" / "s.sqlite")
+
+
+async def test_a_record_is_read_as_it_was_written(store: SessionStore) -> None:
+    record = _record(log_level="debug", subscribed=frozenset({("a", "file:///x"), ("", "holdfast://status")}))
+    assert await store.load(ONE) is None
+    await store.save(ONE, record)
+    assert await store.load(ONE) == record
+    assert await store.load(OTHER) is None
+
+
+async def test_an_ended_session_stays_ended(store: SessionStore) -> None:
+    await store.save(ONE, _record(ended=True))
+    await store.save(ONE, _record(seen=20.0))
+    found = await store.load(ONE)
+    assert found is not None
+    assert found.ended
+
+
+async def test_two_hubs_on_one_file_lose_nothing_and_see_each_others_ends_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "s.sqlite"
+    one, other = SqliteSessions(file), SqliteSessions(file)
+    async with anyio.create_task_group() as tasks:
+        for number in range(20):
+            tasks.start_soon((one, other)[number % 2].save, bytes([number]) * 16, _record(seen=float(number)))
+    for number in range(20):
+        found = await (other, one)[number % 2].load(bytes([number]) * 16)
+        assert found is not None
+        assert found.seen == number
+    reported: list[bytes] = []
+    heard = anyio.Event()
+
+    def ended(session: bytes) -> None:
+        reported.append(session)
+        heard.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(other.run, ended)
+        await one.save(ONE, _record(ended=True))
+        assert (await other.load(ONE)) == _record(ended=True)
+        with anyio.fail_after(10):
+            await heard.wait()
+        tasks.cancel_scope.cancel()
+    assert reported == [ONE]
+
+
+async def test_the_file_is_private_and_a_row_goes_with_its_session(tmp_path: Path) -> None:
+    file, now = tmp_path / "s.sqlite", 1_000.0
+    store = SqliteSessions(file, wall=lambda: now)
+    await store.save(ONE, _record(until=2_000.0))
+    now = 10_000.0
+    await store.save(OTHER, _record())
+    with closing(sqlite3.connect(file)) as database:
+        assert [key for (key,) in database.execute("SELECT id FROM sessions")] == [OTHER]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+async def test_a_damaged_file_is_set_aside_and_nothing_known_is_lost(tmp_path: Path) -> None:
+    file = tmp_path / "s.sqlite"
+    file.write_bytes(b"this is not a database, whatever its name says" * 100)
+    store = SqliteSessions(file)
+    await store.save(ONE, _record(ended=True))
+    found = await store.load(ONE)
+    assert found is not None
+    assert found.ended
+    assert (tmp_path / "s.sqlite.corrupt-1").exists()
+    await store.save(OTHER, _record())
+    assert await SqliteSessions(file).load(ONE) == _record(ended=True)
+
+
+async def test_a_folder_that_cannot_be_written_leaves_the_records_in_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    store = SqliteSessions(blocked / "s.sqlite")
+    await store.save(ONE, _record(ended=True))
+    assert await store.load(ONE) == _record(ended=True)
+    assert "could not be written" in caplog.text
