@@ -13,7 +13,7 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 # Many tests start Python programs: without compiled modules each start takes half a second longer.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help serve test tests test-long test-field programs cover lint format bench docs schema lock clean
+.PHONY: help serve test tests test-long test-field programs cover lint format bench bench-docs docs schema lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -59,12 +59,16 @@ format: $(READY)  ## Format the code and fix what can be fixed automatically
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY)  ## Run the benchmarks
-	$(BIN)/python -m benchmarks
+bench: $(READY)  ## Run the benchmarks; BENCH="call_path --rounds 3" for some of them
+	$(BIN)/python -m benchmarks $(BENCH)
+
+bench-docs: $(READY)  ## Run the benchmarks and write docs/benchmarks
+	$(BIN)/python -m benchmarks --docs $(BENCH)
 
 schema: $(READY)  ## Write the published JSON Schemas from the models
 	$(BIN)/python -m holdfast.config.schema schema/holdfast.schema.json
 	$(BIN)/python -m holdfast.doctor.report schema/doctor.schema.json
+	$(BIN)/python -m holdfast.cli.json_schemas schema/commands
 
 docs: $(READY)  ## Write the generated parts of the documentation
 	$(BIN)/python docs/generate.py

@@ -1,6 +1,6 @@
-"""``python -m benchmarks [NAME…] [--rounds N] [--json]``: measure, and print one table.
+"""``python -m benchmarks [NAME…] [--rounds N] [--quick] [--json] [--docs]``: measure, and print the tables.
 
-Exit code 1: a requirement is missed.
+Exit code 1: a limit is missed.
 """
 
 from __future__ import annotations
@@ -8,25 +8,59 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from benchmarks import call_path, dead_server, doctor, drill, gateway, hub_calls, load, serve_load, startup, status_page
+from benchmarks import (
+    call_path,
+    capacity,
+    dead_server,
+    doctor,
+    drill,
+    gateway,
+    growth,
+    hub_calls,
+    load,
+    other_gateways,
+    outage,
+    page,
+    payloads,
+    serve_load,
+    startup,
+    status_page,
+)
 from benchmarks.report import Report, as_json, as_table
 
-__all__ = ["BENCHMARKS", "main"]
+__all__ = ["BENCHMARKS", "Benchmark", "main"]
 
-BENCHMARKS: dict[str, Callable[..., Report]] = {
-    "call_path": call_path.measure,
-    "call_variants": call_path.measure_variants,
-    "load": load.measure,
-    "startup": startup.measure,
-    "status_page": status_page.measure,
-    "hub_calls": hub_calls.measure,
-    "dead_server": dead_server.measure,
-    "drill": drill.measure,
-    "doctor": doctor.measure,
-    "serve_load": serve_load.measure,
-    "gateway": gateway.measure,
+
+class Benchmark(NamedTuple):
+    """What measures, and how it runs where only a check of itself is wanted."""
+
+    measure: Callable[..., Report]
+    quick: Mapping[str, Any]
+
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "call_path": Benchmark(call_path.measure, call_path.QUICK),
+    "call_variants": Benchmark(call_path.measure_variants, call_path.VARIANTS_QUICK),
+    "other_gateways": Benchmark(other_gateways.measure, other_gateways.QUICK),
+    "payloads": Benchmark(payloads.measure, payloads.QUICK),
+    "progress": Benchmark(payloads.measure_progress, payloads.PROGRESS_QUICK),
+    "growth": Benchmark(growth.measure, growth.QUICK),
+    "idle_servers": Benchmark(capacity.measure_idle, capacity.IDLE_QUICK),
+    "sessions": Benchmark(capacity.measure_sessions, capacity.SESSIONS_QUICK),
+    "start": Benchmark(capacity.measure_start, capacity.START_QUICK),
+    "hub_calls": Benchmark(hub_calls.measure, {"rounds": 2, "calls": 3}),
+    "load": Benchmark(load.measure, {"rounds": 1, "servers": 4}),
+    "startup": Benchmark(startup.measure, {"rounds": 1}),
+    "status_page": Benchmark(status_page.measure, {"rounds": 1, "servers": 2, "seconds": 0.1}),
+    "serve_load": Benchmark(serve_load.measure, {"clients": 4, "servers": 2, "seconds": 0.5, "warm_up": 0.2}),
+    "dead_server": Benchmark(dead_server.measure, {}),
+    "drill": Benchmark(drill.measure, {"rounds": 1}),
+    "doctor": Benchmark(doctor.measure, {"rounds": 1}),
+    "gateway": Benchmark(gateway.measure, {"rounds": 1, "routes": 3}),
+    "outage": Benchmark(outage.measure, outage.QUICK),
 }
 
 
@@ -34,7 +68,16 @@ def main(argv: Sequence[str]) -> int:
     """Run the named benchmarks, or all. Returns the exit code."""
     options = _options(argv)
     settings = {} if options.rounds is None else {"rounds": options.rounds}
-    reports = [BENCHMARKS[name](**settings) for name in options.names or BENCHMARKS]
+    reports = []
+    for name in options.names or BENCHMARKS:
+        where = page.surroundings() if options.docs else {}
+        if not options.json:
+            print(f"{name} …", file=sys.stderr, flush=True)
+        measure, quick = BENCHMARKS[name]
+        reports.append(measure(**{**(quick if options.quick else {}), **settings}))
+        if options.docs:  # after each one, so that a run that is ended keeps what it has measured
+            page.record(reports[-1:], where)
+            page.write()
     print(json.dumps(as_json(reports), indent=2) if options.json else as_table(reports))
     return 0 if all(report.met for report in reports) else 1
 
@@ -43,10 +86,14 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure Holdfast and its baselines.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which ones: {', '.join(BENCHMARKS)}; default: all")
     parser.add_argument("--rounds", type=_rounds, help="how many rounds; default: the number of each benchmark")
+    parser.add_argument("--quick", action="store_true", help="on a tiny scale: a check that each benchmark works")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--docs", action="store_true", help="also write the results to docs/benchmarks")
     options = parser.parse_args(argv)
     if unknown := [name for name in options.names if name not in BENCHMARKS]:
         parser.error(f"there is no benchmark `{unknown[0]}`; known: {', '.join(BENCHMARKS)}")
+    if options.quick and options.docs:
+        parser.error("--quick measures nothing that belongs into the documentation: leave out --docs")
     return options
 
 

@@ -14,13 +14,25 @@ from benchmarks.calls import Load, Sample, Subject, compare, per_caller, row, sp
 from benchmarks.processes import hub, relay, stdio_server, upstream
 from benchmarks.report import Check, Plot, Report, Row, Spread, at_least, at_most, ratio
 
-__all__ = ["ALONE", "DIRECT", "OURS", "QUICK", "RELAY", "REQUIREMENTS", "STDIO", "measure", "measure_variants"]
+__all__ = [
+    "ALONE",
+    "DIRECT",
+    "OURS",
+    "QUICK",
+    "RELAY",
+    "REQUIREMENTS",
+    "STDIO",
+    "VARIANTS_QUICK",
+    "measure",
+    "measure_variants",
+]
 
 REQUIREMENTS = ("PERF-1", "PERF-2")
 ROUNDS = 15
 """PERF-1 asks for as many."""
 
 QUICK: dict[str, Any] = {"rounds": 1, "requests": 32, "callers": (1, 16)}
+VARIANTS_QUICK: dict[str, Any] = {"rounds": 1, "requests": 32, "eras": ("modern",)}
 
 DIRECT, RELAY = "direct", "bare relay"
 OURS, ALONE = "Holdfast, /mcp", "Holdfast, /servers/<id>/mcp"
@@ -75,10 +87,10 @@ def measure(*, rounds: int = ROUNDS, requests: int = 3000, callers: Sequence[int
     )
 
 
-def measure_variants(*, rounds: int = 5, requests: int = 1600) -> Report:
+def measure_variants(*, rounds: int = 5, requests: int = 1600, eras: Sequence[str] = ("legacy", "modern")) -> Report:
     """The other era, and answers as an event stream."""
     rows: list[Row] = []
-    for era in ("legacy", "modern"):
+    for era in eras:
         for answers in ("plain", "event stream"):
             with _subjects("--eras", era, *(["--sse"] if answers == "event stream" else [])) as subjects:
                 for count in (1, 16):
@@ -141,7 +153,7 @@ def _plots(seen: Seen) -> tuple[Plot, ...]:
         Plot(
             title="CPU time per call, one caller",
             unit="µs",
-            bars={name: _scaled(spread_of(one[name], "cpu"), 1e6) for name in one},
+            bars={name: spread_of(one[name], "cpu").scaled(1e6) for name in one},
             limit=spread_of(one[RELAY], "cpu").median * 1e6,
         ),
         Plot(
@@ -151,7 +163,3 @@ def _plots(seen: Seen) -> tuple[Plot, ...]:
             limit=spread_of(many[RELAY], "rate").median,
         ),
     )
-
-
-def _scaled(spread: Spread, by: float) -> Spread:
-    return Spread(spread.median * by, spread.low * by, spread.high * by)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from benchmarks.report import Row, Spread, interleaved, median, ratio
 
 __all__ = ["Load", "Sample", "Subject", "compare", "per_caller", "row", "sample", "spread_of"]
 
-GENERATOR_SECONDS = 180.0
+LEAVE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Subject:
     pid: int
     tool: str = "echo"
     headers: Mapping[str, str] = field(default_factory=dict)
+    wrap: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    """The tool's arguments as this gateway wants them."""
     era: str | None = None
     """The only era that it speaks, if there is one."""
 
@@ -78,7 +80,7 @@ def sample(subject: Subject, load: Load) -> Sample:
         "era": subject.era or load.era,
         "method": load.method,
         "tool": subject.tool,
-        "arguments": load.arguments,
+        "arguments": subject.wrap(load.arguments),
         "progress": load.progress,
         "headers": subject.headers,
     }
@@ -100,10 +102,11 @@ def _measured(process: subprocess.Popen[str], subject: Subject) -> Sample:
     tree = Tree(subject.pid)
     pids = tree.pids()
     before = tree.cpu(pids)
-    said, errors = process.communicate("go\n", timeout=GENERATOR_SECONDS)
-    used = tree.cpu(pids) - before
-    if process.returncode:
-        raise RuntimeError(f"{subject.name}: {errors[-800:]}")
+    said = _say(process, "go")
+    if not said:
+        raise RuntimeError(f"{subject.name}: {process.communicate()[1][-800:]}")
+    used, memory = tree.cpu(pids) - before, tree.memory()
+    process.communicate("leave\n", timeout=LEAVE_SECONDS)
     seen = json.loads(said)
     return Sample(
         requests=seen["requests"],
@@ -111,20 +114,38 @@ def _measured(process: subprocess.Popen[str], subject: Subject) -> Sample:
         median=seen["median"] / 1000,
         p99=seen["p99"] / 1000,
         cpu=used / seen["requests"],
-        memory=tree.memory(),
+        memory=memory,
         throughput=seen["bytes"] / seen["seconds"],
         notices=seen["notices"],
         generator=seen["cpu"] / seen["seconds"],
     )
 
 
-def compare(subjects: Sequence[Subject], load: Load, *, rounds: int) -> dict[str, list[Sample]]:
-    """All subjects in every round; the order turns round."""
+def _say(process: subprocess.Popen[str], word: str) -> str:
+    """Tell the generator to go on; its next line. It is empty if the generator failed."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{word}\n")
+    process.stdin.flush()
+    return process.stdout.readline()
+
+
+def compare(
+    subjects: Sequence[Subject], load: Load, *, rounds: int, failed: dict[str, str] | None = None
+) -> dict[str, list[Sample]]:
+    """All subjects in every round; the order turns round. One that fails is left out and named in ``failed``."""
     by_name = {subject.name: subject for subject in subjects}
     seen: dict[str, list[Sample]] = {name: [] for name in by_name}
     for name in interleaved(list(by_name), rounds):
-        seen[name].append(sample(by_name[name], load))
-    return seen
+        if failed is not None and name in failed:
+            continue
+        try:
+            seen[name].append(sample(by_name[name], load))
+        except RuntimeError as exc:
+            if failed is None:
+                raise
+            failed[name] = f"{exc} ({per_caller(load.callers)})"
+    return {name: samples for name, samples in seen.items() if name not in (failed or {})}
 
 
 def spread_of(samples: Sequence[Sample], key: str) -> Spread:

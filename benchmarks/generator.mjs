@@ -4,7 +4,7 @@
 //
 // Each caller has a connection and, in the legacy era, a session of its own, and sends one call after the other. HTTP is
 // written and read by hand on plain sockets: Node's own client takes four times the CPU, which the subject would miss.
-// It prints `warm` after some calls that do not count, and begins at a line on stdin.
+// It prints `warm` after some calls that do not count, begins at a line on stdin, and leaves at the next.
 import net from "node:net";
 
 const options = JSON.parse(process.argv[2]);
@@ -92,6 +92,12 @@ class Caller {
     await this.connection.post({ jsonrpc: "2.0", method: "notifications/initialized" }, this.headers);
   }
 
+  /** End the session, as a well-behaved client does. */
+  leave() {
+    this.connection.reject = () => {};
+    this.connection.socket.end(`${head.replace("POST", "DELETE")}${this.headers}content-length: 0\r\n\r\n`);
+  }
+
   call() {
     const id = this.next++;
     const meta = modern
@@ -147,4 +153,6 @@ times.sort((a, b) => a - b);
 const at = (share) => times[Math.min(times.length - 1, Math.floor(times.length * share))];
 process.stdout.write(JSON.stringify({ requests: times.length, seconds: lasted, rate: times.length / lasted,
   median: at(0.5), p99: at(0.99), bytes, notices, cpu: (used.user + used.system) / 1e6 }) + "\n");
-process.exit(0);
+await new Promise((resolve) => process.stdin.once("data", resolve));
+if (!modern) for (const caller of all) caller.leave();
+setTimeout(() => process.exit(0), 100);

@@ -38,6 +38,9 @@ class Tree:
 
     def pids(self) -> list[int]:
         """The processes of the tree that are alive."""
+        return [pid for pid in self._all() if pid == self.pid or not _is_server(pid)]
+
+    def _all(self) -> list[int]:
         children: defaultdict[int, list[int]] = defaultdict(list)
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
@@ -45,11 +48,13 @@ class Tree:
                     children[int(_stat(entry)[1])].append(int(entry.name))
         found, todo = [], [self.pid]
         while todo:
-            pid = todo.pop()
-            if pid == self.pid or not _is_server(pid):
-                found.append(pid)
+            found.append(pid := todo.pop())
             todo += children[pid]
         return found
+
+    def servers(self) -> list[int]:
+        """The MCP servers that run as its children, or as theirs."""
+        return [pid for pid in self._all() if pid != self.pid and _is_server(pid)]
 
     def cpu(self, pids: Sequence[int] | None = None) -> float:
         """Seconds of CPU used so far. The scheduler's account has nanoseconds; the process's has ticks of 10 ms."""

@@ -23,6 +23,7 @@ __all__ = [
     "at_least",
     "at_most",
     "cells",
+    "from_json",
     "headings",
     "interleaved",
     "median",
@@ -45,6 +46,10 @@ class Spread:
     median: float
     low: float
     high: float
+
+    def scaled(self, by: float) -> Spread:
+        """The same in another unit."""
+        return Spread(self.median * by, self.low * by, self.high * by)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,12 +158,36 @@ def _one_table(report: Report) -> str:
     return "\n".join([title, *("  " + _aligned(line, widths) for line in lines), *missing])
 
 
-def as_json(reports: Sequence[Report]) -> Mapping[str, Any]:
-    """The reports as JSON data; times in seconds."""
+def as_json(reports: Sequence[Report]) -> dict[str, Any]:
+    """The reports as JSON data; times in seconds, memory in bytes."""
     return {
         "met": all(report.met for report in reports),
         "benchmarks": [{**asdict(report), "met": report.met} for report in reports],
     }
+
+
+def from_json(data: Mapping[str, Any]) -> Report:
+    """One of these benchmarks, read again."""
+    return Report(
+        name=data["name"],
+        title=data["title"],
+        requirements=tuple(data["requirements"]),
+        rows=tuple(Row(**{key: _value(key, value) for key, value in row.items()}) for row in data["rows"]),
+        checks=tuple(Check(**check) for check in data["checks"]),
+        about=data["about"],
+        plots=tuple(
+            Plot(**{**plot, "bars": {name: Spread(**bar) for name, bar in plot["bars"].items()}})
+            for plot in data["plots"]
+        ),
+        missing=tuple(data["missing"]),
+    )
+
+
+def _value(key: str, value: Any) -> Any:
+    return Spread(**value) if isinstance(value, dict) and key in _SPREADS else value
+
+
+_SPREADS = frozenset({"ratio", "cpu_ratio", "rate_ratio", "time"})
 
 
 def _resampled(samples: Sequence[_T]) -> Iterator[list[_T]]:

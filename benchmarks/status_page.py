@@ -1,7 +1,7 @@
-"""The cost of an event stream: the CPU of a hub with 500 idle servers, with and without open streams.
+"""The cost of watching 500 idle servers: the hub's CPU with and without open streams, and the page in a browser.
 
-The hub, the servers and the watchers are separate processes. The hub is idle, and the stream is read as the status
-page reads it.
+The hub, the servers, the watchers and the browser are separate processes. The hub is idle, and the stream is read as
+the status page reads it. The browser is Chromium; where there is none, its rows are left out.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,10 +24,11 @@ from benchmarks.report import Check, Report, Row, median
 from benchmarks.servers import fleet
 from holdfast.control.client import ControlClient
 from holdfast.control.find import RunningHub
+from tests.control.server.browser import Browser, browser
 
 __all__ = ["REQUIREMENTS", "measure"]
 
-REQUIREMENTS = ("HUB-5",)
+REQUIREMENTS = ("HUB-5", "DX-5")
 
 SERVERS = 500
 SECONDS = 20.0
@@ -52,6 +54,7 @@ def measure(*, rounds: int = 3, servers: int = SERVERS, seconds: float = SECONDS
         for number in range(2 * rounds):
             streams = STREAMS if number % 2 else 0
             (watched if streams else idle).append(anyio.run(_spent, base, pid, streams, seconds))
+        painted = anyio.run(_painted, base, rounds, seconds) if shutil.which("chromedriver") else ()
     added = max(0.0, median(watched).median - median(idle).median)
     return Report(
         name="status_page",
@@ -60,6 +63,7 @@ def measure(*, rounds: int = 3, servers: int = SERVERS, seconds: float = SECONDS
         rows=(
             Row(label="no event stream", time=median(idle)),
             Row(label=f"{STREAMS} event streams are open", time=median(watched)),
+            *painted,
         ),
         checks=(
             Check(demand=f"watching adds under {AT_MOST:.0%} of a core", found=f"{added:.2%}", met=added < AT_MOST),
@@ -76,6 +80,41 @@ async def _ready(base: str) -> None:
         await anyio.sleep(2)
         states = {server.state for server in (await hub.servers()).servers}
         assert states == {"connected"}, states
+
+
+async def _painted(base: str, rounds: int, seconds: float) -> tuple[Row, ...]:
+    """The page in a browser: its first paint, all servers on it, and its CPU while nothing happens."""
+    first: list[float] = []
+    loaded: list[float] = []
+    idle: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        async with browser(Path(folder)) as window:
+            await window.cdp("Performance.enable")
+            await window.go(base)
+            await window.run(f"localStorage.setItem('holdfast.token', {json.dumps(TOKEN)})")
+            for _ in range(rounds):
+                await window.go("about:blank")
+                await window.go(base)
+                loaded.append(await window.until(_LOADED) / 1000)
+                first.append(await window.until(_FIRST_PAINT) / 1000)
+                before, begun = await _busy(window), time.monotonic()
+                await anyio.sleep(seconds)
+                idle.append((await _busy(window) - before) / (time.monotonic() - begun))
+    return (
+        Row(label="the page: first contentful paint", time=median(first)),
+        Row(label="the page: every server is shown or counted", time=median(loaded)),
+        Row(label="the page: CPU of its main thread, of each second", time=median(idle)),
+    )
+
+
+_LOADED = "document.querySelector('.server') && performance.now()"
+_FIRST_PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+
+
+async def _busy(window: Browser) -> float:
+    """The seconds that the page's main thread has worked."""
+    metrics = (await window.cdp("Performance.getMetrics"))["metrics"]
+    return float(next(one["value"] for one in metrics if one["name"] == "TaskDuration"))
 
 
 async def _spent(base: str, pid: int, streams: int, seconds: float) -> float:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks import __main__ as command, call_path, load, startup
+from benchmarks import __main__ as command, load, startup
 from benchmarks.report import Check, Report, Row, Spread, as_table, interleaved, median, ratio
 
 
@@ -22,16 +22,6 @@ def test_holdfast_loads_with_fewer_requests_than_the_plain_loop() -> None:
     assert report.checks[0].met
 
 
-def test_the_hub_and_the_bare_relay_answer_the_same_calls_in_turns() -> None:
-    report = call_path.measure(**call_path.QUICK)
-    names = (call_path.DIRECT, call_path.RELAY, call_path.OURS, call_path.ALONE, call_path.STDIO)
-    assert [row.label for row in report.rows] == [
-        f"{name}, {callers}" for callers in ("1 caller", "16 callers") for name in names
-    ]
-    assert all(row.rate and row.cpu and row.memory for row in report.rows)
-    assert [row.ratio is None for row in report.rows] == [name == call_path.RELAY for name in names] * 2
-
-
 def test_the_start_of_the_installed_command_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     code = command.main(["startup", "--rounds", "1", "--json"])
     found = json.loads(capsys.readouterr().out)
@@ -45,7 +35,8 @@ def test_the_start_of_the_installed_command_is_measured(capsys: pytest.CaptureFi
 def test_the_exit_code_tells_whether_every_requirement_is_met(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], met: bool, code: int
 ) -> None:
-    monkeypatch.setattr(command, "BENCHMARKS", {"fine": lambda: _report(met=True), "other": lambda: _report(met=met)})
+    fine, other = (command.Benchmark(lambda result=result: _report(met=result), {}) for result in (True, met))
+    monkeypatch.setattr(command, "BENCHMARKS", {"fine": fine, "other": other})
     assert command.main([]) == code
     assert ("MISSED" in capsys.readouterr().out) is not met
 

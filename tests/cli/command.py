@@ -20,6 +20,7 @@ import pytest
 
 import holdfast
 from holdfast.config import TrustStore
+from tests.cli.json_outputs import check_output
 from tests.peers.stdio import StdioPeer
 
 __all__ = ["HOLDFAST", "LONGEST", "Cli", "Terminal", "cli", "stdio"]
@@ -71,7 +72,7 @@ class Cli:
         TrustStore(self.environment).trust(file, file.read_bytes())
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        ran = subprocess.run(
             [HOLDFAST, *arguments],
             cwd=self.folder,
             env={**self.environment, **environment},
@@ -80,6 +81,8 @@ class Cli:
             timeout=LONGEST,
             check=False,
         )
+        check_output(arguments, ran.stdout)
+        return ran
 
     def on_terminal(self, *arguments: str, **environment: str) -> AbstractContextManager[Terminal]:
         """Run on a terminal of its own, until the end of the block at the latest."""

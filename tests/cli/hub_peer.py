@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from holdfast.control.models import ApiModel, BreakerView, HubView, Server, Status
+from holdfast.control.server.page import HEADERS, _files
 
 TOKEN = "a-control-token-of-the-tests"
 NOW = 1_700_000_000.0
@@ -54,6 +55,8 @@ class HubPeer:
         self.asked: list[tuple[str, Any]] = []
         """Every request: ``METHOD path`` and its body."""
         self.url = ""
+        self.closed = False
+        """Whether it answers no more: its listener may still take connections for a moment."""
         self._streams: list[Queue[tuple[str, Any] | None]] = []
         self._opened = threading.Semaphore(0)
 
@@ -126,13 +129,30 @@ def hub_peer(*servers: Server) -> Iterator[HubPeer]:
 
         def _serve(self, method: str) -> None:
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
-            if self.headers.get("authorization") != f"Bearer {TOKEN}":
+            path = urlsplit(self.path).path
+            if peer.closed:
+                self.close_connection = True
+            elif method == "GET" and not path.startswith("/api/"):
+                self._page(path)
+            elif self.headers.get("authorization") != f"Bearer {TOKEN}":
                 self._answer(401, {"error": "the control token is wrong", "hint": ""})
             elif "event-stream" in self.headers.get("accept", ""):
                 peer.asked.append((f"{method} {self.path}", None))
                 self._stream()
             else:
-                self._answer(*peer.answer(method, urlsplit(self.path).path, json.loads(body) if body else None))
+                self._answer(*peer.answer(method, path, json.loads(body) if body else None))
+
+        def _page(self, path: str) -> None:
+            """The files of the status page, with their own headers."""
+            file = _files().get(path.removeprefix("/static/") if path != "/" else "index.html")
+            if file is None:
+                return self._answer(404, {"error": "there is no such file"})
+            self.send_response(200)
+            for name, value in {**HEADERS, "content-type": file.kind, "content-length": str(len(file.body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(file.body)
+            return None
 
         def _answer(self, status: int, value: Any) -> None:
             data = json.dumps(value).encode()
@@ -162,6 +182,7 @@ def hub_peer(*servers: Server) -> Iterator[HubPeer]:
         try:
             yield peer
         finally:
+            peer.closed = True
             peer.end()
             listener.shutdown()
             thread.join()

@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.cli.entry import run
 from holdfast.config import TrustStore
+from tests.cli.json_outputs import check_output
 
 
 class Ran(NamedTuple):
@@ -44,7 +45,9 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
             for name, value in (environment or {}).items():
                 patch.setenv(name, value)
             code = run(list(arguments))
-        return Ran(code, *capsys.readouterr())
+        ran = Ran(code, *capsys.readouterr())
+        check_output(arguments, ran.out)
+        return ran
 
     yield inside
     monkeypatch.undo()

@@ -111,7 +111,7 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    home: Path, *arguments: str, port: str = "0", launcher: Sequence[str] = (), **environ: str
+    home: Path, *arguments: str, port: str = "0", launcher: Sequence[str] = (), **environ: Any
 ) -> AsyncIterator[Served]:
     """Run ``holdfast serve`` until the body ends; it listens when the body begins. A launcher is put before it."""
     home.mkdir(exist_ok=True)  # noqa: ASYNC240 - nothing else waits for the loop yet
@@ -123,11 +123,18 @@ async def served(
 
 @asynccontextmanager
 async def spawned(
-    command: list[str], cwd: Path, home: Path, *, stdin: int = subprocess.PIPE, **environ: str
+    command: list[str],
+    cwd: Path,
+    home: Path,
+    *,
+    stdin: int = subprocess.PIPE,
+    inherit: int | None = None,
+    **environ: Any,
 ) -> AsyncIterator[Served]:
-    """Run a hub until the body ends, with its output followed."""
+    """Run a hub until the body ends, with its output followed; it may inherit a descriptor."""
     env = {**environment(home), **environ}
-    async with await anyio.open_process(command, cwd=cwd, env=env, stdin=stdin) as process:
+    inherited = () if inherit is None else (inherit,)
+    async with await anyio.open_process(command, cwd=cwd, env=env, stdin=stdin, pass_fds=inherited) as process:
         hub = Served(process, home)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(hub.follow, process.stdout, "out")

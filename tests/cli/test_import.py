@@ -15,6 +15,7 @@ import pytest
 
 import holdfast
 from holdfast.files import replace_file
+from tests.cli.json_outputs import check_output
 
 SECRET = "s3cr3t-value"
 
@@ -94,6 +95,7 @@ def run(home: Path) -> Import:
         assert SECRET not in ran.stdout + ran.stderr
         assert "Traceback" not in ran.stderr
         assert ran.returncode == code, ran.stdout + ran.stderr
+        check_output(["import", *arguments], ran.stdout)
         return ran
 
     return run
@@ -163,6 +165,59 @@ def test_another_server_of_the_same_name_is_not_overwritten(run: Import, cursor:
     assert servers(ours)["files"] == {"command": "mine"}
     assert '"files"' in cursor.read_text(), "what could not be taken stays with its client"
     assert '"github"' not in cursor.read_text()
+
+
+@pytest.mark.requirement("DX-3")
+def test_a_name_that_is_taken_is_resolved_by_rename_once(run: Import, cursor: Path, ours: Path) -> None:
+    ours.parent.mkdir(parents=True)
+    ours.write_text('{"mcpServers": {"files": {"command": "mine"}, "files-cursor": {"command": "other"}}}')
+    assert "--rename copies this one as `files-cursor`" in run("cursor", code=1).stdout
+    ran = run("cursor", "--rename", "--apply")
+    assert "files  copied as files-cursor-2  from Cursor" in ran.stdout
+    assert "github  already there  from Cursor" in ran.stdout
+    assert servers(ours)["files"] == {"command": "mine"}
+    assert servers(ours)["files-cursor-2"]["command"] == "npx"
+    assert '"files"' not in cursor.read_text(), "it is served by the hub now"
+    run("cursor", "--undo")
+    assert cursor.read_text() == CURSOR
+
+
+@pytest.mark.requirement("DX-3")
+def test_a_renamed_server_is_known_again(run: Import, cursor: Path, ours: Path) -> None:
+    ours.parent.mkdir(parents=True)
+    ours.write_text('{"mcpServers": {"files": {"command": "mine"}}}')
+    run("cursor", "--rename", "--json")
+    before = ours.read_text()
+    rows = json.loads(run("cursor", "--json").stdout)["servers"]
+    assert [(row["name"], row["outcome"], row["renamed"]) for row in rows] == [
+        ("github", "there", None),
+        ("files", "there", "files-cursor"),
+    ]
+    assert ours.read_text() == before
+
+
+@pytest.mark.requirement("DX-3")
+def test_the_open_folder_of_an_editor_becomes_the_folder_of_the_project_or_is_refused(
+    run: Import, home: Path, cursor: Path, ours: Path
+) -> None:
+    where = {"command": "srv", "args": ["--name", "${workspaceFolderBasename}"], "cwd": "${workspaceFolder}/tools"}
+    cursor.write_text(json.dumps({"mcpServers": {"own": where}}))
+    ran = run("cursor", code=1)
+    assert "own  stays with the client  in Cursor" in ran.stdout
+    assert "it uses `${workspaceFolder}`, the folder that is open in the editor" in ran.stdout
+    assert "import with --project" in ran.stdout
+    assert not ours.exists()
+
+    project = home.parent / "project"
+    (project / ".cursor").mkdir()
+    (project / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": {"there": where}}))
+    cursor.write_text('{"mcpServers": {}}')
+    run("cursor", "--project")
+    assert servers(ours)["there"] == {
+        "command": "srv",
+        "args": ["--name", "project"],
+        "cwd": f"{project}/tools",
+    }
 
 
 def test_apply_points_the_client_at_the_hub_and_keeps_everything_else(run: Import, cursor: Path) -> None:

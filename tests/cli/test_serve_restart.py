@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import socket
+import stat
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import anyio
@@ -11,8 +17,12 @@ import httpx2
 import pytest
 from mcp import Client
 
-from holdfast.testing import StdioServer
-from tests.cli.serve_process import Served, config, run, served
+from holdfast.cli.handover import handing_over
+from holdfast.cli.listen import bind
+from holdfast.control.find import running_hubs
+from holdfast.testing import HttpServer, StdioServer
+from tests.cli.serve_process import COMMAND, Served, config, run, served, spawned
+from tests.cli.test_serve import Gate, ready
 from tests.front.conftest import text_of
 from tests.front.raw_session import Session
 
@@ -103,3 +113,149 @@ def test_a_key_file_that_cannot_be_used_refuses_the_start(tmp_path: Path, home: 
         assert "hint" in ran.stderr
         assert "Traceback" not in ran.stderr
         assert "too short" not in ran.stderr
+
+
+# Takeover.
+
+
+@pytest.mark.requirement("FLEET-7")
+async def test_a_successor_takes_over_and_clients_of_both_eras_go_on(tmp_path: Path, home: Path) -> None:
+    slow = Gate(2)
+    async with HttpServer({"a": "one", "slow": slow}) as server:
+        file = config(tmp_path / "mcp.json", one=server.definition)
+        async with served(home, "--config", str(file)) as old:
+            url = old.url
+            await ready(old)
+            async with Client(url, mode="legacy") as legacy, Client(url) as modern, anyio.create_task_group() as tasks:
+                answers: list[str] = []
+
+                async def under_way(client: Client) -> None:
+                    answers.append(text_of(await client.call_tool("one__slow", {})))
+
+                tasks.start_soon(under_way, legacy)
+                tasks.start_soon(under_way, modern)
+                with anyio.fail_after(30):
+                    await slow.asked.wait()
+                async with served(home, "--config", str(file), "--takeover") as new:
+                    assert new.url == url
+                    await old.said("a successor took over")
+                    assert [await call(legacy), await call(modern)] == ["one", "one"]
+                    slow.may_answer.set()
+                    assert await old.ended() == 0
+                    assert [await call(legacy), await call(modern)] == ["one", "one"]
+                    assert [hub.pid for hub in running_hubs({"XDG_STATE_HOME": str(home / "state")})] == [
+                        new.process.pid
+                    ]
+    assert answers == ["done all the same"] * 2
+
+
+@pytest.mark.requirement("FLEET-7")
+async def test_a_successor_that_fails_to_start_leaves_the_hub_as_it_was(tmp_path: Path, home: Path) -> None:
+    async with HttpServer({"a": "one"}) as server:
+        file = config(tmp_path / "mcp.json", one=server.definition)
+        async with served(home, "--config", str(file)) as old:
+            short = tmp_path / "short"
+            short.write_text("too short")
+            failed = await anyio.to_thread.run_sync(
+                lambda: run("serve", "--config", str(file), "--takeover", "--session-key-file", str(short), home=home)
+            )
+            assert failed.returncode != 0
+            await old.said("the successor ended before it was ready: this hub goes on")
+            assert (await old.call("one__a")).text == "one"
+            async with served(home, "--config", str(file), "--takeover") as new:
+                assert await old.ended() == 0
+                assert (await new.call("one__a")).text == "one"
+
+
+@pytest.mark.requirement("FLEET-7")
+async def test_without_a_hub_to_take_over_from_it_starts_as_usual(tmp_path: Path, home: Path) -> None:
+    file = config(tmp_path / "mcp.json")
+    async with served(home, "--config", str(file), "--takeover") as hub:
+        await hub.said("starts without a takeover")
+
+
+FOREIGN = """
+import os, socket, sys
+os.setuid(65534)
+one = socket.socket(socket.AF_UNIX)
+one.connect(sys.argv[1])
+try:
+    one.sendall(b'{"takeover": 1}\\n')
+    data, descriptors, _, _ = socket.recv_fds(one, 4096, 1)
+except OSError:
+    data, descriptors = b"", []
+print(len(data), len(descriptors))
+"""
+
+
+@pytest.mark.requirement("FLEET-7")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+async def test_a_process_of_another_user_gets_no_socket(caplog: pytest.LogCaptureFixture) -> None:
+    async def never() -> None:
+        raise AssertionError("no successor is there")
+
+    with tempfile.TemporaryDirectory() as folder, bind("127.0.0.1", 0) as listener:
+        os.chmod(folder, 0o755)  # noqa: PTH101 - nothing else runs; the mode of the folder and of the socket must not be what stops it
+        async with handing_over(listener, Path(folder), never) as path:
+            assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600  # noqa: ASYNC240 - nothing else runs
+            Path(path).chmod(0o666)  # noqa: ASYNC240 - as above
+            with anyio.fail_after(30):
+                ran = await anyio.run_process([sys.executable, "-c", FOREIGN, path])
+    assert ran.stdout == b"0 0\n"
+    assert "another user" in caplog.text
+
+
+AS_SYSTEMD = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.execve(sys.argv[2], sys.argv[2:], {**os.environ, "LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"})
+"""
+
+
+@pytest.mark.requirement("FLEET-7")
+async def test_a_connection_that_comes_between_two_hubs_waits_in_the_inherited_socket(
+    tmp_path: Path, home: Path
+) -> None:
+    """As systemd does it: the socket stays open while the hub is restarted."""
+    home.mkdir()  # noqa: ASYNC240 - nothing else runs yet
+    file = config(tmp_path / "mcp.json")
+    with bind("127.0.0.1", 0) as listener:
+        hand_on = [sys.executable, "-c", AS_SYSTEMD, str(listener.fileno())]
+        command = [*hand_on, *COMMAND, "serve", "--config", str(file)]
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+        async with httpx2.AsyncClient(trust_env=False, timeout=30) as http:
+            session = Session(http, url)
+            async with spawned(command, tmp_path, home, stdin=subprocess.DEVNULL, inherit=listener.fileno()) as hub:
+                await session.begin()
+                hub.send(signal.SIGTERM)
+                assert await hub.ended() == 0
+            statuses: list[int] = []
+
+            async def ask() -> None:
+                body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+                statuses.append((await http.post(url, json=body, headers=session._headers)).status_code)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask)
+                async with spawned(command, tmp_path, home, stdin=subprocess.DEVNULL, inherit=listener.fileno()) as hub:
+                    await hub.said("ready when:")
+                    with anyio.fail_after(30):
+                        while not statuses:  # noqa: ASYNC110 - the other task reads
+                            await anyio.sleep(0.01)
+    assert statuses == [200]
+
+
+@pytest.mark.requirement("FLEET-7")
+@pytest.mark.skipif(shutil.which("systemd-socket-activate") is None, reason="it is not installed")
+async def test_it_listens_on_the_socket_that_systemd_passes(tmp_path: Path, home: Path) -> None:
+    home.mkdir()  # noqa: ASYNC240 - nothing else runs yet
+    address = f"127.0.0.1:{free_port()}"
+    file = config(tmp_path / "mcp.json")
+    command = ["systemd-socket-activate", "--listen", address, *COMMAND, "serve", "--config", str(file)]
+    async with spawned(command, tmp_path, home, stdin=subprocess.DEVNULL) as hub:
+        await hub.said("Listening on")
+        async with Client(f"http://{address}/mcp", mode="legacy") as client:
+            assert "holdfast_status" in [tool.name for tool in (await client.list_tools()).tools]
+        assert hub.url == f"http://{address}/mcp"
+        hub.send(signal.SIGTERM)
+        assert await hub.ended() == 0

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from holdfast.cli.layout import Page
-from holdfast.cli.status_view import folded, matches, table, worst_first, worst_last, wrapped_command
+from holdfast.cli.status_view import folded, grouped, matches, table, worst_first, worst_last, wrapped_command
 from holdfast.cli.status_watch import KeyAction, WatchedFleet, WatchState, frame
 from holdfast.control import HubView, Server, Servers
 from tests.cli.command import Cli
@@ -90,6 +90,15 @@ def test_the_most_urgent_come_last_in_a_list_and_first_on_a_screen() -> None:
     order = [one.id.partition("-")[0] for one in worst_last(hundred())]
     assert list(dict.fromkeys(order)) == ["well", "slow", "waits", "deny", "gw"]
     assert [one.id for one in worst_first(hundred())[:2]] == ["gw-00", "gw-01"]
+
+
+def test_a_gateway_that_is_down_is_a_group_of_its_own_among_equal_causes() -> None:
+    alone = [
+        server(f"far-{number}", "permanent", target=f"https://h{number}.test/mcp", reason="connection refused")
+        for number in range(4)
+    ]
+    titles = [group.title for group in grouped([*alone, *hundred()[-18:]])]
+    assert titles == ["4 servers: connection refused", "18 servers: connection refused at gateway.internal"]
 
 
 def test_few_servers_are_not_folded() -> None:

@@ -14,7 +14,15 @@ from tests.deploy.chart import CHART, Refused, by_kind, helm, manifests, static_
 from tests.gateway.schemas import VERSIONS, schema_of
 
 AUTH = "global.agentgateway.extAuth"
-FOREIGN = {"Gateway", "HTTPRoute", "AgentgatewayBackend", "AgentgatewayPolicy", "PodMonitor", "PrometheusRule"}
+FOREIGN = {
+    "Gateway",
+    "HTTPRoute",
+    "AgentgatewayBackend",
+    "AgentgatewayPolicy",
+    "PodMonitor",
+    "PrometheusRule",
+    "ServiceMonitor",
+}
 """Kinds of other projects, whose schemas do not come with Kubernetes'."""
 
 TARGETS = {"github": {"url": "https://api.example.com/mcp"}, "old": {"type": "sse", "url": "http://old.internal/sse"}}
@@ -30,10 +38,32 @@ EVERYTHING = {
     "podAnnotations": {"a": "b"},
     "global.agentgateway.jwt": {"issuer": "https://i", "jwks": "https://i/keys", "audiences": ["mcp"]},
 }
+HUBS: dict[str, Any] = {
+    "enabled": True,
+    "tokenSecret": "hub",
+    "replicas": 3,
+    "sessionKeySecret": "hub-session",
+    "extraEnv": [{"name": "TZ", "value": "UTC"}],
+    "extraVolumes": [{"name": "ca", "secret": {"secretName": "ca"}}],
+    "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ca", "readOnly": True}],
+    "serviceAccount": {"create": True, "annotations": {"role": "hub"}},
+    "ingress": {"enabled": True, "className": "nginx", "host": "hub.example", "tlsSecret": "tls"},
+    "route": {"enabled": True, "parentRefs": [{"name": "public"}], "hostnames": ["mcp.example"]},
+}
+QUEUE = {
+    "type": "Pods",
+    "pods": {"metric": {"name": "holdfast_calls"}, "target": {"type": "AverageValue", "averageValue": "20"}},
+}
 INSTALLS: dict[str, dict[str, Any]] = {
     "default": {},
     "everything": EVERYTHING,
     "bridge on the hub": {"hub": {"enabled": True, "tokenSecret": "hub"}, "bridge": {"fromHub": True}},
+    "hubs": {
+        "hub": HUBS,
+        "prometheus": {"serviceMonitor": True},
+        "global.agentgateway.sessionKeySecret": "gateway-key",
+    },
+    "hubs that scale": {"hub": {**HUBS, "autoscaling": {"enabled": True, "metrics": [QUEUE]}}},
     "without the bridge": {"bridge": {"enabled": False}, "targets": TARGETS},
     "without authorization": {AUTH: {"enabled": False}},
     "without anything": {AUTH: {"enabled": False}, "bridge": {"enabled": False}},

@@ -59,7 +59,9 @@ class Workload:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Served]:
-        environ = {one["name"]: self._moved(one["value"]) for one in self.container["env"] if "value" in one}
+        environ: dict[str, Any] = {
+            one["name"]: self._moved(one["value"]) for one in self.container["env"] if "value" in one
+        }
         taken = {one["name"]: one["valueFrom"] for one in self.container["env"] if "valueFrom" in one}
         assert taken == {
             "HOLDFAST_CONTROL_TOKEN": {"secretKeyRef": {"name": "hub", "key": "control", "optional": True}},

@@ -100,32 +100,11 @@ async def test_time_does_not_run_while_the_client_is_asked(ada: Person) -> None:
     assert result.content[0].text == "ada's blue"
 
 
-async def test_draining_takes_no_new_calls_and_waits_for_those_under_way(ada: Person) -> None:
-    async with (
-        running("legacy") as origin,
-        front({"o": {"url": origin.url}}) as served,
-        ada.client(served.all, "legacy") as client,
-    ):
-        asked, go = anyio.Event(), anyio.Event()
-
-        async def slowly() -> None:
-            asked.set()
-            await go.wait()
-
-        ada.before_answering = slowly
-        results: list[Any] = []
-
-        async def call() -> None:
-            results.append(await client.call_tool("o__ask", ASK))
-
-        with anyio.fail_after(10):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(call)
-                await asked.wait()
-                assert not await served.app.state.front.drain(0.01)
-                assert served.app.state.front.draining
-                with pytest.raises(MCPError, match="shutting down"):
-                    await client.call_tool("o__echo", {"text": "late"})
-                go.set()
-            assert await served.app.state.front.drain(5)
-    assert results[0].content[0].text == "ada's blue"
+@pytest.mark.requirement("HUB-7")
+async def test_a_call_that_was_parked_in_a_hub_from_before_is_told_and_reaches_no_server(ada: Person) -> None:
+    async with running("legacy") as origin:
+        async with front({"o": {"url": origin.url}}) as before, ada.client(before.all, "modern") as client:
+            first = await _asked(client)
+        async with front({"o": {"url": origin.url}}) as after, ada.client(after.all, "modern") as client:
+            with pytest.raises(MCPError, match="the hub was restarted since"):
+                await _request(client, first.request_state)

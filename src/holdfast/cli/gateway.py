@@ -188,6 +188,12 @@ def bridge(
         Path | None,
         typer.Option("--bootstrap", metavar="FILE", help="A gateway config to add the routes to; its own routes win"),
     ] = None,
+    session_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--session-key-file", metavar="FILE", help="64 hex digits: the gateway encrypts its session ids with them"
+        ),
+    ] = None,
     listener: Annotated[
         str, typer.Option("--listener", metavar="NAME", help="The listener of the bootstrap that gets the routes")
     ] = "",
@@ -221,6 +227,7 @@ def bridge(
         release,
         bootstrap or base,
         ext_auth=ext_auth,
+        session_key_file=session_key_file,
         listener=listener,
         schema=options.schema,
         allow_empty=allow_empty,
@@ -244,6 +251,7 @@ def _plan(
     base: Gateway | Path,
     *,
     ext_auth: ExtAuth | None,
+    session_key_file: Path | None,
     listener: str,
     schema: Path | None,
     allow_empty: bool,
@@ -256,12 +264,21 @@ def _plan(
         find_schema,
         read_bootstrap,
         render_config,
+        session_key,
+        with_session_key,
     )
+
+    # The gateway reads its key only when it starts, so the bridge reads it once.
+    key = session_key(session_key_file) if session_key_file is not None else None
+
+    def bootstrap() -> dict[str, Any]:
+        document = read_bootstrap(base) if isinstance(base, Path) else render_config(base, release.family)
+        return with_session_key(document, key) if key is not None else document
 
     return BridgePlan(
         output=output.absolute(),
         rules=Rules(release=release, ext_auth=ext_auth, listener=listener, schema=find_schema(release, schema)),
-        bootstrap=lambda: read_bootstrap(base) if isinstance(base, Path) else render_config(base, release.family),
+        bootstrap=bootstrap,
         bootstrap_file=base if isinstance(base, Path) else None,
         allow_empty=allow_empty,
         poll=poll,

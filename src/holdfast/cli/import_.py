@@ -68,6 +68,9 @@ def import_(
     ] = False,
     url: Annotated[str, typer.Option("--url", metavar="URL", help="The URL of the hub")] = DEFAULT_URL,
     stdio: Annotated[bool, typer.Option("--stdio", help="Let the client start the hub itself")] = False,
+    rename: Annotated[
+        bool, typer.Option("--rename", help="Copy a server whose name is taken under another name: NAME-CLIENT")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes, and change nothing")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
@@ -86,7 +89,7 @@ def import_(
         raise typer.Exit(_undo(chosen or list(CLIENTS.values()), around, dry_run=dry_run, as_json=as_json))
     destination = _destination(config)
     scopes: tuple[Scope, ...] = ("user", "project") if project else ("user",)
-    plan = plan_import(chosen or CLIENTS.values(), around, destination=destination, scopes=scopes)
+    plan = plan_import(chosen or CLIENTS.values(), around, destination=destination, scopes=scopes, rename=rename)
     if not chosen:
         _overview(plan, apply=apply, as_json=as_json)
         return
@@ -176,10 +179,11 @@ def _undo(clients: list[KnownClient], around: ClientPaths, *, dry_run: bool, as_
 LONGEST_LINE = 160
 """A file without line breaks is one long line. Longer lines of a diff are cut."""
 
-_COLOURS = {"new": "green", "there": "dim", "conflict": "yellow", "unusable": "red"}
+_COLOURS = {"new": "green", "there": "dim", "renamed": "green", "conflict": "yellow", "unusable": "red"}
 _WORDS = {
     "new": "copied",
     "there": "already there",
+    "renamed": "copied",
     "conflict": "stays with the client",
     "unusable": "stays with the client",
 }
@@ -280,8 +284,13 @@ def undone_as_data(undone: Sequence[UndoPlan], *, done: bool) -> dict[str, Any]:
 
 def _print_row(row: ImportRow, *, done: bool) -> None:
     out = data_console()
-    word = _WORDS[row.outcome] if done or row.outcome != "new" else "would be copied"
-    out.print(Text.assemble((plain(row.entry.name), "bold"), "  ", (word, _COLOURS[row.outcome])))
+    word = _WORDS[row.outcome] if done or row.outcome not in ("new", "renamed") else "would be copied"
+    name = f" as {plain(row.renamed)}" if row.renamed else ""
+    where = f"  from {row.client.title}" if row.is_ours else f"  in {row.client.title}"
+    out.print(
+        Text.assemble((plain(row.entry.name), "bold"), "  ", (f"{word}{name}", _COLOURS[row.outcome]), (where, "dim")),
+        soft_wrap=True,
+    )
     for note in _notes(row):
         out.print(Text(f"  {note}"), soft_wrap=True)
 
@@ -320,6 +329,7 @@ def _row_data(row: ImportRow) -> dict[str, Any]:
         "client": row.client.id,
         "file": str(row.place.file),
         "outcome": row.outcome,
+        "renamed": row.renamed or None,
         "reason": mask(row.reason) or None,
         "needs": list(row.entry.needs),
         "dropped": list(row.entry.dropped),

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,6 +23,7 @@ from holdfast.cli.listen import (
     TlsOptions,
     bind,
     check_token_length,
+    endpoint,
     inherited_socket,
     local_token as make_local_token,
     read_token,
@@ -33,11 +34,18 @@ from holdfast.cli.output import side_console, typed_command
 from holdfast.cli.trust import load_trusted
 from holdfast.config import Config
 from holdfast.control import TOKEN_VARIABLE as CONTROL_TOKEN_VARIABLE
+from holdfast.core import is_loopback
 from holdfast.errors import ConfigNotFound, UsageError
+
+if TYPE_CHECKING:
+    from holdfast.cli.handover import Predecessor
 
 __all__ = ["app", "control_token"]
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+LAME_DUCK_SECONDS = 5.0
+"""How long a hub that others reach through a balancer still serves after its end was announced."""
 
 TOKEN_VARIABLE = "HOLDFAST_TOKEN"  # noqa: S105 - the name of a variable
 
@@ -170,8 +178,21 @@ def serve(
             help="Keys for session ids, one a line, the newest first; the same file for all replicas",
         ),
     ] = None,
+    takeover: Annotated[
+        bool,
+        typer.Option("--takeover", help="Take over from the running hub of this mcp.json, on its address"),
+    ] = False,
+    lame_duck: Annotated[
+        float | None,
+        typer.Option(
+            "--lame-duck",
+            metavar="SECONDS",
+            min=0,
+            help="How long all is still served after SIGTERM while /readyz answers 503; 5 beyond loopback, else 0",
+        ),
+    ] = None,
     drain: Annotated[
-        float, typer.Option("--drain", metavar="SECONDS", min=0, help="How long calls in flight may run after SIGTERM")
+        float, typer.Option("--drain", metavar="SECONDS", min=0, help="How long calls in flight may run after that")
     ] = 10.0,
     demo: Annotated[bool, typer.Option("--demo", help="Serve the built-in demo servers")] = False,
     log_format: Annotated[
@@ -188,6 +209,8 @@ def serve(
     Without a configuration it serves demo servers, each with its own kind of failure.
     SIGTERM and Ctrl-C end it after the calls in flight. SIGHUP reads the mcp.json again; on a terminal it
     ends the hub, because the terminal was closed. Under systemd it listens on the socket that systemd passes.
+    --takeover replaces a running hub without a refused connection: the new hub gets the socket of the old one,
+    connects its servers and accepts; then the old one finishes its calls and ends.
     Without credentials it serves programs of its own user (and of --allow-uid), which Linux tells. To listen beyond
     this machine it needs a token (--token-file, --token or $HOLDFAST_TOKEN), named tokens (--tokens-file), JWTs
     (--jwt-issuer, --jwt-audience and --jwt-keys together) or a gateway (--gateway-secret-file or --gateway-mtls).
@@ -230,12 +253,13 @@ def serve(
         raise UsageError(
             f"--control-token-file and {CONTROL_TOKEN_VARIABLE} exclude each other", hint="use one of them"
         )
-    inherited = inherited_socket(os.environ)
-    address = inherited.getsockname()[0] if inherited is not None else host
+    predecessor = _predecessor(loaded, host, port, tls=tls is not None) if takeover else None
+    given = predecessor.listener if predecessor is not None else inherited_socket(os.environ)
+    address = given.getsockname()[0] if given is not None else host
     require_auth_beyond_loopback(address, can_verify=who.can_verify)
     if not who.can_verify:
         who = _local_callers(who, local_token=local_token)
-    with closing(inherited or bind(host, port)) as listener:
+    with closing(given or bind(host, port)) as listener:
         _serve(
             loaded,
             listener,
@@ -247,6 +271,8 @@ def serve(
             tls=tls,
             control_token_file=control_token_file,
             session_key_file=session_key_file,
+            predecessor=predecessor,
+            lame_duck=lame_duck,
         )
 
 
@@ -278,6 +304,17 @@ def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> 
     return TlsOptions(certificate=certificate, key=key, client_ca=client_ca)
 
 
+def _predecessor(config: Config | None, host: str, port: int, *, tls: bool) -> Predecessor | None:
+    if config is None or config.source is None:
+        raise UsageError("--takeover needs an mcp.json: the demo servers end with their hub", hint="use --config FILE")
+    from holdfast.cli.handover import find_predecessor  # noqa: PLC0415 - it imports what only a successor needs
+
+    found = find_predecessor(config.source, endpoint(host, port, "", tls=tls))
+    if found is None:
+        side_console().print(f"no hub serves {config.source} here: this one starts without a takeover", soft_wrap=True)
+    return found
+
+
 def _serve(
     config: Config | None,
     listener: socket.socket | None,
@@ -290,6 +327,8 @@ def _serve(
     tls: TlsOptions | None = None,
     control_token_file: Path | None = None,
     session_key_file: Path | None = None,
+    predecessor: Predecessor | None = None,
+    lame_duck: float | None = None,
 ) -> None:
     # These imports take a second, and a bad config must not wait for them.
     from holdfast.cli.serve_run import ServeOptions, run  # noqa: PLC0415 - see above
@@ -311,6 +350,8 @@ def _serve(
         control_token_file=control_token_file,
         tls=tls,
         session_key_file=session_key_file,
+        predecessor=predecessor,
+        lame_duck=(0.0 if is_loopback(host) else LAME_DUCK_SECONDS) if lame_duck is None else lame_duck,
     )
     with traced(os.environ):
         run(serving)

@@ -1,7 +1,9 @@
 """Runs a hub: listens, serves the control API, follows config changes and signals, and shuts down in order.
 
-The order of a shutdown: refuse new calls, wait for calls in flight up to a limit, close the listener, close the
-servers. A second signal skips the wait.
+The order of a shutdown: readiness turns 503 and each answer is the last of its connection, but all is still served
+(the lame-duck period, for balancers); the listener closes and new requests on open connections get 503; calls in flight
+finish, up to a limit; the servers are closed. A second signal skips the waits. A successor that takes over has the
+listening socket already: connections that are still open are served here until they close.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
@@ -28,6 +31,7 @@ import anyio.to_thread
 import uvicorn
 
 from holdfast._version import __version__
+from holdfast.cli.handover import Predecessor, handing_over
 from holdfast.cli.listen import CallerAuth, TlsOptions, endpoint, notify_ready, read_token
 from holdfast.cli.output import typed_command
 from holdfast.cli.serve_telemetry import keep_log, mask_in_log
@@ -42,6 +46,7 @@ from holdfast.front import (
     Acceptor,
     Broker,
     ConnectionLimits,
+    Front,
     HttpConnection,
     PeerUids,
     ServerTls,
@@ -69,6 +74,12 @@ log = logging.getLogger("holdfast.serve")
 STREAMS_SECONDS = 1
 """After the last call, idle event streams are still open. They are cut after this time."""
 
+READY_SECONDS = 60.0
+"""How long a successor waits for its servers before it takes over."""
+
+CONNECTED_SECONDS = 0.05
+"""How often a hub whose successor accepts looks whether clients are still connected."""
+
 TOKEN_SECONDS = 1.0
 """How often the token file is read. A mounted secret can be replaced while the hub runs."""
 
@@ -95,6 +106,9 @@ class ServeOptions:
     """Where that token comes from. The hub reads it again while it runs."""
     tls: TlsOptions | None = None
     session_key_file: Path | None = None
+    predecessor: Predecessor | None = None
+    """The hub that this one takes over from."""
+    lame_duck: float = 0.0
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -153,14 +167,8 @@ async def _run_http(serving: ServeOptions) -> None:
             on_listen=lambda: _announce(serving, config, url, admin),
         )
 
-        async def drain(seconds: float) -> bool:
-            admin.drains()
-            return bool(await web.state.front.drain(seconds))
-
-        def end() -> None:
-            admin.close()
-            server.end()
-
+        front: Front = web.state.front
+        leaving = _Leaving(serving, server, front, admin)
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
         note = Announcement(
             url.removesuffix("/mcp"),
@@ -172,11 +180,67 @@ async def _run_http(serving: ServeOptions) -> None:
         async with hub, anyio.create_task_group() as tasks:
             _watch(tasks, serving, hub, follower)
             tasks.start_soon(follower.run)
-            tasks.start_soon(_end_on_signal, drain, serving.drain, end)
+            tasks.start_soon(_end_on_signal, leaving.drain, serving.drain, leaving.end)
             tasks.start_soon(admin.run)
-            with note:
-                await server.serve([serving.listener])
+            if serving.predecessor is not None and not await hub.ready(READY_SECONDS):
+                log.warning("some servers have no outcome after %g s; this hub takes over all the same", READY_SECONDS)
+            async with _offered(serving, leaving) as handover:
+                with note.at(handover):
+                    leaving.note = note
+                    await server.serve([serving.listener])
             tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _offered(serving: ServeOptions, leaving: _Leaving) -> AsyncIterator[str]:
+    """Offer the listening socket to a successor; the demo servers end with their hub, so it offers none."""
+    if serving.config is None or serving.listener is None:
+        yield ""
+        return
+    async with handing_over(serving.listener, state_folder(os.environ) / "hubs", leaving.succeeded) as path:
+        yield path
+
+
+class _Leaving:
+    """The end of a hub over HTTP, step by step."""
+
+    def __init__(self, serving: ServeOptions, server: _HubServer, front: Front, admin: ControlServer) -> None:
+        self._serving = serving
+        self._server = server
+        self._front = front
+        self._admin = admin
+        self.note: Announcement | None = None
+
+    async def drain(self, seconds: float) -> bool:
+        """Leave because of a signal; False if some calls did not finish in time."""
+        self._admin.drains()
+        self._front.retire()
+        if self._serving.lame_duck:
+            log.info("not ready any more; all is still served for %g s", self._serving.lame_duck)
+            await anyio.sleep(self._serving.lame_duck)
+        self._server.stop_accepting()
+        log.info("shutting down: new calls are refused; calls in flight have %g s", seconds)
+        return await self._front.drain(seconds)
+
+    async def succeeded(self) -> None:
+        """Leave because a successor accepts connections: what is still connected here is served until it closes."""
+        log.info("a successor took over: connections that are open are served until they close")
+        if self.note is not None:
+            self.note.withdraw()
+        self._front.retire()
+        self._server.stop_accepting()
+        self._front.move_streams()
+        self._admin.close()
+        with anyio.move_on_after(max(self._serving.drain, self._serving.lame_duck)):
+            await self._server.disconnected()
+        if not await self._front.drain(self._serving.drain):
+            log.warning("some calls did not finish within %g s, and are cut", self._serving.drain)
+        self.end()
+
+    def end(self) -> None:
+        """Close what is left."""
+        self._admin.close()
+        self._server.end()
 
 
 def _session_ids(serving: ServeOptions, state_file: Path | None) -> SessionIds:
@@ -326,6 +390,16 @@ class _HubServer(uvicorn.Server):
     def end(self) -> None:
         self.should_exit = True
 
+    def stop_accepting(self) -> None:
+        """Close the listening socket; connections that are open stay."""
+        for server in getattr(self, "servers", ()):
+            server.close()
+
+    async def disconnected(self) -> None:
+        """Wait until no client is connected."""
+        while self.server_state.connections:  # noqa: ASYNC110 - uvicorn has no event for it
+            await anyio.sleep(CONNECTED_SECONDS)
+
 
 def _announce(serving: ServeOptions, config: Config, url: str, admin: ControlServer) -> None:
     """Print the addresses on stdout, because programs wait for them; log the rest.
@@ -337,6 +411,8 @@ def _announce(serving: ServeOptions, config: Config, url: str, admin: ControlSer
     lines = f"MCP endpoint: {url}\nstatus page:  {base}/{code}\nready when:   {base}/readyz answers 200\n"
     sys.stdout.write(lines)
     sys.stdout.flush()
+    if serving.predecessor is not None:
+        serving.predecessor.ready()
     notify_ready(os.environ)
     log.info("serving %d servers of %s", len(config.servers), config.source)
     log.info("if a server does not start, run: %s doctor --config %s", typed_command(), config.source)
@@ -356,9 +432,14 @@ async def _run_stdio(serving: ServeOptions) -> None:
         with EndableStdin() as stdin:
             async with hub, anyio.create_task_group() as tasks:
                 _watch(tasks, serving, hub)
-                tasks.start_soon(_end_on_signal, broker.drain, serving.drain, stdin.end)
+                tasks.start_soon(_end_on_signal, partial(_drain_stdio, broker), serving.drain, stdin.end)
                 await serve_stdio(hub, broker=broker)
                 tasks.cancel_scope.cancel()
+
+
+async def _drain_stdio(broker: Broker, seconds: float) -> bool:
+    log.info("shutting down: new calls are refused; calls in flight have %g s", seconds)
+    return await broker.drain(seconds)
 
 
 # For both
@@ -417,7 +498,6 @@ def _on_terminal() -> bool:
 
 
 async def _drained(drain: Drain, seconds: float, done: anyio.CancelScope) -> None:
-    log.info("shutting down: new calls are refused; calls in flight have %g s", seconds)
     if not await drain(seconds):
         log.warning("some calls did not finish within %g s, and are cut", seconds)
     done.cancel()
@@ -468,6 +548,7 @@ class Announcement:
             certificate=str(certificate.absolute()) if certificate is not None else "",
         )
         self._stack = ExitStack()
+        self._withdrawn = False
 
     def __enter__(self) -> Self:
         self._register()
@@ -478,12 +559,24 @@ class Announcement:
     ) -> None:
         self._stack.close()
 
+    def at(self, handover: str) -> Self:
+        """Name the Unix socket at which a successor gets the listening socket."""
+        self._found = replace(self._found, handover=handover)
+        return self
+
+    def withdraw(self) -> None:
+        """Let commands find the successor; nothing is announced any more."""
+        self._withdrawn = True
+        self._stack.close()
+
     def change_token(self, token: str) -> None:
         """Let commands find the new control token."""
         self._found = replace(self._found, token=token)
         self._register()
 
     def _register(self) -> None:
+        if self._withdrawn:
+            return
         try:
             self._stack.enter_context(registered(self._found))
         except OSError as exc:

@@ -7,6 +7,7 @@ safe for a terminal here.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from rich.text import Text
 
 from holdfast.cli.layout import GAP, Cell, Page
 from holdfast.control import Activity, BreakerView, Change, HubView, Server, Status
-from holdfast.core import plain
+from holdfast.core import cause_of, plain
 
 __all__ = [
     "STYLES",
@@ -210,8 +211,6 @@ FOLD_AT = 4
 FOLD_WELL_AT = 12
 """The same for servers without a problem."""
 
-_DURATION = re.compile(r"\b\d+(?:\.\d+)? ?(?:ms|s|min|m|h|d)\b")
-
 
 def worst_last(servers: Iterable[Server]) -> list[Server]:
     """The servers by need, the most urgent last, because the end of the output is next to the prompt."""
@@ -301,12 +300,22 @@ _TAKES_SEVERAL = (" reconnect", " enable", " disable", " doctor", " tools")
 
 
 def grouped(servers: Iterable[Server]) -> list[CauseGroup]:
-    """The servers by status and cause, in the order of the first of each group."""
-    groups: dict[tuple[Status, int, str], list[Server]] = {}
-    for server in servers:
-        cause = "" if is_well(server) else _DURATION.sub("", one_line(server.reason))
-        groups.setdefault((server.status, need(server), cause), []).append(server)
+    """The servers by status and cause, in the order of the first of each group.
+
+    Many servers of one host are a group of their own, as on the page: a gateway that is down is seen at once.
+    """
+    listed = list(servers)
+    places = Counter((_kind(server), _host(server.target)) for server in listed if not is_well(server))
+    groups: dict[tuple[tuple[Status, int, str], str], list[Server]] = {}
+    for server in listed:
+        kind, host = _kind(server), _host(server.target)
+        groups.setdefault((kind, host if places[kind, host] >= FOLD_AT else ""), []).append(server)
     return [CauseGroup(tuple(members)) for members in groups.values()]
+
+
+def _kind(server: Server) -> tuple[Status, int, str]:
+    """Equal for servers that fail alike."""
+    return server.status, need(server), "" if is_well(server) else cause_of(one_line(server.reason))
 
 
 def folded(servers: Sequence[Server]) -> list[Server]:

@@ -41,6 +41,8 @@ class RunningHub:
     version: str = ""
     certificate: str = ""
     """The file with the certificate that it serves TLS with; empty without TLS."""
+    handover: str = ""
+    """The Unix socket at which a successor gets its listening socket; empty if it offers none."""
 
 
 def find_hub(
@@ -122,6 +124,7 @@ def _read(file: Path) -> RunningHub | None:
             config=str(read["config"]),
             version=str(read["version"]),
             certificate=str(read.get("certificate", "")),
+            handover=str(read.get("handover", "")),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

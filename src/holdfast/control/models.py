@@ -27,6 +27,8 @@ __all__ = [
     "HubView",
     "LastError",
     "LogLine",
+    "LoginAnswer",
+    "LoginPage",
     "Logs",
     "Server",
     "Servers",
@@ -95,12 +97,15 @@ class Server(ApiModel):
     id: str
     transport: str = Field(description="stdio, http or sse; empty if the definition is not valid")
     target: str = Field(default="", description="Its command or URL, masked")
+    subtitle: str = Field(default="", description="What the command runs, or host and path of the URL")
     state: str
     status: Status
     summary: str = Field(description="The state in one or two sentences")
     action: str = Field(default="", description="What a person can do; empty if nothing is needed")
     command: str = Field(default="", description="A command that does it, if there is one")
+    login: bool = Field(default=False, description="Whether a login would help; see the operation `login`")
     reason: str = ""
+    cause: str = Field(default="", description="The reason without durations; servers that fail alike have it equal")
     since: float = Field(description="When its state began")
     generation: int | None = Field(
         default=None, description="The generation of the current connection, if there is one"
@@ -208,6 +213,21 @@ class Approve(ApiModel):
     mark: str | None = Field(
         default=None, description="The mark of the reviewed change: a newer change is not approved"
     )
+
+
+class LoginPage(ApiModel):
+    """Where a person logs in."""
+
+    address: str = Field(description="The page of the authorization server; it leads back to the machine of the hub")
+    issuer: str
+    scope: tuple[str, ...] = ()
+    expires_in: float
+
+
+class LoginAnswer(ApiModel):
+    """The address that a browser on another machine ended up at."""
+
+    address: str = Field(max_length=8_000)
 
 
 class LogLine(ApiModel):

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         scopes_in as scopes_in,
     )
     from holdfast.core.hosts import is_loopback as is_loopback
+    from holdfast.core.labels import cause_of as cause_of, place_of as place_of, script_of as script_of
     from holdfast.core.lifecycle import effects as effects, events as events
     from holdfast.core.lifecycle.effects import (
         AccessChanged as AccessChanged,
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
     )
     from holdfast.core.remedies import (
         Facts as Facts,
+        FailureRemedy as FailureRemedy,
         ServerText as ServerText,
         pasteable as pasteable,
         remedy_of as remedy_of,
@@ -151,6 +153,7 @@ __getattr__, __dir__ = lazy_exports(
             "scopes_in",
         ],
         "hosts": ["is_loopback"],
+        "labels": ["cause_of", "place_of", "script_of"],
         "lifecycle.effects": ["AccessChanged", "BreakerChanged", "CloseFailed", "Record", "RetryPlanned", "Transition"],
         "lifecycle.table": ["IllegalTransition", "State"],
         "lifecycle.timing": ["LifecyclePolicy"],
@@ -167,7 +170,7 @@ __getattr__, __dir__ = lazy_exports(
         "names": ["Kind", "uri_lead"],
         "process_output": ["Need", "hint_for", "need_of", "telling_line"],
         "redact": ["MASK", "Redactor", "has_secret_shape", "mask_url", "masked", "plain", "secrets_in_url"],
-        "remedies": ["Facts", "ServerText", "pasteable", "remedy_of", "text_for"],
+        "remedies": ["Facts", "FailureRemedy", "ServerText", "pasteable", "remedy_of", "text_for"],
     },
     modules=["lifecycle.effects", "lifecycle.events"],
 )

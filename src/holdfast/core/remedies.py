@@ -27,6 +27,8 @@ class FailureRemedy(NamedTuple):
     hint: str = ""
     login: str = ""
     """The command that logs in, if the server asks for a login."""
+    scope: tuple[str, ...] = ()
+    """The scope that the server asks for in addition."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,8 @@ def remedy_of(seen: Evidence | None, *, connected_before: bool = False) -> Failu
     """What would end the failure that this evidence shows."""
     if seen is None:
         return FailureRemedy()
-    return FailureRemedy(classify_evidence(seen, connected_before=connected_before).hint, _login_command(seen))
+    hint = classify_evidence(seen, connected_before=connected_before).hint
+    return FailureRemedy(hint, _login_command(seen), _wanted_scope(seen))
 
 
 def text_for(health: Health, facts: Facts, *, now: datetime | None = None) -> ServerText:
@@ -161,7 +164,14 @@ def _login_command(seen: Evidence) -> str:
         return ""
     challenge = read_challenge(seen.headers.get("www-authenticate", ""))
     if challenge.wants_scope:
-        scope = f" --scope {shlex.quote(' '.join(challenge.scope))}" if challenge.scope else ""
+        scope = f" --scope {shlex.quote(' '.join(_wanted_scope(seen)))}" if challenge.scope else ""
         return seen.login.command + scope
     wanted = seen.status == 401 and (challenge.made or not seen.credentials_sent)
     return seen.login.command if wanted else ""
+
+
+def _wanted_scope(seen: Evidence) -> tuple[str, ...]:
+    if not isinstance(seen, HttpStatus) or seen.login is None:
+        return ()
+    challenge = read_challenge(seen.headers.get("www-authenticate", ""))
+    return tuple(challenge.scope) if challenge.wants_scope else ()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         check_names as check_names,
         code_named as code_named,
         read_or_report as read_or_report,
+        report_schema as report_schema,
     )
     from holdfast.doctor.run import CHECKS as CHECKS, GLOBAL_CHECKS as GLOBAL_CHECKS, Doctor as Doctor
 
@@ -41,6 +42,7 @@ __getattr__, __dir__ = lazy_exports(
             "check_names",
             "code_named",
             "read_or_report",
+            "report_schema",
         ],
         "run": ["CHECKS", "Doctor", "GLOBAL_CHECKS"],
     },

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         TrustedGateway as TrustedGateway,
     )
     from holdfast.front.broker import Broker as Broker
-    from holdfast.front.http import create_app as create_app
+    from holdfast.front.http import Front as Front, create_app as create_app
     from holdfast.front.listener import HttpConnection as HttpConnection
     from holdfast.front.messages import IDENTITY as IDENTITY
     from holdfast.front.session_ids import SessionIds as SessionIds
@@ -41,7 +41,7 @@ __getattr__, __dir__ = lazy_exports(
         "access.local_peer": ["PeerUids"],
         "access.principals": ["TokenPolicy", "TokensFile", "TrustedGateway"],
         "broker": ["Broker"],
-        "http": ["create_app"],
+        "http": ["Front", "create_app"],
         "listener": ["HttpConnection"],
         "messages": ["IDENTITY"],
         "session_ids": ["SessionIds"],

@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 from mcp import MCPError
-from mcp_types import INTERNAL_ERROR
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 from mcp_types.methods import INPUT_REQUIRED_METHODS
 
 from holdfast.core import NameKey, RpcError
@@ -16,7 +16,7 @@ from holdfast.front.broker import Broker
 from holdfast.front.clients import Call, Client, require_capability
 from holdfast.front.eras import params_for_server
 from holdfast.front.inbound import ClientRequest
-from holdfast.front.input_required import OpenCall, request_identity
+from holdfast.front.input_required import EXPIRED, OpenCall, request_identity
 from holdfast.front.messages import RESTARTED, STATELESS, error_result, restarted_notice, stateless_notice, with_notice
 from holdfast.front.view import View
 from holdfast.hub import Slot
@@ -70,6 +70,8 @@ class Forwarder:
             return await self._resume(request, state)
         slot = self._broker.slot(client, server)
         modern_server = _speaks_modern(slot)
+        if not modern_server and self._broker.pending_calls.is_of_a_hub(state):
+            raise MCPError(INVALID_PARAMS, EXPIRED)  # a legacy server has no such state, so it is of a hub from before
         if client.log_level is not None:
             self._broker.wants_log(client, server, client.log_level)
         level = _log_level_for(client) if modern_server else None

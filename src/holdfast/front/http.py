@@ -37,6 +37,8 @@ from holdfast.wire import dumps
 
 __all__ = ["Front", "McpEndpoint", "create_app"]
 
+_LEAVING = dumps({"error": "Holdfast is shutting down and takes no new requests; try again in a moment"})
+
 ENDING_SECONDS = 5.0
 """How long the sessions of a removed server stay open, so that calls in flight get their answers."""
 
@@ -106,6 +108,8 @@ class Front:
         self.quotas = quotas or Quotas()
         self._broker = Broker(hub)
         self._ids = ids or SessionIds()
+        self.retiring = False
+        self.refusing = False
         self._bounds = LogBounds()
         self._backlog = Backlog()
         self._endpoints: dict[str | None, HttpSessions] = {}
@@ -129,14 +133,35 @@ class Front:
                     sessions.server.close()
                     sessions.close()
 
+    def retire(self) -> None:
+        """Begin to leave: readiness says so, and each answer is the last one of its connection. All is still served."""
+        self.retiring = True
+
+    def move_streams(self) -> None:
+        """End the streams that would stay open, so that clients open them elsewhere; tell open questions."""
+        for sessions in self._endpoints.values():
+            sessions.server.close()
+            sessions.end_streams()
+
+    def refuse(self) -> None:
+        """Answer new requests with 503 from now on. Calls that wait for their client cannot be resumed any more."""
+        self.retire()
+        self.refusing = True
+        self._broker.pending_calls.close()
+        self.move_streams()
+
     async def drain(self, within: float) -> bool:
-        """Refuse new calls and wait for those in flight; False if some are left after ``within`` seconds."""
-        return await self._broker.drain(within)
+        """Refuse new requests and wait for those in flight; False if some are left after ``within`` seconds."""
+        self.refuse()
+        with anyio.move_on_after(within):
+            for sessions in list(self._endpoints.values()):
+                await sessions.wait_until_idle(within=within)
+        return all(sessions.is_idle for sessions in self._endpoints.values())
 
     @property
     def draining(self) -> bool:
-        """Whether new calls are refused."""
-        return self._broker.draining
+        """Whether this hub leaves."""
+        return self.retiring
 
     def sessions_of(self, server: str | None) -> HttpSessions | None:
         """Return the sessions of one endpoint; None if there is no such server."""
@@ -200,12 +225,20 @@ class McpEndpoint:
         self._front = front
         self._rules = rules
 
+    @property
+    def retiring(self) -> bool:
+        """Whether each answer is the last one of its connection."""
+        return self._front.retiring
+
     def claims(self, path: str) -> bool:
         """Whether a path is an MCP endpoint."""
         return path == "/mcp" or (path.startswith("/servers/") and path.endswith("/mcp") and path.count("/") == 3)
 
     async def serve(self, request: Request, reply: Reply) -> None:
         """Answer one request."""
+        if self._front.refusing:
+            reply.plain(503, _LEAVING, b"content-type: application/json\r\nretry-after: 1\r\n")
+            return
         found = await self._rules.check(
             request.headers,
             client_verified=request.client_verified,

@@ -22,13 +22,21 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 from holdfast.front.clients import ASK_SECONDS, Call, Channel, require_capability
 from holdfast.wire import Fields, RawObject, loads
 
-__all__ = ["OpenCall", "PendingCalls", "request_identity"]
+__all__ = ["EXPIRED", "OpenCall", "PendingCalls", "request_identity"]
 
 OUTBOX = 4_096
 """How many notifications may wait for a client that fetches answers; then the oldest are dropped."""
 
 MAX_PENDING = 1_000
 """How many calls may be pending at a time; beyond that a server's request is refused."""
+
+
+_MARK = "holdfast."
+
+EXPIRED = (
+    "Invalid or expired requestState: the hub no longer holds this call. It took too long, was resumed already, or the "
+    "hub was restarted since. Make the call again, without requestState."
+)
 
 
 def request_identity(method: str, params: Fields, principal: str) -> str:
@@ -142,7 +150,7 @@ class PendingCalls:
     """The calls that wait for answers of their clients."""
 
     def __init__(self) -> None:
-        self._prefix = f"holdfast.{secrets.token_urlsafe(9)}."
+        self._prefix = f"{_MARK}{secrets.token_urlsafe(9)}."
         self._calls: dict[str, OpenCall] = {}
 
     def add(self, call: OpenCall) -> RawObject:
@@ -160,11 +168,15 @@ class PendingCalls:
         """Whether the hub made this state; any other one belongs to the server."""
         return isinstance(state, str) and state.startswith(self._prefix)
 
+    def is_of_a_hub(self, state: object) -> bool:
+        """Whether a hub made this state: this one, its predecessor, or another one."""
+        return isinstance(state, str) and state.startswith(_MARK)
+
     def take(self, state: str, identity: str) -> OpenCall:
         """Remove and return the call that a client resumes."""
         call = self._calls.get(state)
         if call is None or call.identity != identity:
-            raise MCPError(INVALID_PARAMS, "Invalid or expired requestState")
+            raise MCPError(INVALID_PARAMS, EXPIRED)
         del self._calls[state]
         return call
 

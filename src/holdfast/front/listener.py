@@ -47,6 +47,10 @@ log = logging.getLogger("holdfast.front")
 class MessageEndpoint(Protocol):
     """What is served on the transport itself."""
 
+    @property
+    def retiring(self) -> bool:
+        """Whether each answer is the last one of its connection."""
+
     def claims(self, path: str) -> bool:
         """Whether a path is one of its own."""
 
@@ -367,7 +371,7 @@ class HttpConnection(AdmittedProtocol):
             self._transport.abort()
 
     def _kept(self, request: Request) -> bytes:
-        if self._ending or not request.keep_alive:
+        if self._ending or not request.keep_alive or self._endpoint.retiring:
             request.keep_alive = False
             return b"connection: close\r\n"
         return b"" if request.http_version != "1.0" else b"connection: keep-alive\r\n"

@@ -117,7 +117,7 @@ class HttpSession:
         self.ended = False
         # Another process, or this one before the session idled, may have asked the same client.
         self._asked = self._first_question = secrets.randbits(48)
-        self._questions: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._questions: dict[int, tuple[asyncio.Future[dict[str, Any]], MessageStream]] = {}
         self._opened: asyncio.Future[None] | None = None
 
     async def ask(self, stream: MessageStream, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class HttpSession:
         self._asked += 1
         number = self._asked
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._questions[number] = answer
+        self._questions[number] = answer, stream
         stream.send(request_message(number, method, params))
         try:
             async with asyncio.timeout(ASK_SECONDS):
@@ -143,7 +143,7 @@ class HttpSession:
 
     def answered(self, message: Message) -> bool:
         """The client's answer to a question; False if no such question was asked here."""
-        question = self._questions.get(message.key) if isinstance(message.key, int) else None
+        question, _ = self._questions.get(message.key, (None, None)) if isinstance(message.key, int) else (None, None)
         if question is not None and not question.done():
             settle(question, message)
         return isinstance(message.key, int) and self._first_question < message.key <= self._asked
@@ -179,13 +179,22 @@ class HttpSession:
         self.ended = True
         for call in list(self.calls.values()):
             call.cancel()
-        for question in self._questions.values():
+        self.end_questions("the session ended")
+        self.end_notices()
+        self.log.close()
+
+    def end_questions(self, why: str) -> None:
+        """Tell the client that it need not answer, and the servers that no answer comes."""
+        for number, (question, stream) in list(self._questions.items()):
             if not question.done():
-                question.set_exception(MCPError(INVALID_REQUEST, "the client ended its session"))
+                stream.tell("notifications/cancelled", {"requestId": number, "reason": why})
+                question.set_exception(MCPError(INVALID_REQUEST, f"the client cannot answer: {why}"))
+
+    def end_notices(self) -> None:
+        """End the stream of notices; the client may open it again."""
         reply = self.notices.reply
         if reply is not None and not reply.done:
             reply.end()
-        self.log.close()
 
 
 class HttpSessions:
@@ -221,10 +230,22 @@ class HttpSessions:
         try:
             async with asyncio.timeout(within):
                 while self._posts:
-                    self._idle = asyncio.get_running_loop().create_future()
-                    await self._idle
+                    if self._idle is None or self._idle.done():
+                        self._idle = asyncio.get_running_loop().create_future()
+                    await asyncio.shield(self._idle)
         except TimeoutError:
             return
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every client has the answer to what it asked."""
+        return not self._posts
+
+    def end_streams(self) -> None:
+        """End the streams of notices, and the questions to clients: they cannot be answered here any more."""
+        for session in list(self._sessions.values()):
+            session.end_questions("the hub is shutting down")
+            session.end_notices()
 
     def close(self) -> None:
         """Drop every session: its streams end, and its id stays valid."""

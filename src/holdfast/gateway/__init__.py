@@ -16,6 +16,8 @@ if TYPE_CHECKING:
         Rules as Rules,
         read_bootstrap as read_bootstrap,
         seed as seed,
+        session_key as session_key,
+        with_session_key as with_session_key,
     )
     from holdfast.gateway.check import (
         check_config as check_config,
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "bridge": ["Bridge", "BridgePlan", "Rules", "read_bootstrap", "seed"],
+        "bridge": ["Bridge", "BridgePlan", "Rules", "read_bootstrap", "seed", "session_key", "with_session_key"],
         "check": ["check_config", "find_schema", "short_timeouts"],
         "decide": ["AdminAddressWatch", "NoAdminAddress"],
         "health": ["health_app", "serving"],

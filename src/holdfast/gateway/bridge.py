@@ -21,7 +21,7 @@ import anyio
 import yaml
 
 from holdfast.config import Targets
-from holdfast.errors import ConfigError, Problem
+from holdfast.errors import ConfigError, HoldfastError, Problem
 from holdfast.files import FileLock
 from holdfast.gateway.check import Schema, blocks, check_config, complete, short_timeouts
 from holdfast.gateway.decide import (
@@ -40,7 +40,18 @@ from holdfast.gateway.source import SourceFailed, TargetSource
 from holdfast.gateway.store import GatewayConfigFile
 from holdfast.gateway.versions import Family, Release
 
-__all__ = ["MARK", "Bridge", "BridgePlan", "Rendered", "Rules", "merge", "read_bootstrap", "seed"]
+__all__ = [
+    "MARK",
+    "Bridge",
+    "BridgePlan",
+    "Rendered",
+    "Rules",
+    "merge",
+    "read_bootstrap",
+    "seed",
+    "session_key",
+    "with_session_key",
+]
 
 MARK = "holdfast-config-"
 """The prefix of a fingerprint."""
@@ -92,6 +103,24 @@ def read_bootstrap(file: Path) -> Document:
     if not isinstance(document, dict):
         raise ConfigError([Problem(message="the bootstrap config is not a mapping", file=file)])
     return document
+
+
+def session_key(file: Path) -> str:
+    """The key in a file with which the gateway encrypts its session ids: 64 hex digits, as the gateway demands."""
+    try:
+        key = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        why = getattr(exc, "strerror", None) or type(exc).__name__
+        raise HoldfastError(f"cannot read the session key file {file}: {why}", hint="check the path") from exc
+    if not re.fullmatch(r"[0-9a-fA-F]{64}", key):
+        raise HoldfastError(f"the session key file {file} does not hold 64 hex digits", hint="openssl rand -hex 32")
+    return key
+
+
+def with_session_key(document: Mapping[str, Any], key: str) -> Document:
+    """The config with that key. It comes from a file of its own, so that no config map holds it."""
+    settings = document.get("config")
+    return {**document, "config": {**(settings if isinstance(settings, Mapping) else {}), "session": {"key": key}}}
 
 
 def merge(bootstrap: Mapping[str, Any], targets: Sequence[Target], rules: Rules, *, source: Path | None) -> Rendered:

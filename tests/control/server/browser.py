@@ -101,6 +101,7 @@ class Browser:
 
     async def click(self, selector: str) -> None:
         """A click with the mouse, where a person would click."""
+        await self.run(f"document.querySelector({json.dumps(selector)})?.scrollIntoView({{block: 'center'}})")
         found = await self._post("/element", {"using": "css selector", "value": selector})
         (element,) = found.values()
         await self._post(f"/element/{element}/click", {})

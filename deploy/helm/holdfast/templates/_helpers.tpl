@@ -24,6 +24,12 @@ app.kubernetes.io/name: holdfast-hub
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{/* The service account of the hub; empty for the default one of the namespace. */}}
+{{- define "holdfast.hub.account" -}}
+{{- $account := .Values.hub.serviceAccount }}
+{{- $account.name | default ($account.create | ternary (printf "%s-hub" (include "holdfast.name" .)) "") }}
+{{- end }}
+
 {{- define "holdfast.hub.url" -}}
 http://{{ include "holdfast.name" . }}-hub.{{ .Release.Namespace }}.svc.cluster.local:{{ int .Values.hub.port }}
 {{- end }}
@@ -154,6 +160,9 @@ extAuthz:
 - --ext-auth-protocol={{ include "holdfast.extAuth.protocol" . }}
 - --ext-auth-body-bytes={{ int $gateway.extAuth.bodyBytes }}
 - --outage-status={{ include "holdfast.extAuth.outageStatus" . }}
+{{- end }}
+{{- if $gateway.sessionKeySecret }}
+- --session-key-file=/etc/holdfast/session/session-key
 {{- end }}
 {{- end }}
 

@@ -25,6 +25,7 @@ _OURS = frozenset(keys_of(ServerFile))
 _REFERENCE = re.compile(r"(?<!\$)\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
 _DOLLAR = re.compile(r"(?<![\w$\\])\$([A-Za-z_][A-Za-z0-9_]*)")
 _INPUT = re.compile(r"\$\{input:([^}]*)\}")
+_WORKSPACE = re.compile(r"(?<!\$)\$\{workspaceFolder(Basename)?\}")
 _EDITORS_OWN = frozenset({"userHome", "pathSeparator", "workspaceFolder", "workspaceFolderBasename"})
 
 
@@ -50,6 +51,8 @@ def read_entry(
     if not isinstance(raw, dict):
         return ClientEntry(name=name, definition={}, problems=(Problem(message="the entry is not an object"),))
     given = _TRANSLATIONS.get(client.id, _as_it_is)(_texts(raw, _Texts.of(client)))
+    if project is not None:
+        given = _texts(given, lambda text: _in_workspace(text, project))
     definition = {key: value for key, value in given.items() if key in _OURS and value is not None}
     if project is not None and "command" in definition:
         definition.setdefault("cwd", str(project))
@@ -58,7 +61,7 @@ def read_entry(
         definition=definition,
         dropped=tuple(key for key in given if key not in _OURS),
         needs=tuple(dict.fromkeys(variable for variable in _variables(definition) if variable not in environ)),
-        problems=_problems(name, definition, environ),
+        problems=(*_problems(name, definition, environ), *_unknown_workspace(definition)),
         secrets=entry_secrets(definition),
     )
 
@@ -87,6 +90,20 @@ class _Texts:
     def inputs(text: str) -> str:
         """VS Code asks its user for an input. The hub cannot ask, so it uses a variable of that name."""
         return _INPUT.sub(lambda found: f"${{env:{_variable_name(found.group(1))}}}", text)
+
+
+def _in_workspace(text: str, project: Path) -> str:
+    """The folder of the project instead of the editor's name for it: the hub serves many folders."""
+    return _WORKSPACE.sub(lambda found: project.name if found.group(1) else str(project), text)
+
+
+def _unknown_workspace(definition: Mapping[str, Any]) -> Iterator[Problem]:
+    """A file of the user belongs to no project: the editor puts in the folder that is open, the hub has none."""
+    if _texts(dict(definition), lambda text: _WORKSPACE.sub("", text)) != definition:
+        yield Problem(
+            message="it uses `${workspaceFolder}`, the folder that is open in the editor; the hub has no such folder",
+            hint="write the path of the folder instead, or define the server in the project and import with --project",
+        )
 
 
 def _variable_name(text: str) -> str:

@@ -10,6 +10,7 @@ import difflib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -30,7 +31,7 @@ __all__ = [
     "plan_undoing",
 ]
 
-Outcome: TypeAlias = Literal["new", "there", "conflict", "unusable"]
+Outcome: TypeAlias = Literal["new", "there", "renamed", "conflict", "unusable"]
 
 _EMPTY = '{\n  "mcpServers": {}\n}\n'
 
@@ -44,11 +45,13 @@ class ImportRow:
     entry: ClientEntry
     outcome: Outcome
     reason: str = ""
+    renamed: str = ""
+    """Its name in Holdfast's file, if that is another one."""
 
     @property
     def is_ours(self) -> bool:
         """Whether Holdfast's file has the server after the import."""
-        return self.outcome in ("new", "there")
+        return self.outcome in ("new", "there", "renamed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +69,7 @@ class ImportPlan:
     @property
     def is_change(self) -> bool:
         """Whether the plan changes the file."""
-        return any(row.outcome == "new" for row in self.rows)
+        return any(row.outcome in ("new", "renamed") for row in self.rows)
 
     def perform(self) -> None:
         """Write the file. Only the user can read a new one, because it may contain tokens."""
@@ -75,17 +78,26 @@ class ImportPlan:
 
 
 def plan_import(
-    clients: Iterable[KnownClient], around: ClientPaths, *, destination: Path, scopes: tuple[Scope, ...]
+    clients: Iterable[KnownClient],
+    around: ClientPaths,
+    *,
+    destination: Path,
+    scopes: tuple[Scope, ...],
+    rename: bool = False,
 ) -> ImportPlan:
-    """Read every file of the clients, and decide what is imported."""
-    return _Importing(around, destination).plan(clients, scopes)
+    """Read every file of the clients, and decide what is imported.
+
+    With ``rename``, a server whose name is taken by another one gets the name of its client added.
+    """
+    return _Importing(around, destination, rename=rename).plan(clients, scopes)
 
 
 class _Importing:
     """Makes one plan. Names in Holdfast's file and names imported before are taken."""
 
-    def __init__(self, around: ClientPaths, destination: Path) -> None:
+    def __init__(self, around: ClientPaths, destination: Path, *, rename: bool) -> None:
         self._around = around
+        self._rename = rename
         self._destination = destination
         self._ours = ClientFile.read(destination) if destination.exists() else ClientFile(destination, _EMPTY)
         self._group = ("servers",) if self._ours.servers(("servers",)) else ("mcpServers",)
@@ -124,19 +136,38 @@ class _Importing:
         for name, raw in ClientFile.read(place.file).servers(place.path).items():
             if name != HUB:
                 entry = read_entry(client, name, raw, environ=self._around.environ, project=project)
-                outcome, reason = self._judge(entry)
-                yield ImportRow(client=client, place=place, entry=entry, outcome=outcome, reason=reason)
+                outcome, reason, renamed = self._judge(client, entry)
+                yield ImportRow(
+                    client=client, place=place, entry=entry, outcome=outcome, reason=reason, renamed=renamed
+                )
 
-    def _judge(self, entry: ClientEntry) -> tuple[Outcome, str]:
+    def _judge(self, client: KnownClient, entry: ClientEntry) -> tuple[Outcome, str, str]:
+        """The outcome, its reason, and the new name if there is one."""
         if entry.problems:
-            return "unusable", entry.problems[0].message
+            return "unusable", entry.problems[0].message, ""
         there = self._taken.get(entry.name)
         if there is None:
-            self._taken[entry.name] = self._fresh[entry.name] = dict(entry.definition)
-            return "new", ""
+            self._take(entry.name, entry)
+            return "new", "", ""
         if there == entry.definition:
-            return "there", ""
-        return "conflict", f"another server named `{entry.name}` is in {self._destination}: rename one of the two"
+            return "there", "", ""
+        other = f"{entry.name}-{client.id}"
+        if self._taken.get(other) == entry.definition:  # an earlier import renamed it
+            return "there", "", other
+        if self._rename:
+            name = next(one for one in _numbered(other) if one not in self._taken)
+            self._take(name, entry)
+            return "renamed", "", name
+        why = f"another server named `{entry.name}` is in {self._destination}: --rename copies this one as `{other}`"
+        return "conflict", why, ""
+
+    def _take(self, name: str, entry: ClientEntry) -> None:
+        self._taken[name] = self._fresh[name] = dict(entry.definition)
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}-{number}" for number in count(2))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,8 +25,20 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from holdfast.control.models import ApiError, ApiModel, Approve, Logs, Server, Session, SignIn, SignInCode
+from holdfast.config import ServerSpec
+from holdfast.control.models import (
+    ApiError,
+    ApiModel,
+    Approve,
+    LoginAnswer,
+    Logs,
+    Server,
+    Session,
+    SignIn,
+    SignInCode,
+)
 from holdfast.control.server.events import KEEP_ALIVE, KEEP_ALIVE_SECONDS, EventStream, frame
+from holdfast.control.server.login import LoginResponse, PendingLogins
 from holdfast.control.server.logs import LogBuffer
 from holdfast.control.server.openapi import MOST_LINES, OPERATIONS, Operation, document, look_up
 from holdfast.control.server.views import Views
@@ -196,6 +208,7 @@ class ControlApi:
         self._sessions = sessions
         self._events = events
         self._logs = logs
+        self._logins = PendingLogins()
         self._handlers: dict[str, Handler] = {one.name: getattr(self, f"_{one.name}") for one in OPERATIONS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -267,6 +280,20 @@ class ControlApi:
         assert isinstance(request.body, Approve)  # noqa: S101 - the table says so
         self._hub.approve(request.server, request.body.tool, mark=request.body.mark)
         self._events.touched(request.server)
+        return self._views.server(request.server)
+
+    async def _login(self, request: ApiRequest) -> Response:
+        spec = self._hub.registry.slot(request.server).spec
+        helps, scope = self._views.login_scope(request.server)
+        if not helps or not isinstance(spec, ServerSpec):
+            hint = "its row says what it needs; `holdfast login` in a terminal logs in to any server"
+            raise ApiRefused(409, f"`{request.server}` does not ask for a login", hint=hint)
+        return LoginResponse(self._hub, spec, self._logins, scope=scope, headers=HEADERS)
+
+    async def _answer_login(self, request: ApiRequest) -> Server:
+        assert isinstance(request.body, LoginAnswer)  # noqa: S101 - the table says so
+        if not self._logins.answer(request.server, request.body.address):
+            raise ApiRefused(409, f"no login of `{request.server}` waits for an answer", hint="log in again")
         return self._views.server(request.server)
 
     async def _list_approvals(self, request: ApiRequest) -> ApiModel:

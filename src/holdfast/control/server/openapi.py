@@ -18,6 +18,8 @@ from holdfast.control.models import (
     Approve,
     CatalogView,
     HubView,
+    LoginAnswer,
+    LoginPage,
     LogLine,
     Logs,
     Server,
@@ -96,6 +98,23 @@ OPERATIONS = (
         path=f"{_SERVER}/approve",
         summary="Approve the changes of its tools",
         body=Approve,
+        answer=Server,
+        errors=(404, 409),
+    ),
+    Operation(
+        name="login",
+        method="POST",
+        path=f"{_SERVER}/login",
+        summary="Log in to the server; the login ends with this request. Events: `visit`, then `done` or `failed`",
+        media_type="text/event-stream",
+        errors=(404, 409),
+    ),
+    Operation(
+        name="answer_login",
+        method="POST",
+        path=f"{_SERVER}/login/answer",
+        summary="Give a login the address that a browser on another machine ended up at",
+        body=LoginAnswer,
         answer=Server,
         errors=(404, 409),
     ),
@@ -284,6 +303,7 @@ def _in_query(operation: Operation) -> list[dict[str, Any]]:
 def _schemas() -> dict[str, Any]:
     """Describe an answer with every key that is written, and a body with the keys that may be sent."""
     shapes: dict[type[ApiModel], JsonSchemaMode] = {ApiError: "serialization", LogLine: "serialization"}
+    shapes[LoginPage] = "serialization"
     for operation in OPERATIONS:
         if operation.answer is not None:
             shapes[operation.answer] = "serialization"

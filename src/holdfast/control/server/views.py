@@ -38,13 +38,17 @@ from holdfast.core import (
     CatalogEntry,
     CatalogSource,
     Facts,
+    FailureRemedy,
     Health,
     Kind,
     ServerText,
+    cause_of,
     mask_url,
     pasteable,
+    place_of,
     plain,
     remedy_of,
+    script_of,
     text_for,
 )
 from holdfast.errors import UnknownServer
@@ -130,12 +134,15 @@ class Views:
             id=name,
             transport=spec.transport if isinstance(spec, ServerSpec) else "",
             target=_target(slot),
+            subtitle=_subtitle(slot),
             state=health.shown_state,
             status=health.status,
             summary=text.summary,
             action=text.action,
             command=pasteable(text.command, program=self._about.program, config=self._about.config),
+            login=health.status == "denied" and bool(self.login_scope(name)[0]),
             reason=health.reason,
+            cause=cause_of(health.reason),
             since=history.since,
             generation=health.generation,
             failures=health.failures,
@@ -212,9 +219,13 @@ class Views:
             left_out={**targets.left_out, **dict.fromkeys(off, "it is disabled")},
         )
 
+    def login_scope(self, name: str) -> tuple[bool, tuple[str, ...]]:
+        """Return whether a login would help a server now, and the scope that it asks for in addition."""
+        remedy = _remedy(self._hub.registry.slot(name))
+        return bool(remedy.login), remedy.scope
+
     def _text(self, slot: Slot, health: Health, *, tools: int, held: int) -> ServerText:
-        seen = next(iter(slot.failed_dials.values())).evidence if slot.failed_dials else None
-        remedy = remedy_of(seen, connected_before=slot.machine.life.ever_connected)
+        remedy = _remedy(slot)
         facts = Facts(
             tools=tools,
             held=held,
@@ -232,13 +243,29 @@ def _counted(entries: Iterable[CatalogEntry]) -> dict[Kind, int]:
     return counts
 
 
+def _remedy(slot: Slot) -> FailureRemedy:
+    seen = next(iter(slot.failed_dials.values())).evidence if slot.failed_dials else None
+    return remedy_of(seen, connected_before=slot.machine.life.ever_connected)
+
+
 def _target(slot: Slot) -> str:
     spec = slot.spec
     if isinstance(spec, BadServer):
         return ""
     text = mask_url(spec.url) if spec.transport != "stdio" else shlex.join([spec.command, *spec.args])
-    shown = slot.redactor.mask(text)
-    return shown if len(shown) <= LONGEST_TARGET else f"{shown[: LONGEST_TARGET - 1]}…"
+    return _short(slot.redactor.mask(text))
+
+
+def _subtitle(slot: Slot) -> str:
+    spec = slot.spec
+    if isinstance(spec, BadServer):
+        return ""
+    text = place_of(mask_url(spec.url)) if spec.transport != "stdio" else script_of([spec.command, *spec.args])
+    return _short(slot.redactor.mask(text))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_TARGET else f"{text[: LONGEST_TARGET - 1]}…"
 
 
 def _current_error(health: Health, since: float) -> LastError | None:

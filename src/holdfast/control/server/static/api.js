@@ -43,8 +43,8 @@ export class Api {
   }
 
   /** Open an event stream; the caller reads its body. */
-  async open(path, signal) {
-    const response = await this.#fetch(path, { signal, headers: { accept: "text/event-stream" } });
+  async open(path, signal, method = "GET") {
+    const response = await this.#fetch(path, { method, signal, headers: { accept: "text/event-stream" } });
     return response.body;
   }
 

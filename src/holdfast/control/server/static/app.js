@@ -1,5 +1,6 @@
 // The page: it takes the hub's events, shows the servers, and sends the user's actions to the hub.
 
+import { readAddress, writeAddress } from "./address.js";
 import { Api } from "./api.js";
 import { Announcer } from "./announcer.js";
 import { ServerList } from "./servers.js";
@@ -13,14 +14,16 @@ const api = new Api();
 const fleet = new Fleet();
 const header = new Header(fleet, { onFilter: filter, onRetry: () => stream.nudge() });
 const announcer = new Announcer(fleet);
-const board = new ServerList(document.getElementById("fleet"), { fleet, act, onToggle });
+const board = new ServerList(document.getElementById("fleet"), { fleet, act, tryAll, onToggle });
 const signIn = new SignIn(api, begin);
 const stream = new Stream(api, "/api/events", { onEvent: take, onTouch: (touch) => header.touch(touch) });
 
 const AGAIN = 2000;
+const AT_ONCE = 4;
 const asked = new Set();
 let detail = null;
 let loading = null;
+let loaded = false;
 let news = new Map();
 let timer = 0;
 
@@ -36,7 +39,9 @@ function begin() {
 
 function leave(reason = "") {
   stream.stop();
+  const { server } = readAddress();
   if (board.opened !== null) board.toggle(board.opened);
+  writeAddress({ server });
   view("sign-in");
   signIn.show(reason);
 }
@@ -80,9 +85,10 @@ async function load() {
     const known = servers.filter((server) => !newer.has(server.id));
     const ids = new Set([...servers.map((server) => server.id), ...newer.keys()]);
     for (const { id } of fleet.servers) if (!ids.has(id)) fleet.remove(id);
-    for (const server of known) fleet.put(server);
-    board.load(fleet.servers);
+    for (const server of known) board.put(fleet.put(server));
+    loaded = true;
     flush();
+    openNamed();
     announcer.begin();
   } catch {
     // The end of the stream shows that the hub is gone; if only this request failed, repeat it.
@@ -133,7 +139,6 @@ function flush() {
   for (const view of batch.values()) {
     if (view.gone) {
       fleet.remove(view.id);
-      board.remove(view.id);
     } else {
       const before = fleet.get(view.id);
       const server = fleet.put(view);
@@ -146,29 +151,63 @@ function flush() {
 }
 
 function summarize() {
-  header.counts(board.describe(board.summarize()));
+  if (!loaded) return;
+  board.arrange();
+  header.counts(board.describe());
+}
+
+/** Open the server that the address names. */
+function openNamed() {
+  const { server } = readAddress();
+  if (server === null || board.opened !== null || !fleet.get(server)) return;
+  board.toggle(server);
+  board.row(server)?.node.scrollIntoView({ block: "nearest" });
 }
 
 // Actions of the user
 
 function filter(text, only) {
   board.filter(text, only);
+  writeAddress({ text: text.trim(), only });
   summarize();
+}
+
+/** Reconnect every server of one cause, a few at a time: they may share a machine that comes up slowly. */
+async function tryAll(cause) {
+  const waiting = cause.servers.filter((server) => !server.login).map((server) => server.id);
+  const all = waiting.length;
+  let good = 0;
+  cause.say("busy", `Connecting ${all} servers…`);
+  const work = async () => {
+    for (let id = waiting.shift(); id !== undefined; id = waiting.shift()) {
+      try {
+        changed(await api.post(`/api/servers/${encodeURIComponent(id)}/reconnect`));
+        good += 1;
+      } catch {
+        // Its own row shows why.
+      }
+      cause.say("busy", `Connecting ${all} servers: ${good} connected, ${waiting.length} to go…`);
+    }
+  };
+  await Promise.all(Array.from({ length: AT_ONCE }, work));
+  const said = good ? `${good} of ${all} connected again.` : "None of them could be connected.";
+  cause.say(good ? "done" : "failed", said);
+  announcer.say(said);
 }
 
 const DOING = { reconnect: "Connecting…", enable: "Enabling…", disable: "Disabling…", approve: "Approving…" };
 const DONE = { reconnect: "Connected again.", enable: "Enabled.", disable: "Disabled.", approve: "Approved." };
 
 async function act(id, verb, body) {
-  const row = board.row(id);
-  row.say("busy", DOING[verb]);
+  const row = () => board.row(id);
+  row()?.say("busy", DOING[verb]);
   try {
     changed(await api.post(`/api/servers/${encodeURIComponent(id)}/${verb}`, body));
-    row.say("done", DONE[verb]);
+    row()?.say("done", DONE[verb]);
     announcer.say(`${id}: ${DONE[verb]}`);
   } catch (error) {
     const hint = error.hint ? ` ${sentence(error.hint)}` : "";
-    row.say("failed", `${sentence(error.message)}${hint}`);
+    row()?.say("failed", `${sentence(error.message)}${hint}`);
   }
 }
 
@@ -179,6 +218,7 @@ function sentence(text) {
 
 function onToggle(row, open) {
   detail?.close();
+  writeAddress({ server: open ? row.server.id : null });
   detail = open ? new Detail(row, { api, fleet, act, window: () => board.window }) : null;
 }
 
@@ -186,16 +226,21 @@ function onToggle(row, open) {
 
 setInterval(() => {
   if (document.hidden) return;
-  for (const id of board.tick()) if (stream.touch.state === "live") refresh(id);
+  // Without the hub nothing is known of the time that has passed since.
+  if (stream.touch.state === "live") for (const id of board.tick()) refresh(id);
   for (const server of fleet.settled()) changed({ ...server, ...stillDue(server) });
   detail?.draw();
   header.tick();
 }, 1000);
 
 document.addEventListener("visibilitychange", () => document.hidden || stream.nudge());
+// A page that the browser keeps for its Back button would keep its stream too, and six of them use up all connections.
+addEventListener("pagehide", () => stream.stop());
+addEventListener("pageshow", (event) => event.persisted && api.signedIn && stream.start());
 addEventListener("online", () => stream.nudge());
 addEventListener("hashchange", () => signIn.useCode());
 
+header.restore(readAddress());
 await signIn.useCode();
 if (api.signedIn) begin();
 else if (document.body.dataset.view === "starting") leave(document.getElementById("sign-in-reason").textContent);

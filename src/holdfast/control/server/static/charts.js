@@ -2,7 +2,7 @@
 //
 // The worse a state, the taller its block, so that the strip can be read without its colours.
 
-import { svg } from "./dom.js";
+import { el, field, svg } from "./dom.js";
 import { kindOf } from "./fleet.js";
 import { count, duration, list, milliseconds, stateWord } from "./format.js";
 
@@ -74,6 +74,20 @@ export function activityWords(activity) {
   const span = duration(activity.step * activity.calls.length);
   const speed = last === null ? "" : `; ${milliseconds(last)} at the median now, ${milliseconds(most)} at most`;
   return `In the last ${span}: ${count(calls, "call")}, ${errors} failed${speed}.`;
+}
+
+/** The numbers beside the small chart, with their units. */
+export function activityNumbers(activity) {
+  if (!activity) return [];
+  const { calls, errors, last } = activitySums(activity);
+  const value = (name, number, text) => field(`activity.${name}`, number, text);
+  return [
+    last === null ? null : [value("milliseconds.last", last, milliseconds(last)), el("span", { class: "dot" }, " · ")],
+    value("calls.sum", calls, count(calls, "call")),
+    errors ? el("strong", {}, value("errors.sum", errors, `${errors} failed`)) : null,
+  ]
+    .flat()
+    .filter(Boolean);
 }
 
 /** Latency as a line, failures as bars from the bottom; with `volume`, calls as pale columns too. */

@@ -2,6 +2,7 @@
 
 import { Changed } from "./approvals.js";
 import { el, setAttribute, setText, show } from "./dom.js";
+import { Login } from "./login.js";
 import { Logs } from "./logs.js";
 import { activityParts, activityPicture, activityWords, stripBlocks, stripPicture, stripWords } from "./charts.js";
 import { callWords, changes, factNodes, facts, lastError, legend, offerNodes, section } from "./facts.js";
@@ -15,6 +16,7 @@ export class Detail {
   #parts;
   #logs;
   #changed;
+  #login;
   #shown = {};
 
   /** `env` has `api`, `fleet`, `act(id, verb)` and `window()`. */
@@ -23,12 +25,14 @@ export class Detail {
     this.#row = row;
     this.#logs = new Logs(row.server.id, env.api);
     this.#changed = new Changed(row.server.id, { ...env, leave: () => row.opener.focus() });
+    this.#login = new Login(row.server.id, env.api);
     this.#parts = this.#build();
     this.update();
   }
 
   close() {
     this.#logs.close();
+    this.#login.close();
     this.#row.detail.replaceChildren();
   }
 
@@ -63,6 +67,7 @@ export class Detail {
         parts.enable,
         parts.disable,
       ),
+      this.#login.node,
       this.#changed.node,
       el(
         "div",
@@ -111,6 +116,7 @@ export class Detail {
     );
     this.#once("activity", server.activity, () => this.#drawCalls(server.activity));
     this.#changed.update(server);
+    this.#login.update(server);
     this.draw();
   }
 

@@ -58,6 +58,7 @@ export function factNodes(server) {
   ].filter(([name]) => name === "tools" || server[name]);
   return [
     ...(server.reason ? fact("Reason", sentence("reason", server.reason)) : []),
+    ...(server.target ? fact(server.transport === "stdio" ? "Command" : "Address", field("target", server.target, server.target, "code")) : []),
     ...fact(
       "Listed",
       ...listed.flatMap(([name, one], index) => [index ? ", " : "", ...number(name, one)]),

@@ -51,6 +51,14 @@ export class Header {
     this.#filter();
   }
 
+  /** Show the filter that the address has. */
+  restore({ text, only }) {
+    at("filter").value = text;
+    this.#only = only;
+    for (const [own, { chip }] of this.#chips) chip.setAttribute("aria-pressed", own === only);
+    this.#filter();
+  }
+
   #clear(input) {
     input.value = "";
     this.#filter();
@@ -69,6 +77,7 @@ export class Header {
       setAttribute(chip, "data-none", counts[key] === 0 ? "" : null);
     }
     const all = this.#fleet.servers.length;
+    this.#showBar(counts, all);
     this.#loaded = true;
     this.#showHeadline();
     setText(at("shown"), shown);
@@ -79,6 +88,17 @@ export class Header {
         ? "No servers are configured. Add one to the mcp.json; the hub applies the change by itself."
         : "No server matches. Clear the search to see them all.",
     );
+  }
+
+  /** The fleet as one bar: how much of it is well is seen before a word is read. */
+  #showBar(counts, all) {
+    const bar = at("bar");
+    show(bar, all > 1);
+    GROUPS.forEach(({ key }, index) => {
+      const part = bar.children[index] ?? bar.appendChild(el("span", { class: key }));
+      part.style.flexGrow = counts[key];
+      show(part, counts[key] > 0);
+    });
   }
 
   /** The headline is about the servers only while the hub answers. */

@@ -3,6 +3,7 @@
 import { copyable, el, field, setAttribute, setField, setText, setWords, show, words } from "./dom.js";
 import { GROUPS, FLAPPING, kindOf } from "./fleet.js";
 import {
+  activityNumbers,
   activityParts,
   activityPicture,
   activityWords,
@@ -11,7 +12,7 @@ import {
   stripPicture,
   stripWords,
 } from "./charts.js";
-import { countdown, duration, stateWord } from "./format.js";
+import { count, countdown, duration, stateWord } from "./format.js";
 
 const TITLES = Object.fromEntries(GROUPS.map((group) => [group.key, group.title.toLowerCase()]));
 const SPARK = 20;
@@ -55,7 +56,8 @@ export class Row {
       group: el("span", { class: "hidden" }),
       state: field("state", "", "", "span", { class: "state" }),
       since: field("since", "", "", "span", { class: "since" }),
-      target: field("target", "", "", "p", { class: "target" }),
+      target: field("subtitle", "", "", "p", { class: "target" }),
+      tools: field("tools", 0, "", "p", { class: "tools-count" }),
       summary: field("summary", "", "", "p", { class: "summary" }),
       action: field("action", "", "", "p", { class: "action" }),
       flapping: el(
@@ -68,6 +70,7 @@ export class Row {
       command: el("div", { class: "command" }),
       strip: stripPicture({ class: "strip" }),
       spark: activityPicture(SPARK, { class: "spark" }),
+      numbers: el("p", { class: "numbers" }),
       retry: el(
         "p",
         { class: "retry" },
@@ -109,13 +112,14 @@ export class Row {
           "div",
           { class: "words" },
           el("p", { class: "stand" }, parts.state, " ", parts.since),
+          parts.tools,
           parts.summary,
           parts.action,
           parts.flapping,
           parts.command,
           parts.note,
         ),
-        el("div", { class: "pictures" }, parts.strip, parts.spark),
+        el("div", { class: "pictures" }, parts.strip, parts.spark, parts.numbers),
         el("div", { class: "aside" }, parts.retry, parts.breaker, parts.act),
       ),
       parts.detail,
@@ -124,7 +128,7 @@ export class Row {
   }
 
   update(server) {
-    const { node, sign: place, group, state, target, summary, action, flapping } = this.#parts;
+    const { node, sign: place, group, state, target, tools, summary, action, flapping } = this.#parts;
     const moved = this.server !== server && this.server.state !== server.state;
     this.server = server;
     if (node.dataset.group !== server.group) {
@@ -135,11 +139,13 @@ export class Row {
     setField(state, server.state, stateWord(server.state));
     const parkedForNow = server.state === "parked" && server.status === "transient";
     setAttribute(state, "data-kind", parkedForNow ? "coming" : kindOf(server.state));
-    setField(target, server.target);
+    setField(target, server.subtitle);
+    setAttribute(target, "title", server.target);
+    setField(tools, server.tools, count(server.tools, "tool"));
     setWords(summary, server.summary);
     setWords(action, server.action);
     show(action, server.action !== "");
-    show(target, server.target !== "");
+    show(target, server.subtitle !== "");
     show(flapping, server.losses >= FLAPPING.losses);
     setField(flapping.querySelector("[data-field]"), server.losses);
     this.#showCommand(server.command);
@@ -161,12 +167,13 @@ export class Row {
 
   #verb() {
     if (this.server.status === "disabled") return "enable";
+    if (this.server.login) return "login";
     return this.server.group === "need" && this.server.status === "available" ? "look" : "reconnect";
   }
 
   #press() {
     const verb = this.#verb();
-    if (verb !== "look") this.#env.act(this.server.id, verb);
+    if (verb !== "look" && verb !== "login") this.#env.act(this.server.id, verb);
     else if (this.detail.hidden) this.#env.toggle(this.server.id);
   }
 
@@ -174,11 +181,14 @@ export class Row {
     const { act } = this.#parts;
     const label = {
       enable: "Enable",
+      login: "Log in",
       look: this.server.held.length ? "Review" : "Details",
       reconnect: this.server.status === "idle" ? "Start" : "Try now",
     }[this.#verb()];
     show(act, this.server.group !== "up" && this.server.state !== "disabling");
     setText(act, label);
+    // Where the button does what the command does, the command waits in the open row.
+    this.#parts.node.toggleAttribute("data-acts", this.server.login || this.server.held.length > 0);
     setAttribute(act, "aria-label", `${label}: ${this.server.id}`);
   }
 
@@ -242,14 +252,18 @@ export class Row {
     }
     if (server.activity !== drawn.activity) {
       this.#parts.spark.replaceChildren(...(server.activity ? activityParts(server.activity, { height: SPARK }) : []));
+      this.#parts.numbers.replaceChildren(...activityNumbers(server.activity));
       this.#drawn.activity = server.activity;
     }
   }
 
-  matches(text) {
-    const { id, target, state, summary, transport } = this.server;
-    return [id, target, stateWord(state), summary, transport].some((part) => part.toLowerCase().includes(text));
-  }
+}
+
+/** Whether every word occurs in what the page knows of a server. */
+export function matches(server, text) {
+  const { id, target, state, status, summary, cause, transport } = server;
+  const known = [id, target, stateWord(state), status, summary, cause, transport].join("\n").toLowerCase();
+  return text.split(/\s+/).every((word) => known.includes(word));
 }
 
 const NOTE_TIME = 8000;

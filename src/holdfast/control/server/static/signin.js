@@ -30,7 +30,7 @@ export class SignIn {
   async useCode() {
     const code = new URLSearchParams(location.hash.slice(1)).get("code");
     if (code === null) return;
-    history.replaceState(null, "", location.pathname);
+    history.replaceState(null, "", `${location.pathname}${location.search}`);
     try {
       await this.#api.signIn(code);
       this.#onDone();

@@ -92,7 +92,7 @@ export class Stream {
 }
 
 /** Takes the stream in chunks and emits whole events. */
-function parser(emit) {
+export function parser(emit) {
   let rest = "";
   let event = { type: "message", data: [] };
   const line = (text) => {

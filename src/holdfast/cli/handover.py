@@ -1,0 +1,194 @@
+"""Hands the listening socket of a running hub over to its successor (``serve --takeover``).
+
+The hub listens on a private Unix socket; its path is in the file by which commands find the hub. The successor
+connects, receives the listening TCP socket (``SCM_RIGHTS``), starts, accepts, and says that it is ready. Only then the
+hub stops accepting. A successor that ends before it is ready changes nothing: the hub never stopped. Both sides check
+that the other one runs as the same user.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import socket
+import struct
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import anyio
+import anyio.abc
+
+from holdfast.control import RunningHub, running_hubs
+from holdfast.errors import HoldfastError
+from holdfast.files import private_folder
+
+__all__ = ["Predecessor", "find_predecessor", "handing_over"]
+
+log = logging.getLogger("holdfast.serve")
+
+LONGEST_PATH = 100
+"""Bytes. The system allows 104 to 108 for the path of a Unix socket."""
+
+ANSWER_SECONDS = 10.0
+START_SECONDS = 300.0
+"""How long a successor may take to start, before the hub takes it for dead."""
+
+_HELLO = b'{"takeover": 1}\n'
+_READY = b'{"ready": true}\n'
+
+
+# The running hub.
+
+
+@asynccontextmanager
+async def handing_over(
+    listener: socket.socket, folder: Path, on_successor: Callable[[], Awaitable[None]]
+) -> AsyncIterator[str]:
+    """Offer the socket to a successor while the block runs; yields the path of the Unix socket, empty without one.
+
+    ``on_successor`` is called once, when a successor accepts connections.
+    """
+    made: Path | None = None
+    try:
+        path = private_folder(folder) / f"{os.getpid()}.sock"
+        if len(os.fsencode(path)) > LONGEST_PATH:
+            made = Path(tempfile.mkdtemp(prefix="holdfast-"))
+            path = made / "hub.sock"
+        path.unlink(missing_ok=True)
+        offered = await anyio.create_unix_listener(path, mode=0o600)
+    except OSError as exc:
+        log.warning("no successor can take over from this hub: %s", exc)
+        yield ""
+        return
+    try:
+        async with offered, anyio.create_task_group() as tasks:
+            tasks.start_soon(_offer, offered, listener, on_successor)
+            yield str(path)
+            tasks.cancel_scope.cancel()
+    finally:
+        path.unlink(missing_ok=True)
+        if made is not None:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+async def _offer(
+    offered: anyio.abc.Listener[anyio.abc.SocketStream],
+    listener: socket.socket,
+    on_successor: Callable[[], Awaitable[None]],
+) -> None:
+    taken = anyio.Event()
+    busy = anyio.Lock()
+
+    async def serve(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            if busy.locked() or taken.is_set():
+                with suppress(OSError, anyio.BrokenResourceError):
+                    await stream.send(b'{"error": "another hub is taking over already"}\n')
+                return
+            async with busy:
+                if await _hand_over(stream, listener):
+                    taken.set()
+        if taken.is_set():
+            await on_successor()
+
+    await offered.serve(serve)
+
+
+async def _hand_over(stream: anyio.abc.SocketStream, listener: socket.socket) -> bool:
+    """Give the socket to one successor; whether it accepts connections now."""
+    raw: socket.socket = stream.extra(anyio.abc.SocketAttribute.raw_socket)  # noqa: S610 - of anyio
+    if _peer_uid(raw) != os.getuid():
+        log.warning("a process of another user asked for the listening socket, and was refused")
+        return False
+    try:
+        with anyio.fail_after(ANSWER_SECONDS):
+            if await stream.receive(len(_HELLO)) != _HELLO:
+                return False
+        assert isinstance(stream, anyio.abc.UNIXSocketStream)  # noqa: S101 - the listener is one
+        await stream.send_fds(b'{"listener": 1}\n', [listener.fileno()])
+        log.info("a successor has the listening socket and starts; this hub serves on until it is ready")
+        with anyio.fail_after(START_SECONDS):
+            if await stream.receive(len(_READY)) == _READY:
+                return True
+    except (OSError, TimeoutError, anyio.EndOfStream, anyio.BrokenResourceError):
+        pass
+    log.warning("the successor ended before it was ready: this hub goes on")
+    return False
+
+
+# The successor.
+
+
+class Predecessor:
+    """The hub to take over from: its listening socket, and the connection on which the successor says it is ready."""
+
+    def __init__(self, hub: RunningHub, connection: socket.socket, listener: socket.socket) -> None:
+        self.pid = hub.pid
+        self.listener = listener
+        self._connection = connection
+
+    def ready(self) -> None:
+        """This hub accepts connections: the other one may stop. If that one is gone already, nothing is left to do."""
+        with suppress(OSError):
+            self._connection.sendall(_READY)
+        self._connection.close()
+
+
+def find_predecessor(config: Path | None, url: str) -> Predecessor | None:
+    """Take the socket of the hub that serves a configuration; None if none runs. Raises if it does not hand over."""
+    file = str(config.absolute()) if config is not None else ""
+    hubs = [hub for hub in running_hubs() if config is not None and hub.config == file and hub.handover]
+    if len(hubs) > 1:
+        hubs = [hub for hub in hubs if hub.url == url] or hubs
+    if len(hubs) > 1:
+        listed = ", ".join(hub.url for hub in hubs)
+        raise HoldfastError(f"several hubs serve {file}: {listed}", hint="name one with --host and --port")
+    return _connect(hubs[0]) if hubs else None
+
+
+def _connect(hub: RunningHub) -> Predecessor:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(ANSWER_SECONDS)
+        connection.connect(hub.handover)
+        if _peer_uid(connection) != os.getuid():
+            raise HoldfastError(f"the hub with process id {hub.pid} runs as another user")
+        connection.sendall(_HELLO)
+        said, descriptors, _, _ = socket.recv_fds(connection, 4096, 1)
+        if len(descriptors) != 1:
+            raise HoldfastError(_reason(said) or "the running hub did not hand its socket over")
+    except OSError as exc:
+        connection.close()
+        raise HoldfastError(
+            f"the hub with process id {hub.pid} does not answer: {exc}", hint="end it, then start without --takeover"
+        ) from exc
+    except HoldfastError:
+        connection.close()
+        raise
+    listener = socket.socket(fileno=descriptors[0])
+    listener.set_inheritable(False)
+    return Predecessor(hub, connection, listener)
+
+
+def _reason(said: bytes) -> str:
+    try:
+        return str(json.loads(said)["error"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def _peer_uid(connection: socket.socket) -> int | None:
+    """The user of the process at the other end of a Unix socket; None if the system does not say."""
+    try:
+        if sys.platform == "darwin":
+            local_peercred = 1
+            return int(struct.unpack_from("=II", connection.getsockopt(0, local_peercred, 128))[1])
+        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return int(struct.unpack("3i", found)[1])
+    except (OSError, struct.error):
+        return None

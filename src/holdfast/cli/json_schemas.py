@@ -1,0 +1,412 @@
+"""The shape of every ``--json`` output, and the JSON Schemas that are published from it.
+
+``make schema`` writes one file a command. The version of an output increases when a field is renamed, removed or
+changes its meaning; new fields may come at any time, so a reader ignores what it does not know.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NotRequired
+
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
+
+from holdfast.cli.output import JSON_VERSION
+from holdfast.control import Approval, HubView, Server
+from holdfast.doctor import report_schema
+
+__all__ = ["OUTPUTS", "command_schema", "write_schemas"]
+
+Status = Literal["available", "transient", "permanent", "denied"]
+
+
+class Versioned(TypedDict):
+    """Every output has the version of its shape."""
+
+    version: int
+
+
+class TriedServer(TypedDict):
+    """A server that was just added, tried once."""
+
+    status: Status
+    error: str | None
+    tools: int
+
+
+class AddOutput(Versioned):
+    """`holdfast add`."""
+
+    file: str
+    written: bool
+    server: str
+    definition: dict[str, Any]
+    needs: list[str]
+    check: TriedServer | None
+
+
+class UndoneOutput(Versioned):
+    """`holdfast add --undo` and `holdfast remove --undo`."""
+
+    file: str
+    undone: list[str]
+
+
+class RemoveOutput(Versioned):
+    """`holdfast remove`."""
+
+    file: str
+    written: bool
+    removed: list[str]
+
+
+class ListedServer(TypedDict):
+    """A server of an mcp.json."""
+
+    id: str
+    transport: Literal["stdio", "http", "sse"] | None
+    target: str | None
+    state: Literal["enabled", "disabled", "not usable"]
+    problem: str | None
+
+
+class ListOutput(Versioned):
+    """`holdfast list`."""
+
+    file: str
+    servers: list[ListedServer]
+
+
+class ApprovalsOutput(Versioned):
+    """`holdfast approve` without a server."""
+
+    approvals: list[Approval]
+
+
+class ApprovedTool(TypedDict):
+    """A change that was approved."""
+
+    server: str
+    tool: str
+
+
+class RefusedTool(ApprovedTool):
+    """A change that was not approved, and why."""
+
+    error: str
+    hint: str | None
+
+
+class ApprovedOutput(Versioned):
+    """`holdfast approve SERVER`."""
+
+    approved: list[ApprovedTool]
+    refused: list[RefusedTool]
+
+
+class LoginRow(TypedDict):
+    """The credentials of a server. Only a login has more than its kind."""
+
+    id: str
+    credentials: str
+    usable: NotRequired[bool]
+    expired: NotRequired[bool]
+    expires_at: NotRequired[float | None]
+    refreshable: NotRequired[bool]
+    refused: NotRequired[str | None]
+    scope: NotRequired[str]
+    issuer: NotRequired[str]
+    resource: NotRequired[str]
+    client_id: NotRequired[str]
+    source: NotRequired[str]
+    place: NotRequired[str]
+
+
+class AuthOutput(Versioned):
+    """`holdfast auth`."""
+
+    servers: list[LoginRow]
+
+
+class CallOutput(Versioned):
+    """`holdfast call`: the result of the tool, with MCP's own names."""
+
+    content: list[dict[str, Any]]
+    isError: bool
+    structuredContent: NotRequired[Any]
+
+
+class ValueOrigin(TypedDict):
+    kind: str
+    place: str
+    variables: list[str]
+
+
+ConfigValue = TypedDict("ConfigValue", {"key": str, "value": str | bool | int | list[str], "from": ValueOrigin})
+
+
+class IgnoredValue(TypedDict):
+    """A key that Holdfast does not use."""
+
+    key: str
+    why: str
+    place: str
+
+
+class ConfigProblem(TypedDict):
+    """What is wrong, and where."""
+
+    message: str
+    hint: str
+    file: str | None
+    line: int | None
+    column: int | None
+    path: str
+
+
+class ConfiguredServer(TypedDict):
+    """A server, and where each of its values comes from."""
+
+    id: str
+    status: Literal["usable", "disabled", "bad"]
+    values: list[ConfigValue]
+    ignored: list[IgnoredValue]
+    problems: list[ConfigProblem]
+
+
+class ConfigOutput(Versioned):
+    """`holdfast config show`."""
+
+    file: str | None
+    searched: list[str]
+    servers: list[ConfiguredServer]
+    settings: list[ConfigValue]
+    ignored: list[IgnoredValue]
+    problems: list[ConfigProblem]
+
+
+class ImportedServer(TypedDict):
+    """A server of a client, and what the import does with it."""
+
+    name: str
+    client: str
+    file: str
+    outcome: Literal["new", "there", "renamed", "conflict", "unusable"]
+    renamed: str | None
+    reason: str | None
+    needs: list[str]
+    dropped: list[str]
+
+
+class PointedClient(TypedDict):
+    """A client that uses the hub."""
+
+    client: str
+    file: str
+    moved: list[str]
+    backup: str | None
+
+
+class ImportProblem(TypedDict):
+    """A file that could not be read."""
+
+    message: str
+    hint: str
+
+
+class ImportOutput(Versioned):
+    """`holdfast import`."""
+
+    config: str
+    written: bool
+    servers: list[ImportedServer]
+    pointed: list[PointedClient]
+    problems: list[ImportProblem]
+
+
+class RestoredClient(TypedDict):
+    """A client's file that was restored."""
+
+    client: str
+    file: str
+    restored: list[str]
+    exact: bool
+
+
+class ImportUndoneOutput(Versioned):
+    """`holdfast import --undo`."""
+
+    written: bool
+    undone: list[RestoredClient]
+
+
+class ActedServer(TypedDict):
+    """A server after an action, or the reason why the action failed."""
+
+    id: str
+    ok: bool
+    server: NotRequired[Server]
+    error: NotRequired[str]
+    hint: NotRequired[str | None]
+
+
+class ActedOutput(Versioned):
+    """`holdfast reconnect`, `enable` and `disable`."""
+
+    servers: list[ActedServer]
+
+
+class ServiceState(Versioned):
+    """`holdfast service status`."""
+
+    manager: str
+    installed: list[str]
+    running: bool
+    socket: NotRequired[str]
+    service: NotRequired[str]
+    enabled: NotRequired[str]
+    lingering: NotRequired[str]
+
+
+class ServiceInstalled(ServiceState):
+    """`holdfast service install`."""
+
+    files: list[str]
+
+
+class ServiceFiles(Versioned):
+    """`holdfast service install --dry-run`."""
+
+    files: dict[str, str]
+
+
+class ServiceRemoved(Versioned):
+    """`holdfast service uninstall`."""
+
+    removed: list[str]
+
+
+class StatusOutput(Versioned):
+    """`holdfast status`."""
+
+    hub: HubView
+    servers: list[Server]
+
+
+class StatusEvent(Versioned):
+    """`holdfast status --watch`: one object a line."""
+
+    event: str
+    data: Any
+
+
+class LogOutput(Versioned):
+    """`holdfast logs`: one object a line."""
+
+    at: float
+    source: Literal["stderr", "hub"]
+    level: str
+    text: str
+
+
+class ListedTool(TypedDict):
+    """A tool, with MCP's own names."""
+
+    name: str
+    title: NotRequired[str]
+    description: NotRequired[str]
+    inputSchema: dict[str, Any]
+    outputSchema: NotRequired[dict[str, Any]]
+    annotations: NotRequired[dict[str, Any]]
+
+
+class LoadedServer(TypedDict):
+    """A server, its tools, or why it has none."""
+
+    id: str
+    status: Status
+    attempts: int
+    error: str | None
+    hint: str | None
+    tools: list[ListedTool]
+    elapsed_ms: float
+
+
+class ToolsOutput(Versioned):
+    """`holdfast tools`."""
+
+    servers: list[LoadedServer]
+
+
+class TrustOutput(Versioned):
+    """`holdfast trust`."""
+
+    file: str
+    trusted: bool
+    changed: bool
+
+
+class TrustedFiles(Versioned):
+    """`holdfast trust --list`."""
+
+    files: list[str]
+
+
+OUTPUTS: Mapping[str, Any] = {
+    "add": AddOutput | UndoneOutput,
+    "approve": ApprovalsOutput | ApprovedOutput,
+    "auth status": AuthOutput,
+    "call": CallOutput,
+    "config show": ConfigOutput,
+    "disable": ActedOutput,
+    "doctor": None,
+    "enable": ActedOutput,
+    "import": ImportOutput | ImportUndoneOutput,
+    "list": ListOutput,
+    "logs": LogOutput,
+    "reconnect": ActedOutput,
+    "remove": RemoveOutput | UndoneOutput,
+    "service install": ServiceInstalled | ServiceFiles,
+    "service status": ServiceState,
+    "service uninstall": ServiceRemoved,
+    "status": StatusOutput | StatusEvent,
+    "tools": ToolsOutput,
+    "trust": TrustOutput | TrustedFiles,
+}
+"""The output of each command that has ``--json``. The doctor has a model, and a schema, of its own."""
+
+
+def command_schema(command: str) -> dict[str, Any]:
+    """The schema of a command's output, as draft 2020-12."""
+    if OUTPUTS[command] is None:
+        return report_schema()
+    made = TypeAdapter(OUTPUTS[command]).json_schema(mode="serialization")
+    for definition in [made, *made.get("$defs", {}).values()]:
+        if definition.get("properties", {}).get("version", {}).get("type") == "integer":  # a hub has a version too
+            definition["properties"]["version"] = {"const": JSON_VERSION, "description": "The version of this output"}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"The output of `holdfast {command} --json`",
+        **{key: value for key, value in made.items() if key != "title"},
+    }
+
+
+def write_schemas(folder: Path) -> None:
+    """Write one file for each command."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for command in OUTPUTS:
+        text = json.dumps(command_schema(command), indent=2, ensure_ascii=False) + "\n"
+        schema_file(folder, command).write_text(text, encoding="utf-8")
+
+
+def schema_file(folder: Path, command: str) -> Path:
+    """The file of a command's schema."""
+    return folder / f"{command.replace(' ', '-')}.schema.json"
+
+
+if __name__ == "__main__":
+    write_schemas(Path(sys.argv[1]))

@@ -1,0 +1,75 @@
+"""The benchmarks of calls run on a tiny scale and count what they claim to count. No time is judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import call_path, capacity, growth, other_gateways, outage, payloads, peers
+
+
+def test_the_hub_and_the_bare_relay_answer_the_same_calls_in_turns() -> None:
+    report = call_path.measure(**call_path.QUICK)
+    names = (call_path.DIRECT, call_path.RELAY, call_path.OURS, call_path.ALONE, call_path.STDIO)
+    assert [row.label for row in report.rows] == [
+        f"{name}, {callers}" for callers in ("1 caller", "16 callers") for name in names
+    ]
+    assert all(row.rate and row.cpu and row.memory for row in report.rows)
+    assert [row.ratio is None for row in report.rows] == [name == call_path.RELAY for name in names] * 2
+
+
+def test_a_gateway_that_cannot_be_started_is_named_with_the_reason_and_its_demand_is_missed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(peers, "HOME", tmp_path)
+    (tmp_path / "empty-0.0.1").mkdir()
+    (tmp_path / "empty-0.0.1" / ".ready").touch()  # installed, and there is nothing to start
+    broken = peers.Peer("broken", "empty", "0.0.1", stdio=False, start=peers.PEERS[0].start)
+    report = other_gateways.measure(rounds=1, requests=32, peers=(broken,))
+    assert [row.label for row in report.rows] == [
+        f"{name}, {callers}"
+        for callers in ("1 caller", "16 callers")
+        for name in (other_gateways.HTTP, other_gateways.STDIO)
+    ]
+    (reason,) = report.missing
+    assert "broken 0.0.1 did not start" in reason
+    assert not report.met
+    assert reason in report.checks[0].found
+
+
+@pytest.mark.long
+def test_both_eras_are_measured_with_plain_and_streamed_answers() -> None:
+    report = call_path.measure_variants(**call_path.VARIANTS_QUICK)
+    assert len(report.rows) == 2 * 2 * 3
+    assert all(row.rate for row in report.rows)
+
+
+@pytest.mark.long
+def test_large_results_and_progress_pass_whole() -> None:
+    assert len(payloads.measure(**payloads.QUICK).rows) == 2 * 3
+    report = payloads.measure_progress(**payloads.PROGRESS_QUICK)
+    assert report.checks[-1].met
+    assert {row.note for row in report.rows} == {f"{payloads.NOTICES} notices in an answer"}
+
+
+@pytest.mark.long
+def test_the_same_call_is_measured_at_each_number_of_servers_tools_and_sessions() -> None:
+    report = growth.measure(**growth.QUICK)
+    labels = [row.label for row in report.rows]
+    assert labels == ["2 servers", "3 tools", "5 tools", "2 sessions", "`tools/list`, 3 tools", "`tools/list`, 5 tools"]
+
+
+@pytest.mark.long
+def test_idle_servers_and_open_sessions_are_counted() -> None:
+    assert capacity.measure_idle(**capacity.IDLE_QUICK).checks[0].met
+    assert len(capacity.measure_sessions(**capacity.SESSIONS_QUICK).rows) == 2
+    assert capacity.measure_start(**capacity.START_QUICK).checks[-1].met
+
+
+@pytest.mark.long
+@pytest.mark.requirement("LIFE-4", "LIFE-11")
+def test_a_client_of_the_hub_keeps_its_tools_and_its_session_through_an_outage() -> None:
+    report = outage.measure(**outage.QUICK)
+    assert [row.label for row in report.rows] == [outage.HTTP, outage.STDIO]
+    assert report.met, report.checks

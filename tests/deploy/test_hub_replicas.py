@@ -1,0 +1,150 @@
+"""Several hubs in the chart: one key, an end in steps that fit the grace period, and ways in that keep streams open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cli.serve_process import run
+from tests.deploy.chart import Refused, by_kind, manifests
+from tests.deploy.test_chart import HUBS, QUEUE
+
+pytestmark = pytest.mark.requirement("FLEET-10")
+
+ONE = ("hub.enabled=true", "hub.tokenSecret=hub")
+KEYED = (*ONE, "hub.sessionKeySecret=keys")
+
+
+def _pod(found: list[dict[str, Any]], name: str = "-hub") -> dict[str, Any]:
+    spec: dict[str, Any] = by_kind(found, "Deployment", name)["spec"]["template"]["spec"]
+    return spec
+
+
+@pytest.mark.parametrize("more", [("hub.replicas=2",), ("hub.autoscaling.enabled=true",)])
+def test_more_than_one_hub_needs_a_session_key_and_no_claim(more: tuple[str, ...]) -> None:
+    with pytest.raises(Refused, match=r"needs hub\.sessionKeySecret"):
+        manifests(*ONE, *more)
+    with pytest.raises(Refused, match=r"hub\.stateClaim holds the state of one hub"):
+        manifests(*KEYED, *more, "hub.stateClaim=state")
+    manifests(*KEYED, *more)
+
+
+def test_the_session_key_is_mounted_from_its_secret_and_every_replica_takes_every_session() -> None:
+    found = manifests(values={"hub": HUBS})
+    (container,) = _pod(found)["containers"]
+    assert "--session-key-file=/etc/holdfast/session/session-key" in container["args"]
+    secret = {"secretName": "hub-session", "items": [{"key": "session-key", "path": "session-key"}]}
+    assert {"name": "session-key", "secret": secret} in _pod(found)["volumes"]
+    assert "sessionAffinity" not in by_kind(found, "Service", "-hub")["spec"]
+    assert "--session-key-file" not in str(manifests(*ONE))
+
+
+def test_the_grace_period_fits_the_steps_of_the_end() -> None:
+    steps = ("hub.preStopSeconds=7", "hub.lameDuckSeconds=8", "hub.drainSeconds=90")
+    pod = _pod(manifests(*ONE, *steps))
+    (container,) = pod["containers"]
+    assert pod["terminationGracePeriodSeconds"] > 7 + 8 + 90
+    assert {"--lame-duck=8", "--drain=90"} <= set(container["args"])
+    assert "time.sleep(7)" in container["lifecycle"]["preStop"]["exec"]["command"][-1]
+    (plain,) = _pod(manifests(*ONE, "hub.preStopSeconds=0"))["containers"]
+    assert "lifecycle" not in plain
+
+
+def test_hubs_are_spread_are_ready_before_others_end_and_are_not_all_evicted() -> None:
+    found = manifests(values={"hub": HUBS})
+    deployment = by_kind(found, "Deployment", "-hub")["spec"]
+    assert deployment["replicas"] == 3
+    assert deployment["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    (spread,) = _pod(found)["topologySpreadConstraints"]
+    assert spread["labelSelector"]["matchLabels"] == deployment["selector"]["matchLabels"]
+    budget = by_kind(found, "PodDisruptionBudget", "-hub")["spec"]
+    assert (budget["maxUnavailable"], budget["selector"]) == (1, deployment["selector"])
+    (container,) = _pod(found)["containers"]
+    assert container["startupProbe"]["httpGet"]["path"] == "/healthz"
+
+
+def test_extra_variables_volumes_and_the_account_reach_the_pod() -> None:
+    found = manifests(values={"hub": HUBS})
+    pod = _pod(found)
+    (container,) = pod["containers"]
+    assert {"name": "TZ", "value": "UTC"} in container["env"]
+    assert {"name": "ca", "mountPath": "/etc/ca", "readOnly": True} in container["volumeMounts"]
+    assert {"name": "ca", "secret": {"secretName": "ca"}} in pod["volumes"]
+    assert pod["serviceAccountName"] == by_kind(found, "ServiceAccount", "-hub")["metadata"]["name"]
+    named = _pod(manifests(*ONE, "hub.serviceAccount.name=existing"))
+    assert named["serviceAccountName"] == "existing"
+    assert named["automountServiceAccountToken"] is False
+
+
+def test_a_scaled_hub_leaves_the_number_to_the_autoscaler() -> None:
+    found = manifests(*KEYED, "hub.autoscaling.enabled=true", "hub.autoscaling.cpuMillicores=500")
+    assert "replicas" not in by_kind(found, "Deployment", "-hub")["spec"]
+    (metric,) = by_kind(found, "HorizontalPodAutoscaler")["spec"]["metrics"]
+    assert metric["resource"]["target"] == {"type": "AverageValue", "averageValue": "500m"}
+    own = manifests(values={"hub": {**HUBS, "autoscaling": {"enabled": True, "metrics": [QUEUE]}}})
+    assert by_kind(own, "HorizontalPodAutoscaler")["spec"]["metrics"] == [QUEUE]
+
+
+def test_the_ways_in_keep_streams_open_and_the_hub_accepts_their_names() -> None:
+    found = manifests(values={"hub": HUBS})
+    (container,) = _pod(found)["containers"]
+    assert {"--allow-host=hub.example", "--allow-host=mcp.example"} <= set(container["args"])
+    ingress = by_kind(found, "Ingress")
+    assert ingress["metadata"]["annotations"]["nginx.ingress.kubernetes.io/proxy-buffering"] == "off"
+    (rule,) = ingress["spec"]["rules"]
+    assert [path["path"] for path in rule["http"]["paths"]] == ["/mcp", "/servers"]  # the control API stays inside
+    (route,) = by_kind(found, "HTTPRoute", "-hub")["spec"]["rules"]
+    assert route["timeouts"] == {"request": "0s", "backendRequest": "0s"}
+    (policy,) = by_kind(found, "NetworkPolicy", "-hub")["spec"]["ingress"]
+    assert "from" not in policy
+    peers = [{"namespaceSelector": {"matchLabels": {"name": "ingress"}}}]
+    (narrow,) = by_kind(manifests(values={"hub": HUBS, "networkPolicy.hubFrom": peers}), "NetworkPolicy", "-hub")[
+        "spec"
+    ]["ingress"]
+    assert narrow["from"][1:] == peers
+
+
+@pytest.mark.parametrize(
+    "setting", ["hub.ingress.enabled=true", "hub.route.enabled=true"], ids=["an ingress", "a route"]
+)
+def test_a_way_in_without_a_host_name_is_refused(setting: str) -> None:
+    with pytest.raises(Refused, match="accepts only the host names that it knows"):
+        manifests(*ONE, setting)
+
+
+def test_a_service_monitor_reads_the_metrics_of_the_hubs_service_with_its_token() -> None:
+    found = manifests(*ONE, "prometheus.serviceMonitor=true")
+    monitor, service = by_kind(found, "ServiceMonitor")["spec"], by_kind(found, "Service", "-hub")
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    (endpoint,) = monitor["endpoints"]
+    assert endpoint["port"] == service["spec"]["ports"][0]["name"]
+    assert endpoint["authorization"]["credentials"] == {"name": "hub", "key": "token"}
+
+
+def test_the_gateways_session_key_comes_from_its_secret_through_the_bridge(tmp_path: Path) -> None:
+    found = manifests("global.agentgateway.sessionKeySecret=gateway-key")
+    pod = _pod(found, "agentgateway")
+    secret = {"secretName": "gateway-key", "items": [{"key": "session-key", "path": "session-key"}]}
+    assert {"name": "session-key", "secret": secret} in pod["volumes"]
+    for container in (*pod["initContainers"], *(one for one in pod["containers"] if one["name"] == "bridge")):
+        assert "--session-key-file=/etc/holdfast/session/session-key" in container["args"]
+    with pytest.raises(Refused, match=r"needs bridge\.enabled"):
+        manifests("global.agentgateway.sessionKeySecret=gateway-key", "bridge.enabled=false")
+
+    bootstrap, key, output = tmp_path / "config.yaml", tmp_path / "session-key", tmp_path / "out.yaml"
+    bootstrap.write_text(by_kind(found, "ConfigMap", "agentgateway")["data"]["config.yaml"])
+    key.write_text("0123456789abcdef" * 4 + "\n")
+    command = ["gateway", "bridge", "--gateway-version=1.4.1", f"--bootstrap={bootstrap}", f"--output={output}"]
+    authorized = ["--ext-auth-host=a:1", f"--session-key-file={key}", "--seed"]
+    ran = run(*command, *authorized, home=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    written = yaml.safe_load(output.read_text())["config"]
+    assert written == {"adminAddr": "127.0.0.1:15000", "session": {"key": "0123456789abcdef" * 4}}
+    assert "0123456789abcdef" not in ran.stdout + ran.stderr
+    key.write_text("not a key")
+    refused = run(*command, *authorized, home=tmp_path)
+    assert refused.returncode != 0
+    assert "64 hex digits" in refused.stderr
