@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -110,12 +110,10 @@ class Served:
 
 
 @asynccontextmanager
-async def served(
-    home: Path, *arguments: str, port: str = "0", launcher: Sequence[str] = (), **environ: Any
-) -> AsyncIterator[Served]:
-    """Run ``holdfast serve`` until the body ends; it listens when the body begins. A launcher is put before it."""
+async def served(home: Path, *arguments: str, port: str = "0", **environ: Any) -> AsyncIterator[Served]:
+    """Run ``holdfast serve`` until the body ends; it listens when the body begins."""
     home.mkdir(exist_ok=True)  # noqa: ASYNC240 - nothing else waits for the loop yet
-    command = [*launcher, *COMMAND, "serve", "--port", port, *arguments]
+    command = [*COMMAND, "serve", "--port", port, *arguments]
     async with spawned(command, home, home, stdin=subprocess.DEVNULL, **environ) as hub:
         await hub.said("ready when:")
         yield hub

@@ -9,9 +9,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import anyio
 import pytest
 
 from holdfast.front.access.local_peer import PeerUids
+from holdfast.front.http import create_app
+from holdfast.hub.hub import Hub
+from tests.front.web import serving
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the uid of a peer")
 
@@ -111,6 +115,28 @@ def test_a_socket_that_is_not_connected_has_no_peer(uids: PeerUids) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         assert uids.of(ours) is None
+
+
+@pytest.mark.requirement("SEC-10")
+@as_root
+@pytest.mark.anyio
+async def test_root_is_no_exception_where_the_hub_has_another_user() -> None:
+    hub = Hub.from_config({"mcpServers": {}})
+    async with hub, serving(create_app(hub, uids={12345}), accept=True) as base:
+        port = base.rpartition(":")[2]
+        answers = [await anyio.run_process([sys.executable, "-c", _GET, port, str(uid)]) for uid in (0, NOBODY, 12345)]
+    assert [answer.stdout.split()[1] for answer in answers] == [b"403", b"403", b"200"]
+
+
+_GET = """
+import os, socket, sys
+if int(sys.argv[2]):
+    os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))
+client = socket.socket()
+client.connect(("127.0.0.1", int(sys.argv[1])))
+client.sendall(b"GET /healthz HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n")
+print(client.recv(4096).decode())
+"""
 
 
 @pytest.mark.requirement("SEC-10")

@@ -117,7 +117,7 @@ def test_the_rate_refills_steadily_and_does_not_bind_the_user_of_the_machine() -
 
 @pytest.mark.requirement("SEC-11")
 def test_a_peer_that_only_opens_connections_pushes_out_itself() -> None:
-    limits = ConnectionLimits(most=16)
+    limits = ConnectionLimits(lambda: 16)
     closed: list[str] = []
     for number in range(50):
         place = limits.enter(Peer("10.0.0.1"))
@@ -134,7 +134,7 @@ def test_a_peer_that_only_opens_connections_pushes_out_itself() -> None:
 
 @pytest.mark.requirement("SEC-11")
 def test_connections_of_principals_are_never_pushed_out_by_those_that_wait() -> None:
-    limits = ConnectionLimits(most=16)
+    limits = ConnectionLimits(lambda: 16)
     held = [limits.enter(Peer("10.0.0.1")) for _ in range(4)]
     for place in held:
         assert place is not None

@@ -64,12 +64,13 @@ class Acceptor:
         self._loop.add_reader(listener.fileno(), self._ready)
 
     def close(self) -> None:
-        """Take no more connections; handshakes that run are given up."""
+        """Close the listening socket; handshakes that run are given up."""
         if not self._closed:
             self._closed = True
             if self._pause is not None:
                 self._pause.cancel()
             self._loop.remove_reader(self._listener.fileno())
+            self._listener.close()
             for task in self._tasks:
                 task.cancel()
 

@@ -85,12 +85,10 @@ class Admission:
 
 
 class ConnectionLimits:
-    """The places of all connections of one listener."""
+    """The places of all connections of one listener. Half of them may wait, a quarter for one peer."""
 
-    def __init__(self, most: int | None = None) -> None:
-        self._most = connections_allowed() if most is None else most
-        self._most_waiting = max(self._most // 2, 4)
-        self._most_of_one = max(self._most // 4, 2)
+    def __init__(self, most: Callable[[], int] = connections_allowed) -> None:
+        self._most = most
         self._waiting: dict[str, dict[Admission, None]] = {}
         self._number_waiting = 0
         self._held: Counter[str] = Counter()
@@ -105,14 +103,15 @@ class ConnectionLimits:
 
     def enter(self, peer: Peer) -> Admission | None:
         """Return a place for a new connection; None if every place belongs to a principal."""
-        if self._number_held >= self._most:
+        most = self._most()
+        if self._number_held >= most:
             self.closed += 1
             return None
         admission = Admission(peer, self, peer.key)
         own = self._waiting.get(admission.key, {})
-        if len(own) >= self._most_of_one:
+        if len(own) >= max(most // 4, 2):
             self._close_oldest(own)
-        elif self._number_waiting >= self._most_waiting or self.open >= self._most:
+        elif self._number_waiting >= max(most // 2, 4) or self.open >= most:
             self._close_oldest(max(self._waiting.values(), key=len))
         self._waiting.setdefault(admission.key, {})[admission] = None
         self._number_waiting += 1
