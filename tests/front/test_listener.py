@@ -25,6 +25,8 @@ pytestmark = pytest.mark.anyio
 class Endpoint:
     """Serves ``/mcp`` by a function of the test."""
 
+    retiring = False
+
     def __init__(self, serve: Any) -> None:
         self.serve = serve
 

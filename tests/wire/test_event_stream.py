@@ -38,3 +38,29 @@ def test_an_event_that_is_too_large_is_never_held_whole(piece: bytes) -> None:
     reader = EventReader(100)
     with pytest.raises(EventTooLarge):
         _feed(reader, piece)
+
+
+LARGE = b"data: before\n\nid: 2\ndata: " + b"x" * 150 + b"\n\n" + b"data: y\ndata: " + b"z" * 150 + b"\ndata: more\n\n"
+
+
+@pytest.mark.requirement("SEC-4", "LIFE-28")
+@given(st.lists(st.integers(min_value=1, max_value=len(LARGE) + 10)))
+def test_an_event_over_the_bound_is_cut_and_the_next_one_comes_however_the_stream_is_cut(places: list[int]) -> None:
+    stream = LARGE + b"data: after\n\n"
+    reader, before = EventReader(100, skips=True), 0
+    seen: list[ServerEvent] = []
+    for place in [*sorted(set(places)), len(stream)]:
+        seen += reader.feed(stream[before:place])
+        before = max(before, place)
+    assert [(event.cut, event.data[:1], event.id) for event in seen] == [
+        (False, b"b", ""),
+        (True, b"x", "2"),
+        (True, b"y", "2"),
+        (False, b"a", "2"),
+    ]
+
+
+def test_an_event_without_an_end_is_given_up() -> None:
+    reader = EventReader(100, skips=True)
+    with pytest.raises(EventTooLarge):
+        _feed(reader, b"data: " + b"x" * 2_000)

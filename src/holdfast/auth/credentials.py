@@ -185,7 +185,9 @@ class Bearer:
 
     async def token(self) -> str | None:
         """The access token for the next request, renewed if it expires soon."""
-        grant = await self._grant()
+        grant = self._renewer.reading.grant_of(self._server)
+        if grant == "unknown":
+            grant = await self._grant()
         if grant is None:
             return None
         now = self._renewer.now()
@@ -209,8 +211,6 @@ class Bearer:
         return Login(state=self._state(), command=self._command)
 
     async def _grant(self) -> Grant | None:
-        if (grant := self._renewer.reading.grant_of(self._server)) != "unknown":
-            return grant
         await self._renewer.up_to_date()
         return next((grant for grant in self._renewer.store.known if self._server in grant.servers), None)
 

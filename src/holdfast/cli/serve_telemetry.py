@@ -50,7 +50,7 @@ async def keep_log(hub: Hub) -> None:
             learn()
 
     learn()
-    forget = hub.listen(happened)
+    forget = hub.registry.journal.add_sink(happened, calls=False)
     try:
         while True:
             await anyio.sleep(TICK_SECONDS)

@@ -63,6 +63,8 @@ class BreakerState(Enum):
 class Outcome(Enum):
     """The outcome of an admitted call."""
 
+    __hash__ = object.__hash__  # see ``State``
+
     COMPLETED = "completed"
     """An answer came: a result, a result that says ``isError``, or a JSON-RPC error."""
     TRANSPORT_FAILURE = "transport_failure"

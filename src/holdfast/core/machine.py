@@ -193,7 +193,8 @@ class Machine:
         refusal = self._shut(now)
         if refusal is not None:
             return refusal, ()
-        decision = self.breaker.admit(now, self.connection)
+        lease = self.life.lease
+        decision = self.breaker.admit(now, lease.generation if lease is not None else None)
         if isinstance(decision, Refusal):
             return self._explained(decision, now), ()
         self.life.calls += 1
@@ -216,8 +217,12 @@ class Machine:
             return ()
         if outcome is Outcome.TRANSPORT_FAILURE:
             self._failed_call = reason
-        effects = self._told(self.breaker.settle(permit, outcome, now))
-        if outcome is not Outcome.NEUTRAL and not self._is_routine(outcome):
+        change = self.breaker.settle(permit, outcome, now)
+        routine = outcome is Outcome.NEUTRAL or self._is_routine(outcome)
+        if change is None and routine:
+            return ()  # no timer has changed either: most calls end here
+        effects = self._told(change)
+        if not routine:
             event = _EVENTS[outcome](connection, reason)
             effects += self._take(event, now, chance)
         return (*effects, *self.life.wake())
@@ -339,7 +344,7 @@ class Machine:
         return min(wait, max(plan, self.breaker.policy.probe_wait))
 
     def _is_routine(self, outcome: Outcome) -> bool:
-        """A completed call on a proven connection without failures changes nothing: most calls end here."""
+        """A completed call on a proven connection without failures changes nothing."""
         lease = self.life.lease
         if outcome is not Outcome.COMPLETED or lease is None:
             return False

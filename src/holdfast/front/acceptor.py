@@ -40,7 +40,10 @@ class AdmittedProtocol(asyncio.Protocol):
 
 
 class Acceptor:
-    """Accepts the connections of one listening socket. Uvicorn closes it as it closes an ``asyncio.Server``."""
+    """Accepts the connections of one listening socket, and owns it and ``uids``.
+
+    Uvicorn closes it as it closes an ``asyncio.Server``.
+    """
 
     def __init__(
         self,
@@ -71,6 +74,8 @@ class Acceptor:
                 self._pause.cancel()
             self._loop.remove_reader(self._listener.fileno())
             self._listener.close()
+            if self._uids is not None:
+                self._uids.close()
             for task in self._tasks:
                 task.cancel()
 

@@ -279,7 +279,8 @@ class Broker:
     def slot(self, client: Client, server: str) -> Slot:
         """Return the slot that a client uses: the shared one, or its own, which starts now if needed."""
         shared = self.hub.registry.slot(server)
-        if not isinstance(shared.spec, ServerSpec) or not self.is_per_client(server):
+        spec = shared.spec
+        if not isinstance(spec, ServerSpec) or spec.sharing != "per-client" or not self.is_per_client(server):
             return shared
         if self.is_stateless(client, server):
             self._report_stateless(server)
@@ -288,7 +289,7 @@ class Broker:
             client.restarted.add(server)
         principal = client.principal if client.principal != LOCAL.name else ""
         return self.hub.registry.clients.of(
-            client.owner, shared.spec, lambda: relay, expires=client.expires, principal=principal
+            client.owner, spec, lambda: relay, expires=client.expires, principal=principal
         )
 
     def is_per_client(self, server: str) -> bool:

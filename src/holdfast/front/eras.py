@@ -63,6 +63,8 @@ def params_for_server(params: Fields, *, headers: Mapping[str, str], log_level: 
     """Return a client's parameters for the server, without the ``_meta`` keys of the client's connection."""
     _require_text(params)
     raw = params.get("_meta")
+    if raw is None and log_level is None and "traceparent" not in headers:
+        return params
     meta = traced(fields(raw) if raw is not None and is_object(raw) else {}, headers)
     kept = {key: value for key, value in meta.items() if key not in _ENVELOPE}
     if log_level is not None and LOG_LEVEL_META_KEY not in kept:
@@ -90,7 +92,7 @@ def result_for_client(method: str, result: RawObject, *, modern: bool, stamp: by
 
 
 def _legacy(result: RawObject) -> RawObject:
-    changes: dict[str, Bytes | None] = dict.fromkeys(_MODERN_ONLY & result.members.keys())
+    changes: dict[str, Bytes | None] = {key: None for key in _MODERN_ONLY if key in result.members}
     meta = result.get("_meta")
     if meta is not None and is_object(meta) and SERVER_INFO_META_KEY in (members := fields(meta)):
         changes["_meta"] = join_fields({key: value for key, value in members.items() if key != SERVER_INFO_META_KEY})

@@ -10,7 +10,7 @@ from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 from mcp_types.methods import INPUT_REQUIRED_METHODS
 
-from holdfast.core import NameKey, RpcError
+from holdfast.core import RpcError
 from holdfast.errors import CallFailed, HoldfastError
 from holdfast.front.broker import Broker
 from holdfast.front.clients import Call, Client, require_capability
@@ -40,10 +40,10 @@ class Forwarder:
         self._broker = broker
         self._view = view
 
-    async def call_tool(self, request: ClientRequest, key: NameKey, params: Fields) -> RawObject:
+    async def call_tool(self, request: ClientRequest, server: str, params: Fields, *, repeatable: bool) -> RawObject:
         """Return a tool's result; if the call failed, an error result that says why."""
         try:
-            return await self.forward(request, key.server, params, repeatable=self._view.is_repeatable(key))
+            return await self.forward(request, server, params, repeatable=repeatable)
         except CallFailed as error:
             if isinstance(error.evidence, RpcError):
                 raise

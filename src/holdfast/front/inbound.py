@@ -41,7 +41,7 @@ _ID: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(str | int)
 class Message:
     """One JSON-RPC message; its parts are the bytes that they came in."""
 
-    __slots__ = ("error", "id", "key", "method", "params", "result")
+    __slots__ = ("error", "id", "is_request", "key", "method", "params", "result")
 
     def __init__(self, members: Fields) -> None:
         self.id: Bytes | None = members.get("id")
@@ -60,11 +60,8 @@ class Message:
                 raise MCPError(INVALID_REQUEST, "the method is not a text")
         elif self.id is None or (self.result is None) == (self.error is None):
             raise MCPError(INVALID_REQUEST, "the message is neither a request, a notification nor a response")
-
-    @property
-    def is_request(self) -> bool:
+        self.is_request = self.method is not None and self.id is not None
         """Whether it wants an answer."""
-        return self.method is not None and self.id is not None
 
 
 class ClientRequest:

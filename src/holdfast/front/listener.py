@@ -16,12 +16,10 @@ from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, Final, Protocol
-from urllib.parse import unquote
-
-import httptools
 
 from holdfast.front.acceptor import AdmittedProtocol
 from holdfast.front.asgi import AsgiExchange
+from holdfast.front.parser import BadRequest, RequestHead, RequestParser
 from holdfast.front.requests import Gone, Reply, Request, TooLarge
 
 __all__ = ["HttpConnection", "MessageEndpoint"]
@@ -31,10 +29,6 @@ HEAD_SECONDS: Final = 10.0
 
 IDLE_SECONDS: Final = 75.0
 """How long a connection may stay open between two requests."""
-
-HEAD_BYTES: Final = 64 * 1024
-BUFFERED_BYTES: Final = 64 * 1024
-"""How much of a body is taken before somebody reads it: its sender may not be known yet."""
 
 PASSED_OVER_BYTES, PASSED_OVER_SECONDS = 64 * 1024 * 1024, 10.0
 """How much of a body that is not wanted is passed over, and for how long, so that its sender can read the answer."""
@@ -68,14 +62,12 @@ class HttpConnection(AdmittedProtocol):
         self._server = server_state
         self._app_state = app_state
         self._transport: Any = None
-        self._parser = httptools.HttpRequestParser(self)
-        self._reading: Request | None = None
-        self._head_size = 0
+        self._parser = RequestParser(self)
+        self._in_head = False
         self._requests: deque[Request] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._drain: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._body_left = 0
         self._paused_reading = False
         self._paused_writing = False
         self._ending = False
@@ -107,46 +99,18 @@ class HttpConnection(AdmittedProtocol):
         """Bytes of a request."""
         if self._ending:
             return
-        if self._body_left:
-            data = self._take_body(data)
-            if not data:
-                self._wake()
-                return
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._decline_upgrade(data[upgrade.args[0] :])
+            self._parser.feed(data)
+        except BadRequest as exc:
+            self._refuse(exc.status)
             return
-        except httptools.HttpParserError:
-            self._refuse(400)
-            return
-        if self._reading is not None and not self._reading.method:
-            self._count_head(len(data))
-        self._wake()
-
-    def _decline_upgrade(self, rest: bytes) -> None:
-        """Another protocol is offered, not demanded: the request is answered in this one, with its body."""
-        self._parser = httptools.HttpRequestParser(self)
-        request = self._requests[-1] if self._requests else None
-        length = request.headers.get("content-length", "0") if request is not None else "0"
-        if request is None or "transfer-encoding" in request.headers or not length.isdigit():
-            self._refuse(400)
-            return
-        request.keep_alive = "close" not in request.headers.get("connection", "").lower()
-        if int(length):
-            request.complete, self._reading, self._body_left = False, request, int(length)
-        if rest:
-            self.data_received(rest)
-        self._wake()
-
-    def _take_body(self, data: bytes) -> bytes:
-        """The part of the body that the parser does not know of; what follows it is returned."""
-        body, rest = data[: self._body_left], data[self._body_left :]
-        self._body_left -= len(body)
-        self.on_body(body)
-        if not self._body_left:
-            self.on_message_complete()
-        return rest
+        if self._parser.in_head != self._in_head:
+            self._in_head = self._parser.in_head
+            if self._in_head and not self._requests:
+                self.arm(HEAD_SECONDS, self._too_slow)
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def eof_received(self) -> bool:
         """The client sends no more; it may still read."""
@@ -187,69 +151,19 @@ class HttpConnection(AdmittedProtocol):
 
     # The parser's side.
 
-    def on_message_begin(self) -> None:
-        """A request begins."""
-        self._reading = Request(self)
-
-    def on_url(self, url: bytes) -> None:
-        """The request's target, whole or in pieces."""
-        assert self._reading is not None  # noqa: S101 - the parser said that it begins
-        self._reading.raw_path += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
-        request = self._reading
-        assert request is not None  # noqa: S101 - as above
-        name = name.lower()
-        request.raw_headers.append((name, value))
-        key, text = name.decode("latin-1"), value.decode("latin-1")
-        known = request.headers.get(key)
-        request.headers[key] = text if known is None else f"{known}, {text}"
-
-    def on_headers_complete(self) -> None:
-        """The head is complete: the request can be served."""
-        request = self._reading
-        assert request is not None  # noqa: S101 - as above
-        parser = self._parser
-        request.method = parser.get_method().decode("ascii")
-        request.http_version = parser.get_http_version()
-        request.keep_alive = parser.should_keep_alive()
-        try:
-            target = httptools.parse_url(request.raw_path)
-        except httptools.HttpParserInvalidURLError:
-            self._refuse(400)
-            return
-        request.raw_path = target.path or b"/"
-        path = request.raw_path.decode("ascii", "replace")
-        request.path = unquote(path) if "%" in path else path
-        request.query = target.query or b""
-        self._head_size = 0
+    def begun(self, head: RequestHead, body: bytes | None = None) -> Request:
+        """The head of a request is complete: it can be served. Its body may be complete too."""
+        request = Request(self, head, body)
         self._requests.append(request)
         self._server.total_requests += 1
+        if body is not None and len(self._requests) > 1:
+            self.completed()
+        return request
 
-    def on_body(self, data: bytes) -> None:
-        """A piece of a body."""
-        request = self._reading
-        if request is None or not request.method:
-            return
-        request.feed(data)
-        if request.waiting > BUFFERED_BYTES:
-            self._pause()
-
-    def on_message_complete(self) -> None:
+    def completed(self) -> None:
         """A request is complete."""
-        request, self._reading = self._reading, None
-        if request is not None:
-            request.complete = True
         if len(self._requests) > 1:
-            self._pause()  # a client that sends ahead waits for the answer before
-
-    def _count_head(self, size: int) -> None:
-        self._head_size += size
-        if self._head_size > HEAD_BYTES:
-            self._refuse(431)
-        elif self._head_size == size and not self._requests:
-            self.arm(HEAD_SECONDS, self._too_slow)
+            self.pause()  # a client that sends ahead waits for the answer before
 
     def _too_slow(self) -> None:
         self._refuse(408)
@@ -376,7 +290,8 @@ class HttpConnection(AdmittedProtocol):
             return b"connection: close\r\n"
         return b"" if request.http_version != "1.0" else b"connection: keep-alive\r\n"
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
+        """Read no more for now."""
         if not self._paused_reading and not self.lost:
             self._paused_reading = True
             self._transport.pause_reading()

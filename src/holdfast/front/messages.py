@@ -21,6 +21,7 @@ from holdfast.hub import Hub, explain, warnings_of
 __all__ = [
     "IDENTITY",
     "STATELESS",
+    "STATUS_TOOL",
     "STATUS_URI",
     "error_result",
     "instructions",
@@ -136,12 +137,12 @@ def _instructions_of(hub: Hub, server: str) -> str:
 
 STATUS_URI = "holdfast://status"
 
-_TOOL = "holdfast_status"
+STATUS_TOOL = "holdfast_status"
 
 
 def status_tool_name(hub: Hub) -> str:
     """Return the name of the tool; it gives way to a server's tool of the same name."""
-    name = _TOOL
+    name = STATUS_TOOL
     while (Kind.TOOL, name) in hub.catalog.owners:
         name += "_"
     return name

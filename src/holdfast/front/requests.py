@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from holdfast.front.parser import RequestHead
+
 if TYPE_CHECKING:
     from holdfast.front.access.connections import Admission
     from holdfast.front.listener import HttpConnection
@@ -20,6 +22,9 @@ BODY_SECONDS: Final = 30.0
 
 WHOLE_BODY_SECONDS: Final = 600.0
 """How long a whole body may take: one that comes byte by byte makes progress too."""
+
+BUFFERED_BYTES: Final = 64 * 1024
+"""How much of a body is taken before somebody reads it: its sender may not be known yet."""
 
 STREAM_AFTER_SECONDS: Final = 5.0
 """An answer that takes longer becomes an event stream, where the client takes one: silence ends in a timeout."""
@@ -44,23 +49,21 @@ class Request:
     """One request; its head is complete, its body may still be coming."""
 
     __slots__ = (
-        "_connection", "_parts", "_size", "complete", "headers", "http_version", "keep_alive", "method", "on_gone",
-        "path", "query", "raw_headers", "raw_path",
+        "_connection", "_parts", "_size", "complete", "head", "headers", "http_version", "keep_alive", "method",
+        "on_gone", "path",
     )  # fmt: skip
 
-    def __init__(self, connection: HttpConnection) -> None:
+    def __init__(self, connection: HttpConnection, head: RequestHead, body: bytes | None = None) -> None:
         self._connection = connection
-        self._parts: list[bytes] = []
-        self._size = 0
-        self.complete = False
-        self.method = ""
-        self.raw_path = b""
-        self.path = ""
-        self.query = b""
-        self.http_version = "1.1"
-        self.keep_alive = True
-        self.raw_headers: list[tuple[bytes, bytes]] = []
-        self.headers: dict[str, str] = {}
+        self._parts = [body] if body else []
+        self._size = len(body) if body else 0
+        self.complete = body is not None
+        self.head = head
+        self.method = head.method
+        self.path = head.path
+        self.http_version = head.http_version
+        self.keep_alive = head.keep_alive
+        self.headers = head.headers
         """By lower-case name. Values of a repeated header are joined by a comma."""
         self.on_gone: Callable[[], object] | None = None
         """Told when the client closes the connection before it has its answer."""
@@ -90,6 +93,13 @@ class Request:
         """A piece of the body."""
         self._parts.append(data)
         self._size += len(data)
+        if self._size > BUFFERED_BYTES:
+            self._connection.pause()
+
+    def end(self) -> None:
+        """The body is complete."""
+        self.complete = True
+        self._connection.completed()
 
     def take(self) -> bytes:
         """Received data that was not taken yet."""

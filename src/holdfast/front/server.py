@@ -31,6 +31,7 @@ from holdfast.front.eras import is_modern, relinked, result_for_client, tool_for
 from holdfast.front.forwarder import Forwarder
 from holdfast.front.inbound import ClientRequest, Message, params_of
 from holdfast.front.messages import (
+    STATUS_TOOL,
     STATUS_URI,
     instructions,
     protocol_error,
@@ -44,7 +45,7 @@ from holdfast.front.messages import (
 )
 from holdfast.front.subscriptions import Subscriptions
 from holdfast.front.tasks import LEGACY_TASKS, MODERN_TASKS, is_new_task, renamed
-from holdfast.front.view import LIST_METHODS, View
+from holdfast.front.view import LIST_METHODS, ToolRoute, View
 from holdfast.wire import (
     LOG_LEVELS,
     TASK_METHODS,
@@ -316,12 +317,14 @@ class McpServer:
         arguments = params.get("arguments")
         if name is None or (arguments is not None and not is_object(arguments)):
             raise MCPError(INVALID_PARAMS, "Invalid request parameters", "")
-        if self.view.server is None and name == status_tool_name(self.view.hub):
+        if self.view.server is None and name.startswith(STATUS_TOOL) and name == status_tool_name(self.view.hub):
             values = loads(arguments) if arguments is not None else {}
             return RawObject.of(status_result(self.view.hub, values, self._findings))
-        key = await self._find(Kind.TOOL, name, request.client)
-        own = params if key.original == name else {**params, "name": dumps(key.original)}
-        result = await self._forwarder.call_tool(request, key, own)
+        route = self.view.tool(name)
+        if not isinstance(route, ToolRoute):
+            route = await self._find_tool(name, request.client)
+        key, own = route.key, params if route.own_name is None else {**params, "name": route.own_name}
+        result = await self._forwarder.call_tool(request, key.server, own, repeatable=route.repeatable)
         if is_new_task(result):
             return renamed(result, key.server, self._broker.task_ids, request.principal.name)
         return self._linked(key, result)
@@ -395,6 +398,13 @@ class McpServer:
         if self.view.server is not None or not self.view.has(key.server):
             return result
         return relinked(result, partial(self.view.shown_uri, key.server))
+
+    async def _find_tool(self, name: str, client: Client) -> ToolRoute:
+        await self._broker.wait_for_first_listing(self.view)
+        found = self.view.tool(name)
+        if not isinstance(found, ToolRoute):
+            raise unknown_name(Kind.TOOL, found, modern=client.modern)
+        return found
 
     async def _find(self, kind: Kind, name: str, client: Client) -> NameKey:
         found = self.view.find(kind, name)

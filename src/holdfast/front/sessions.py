@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -74,8 +74,8 @@ class CallInFlight:
 
     __slots__ = ("_task", "cancelled", "done")
 
-    def __init__(self) -> None:
-        self._task = asyncio.current_task()
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._task = asyncio.current_task(loop)
         self.cancelled = False
         self.done = False
 
@@ -212,6 +212,7 @@ class HttpSessions:
         ids: SessionIds,
     ) -> None:
         self.server = server
+        self._loop = asyncio.get_running_loop()
         self._ids = ids
         self._bounds = bounds
         self._backlog = backlog
@@ -341,13 +342,12 @@ class HttpSessions:
 
     # Requests.
 
-    async def serve(self, request: Request, reply: Reply, principal: Principal) -> None:
+    def serve(self, request: Request, reply: Reply, principal: Principal) -> Coroutine[Any, Any, None]:
         """Answer one HTTP request."""
         version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER)
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
-            await self._serve_modern(request, reply, principal, version)
-        else:
-            await self._serve_legacy(request, reply, principal)
+            return self._serve_modern(request, reply, principal, version)
+        return self._serve_legacy(request, reply, principal)
 
     async def _serve_legacy(self, request: Request, reply: Reply, principal: Principal) -> None:
         session, named = None, request.headers.get("mcp-session-id")
@@ -356,7 +356,7 @@ class HttpSessions:
             if isinstance(found, QuotaExceeded):
                 _over_quota(reply, None, found)
                 return
-            if found is None or found.principal != principal:
+            if found is None or (found.principal is not principal and found.principal != principal):
                 _refuse(reply, 404, "Session not found")
                 return
             session = found
@@ -365,15 +365,17 @@ class HttpSessions:
             reply.plain(204, b"", b"")
             return
         try:
-            await self._serve_session(request, reply, session, principal)
+            if (served := self._serve_session(request, reply, session, principal)) is not None:
+                await served
         finally:
             if session is not None:
                 session.serving -= 1
-                session.used_at = asyncio.get_running_loop().time()
+                session.used_at = self._loop.time()
 
-    async def _serve_session(
+    def _serve_session(
         self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal
-    ) -> None:
+    ) -> Coroutine[Any, Any, None] | None:
+        """Answer a request of the legacy era; the result is what is left to be done for it, if anything is."""
         takes_json, takes_events = accepted(request.headers.get("accept", ""))
         headers = session.header if session is not None else b""
         if request.method == "POST":
@@ -383,7 +385,7 @@ class HttpSessions:
                 _refuse(reply, 415, "Unsupported Media Type: Content-Type must be application/json", headers)
             else:
                 reply.streams = takes_events
-                await self._post(request, reply, session, principal)
+                return self._post(request, reply, session, principal)
         elif session is None:
             if request.method in ("GET", "DELETE"):
                 _refuse(reply, 400, "Bad Request: Missing session ID")
@@ -393,13 +395,17 @@ class HttpSessions:
             if not takes_events:
                 _refuse(reply, 406, "Not Acceptable: Client must accept text/event-stream", headers)
             else:
-                await self._get(request, reply, session)
+                return self._get(request, reply, session)
         elif request.method == "DELETE":
-            await self._ids.end(session.ticket)
-            self._drop(session, released=True)
-            reply.plain(200, b"", headers)
+            return self._delete(reply, session)
         else:
             _refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n" + headers)
+        return None
+
+    async def _delete(self, reply: Reply, session: HttpSession) -> None:
+        await self._ids.end(session.ticket)
+        self._drop(session, released=True)
+        reply.plain(200, b"", session.header)
 
     async def _get(self, request: Request, reply: Reply, session: HttpSession) -> None:
         """A stream: of notices, or one that broke and goes on."""
@@ -452,7 +458,7 @@ class HttpSessions:
             _refuse(reply, 400, "Bad Request: Missing session ID")
             return
         if session.client is not None:
-            session.client.seen_at = asyncio.get_running_loop().time()
+            session.client.seen_at = self._loop.time()
             if not session.attached:
                 session.attached = True
                 self.server.attach(session.client)
@@ -509,7 +515,7 @@ class HttpSessions:
             return
         stream = MessageStream(session, reply, self._backlog, message.id)
         reply.wait_for_result(session.header)
-        call = session.calls[message.key] = CallInFlight()
+        call = session.calls[message.key] = CallInFlight(self._loop)
         self._posts += 1
         try:
             asked = ClientRequest(
@@ -587,7 +593,7 @@ class HttpSessions:
             return
         stream = MessageStream(None, reply, self._backlog)
         reply.wait_for_result()
-        call = CallInFlight()
+        call = CallInFlight(self._loop)
         request.on_gone = call.cancel
         client: Client | None = None
         self._posts += 1
@@ -665,9 +671,7 @@ _LOST: Final = ErrorData(
 )
 _CHANGES_SESSION: Final = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
 _CANCELLED: Final = ErrorData(code=REQUEST_CANCELLED, message="Request cancelled")
-_ROUTING: Final = tuple(
-    name.encode("ascii") for name in (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEADER)
-)
+_ROUTING: Final = (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEADER)
 
 
 def accepted(accept: str) -> tuple[bool, bool]:
@@ -719,5 +723,4 @@ def _cancel(session: HttpSession, message: Message) -> None:
 
 
 def _repeated(request: Request) -> str | None:
-    names = [name for name, _ in request.raw_headers]
-    return next((name.decode() for name in _ROUTING if names.count(name) > 1), None)
+    return next((name for name in _ROUTING if name in request.head.repeated), None)

@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 
-from holdfast.config import ServerSpec
+from holdfast.config import Config, ServerSpec
 from holdfast.core import Catalog, CatalogEntry, Kind, NameKey, Unknown, uri_lead
 from holdfast.hub import Hub, is_repeatable, is_shown, shown
+from holdfast.wire import text_as_json
 
-__all__ = ["LIST_METHODS", "View"]
+__all__ = ["LIST_METHODS", "ToolRoute", "View"]
 
 LIST_METHODS: Mapping[str, tuple[Kind, str]] = {
     "tools/list": (Kind.TOOL, "tools"),
@@ -29,6 +30,16 @@ LIST_METHODS: Mapping[str, tuple[Kind, str]] = {
 _NAME = {Kind.TOOL: "name", Kind.PROMPT: "name", Kind.RESOURCE: "uri", Kind.TEMPLATE: "uriTemplate"}
 
 
+class ToolRoute(NamedTuple):
+    """Where the calls of a tool go."""
+
+    key: NameKey
+    own_name: bytes | None
+    """The tool's name at its server, as JSON; None if it is the same."""
+    repeatable: bool
+    """Whether the tool is declared read-only or idempotent."""
+
+
 class View:
     """The servers of one endpoint; ``server`` is None for all of them."""
 
@@ -36,6 +47,8 @@ class View:
         self.hub = hub
         self.server = server
         self._listed: dict[Kind, tuple[Catalog, list[dict[str, Any]]]] = {}
+        self._routes: dict[str, ToolRoute] = {}
+        self._routes_of: tuple[Catalog, Config] | None = None
 
     @property
     def servers(self) -> list[str]:
@@ -52,7 +65,7 @@ class View:
 
     def items(self, kind: Kind) -> list[dict[str, Any]]:
         """Return all items of one kind, as they go over the wire."""
-        catalog = self.hub.catalog
+        catalog = self.hub.registry.catalog
         known = self._listed.get(kind)
         if known is None or known[0] is not catalog:
             known = catalog, [self._item(entry) for entry in catalog.of(kind) if self.covers(entry.server)]
@@ -70,12 +83,29 @@ class View:
             return Unknown(name, tuple(get_close_matches(name, [item["name"] for item in self.items(kind)])))
         return NameKey(kind, self.server, name)
 
+    def tool(self, name: str) -> ToolRoute | Unknown:
+        """What a call of a tool needs to know; a listed tool is looked up once, while nothing changes."""
+        registry = self.hub.registry
+        catalog, config = registry.catalog, registry.config
+        if self._routes_of is None or self._routes_of[0] is not catalog or self._routes_of[1] is not config:
+            self._routes, self._routes_of = {}, (catalog, config)
+        route = self._routes.get(name)
+        if route is None:
+            found = self.find(Kind.TOOL, name)
+            if not isinstance(found, NameKey):
+                return found
+            own = text_as_json(found.original) if found.original != name else None
+            route = ToolRoute(found, own, self.is_repeatable(found))
+            if found in catalog.names:
+                self._routes[name] = route
+        return route
+
     def shown_uri(self, server: str, uri: str) -> str:
         """Return the URI of a server's resource at this endpoint; it gets a server prefix if it is ambiguous."""
         if self.server is not None:
             return uri
         key = NameKey(Kind.RESOURCE, server, uri)
-        known = self.hub.catalog.names.get(key)
+        known = self.hub.registry.catalog.names.get(key)
         if known is not None:
             return known
         named = self._prefixes()[server] + uri
@@ -90,11 +120,11 @@ class View:
 
     def is_repeatable(self, key: NameKey) -> bool:
         """Whether a tool is declared read-only or idempotent."""
-        return is_repeatable(self.hub.catalog, self.hub.catalog.names.get(key, ""))
+        return is_repeatable(self.hub.registry.catalog, self.hub.registry.catalog.names.get(key, ""))
 
     def _entry(self, key: NameKey) -> CatalogEntry | None:
-        name = self.hub.catalog.names.get(key)
-        return self.hub.catalog.entry(name, key.kind) if name is not None else None
+        name = self.hub.registry.catalog.names.get(key)
+        return self.hub.registry.catalog.entry(name, key.kind) if name is not None else None
 
     def _item(self, entry: CatalogEntry) -> dict[str, Any]:
         name = entry.name if self.server is None else entry.original
@@ -104,24 +134,26 @@ class View:
         """Find the owner by the list, a template, the server prefix, or because one server has all resources."""
         if self.server is not None:
             return NameKey(Kind.RESOURCE, self.server, uri)
-        return self._owner_of(uri) or self.hub.catalog.resolve(uri, Kind.RESOURCE)
+        return self._owner_of(uri) or self.hub.registry.catalog.resolve(uri, Kind.RESOURCE)
 
     def _owner_of(self, uri: str) -> NameKey | None:
-        listed = self.hub.catalog.owners.get((Kind.RESOURCE, uri))
+        listed = self.hub.registry.catalog.owners.get((Kind.RESOURCE, uri))
         if listed is not None:
             return listed
-        for entry in self.hub.catalog.templates:
+        for entry in self.hub.registry.catalog.templates:
             if _fits(entry.name, uri):
                 lead = entry.name.removesuffix(entry.original)
                 return NameKey(Kind.RESOURCE, entry.server, uri.removeprefix(lead))
         for server, lead in self._prefixes().items():
             if uri.startswith(lead):
                 return NameKey(Kind.RESOURCE, server, uri.removeprefix(lead))
-        having = {entry.server for kind in (Kind.RESOURCE, Kind.TEMPLATE) for entry in self.hub.catalog.of(kind)}
+        having = {
+            entry.server for kind in (Kind.RESOURCE, Kind.TEMPLATE) for entry in self.hub.registry.catalog.of(kind)
+        }
         return NameKey(Kind.RESOURCE, having.pop(), uri) if len(having) == 1 else None
 
     def _by_own_templates(self, key: NameKey) -> Iterator[str]:
-        for entry in self.hub.catalog.templates:
+        for entry in self.hub.registry.catalog.templates:
             if entry.server == key.server and _fits(entry.original, key.original):
                 yield entry.name.removesuffix(entry.original) + key.original
 

@@ -283,7 +283,8 @@ class _Attempt:
         permit = _admitted(slot)
         outcome, reason = Outcome.NEUTRAL, ""
         try:
-            await slot.bulkhead.enter()
+            if not slot.bulkhead.try_enter():
+                await slot.bulkhead.enter()
             try:
                 timer.enter("wait")
                 lease = self._lease = slot.lease or await _ready(slot, ready_at)

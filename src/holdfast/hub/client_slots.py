@@ -114,7 +114,8 @@ class ClientSlots:
 
     def release(self, owner: Hashable) -> None:
         """End all slots of an owner that has left."""
-        self._end([key for key in self._own if key[0] == owner])
+        if self._own:
+            self._end([key for key in self._own if key[0] == owner])
 
     def end(self, server: str) -> None:
         """End all clients' slots for a server that was removed or disabled."""

@@ -31,6 +31,7 @@ class RealClock:
         """Seconds, as the event loop counts them."""
         if self._time is None:
             self._time = _loop_time()
+            setattr(self, "now", self._time)  # noqa: B010 - every call needs the time: from now on it is one step
         return self._time()
 
     async def wait(self, event: anyio.Event, until: float | None) -> bool:

@@ -48,7 +48,7 @@ class Hub:
             config, state_file=state_file, clock=clock or RealClock(), chance=chance, logins=logins or Logins()
         )
         """The inside of the hub, for Holdfast's own packages. It may change with any version."""
-        self.listen(WarningSink(on_warning, self.server_health))
+        self.registry.journal.add_sink(WarningSink(on_warning, self.server_health), calls=False)
 
     @classmethod
     def from_config(

@@ -282,17 +282,22 @@ class Journal:
         self.clock = clock
         self._listeners: set[_Listener] = set()
         self._sinks: tuple[Sink, ...] = (write_to_log,)
+        self._sinks_of_calls: tuple[Sink, ...] = (write_to_log,)
         self._stderr_readers: list[OnStderr] = []
         self._closed = False
 
-    def add_sink(self, sink: Sink) -> Callable[[], None]:
-        """Call a function with every record at once; it must not wait. The result ends it."""
+    def add_sink(self, sink: Sink, *, calls: bool = True) -> Callable[[], None]:
+        """Call a function with every record at once; it must not wait. The result ends it.
+
+        A sink that does nothing with the records of calls is added without them: there is one for each call.
+        """
         self._sinks = (*self._sinks, sink)
+        if calls:
+            self._sinks_of_calls = (*self._sinks_of_calls, sink)
 
         def forget() -> None:
-            left = list(self._sinks)
-            left.remove(sink)
-            self._sinks = tuple(left)
+            self._sinks = tuple(one for one in self._sinks if one is not sink)
+            self._sinks_of_calls = tuple(one for one in self._sinks_of_calls if one is not sink)
 
         return forget
 
@@ -310,8 +315,11 @@ class Journal:
 
         They would push the rest out of a backlog.
         """
-        self._call_sinks(record)
-        if not isinstance(record, CallEnded | AccessRefused):
+        if isinstance(record, CallEnded):
+            self._tell(self._sinks_of_calls, record)
+            return
+        self._tell(self._sinks, record)
+        if not isinstance(record, AccessRefused):
             for listener in self._listeners:
                 listener.put(record)
 
@@ -326,15 +334,15 @@ class Journal:
             while not self._closed or listener.waiting:
                 for record in listener.take():
                     if isinstance(record, Missed):
-                        self._call_sinks(record)
+                        self._tell(self._sinks, record)
                     yield record
                 if not self._closed:
                     await listener.came.wait()
         finally:
             self._listeners.discard(listener)
 
-    def _call_sinks(self, record: HubRecord) -> None:
-        for sink in self._sinks:
+    def _tell(self, sinks: tuple[Sink, ...], record: HubRecord) -> None:
+        for sink in sinks:
             try:
                 sink(record)
             except Exception as exc:  # noqa: BLE001 - a fault in a user's sink must not stop the hub

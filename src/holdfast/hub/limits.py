@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import anyio
 import anyio.abc
@@ -24,39 +24,51 @@ class Semaphore:
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self._free = anyio.Semaphore(number)
-        self._surplus = 0
+        self._taken = 0
+        self._waiting: deque[anyio.Event] = deque()
 
     @property
     def free(self) -> int:
         """How many places are free."""
-        return self._free.value
+        return max(self._number - self._taken, 0)
 
     def resize(self, number: int) -> None:
         """Change the number of places. No holder loses its place."""
-        for _ in range(number - self._number):
-            self.release()
-        self._surplus += max(0, self._number - number)
         self._number = number
-        with suppress(anyio.WouldBlock):
-            while self._surplus:
-                self._free.acquire_nowait()
-                self._surplus -= 1
+        self._hand_on()
 
-    def acquire_nowait(self) -> None:
-        """Take a place; raises ``anyio.WouldBlock`` if none is free."""
-        self._free.acquire_nowait()
+    def try_acquire(self) -> bool:
+        """Take a place if one is free."""
+        if self._taken >= self._number:
+            return False
+        self._taken += 1
+        return True
 
     async def acquire(self) -> None:
         """Take a place as soon as one is free."""
-        await self._free.acquire()
+        if self.try_acquire():
+            return
+        turn = anyio.Event()
+        self._waiting.append(turn)
+        try:
+            await turn.wait()
+        except BaseException:
+            if turn.is_set():
+                self.release()
+            else:
+                self._waiting.remove(turn)
+            raise
 
     def release(self) -> None:
         """Give a place back."""
-        if self._surplus:
-            self._surplus -= 1
-        else:
-            self._free.release()
+        self._taken -= 1
+        if self._waiting:
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        while self._waiting and self._taken < self._number:
+            self._taken += 1
+            self._waiting.popleft().set()
 
 
 HOLD_SECONDS = 1.0
@@ -170,11 +182,13 @@ class Bulkhead:
         self._queue = queue
         self._patience = patience
 
+    def try_enter(self) -> bool:
+        """Take a place until ``leave``, if one is free."""
+        return self._places.try_acquire()
+
     async def enter(self) -> None:
         """Take a place until ``leave``; raises ``BulkheadFull`` if the queue is full or the wait takes too long."""
-        try:
-            self._places.acquire_nowait()
-        except anyio.WouldBlock:
+        if not self.try_enter():
             await self._wait()
 
     def leave(self) -> None:

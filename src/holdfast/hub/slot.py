@@ -203,8 +203,8 @@ class Slot:
     @property
     def lease(self) -> Lease | None:
         """The live connection, if there is one."""
-        generation = self.machine.connection
-        return self._leases.get(generation) if generation is not None else None
+        stands = self.machine.life.lease
+        return self._leases.get(stands.generation) if stands is not None else None
 
     def health(self) -> Health:
         """The health of the server now. While its process starts, the reason says for how long, and its last line."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         loads as loads,
         one_line as one_line,
         read_bytes as read_bytes,
+        text_as_json as text_as_json,
         text_of as text_of,
     )
     from holdfast.wire.http.client import (
@@ -106,6 +107,7 @@ __getattr__, __dir__ = lazy_exports(
             "loads",
             "one_line",
             "read_bytes",
+            "text_as_json",
             "text_of",
         ],
         "http.client": ["CONNECT_SECONDS", "NOT_HTTP", "evidence_of", "ssl_context"],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -26,6 +26,7 @@ __all__ = [
     "loads",
     "objects",
     "read_bytes",
+    "text_as_json",
     "text_of",
 ]
 
@@ -48,6 +49,9 @@ _KEYS: dict[str, bytes] = {}
 _MOST_KEYS = 512
 
 
+_TEXTS: dict[str, bytes] = {}
+_MOST_TEXTS = 4096
+
 EXPLAINED_BYTES = 64 * 1024
 """Up to this size, bytes that cannot be split are read again to say why."""
 
@@ -59,11 +63,13 @@ class BadJson(ValueError):
 class RawObject:
     """A JSON object as it came, with its members. One that was changed is joined again when it is written."""
 
-    __slots__ = ("_raw", "members")
+    __slots__ = ("_raw", "get", "members")
 
     def __init__(self, members: Fields, raw: Bytes | None = None) -> None:
         self.members = members
         self._raw = raw
+        self.get: Callable[[str], Bytes | None] = members.get
+        """One member."""
 
     @classmethod
     def read(cls, raw: Bytes) -> RawObject:
@@ -74,10 +80,6 @@ class RawObject:
     def of(cls, value: Mapping[str, Any]) -> RawObject:
         """The object of a Python value."""
         return cls({key: dumps(one) for key, one in value.items()})
-
-    def get(self, key: str) -> Bytes | None:
-        """One member."""
-        return self.members.get(key)
 
     def changed(self, changes: Mapping[str, Bytes | None]) -> RawObject:
         """The same with some members set, or left out where they are None."""
@@ -159,17 +161,30 @@ def objects(data: Bytes) -> list[Fields]:
 
 def join_fields(members: Mapping[str, Bytes]) -> bytes:
     """A JSON object of these members."""
-    return b"{" + b",".join([_key(key) + bytes(value) for key, value in members.items()]) + b"}"
+    known = _KEYS.get
+    return b"{%b}" % b",".join([(known(key) or _key(key)) + value for key, value in members.items()])
 
 
 def join_items(values: list[Bytes]) -> bytes:
     """A JSON array of these items."""
-    return b"[" + b",".join([bytes(value) for value in values]) + b"]"
+    return b"[%b]" % b",".join(values)
 
 
 def dumps(value: Any) -> bytes:
     """A Python value as JSON. Text that is no Unicode is written as the escapes that it came in."""
     return _written(value).encode()
+
+
+def text_as_json(text: str) -> bytes:
+    """A text as JSON. A protocol has few methods, and a fleet has few names: each is written once."""
+    written = _TEXTS.get(text)
+    if written is None:
+        written = dumps(text)
+        if len(_TEXTS) >= _MOST_TEXTS:
+            _TEXTS.clear()
+        if len(text) < 128:
+            _TEXTS[text] = written
+    return written
 
 
 def loads(data: Bytes) -> Any:

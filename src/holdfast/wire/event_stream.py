@@ -19,13 +19,28 @@ class ServerEvent(NamedTuple):
     data: bytes
     id: str
     retry: int | None
+    cut: bool = False
+    """Whether it was over the bound: then the data is its beginning."""
+
+
+HEAD_BYTES = 1024
+"""How much is kept of an event that is over the bound: enough to find out which request it answers."""
+
+LONGEST_SKIP = 8
+"""An event over the bound is skipped up to this multiple of the bound; then the stream is given up."""
 
 
 class EventReader:
-    """Takes pieces of a stream and gives the events that are complete."""
+    """Takes pieces of a stream and gives the events that are complete.
 
-    def __init__(self, most: int) -> None:
+    With ``skips``, an event over the bound is cut and the stream goes on; else it raises ``EventTooLarge``.
+    """
+
+    def __init__(self, most: int, *, skips: bool = False) -> None:
         self._most = most
+        self._skips = skips
+        self._head: bytes | None = None
+        self._at_line_start = True
         self._line: list[bytes] = []
         self._size = 0
         self._after_return = False
@@ -45,6 +60,10 @@ class EventReader:
             chunk = chunk[1:]
         self._after_return = chunk.endswith(b"\r")
         for piece in chunk.splitlines(keepends=True):
+            if self._head is not None:
+                if (event := self._skip(piece)) is not None:
+                    yield event
+                continue
             if not piece.endswith((b"\n", b"\r")):
                 self._line.append(piece)
                 self._count(len(piece))
@@ -62,7 +81,30 @@ class EventReader:
     def _count(self, size: int) -> None:
         self._size += size
         if self._size > self._most:
+            self._cut()
+
+    def _cut(self) -> None:
+        """The event is over the bound: keep its beginning, and drop the rest as it comes."""
+        if not self._skips:
             raise EventTooLarge
+        in_line = bool(self._line)
+        line = b"".join(self._line).removeprefix(b"data:").removeprefix(b" ") if not self._data else b""
+        self._head = (b"\n".join(self._data) or line)[:HEAD_BYTES]
+        self._line, self._data, self._seen, self._at_line_start = [], [], True, not in_line
+
+    def _skip(self, piece: bytes) -> ServerEvent | None:
+        """Drop a piece of an event that is over the bound; the event, once it has ended."""
+        self._size += len(piece)
+        if self._size > LONGEST_SKIP * self._most:
+            raise EventTooLarge
+        ends = piece.endswith((b"\n", b"\r"))
+        over = ends and self._at_line_start and not piece.rstrip(b"\r\n")
+        self._at_line_start = ends
+        if not over:
+            return None
+        head, self._head = self._head, None
+        event = self._complete()
+        return event._replace(data=head or b"", cut=True) if event is not None else None
 
     def _take(self, line: bytes) -> None:
         field, _, value = line.partition(b":")
@@ -74,7 +116,7 @@ class EventReader:
             self._data.append(value)
             self._size = sum(map(len, self._data)) if len(self._data) < 8 else self._size + len(value)
             if self._size > self._most:
-                raise EventTooLarge
+                self._cut()
         elif field == b"event":
             self._name = value.decode("utf-8", "replace")
         elif field == b"id" and b"\0" not in value:

@@ -55,6 +55,7 @@ from holdfast.wire.envelope import (
     join_fields,
     loads,
     read_bytes,
+    text_as_json,
     text_of,
 )
 from holdfast.wire.relay import attributed
@@ -168,8 +169,8 @@ def call_message(request_id: RequestId, method: str, params: Fields, *, progress
             meta = b'{"progressToken":%b}' % raw_id
         params = {**params, "_meta": meta}
     if not params:
-        return b'{"jsonrpc":"2.0","id":%b,"method":%b}' % (raw_id, dumps(method))
-    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, dumps(method), join_fields(params))
+        return b'{"jsonrpc":"2.0","id":%b,"method":%b}' % (raw_id, text_as_json(method))
+    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, text_as_json(method), join_fields(params))
 
 
 Progress: TypeAlias = tuple[float, float | None, str | None]
@@ -394,10 +395,15 @@ class Exchange:
         self.route(members)
 
     def take_event(self, data: bytes) -> None:
-        """The same for a message of an event stream, where bytes that are no JSON are the server's fault."""
+        """The same for a message of an event stream. An answer that is no JSON fails its request.
+
+        Any other bytes that are no JSON are the server's fault.
+        """
         try:
             self.take(data)
         except UnusableMessage as exc:
+            if self.refuse(answered_id(data), NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))):
+                return
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=str(exc))) from exc
 
     def route(self, members: Fields) -> None:

@@ -19,7 +19,7 @@ from holdfast.control.server.metrics import Metrics, metrics_route
 from holdfast.control.server.page import page_routes
 from holdfast.control.server.views import HubInfo, Views
 from holdfast.core import Transition
-from holdfast.hub import ConfigApplied, ConfigRefused, Hub, HubRecord
+from holdfast.hub import CallEnded, ConfigApplied, ConfigRefused, Hub, HubRecord
 
 __all__ = ["ControlServer", "MayRead"]
 
@@ -78,6 +78,8 @@ class ControlServer:
         self._history(record)
         self._logs.handle(record)
         self._events.handle(record)
+        if isinstance(record, CallEnded):
+            return  # there is one for each call
         if isinstance(record, Transition) and record.server not in self._hub.config.servers:
             self._history.forget(record.server)
             self._logs.forget(record.server)

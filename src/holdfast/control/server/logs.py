@@ -102,9 +102,6 @@ class RepeatedLines(Generic[_T]):
         return len(self._counted)
 
 
-SURPRISING = ("denied", "timed_out")
-"""The outcomes of calls that have a line of their own; failures change the server's state, which has one."""
-
 ANSWERS = frozenset({"holdfast.reload"})
 """Loggers that answer an action of a user: an equal mistake made twice is reported twice."""
 
@@ -361,7 +358,7 @@ class LogBuffer:
 def log_text(record: HubRecord) -> tuple[str, str, str] | None:
     """Return the server, level and text of the hub's line about a record; the texts in records are masked already."""
     if isinstance(record, CallEnded):
-        if record.outcome not in SURPRISING:
+        if record.outcome not in ("denied", "timed_out"):
             return None
         return record.server, "warning", f"{record.method} {record.outcome}: {record.reason}"
     match record:

@@ -341,9 +341,10 @@ class Metrics:
     # Counters.
 
     def _take(self, record: HubRecord) -> None:
+        if isinstance(record, CallEnded):
+            _count_call(self._of(record.server), record)
+            return
         match record:
-            case CallEnded():
-                _count_call(self._of(record.server), record)
             case OneClientRecord(server=server, record=Transition(new=state)):
                 self._of(server).own_states[state.value] += 1
             case AccessRefused(kind=kind):

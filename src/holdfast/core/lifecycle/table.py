@@ -61,6 +61,8 @@ __all__ = ["MOVES", "STAYS", "TRANSITIONS", "IllegalTransition", "State", "diagr
 class State(Enum):
     """The state of a server."""
 
+    __hash__ = object.__hash__  # a member is one object; Enum's own hash is a call in Python for each lookup
+
     DISCONNECTED = "disconnected"
     """Nothing is under way: not started yet, or stopped."""
     CONNECTING = "connecting"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -250,6 +251,7 @@ def _has_challenge(message: Message) -> bool:
     return any(name.lower() == b"www-authenticate" for name, _ in message.get("headers", ()))
 
 
+@lru_cache(maxsize=256)
 def _host_in(authority: str) -> str:
     """Return the host without its port, in lower case."""
     host = authority.lower().rstrip(".")

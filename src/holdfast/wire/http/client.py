@@ -474,13 +474,15 @@ async def read_bounded(response: Response, limits: Limits) -> bytes:
 
 
 async def read_events(
-    response: Response, limits: Limits, *, silence: float | None = None
+    response: Response, limits: Limits, *, silence: float | None = None, skips: bool = False
 ) -> AsyncGenerator[ServerEvent, None]:
     """The events of a stream until it ends; one that is over the bound on a message raises ``ServerFailure``.
 
+    With ``skips`` it is given as a cut event, and the stream goes on.
+
     With ``silence``, a stream that sends nothing for so many seconds, not even a comment, counts as lost.
     """
-    reader = EventReader(limits.message_bytes)
+    reader = EventReader(limits.message_bytes, skips=skips)
     chunks = response.chunks()
     try:
         while (chunk := await _next_chunk(chunks, silence)) is not None:

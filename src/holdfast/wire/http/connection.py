@@ -134,16 +134,18 @@ class Response:
 
     __slots__ = ("_connection", "_decode", "_parts", "_size", "_waiter", "complete", "error", "headers", "status")
 
-    def __init__(self, connection: _Connection | None, status: int, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, connection: _Connection | None, status: int, headers: Mapping[str, str], body: bytes | None = None
+    ) -> None:
         self._connection = connection
         self.status = status
         self.headers = headers
         """By lower-case name; values of a repeated header are joined by a comma."""
-        self._parts: deque[bytes] = deque()
-        self._size = 0
+        self._parts: deque[bytes] = deque((body,) if body else ())
+        self._size = len(body) if body is not None else 0
         self._waiter: asyncio.Future[None] | None = None
         self._decode = _decoder(headers.get("content-encoding", ""))
-        self.complete = False
+        self.complete = body is not None
         self.error: Exception | None = None
 
     async def read(self, most: int) -> bytes | None:
@@ -319,10 +321,7 @@ class _Connection(asyncio.Protocol):
         known = self._known.get(first) if first is not None else None
         if known is None or len(data) - end != known.length:
             return False
-        response = Response(None, known.status, known.headers)
-        if known.length:
-            response.feed(data[end:])
-        response.end()
+        response = Response(None, known.status, known.headers, data[end:])
         head, self._head, self._first = self._head, None, None
         self._free(known.keep_for)
         if head is not None and not head.done():
@@ -678,6 +677,8 @@ def _kept_for(header: str) -> float:
 
 def _decoder(encoding: str) -> Callable[[bytes], bytes] | None:
     """What undoes a compression; we ask for none, and some servers compress all the same."""
+    if not encoding:
+        return None
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
         return None

@@ -13,9 +13,9 @@ import httpx2
 
 from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault
 from holdfast.errors import ServerFailure
-from holdfast.wire.http.client import EVENT_STREAM, HttpPeer, content_type, read_events
+from holdfast.wire.http.client import EVENT_STREAM, HttpPeer, content_type, over_message_bound, read_events
 from holdfast.wire.http.connection import Response
-from holdfast.wire.rpc import DuplexDispatcher
+from holdfast.wire.rpc import DuplexDispatcher, answered_id
 
 __all__ = ["SseDispatcher"]
 
@@ -84,8 +84,12 @@ class SseDispatcher(DuplexDispatcher):
 
     async def _take_events(self, response: Response) -> None:
         # A stream keeps the bound that it was opened with.
-        async for event in read_events(response, self._limits):
-            if event.name == "endpoint":
+        async for event in read_events(response, self._limits, skips=True):
+            if event.cut:
+                over = over_message_bound(self._limits)
+                if not self._exchange.refuse(answered_id(event.data), over):
+                    raise ServerFailure(over)
+            elif event.name == "endpoint":
                 self._endpoint = self._same_origin(event.data.decode("utf-8", "replace"))
                 self._known.set()
             elif event.name == "message" and event.data:

@@ -274,7 +274,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
 
     def _answer_in(self, body: bytes, request_id: RequestId) -> Bytes:
         self._exchange.received += len(body)
-        answer = _split(body)
+        answer = _split(body, stood=self.stood)
         if "result" not in answer and "error" not in answer:
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="its answer is no JSON-RPC response"))
         self._exchange.spoke = True
@@ -328,7 +328,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             if event.name != "message" or not event.data:
                 continue
             self._exchange.received += len(event.data)
-            members = _split(event.data)
+            members = _split(event.data, stood=self.stood)
             # An error without an id, on one request's stream, answers that request.
             mine = "method" not in members and _is_id(members.get("id"), request_id, or_none="error" in members)
             if mine and members.keys() & {"result", "error"}:
@@ -377,11 +377,17 @@ class _Cursor:
             self.delay = event.retry / 1000
 
 
-def _split(data: bytes) -> Fields:
-    """The members of a message; raises ``ServerFailure`` where it is none."""
+def _split(data: bytes, *, stood: bool) -> Fields:
+    """The members of a message; raises ``ServerFailure`` where it is none.
+
+    Before the handshake is complete, the start of the text shows what answers there. Later it is the content of one
+    answer, and belongs into no error (LIFE-28).
+    """
     try:
         return fields(read_bytes(data))
     except BadJson as exc:
+        if stood:
+            raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))) from exc
         if "object" in str(exc):
             detail = "its answer is no JSON-RPC response"
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail)) from exc

@@ -1,0 +1,113 @@
+"""The parser of a connection gives the same requests whether it has seen their heads before or not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as some
+
+from holdfast.front import parser
+from holdfast.front.parser import BadRequest, RequestHead, RequestParser
+
+HEADS = (
+    b"POST /mcp HTTP/1.1\r\nHost: a\r\ncontent-length: %d\r\naccept: x\r\n",
+    b"POST /mcp HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\naccept: x\r\naccept: y\r\n",
+    b"POST /servers/a%%20b/mcp?q=1 HTTP/1.1\r\nhost: a\r\nCONTENT-length: %d\r\n",
+    b"POST /mcp HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: %d\r\n",
+    b"POST /mcp HTTP/1.1\r\nhost: a\r\nupgrade: h2c\r\nconnection: upgrade\r\ncontent-length: %d\r\n",
+)
+NO_BODY = (
+    b"GET /mcp HTTP/1.1\r\nhost: a\r\n",
+    b"GET /mcp HTTP/1.0\r\nhost: a\r\nconnection: keep-alive\r\n",
+    b"DELETE /mcp HTTP/1.1\r\nhost: a\r\n",
+)
+CHUNKED = b"POST /mcp HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n"
+
+
+class Taken:
+    """Keeps the requests of a connection."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[object, ...]] = []
+        self._head = RequestHead()
+        self._body = b""
+
+    def begun(self, head: RequestHead, body: bytes | None = None) -> Taken:
+        self._head, self._body = head, body or b""
+        if body is not None:
+            self.end()
+        return self
+
+    def feed(self, data: bytes) -> None:
+        self._body += data
+
+    def end(self) -> None:
+        head = self._head
+        self.requests.append(
+            (
+                head.method, head.path, head.raw_path, head.query, head.http_version, head.keep_alive, head.headers,
+                head.raw_headers, head.repeated, self._body,
+            )
+        )  # fmt: skip
+
+
+def _written(kind: int, body: bytes) -> bytes:
+    if kind < len(HEADS):
+        return HEADS[kind] % len(body) + b"\r\n" + body
+    if kind < len(HEADS) + len(NO_BODY):
+        return NO_BODY[kind - len(HEADS)] + b"\r\n"
+    return CHUNKED % (len(body), body) if body else _written(0, body)
+
+
+requests = some.lists(some.tuples(some.integers(0, len(HEADS) + len(NO_BODY)), some.binary(max_size=40)), max_size=12)
+
+
+@given(requests, some.data())
+def test_a_head_that_was_seen_before_means_the_same(sent: list[tuple[int, bytes]], data: some.DataObject) -> None:
+    fresh, known = Taken(), Taken()
+    one = RequestParser(known)
+    for kind, body in sent:
+        written = _written(kind, body)
+        RequestParser(fresh).feed(written)
+        cut = data.draw(some.sampled_from((0, 1, len(written) // 2, len(written) - 1)))
+        for piece in (written[:cut], written[cut:]):
+            if piece:
+                one.feed(piece)
+    assert known.requests == fresh.requests
+    assert len(fresh.requests) == len(sent)
+
+
+def test_an_equal_head_is_parsed_once_for_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = Taken()
+    one = RequestParser(taken)
+    one.feed(_written(0, b"12"))
+    monkeypatch.setattr(one, "_parser", None)
+    one.feed(_written(0, b"12"))
+    one.feed(_written(0, b"123"))
+    assert [request[-1] for request in taken.requests] == [b"12", b"12", b"123"]
+    assert [request[6]["content-length"] for request in taken.requests] == ["2", "2", "3"]  # type: ignore[index]
+
+
+def test_requests_that_are_sent_ahead_are_read_one_after_the_other() -> None:
+    taken = Taken()
+    one = RequestParser(taken)
+    for _ in range(2):
+        one.feed(_written(0, b"1") + _written(0, b"22") + _written(5, b""))
+    assert [request[-1] for request in taken.requests] == [b"1", b"22", b""] * 2
+
+
+@pytest.mark.requirement("SEC-11")
+def test_no_more_heads_are_remembered_than_a_few() -> None:
+    one = RequestParser(Taken())
+    for number in range(50):
+        one.feed(b"GET /%d HTTP/1.1\r\nhost: a\r\n\r\n" % number)
+    assert len(one._known) <= parser.KNOWN_HEADS
+
+
+@pytest.mark.parametrize(
+    "bad", [b"no http\r\n\r\n", b"POST /mcp HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n"]
+)
+def test_bytes_that_are_no_request_are_refused_after_good_ones_too(bad: bytes) -> None:
+    one = RequestParser(Taken())
+    one.feed(_written(0, b"1"))
+    with pytest.raises(BadRequest):
+        one.feed(bad)
