@@ -28,7 +28,7 @@ from holdfast.hub.lease import Connector, ServerCache, is_shown
 from holdfast.hub.limits import DialLimit
 from holdfast.hub.records import ConfigApplied, ListFailed, config_applied
 from holdfast.hub.slot import Slot, SlotContext
-from holdfast.hub.store import StateWriter, Store
+from holdfast.hub.store import StateWriter, Store, written_prefixes
 from holdfast.types import ProgressFn
 from holdfast.wire import Caller, Dialer, Fields, RawObject, Relay, Warden, dumps, keep_reaping, text_of
 
@@ -265,6 +265,7 @@ class SlotRegistry:
         if config.settings != before.settings:
             self._adopt(config.settings)
         # All slots are added or removed before any of them handles an event: no reader sees half of a change.
+        self._arrange(config)
         gone = [self.slots.pop(name) for name in applied.removed]
         fresh = [self._add(config.servers[name]) for name in applied.added]
         for slot in gone:
@@ -351,7 +352,6 @@ class SlotRegistry:
 
     def _add(self, server: ServerSpec | BadServer) -> Slot:
         assert self._context is not None  # noqa: S101 - the hub is open
-        self.catalog = self.catalog.configure(server.id, prefix=getattr(server, "prefix", None))
         listed = self.catalog.servers[server.id].listing is not None
         slot = self.slots[server.id] = Slot(server, self._context, listed=listed)
         return slot
@@ -362,6 +362,15 @@ class SlotRegistry:
         enabled = slot.spec.enabled and not self.catalog.servers[slot.id].withdrawn
         slot.handle(on.StartRequested() if enabled else on.DisableRequested())
 
+    def _arrange(self, config: Config) -> None:
+        """Name everything as the new configuration says. A removed server leaves by its own event, in a moment."""
+        written = written_prefixes(config)
+        leaving = {name: source.prefix for name, source in self.catalog.servers.items() if name not in written}
+        catalog = self.catalog.arrange({**written, **leaving})
+        for server in {key.server for key, name in catalog.names.items() if self.catalog.names.get(key) != name}:
+            self._show(server, catalog)
+        self.catalog = catalog
+
     def _adopt(self, settings: Settings) -> None:
         assert self._context is not None  # noqa: S101 - the hub is open
         self._context = self._context.adopting(settings)
@@ -371,7 +380,6 @@ class SlotRegistry:
 
     def _reconfigure(self, slot: Slot, server: ServerSpec | BadServer) -> None:
         was_enabled = slot.spec.enabled
-        self._show(server.id, self.catalog.configure(server.id, prefix=getattr(server, "prefix", None)))
         slot.reconfigure(server)
         if server.enabled != was_enabled:
             slot.handle(on.EnableRequested() if server.enabled else on.DisableRequested())
