@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from holdfast.config import QuotaSettings
-from holdfast.front.access.connections import ConnectionLimits, Peer, peer_at
+from holdfast.front.access.connections import ClientPeer, ConnectionLimits, peer_at
 from holdfast.front.access.logins import FAILURES, WINDOW_SECONDS, FailedLogins
 from holdfast.front.access.principals import TokenPolicy
 from holdfast.front.access.quotas import QuotaExceeded, Quotas
@@ -120,11 +120,11 @@ def test_a_peer_that_only_opens_connections_pushes_out_itself() -> None:
     limits = ConnectionLimits(lambda: 16)
     closed: list[str] = []
     for number in range(50):
-        place = limits.enter(Peer("10.0.0.1"))
+        place = limits.enter(ClientPeer("10.0.0.1"))
         assert place is not None
         place.close = lambda number=number: closed.append(f"flood {number}")  # type: ignore[misc]  # a default of a lambda
         if number == 2:
-            quiet = limits.enter(Peer("10.0.0.2"))
+            quiet = limits.enter(ClientPeer("10.0.0.2"))
             assert quiet is not None
             quiet.close = lambda: closed.append("quiet")
     assert "quiet" not in closed
@@ -135,17 +135,17 @@ def test_a_peer_that_only_opens_connections_pushes_out_itself() -> None:
 @pytest.mark.requirement("SEC-11")
 def test_connections_of_principals_are_never_pushed_out_by_those_that_wait() -> None:
     limits = ConnectionLimits(lambda: 16)
-    held = [limits.enter(Peer("10.0.0.1")) for _ in range(4)]
+    held = [limits.enter(ClientPeer("10.0.0.1")) for _ in range(4)]
     for place in held:
         assert place is not None
         place.close = lambda: pytest.fail("it was closed")
         assert place.accepted("ada", 4)
-    fifth = limits.enter(Peer("10.0.0.1"))
+    fifth = limits.enter(ClientPeer("10.0.0.1"))
     assert fifth is not None
     assert not fifth.accepted("ada", 4)
     assert fifth.accepted("bob", 4)
     for number in range(100):
-        limits.enter(Peer(f"10.0.1.{number}"))
+        limits.enter(ClientPeer(f"10.0.1.{number}"))
     assert limits.open <= 16
     for place in held:
         assert place is not None

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Final
 
-__all__ = ["Admission", "ConnectionLimits", "Peer", "connections_allowed", "peer_at"]
+__all__ = ["Admission", "ClientPeer", "ConnectionLimits", "connections_allowed", "peer_at"]
 
 MOST_CONNECTIONS: Final = 8_192
 FEWEST_CONNECTIONS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class ClientPeer:
     """The other end of a connection."""
 
     address: str
@@ -51,9 +51,9 @@ class Peer:
         return str(found)
 
 
-def peer_at(name: object, uid: int | None = None) -> Peer:
+def peer_at(name: object, uid: int | None = None) -> ClientPeer:
     """Return the peer with this socket name."""
-    return Peer(str(name[0]) if isinstance(name, tuple) and name else "?", uid)
+    return ClientPeer(str(name[0]) if isinstance(name, tuple) and name else "?", uid)
 
 
 def connections_allowed() -> int:
@@ -67,7 +67,7 @@ def connections_allowed() -> int:
 class Admission:
     """One connection's place. It starts among those that wait."""
 
-    peer: Peer
+    peer: ClientPeer
     limits: ConnectionLimits = field(repr=False)
     key: str = ""
     principal: str | None = None
@@ -101,7 +101,7 @@ class ConnectionLimits:
         """How many connections are open."""
         return self._number_waiting + self._number_held
 
-    def enter(self, peer: Peer) -> Admission | None:
+    def enter(self, peer: ClientPeer) -> Admission | None:
         """Return a place for a new connection; None if every place belongs to a principal."""
         most = self._most()
         if self._number_held >= most:
