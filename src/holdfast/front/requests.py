@@ -154,6 +154,7 @@ class Reply:
     def plain(self, status: int, body: bytes, headers: bytes = b"content-type: application/json\r\n") -> None:
         """An answer in one piece."""
         self.done = True
+        self.on_stream = None  # it leads back to what holds this reply: a cycle for each call would be the collector's
         self._connection.disarm()
         self._connection.write_plain(self._request, status, body, headers + self._extra)
 
@@ -188,6 +189,7 @@ class Reply:
         """The stream is complete."""
         if not self.done:
             self.done = True
+            self.on_stream = None
             self._connection.disarm()
             self._connection.write_end(self._request)
             if self.on_done is not None:

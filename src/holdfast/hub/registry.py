@@ -241,7 +241,8 @@ class SlotRegistry:
         if late:
             listed = self.catalog.listed_name(NameKey(kind, server, name))
             params, name = {**params, "name": dumps(listed)}, listed
-        refuse_held(self.approvals, server, name if kind is Kind.TOOL else None)
+        if kind is Kind.TOOL and self.approvals.is_held(server, name):
+            refuse_held(self.approvals, server, name)
         return params
 
     # For the hub.
@@ -420,7 +421,10 @@ async def _watch_logins(registry: SlotRegistry, known: Mapping[str, str]) -> Non
 
 
 def _logins(registry: SlotRegistry) -> Mapping[str, str]:
+    """By server, its login. A fleet without logins is not looked through at every poll."""
     by_address = {address: grant.login for grant in registry.logins.store.known for address in grant.servers}
+    if not by_address:
+        return {}
     servers = (server for server in registry.config.servers.values() if isinstance(server, ServerSpec))
     found = {server.id: by_address.get(canonical(server.url)) for server in servers if takes_login(server)}
     return {name: login for name, login in found.items() if login is not None}
