@@ -198,13 +198,17 @@ class PointingPlan:
         return kept
 
 
-def plan_pointing(plan: ImportPlan, *, url: str, command: tuple[str, ...], stdio: bool) -> Iterator[PointingPlan]:
+def plan_pointing(
+    plan: ImportPlan, *, url: str, command: tuple[str, ...], stdio: bool, token: str = ""
+) -> Iterator[PointingPlan]:
     """The plans that point the clients at the hub; clients that are already pointed at it are left out.
 
-    Each plan is made after the one before it was performed, because two locations may be in one file.
+    Each plan is made after the one before it was performed, because two locations may be in one file. The token that
+    the hub requires is written into the user's own files only: a project's file is shared with others.
     """
     for client, place in _one_place_each(plan):
-        pointing = _one_pointing(plan, client, place, url, command, stdio)
+        entry = client.hub_entry(url, command, stdio=stdio, token=token if place.scope == "user" else "")
+        pointing = _one_pointing(plan, client, place, entry, token)
         if pointing.after != pointing.before:
             yield pointing
 
@@ -219,12 +223,11 @@ def _one_place_each(plan: ImportPlan) -> Iterator[tuple[KnownClient, ClientLocat
 
 
 def _one_pointing(
-    plan: ImportPlan, client: KnownClient, place: ClientLocation, url: str, command: tuple[str, ...], stdio: bool
+    plan: ImportPlan, client: KnownClient, place: ClientLocation, entry: dict[str, object], token: str
 ) -> PointingPlan:
     rows = [row for row in plan.rows if (row.client, row.place) == (client, place)]
     moved = tuple(row.entry.name for row in rows if row.is_ours)
     file = ClientFile.read(place.file)
-    entry = client.hub_entry(url, command, stdio=stdio)
     return PointingPlan(
         client=client,
         place=place,
@@ -232,7 +235,7 @@ def _one_pointing(
         after=file.edited(place.path, without=moved, with_={HUB: entry}),
         moved=moved,
         stays=tuple(row.entry.name for row in rows if not row.is_ours),
-        secrets=frozenset().union(*(row.entry.secrets for row in rows)),
+        secrets=frozenset({token} - {""}).union(*(row.entry.secrets for row in rows)),
     )
 
 
