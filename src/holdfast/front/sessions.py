@@ -182,6 +182,10 @@ class HttpSession:
         self.end_questions("the session ended")
         self.end_notices()
         self.log.close()
+        # Nothing refers back to it from here on, so its memory is free at once.
+        self.notices.session = None
+        if self.client is not None:
+            self.client.stream_open = _closed
 
     def end_questions(self, why: str) -> None:
         """Tell the client that it need not answer, and the servers that no answer comes."""
@@ -644,6 +648,10 @@ class HttpSessions:
             meta=meta,
         )
         return client, route.protocol_version
+
+
+def _closed() -> bool:
+    return False
 
 
 async def _one_by_one(work: list[Callable[[], Awaitable[None]]]) -> None:
