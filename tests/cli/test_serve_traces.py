@@ -219,4 +219,4 @@ async def test_without_the_extra_a_trace_that_is_asked_for_names_it(home: Path) 
         check=False,
     )
     assert ran.returncode == 2
-    assert b"holdfast-mcp[otel]" in ran.stderr
+    assert b"'.[otel]'" in ran.stderr

@@ -379,7 +379,7 @@ def gateway() -> None:
     """Render the configuration of AgentGateway, with an authorization timeout that fits."""
     missing = [name for name in ("yaml", "jsonschema", "starlette", "uvicorn") if find_spec(name) is None]
     if missing:
-        hint = "install the extra `gateway`: pip install 'holdfast-mcp[gateway]'"
+        hint = "install Holdfast with its extra, in its clone: pipx install --force '.[gateway]'"
         raise HoldfastError(f"`holdfast gateway` needs missing packages: {', '.join(missing)}", hint=hint)
 
 

@@ -76,7 +76,11 @@ if TYPE_CHECKING:
         Transport as Transport,
         targets_of as targets_of,
     )
-    from holdfast.config.trust import TrustStore as TrustStore, summarize as summarize
+    from holdfast.config.trust import (
+        TrustStore as TrustStore,
+        rewrite_config as rewrite_config,
+        summarize as summarize,
+    )
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
@@ -124,6 +128,6 @@ __getattr__, __dir__ = lazy_exports(
             "Transport",
             "targets_of",
         ],
-        "trust": ["TrustStore", "summarize"],
+        "trust": ["TrustStore", "rewrite_config", "summarize"],
     },
 )

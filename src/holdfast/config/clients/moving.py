@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from holdfast.config.clients.backup import Backup, Backups
-from holdfast.config.clients.document import ClientFile, write_whole
+from holdfast.config.clients.document import ClientFile
 from holdfast.config.clients.entries import ClientEntry, read_entry
 from holdfast.config.clients.known import HUB, ClientLocation, ClientPaths, KnownClient, Scope
+from holdfast.config.trust import rewrite_config
 from holdfast.errors import ConfigError, HoldfastError, Problem, UsageError
 
 __all__ = [
@@ -74,7 +75,7 @@ class ImportPlan:
     def perform(self) -> None:
         """Write the file. Only the user can read a new one, because it may contain tokens."""
         if self.is_change:
-            write_whole(self.destination, self.text)
+            rewrite_config(self.destination, self.text, environ=os.environ)
 
 
 def plan_import(
@@ -193,7 +194,7 @@ class PointingPlan:
         if ClientFile.read(self.place.file).text != self.before:
             raise HoldfastError(f"{self.place.file} changed in the meantime: nothing was written", hint="try again")
         kept = backups.keep(self.client.id, self.place, before=self.before, written=self.after, moved=self.moved)
-        write_whole(self.place.file, self.after)
+        rewrite_config(self.place.file, self.after, environ=os.environ)
         return kept
 
 
@@ -250,7 +251,7 @@ class UndoPlan:
 
     def perform(self, backups: Backups) -> None:
         """Write the file, then delete the backup."""
-        write_whole(self.backup.place.file, self.after)
+        rewrite_config(self.backup.place.file, self.after, environ=os.environ)
         backups.forget(self.backup)
 
 
