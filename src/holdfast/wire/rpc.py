@@ -201,10 +201,12 @@ def answered_id(data: bytes) -> RequestId | None:
 class PendingRequest:
     """One request under way: the messages for it, in order, read by the task that waits."""
 
-    __slots__ = ("_items", "_on_progress", "_waiter")
+    __slots__ = ("_items", "_on_progress", "_waiter", "sent_at")
 
     def __init__(self, on_progress: ProgressFnT | None = None) -> None:
         self._on_progress = on_progress
+        self.sent_at: int | None = None
+        """Where it ends in what was written to a pipe; None until all of it is written, and without a pipe."""
         self._items: deque[Progress | Fields | Exception] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
@@ -382,6 +384,16 @@ class Exchange:
             self.spoke = True
             waiter.put(ServerFailure(evidence))
         return waiter is not None
+
+    def fail_unread(self, read: int | None, evidence: Callable[[bool], Evidence]) -> None:
+        """The peer reads no more: fail the requests that it has not read. It may still answer the others.
+
+        ``read`` is how much it has read; None if that is not known, and then each of them may have been read.
+        """
+        for request_id, waiter in list(self._waiters.items()):
+            if waiter.sent_at is not None and (read is None or waiter.sent_at > read):
+                del self._waiters[request_id]
+                waiter.put(ServerFailure(evidence(read is None)))
 
     def take(self, data: bytes) -> None:
         """Route one message from the server. Never waits; raises ``ServerFailure`` if it is no JSON-RPC message."""
@@ -612,6 +624,10 @@ class DuplexDispatcher(Dispatcher[TransportContext]):
     async def _write(self, data: bytes, *, doing: str, headers: Mapping[str, str]) -> None:
         """Write one message; raise ``ServerFailure`` if that fails. Headers are for transports that have them."""
 
+    def _written(self) -> int | None:
+        """How much was written to the peer so far, where it is one pipe."""
+        return None
+
     async def _send(self, message: Message) -> None:
         doing = f"the receipt of {message.get('method', 'an answer')}"
         await self._write(dumps(message), doing=doing, headers=in_headers(message.get("params")))
@@ -663,6 +679,7 @@ class DuplexDispatcher(Dispatcher[TransportContext]):
         """Write a request and wait for its answer; a caller that stops waiting tells the server so."""
         try:
             await self._write(message, doing=f"the receipt of {method}", headers=headers)
+            waiter.sent_at = self._written()
             return await waiter.result()
         except asyncio.CancelledError:
             if tell:
