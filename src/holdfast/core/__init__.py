@@ -127,9 +127,11 @@ if TYPE_CHECKING:
     from holdfast.core.redact import (
         MASK as MASK,
         Redactor as Redactor,
+        has_secret_shape as has_secret_shape,
         mask_url as mask_url,
         masked as masked,
         plain as plain,
+        secrets_in_url as secrets_in_url,
     )
     from holdfast.core.remedies import (
         Facts as Facts,
@@ -224,7 +226,7 @@ __getattr__, __dir__ = lazy_exports(
         ],
         "names": ["Kind", "uri_lead"],
         "process_output": ["Need", "hint_for", "need_of", "telling_line"],
-        "redact": ["MASK", "Redactor", "mask_url", "masked", "plain"],
+        "redact": ["MASK", "Redactor", "has_secret_shape", "mask_url", "masked", "plain", "secrets_in_url"],
         "remedies": ["Facts", "FailureRemedy", "ServerText", "pasteable", "remedy_of", "text_for"],
     },
     modules=["lifecycle.effects", "lifecycle.events"],

@@ -227,7 +227,8 @@ class SlotRegistry:
         kind = _CALLS.get(method)
         name = text_of(params.get("name")) or "" if kind is not None else ""
         prepare = partial(self._prepare, server, kind, name, params, late=used.lease is None)
-        with CallTimer(server, method, params, self.clock, self.journal.write) as timer:
+        principal = caller.principal if caller is not None else ""
+        with CallTimer(server, method, params, self.clock, self.journal.write, principal=principal) as timer:
             request = CallRequest(method, prepare, settings.call, timer, on_progress=on_progress, caller=caller)
             prepare()
             ready_at = self.clock.now() + ready_within(used, settings, own=slot is not None)
