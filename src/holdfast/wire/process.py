@@ -228,7 +228,7 @@ class Child:
         return self.written - int(struct.unpack("i", unread)[0])
 
     async def stdin_closed(self) -> None:
-        """Wait until nobody can read its stdin any more; the other end of a pipe has nothing else to tell."""
+        """Wait until no process can read its stdin any more. A pipe has nothing else to tell its writer."""
         if self._stdin is not None:
             with suppress(anyio.ClosedResourceError):
                 await anyio.wait_readable(self._stdin)

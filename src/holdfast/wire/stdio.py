@@ -16,10 +16,11 @@ import anyio.lowlevel
 from holdfast.config import Limits
 from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, ProcessExit, Redactor
 from holdfast.errors import ServerFailure
+from holdfast.wire.duplex import DuplexDispatcher
 from holdfast.wire.envelope import one_line
 from holdfast.wire.http.client import over_message_bound
 from holdfast.wire.process import LAST_WORDS_SECONDS, Child
-from holdfast.wire.rpc import DuplexDispatcher, UnusableMessage, answered_id
+from holdfast.wire.rpc import UnusableMessage, answered_id
 
 __all__ = ["StdioDispatcher"]
 
