@@ -132,9 +132,11 @@ class StdioDispatcher(DuplexDispatcher):
     async def _end_on_closed_stdin(self, scope: anyio.CancelScope) -> None:
         """End the reading when it has closed its stdin, and has answered what it had read before."""
         await self._child.stdin_closed()
+        await self._exit_or_timeout()
+        if self._child.exit_code is not None:
+            return  # a process that exits closes it too, and its exit says more
         self._exchange.fail_unread(self._child.bytes_read(), lambda sent: _closed_stdin(sent=sent))
         await self.deadlines.empty()
-        await self._exit_or_timeout()
         self._deaf = True
         scope.cancel()
 
