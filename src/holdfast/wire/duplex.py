@@ -22,7 +22,7 @@ from holdfast.config import Limits
 from holdfast.core import Evidence, NetworkFailure, NetworkFault, TimedOut, Unexpected
 from holdfast.errors import ServerFailure
 from holdfast.wire.deadlines import Deadlines
-from holdfast.wire.envelope import Bytes, Fields, dumps
+from holdfast.wire.envelope import Bytes, Fields, dump_object, dumps
 from holdfast.wire.rpc import (
     Exchange,
     Message,
@@ -90,7 +90,7 @@ class DuplexDispatcher(Dispatcher[TransportContext]):
 
     async def _send(self, message: Message) -> None:
         doing = f"the receipt of {message.get('method', 'an answer')}"
-        await self._write(dumps(message), doing=doing, headers=in_headers(message.get("params")))
+        await self._write(dump_object(message), doing=doing, headers=in_headers(message.get("params")))
 
     @abstractmethod
     async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
