@@ -77,9 +77,14 @@ docs: $(READY)  ## Write the generated parts of the documentation, and build the
 screenshots: $(NODE_READY) programs  ## Let the browser tests write the pictures of the documentation
 	HOLDFAST_SCREENSHOTS=write $(BIN)/python -m pytest -q tests/control/server/test_page_hundred.py
 
-lock: $(READY)  ## Pin the development dependencies
-	$(BIN)/uv pip compile --quiet --universal --no-header --no-emit-index-url --python-version 3.11 \
-		--group dev pyproject.toml -o requirements-dev.lock --upgrade
+COMPILE := $(BIN)/uv pip compile --quiet --universal --no-header --no-emit-index-url --generate-hashes
+
+lock: $(READY)  ## Pin the dependencies for development and for the image, with hashes, and list the latter
+	$(COMPILE) --python-version 3.11 --group dev pyproject.toml -o requirements-dev.lock --upgrade
+	$(COMPILE) --python-version 3.13 --extra gateway --extra otel pyproject.toml \
+		-o deploy/docker/requirements.lock --upgrade
+	echo hatchling==1.27.0 | $(COMPILE) --python-version 3.11 - -o deploy/docker/build.lock --upgrade
+	$(BIN)/python deploy/generate.py
 
 clean:  ## Remove everything that the commands above made
 	rm -rf $(VENV) .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage test-results site
@@ -94,7 +99,7 @@ $(RUN_READY): pyproject.toml
 $(READY): pyproject.toml requirements-dev.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 

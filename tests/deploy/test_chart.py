@@ -319,7 +319,7 @@ def test_the_hub_is_rendered_only_where_it_is_asked_for() -> None:
     assert "holdfast-hub" in by_kind(found, "ConfigMap", "agentgateway")["data"]["config.yaml"]
 
 
-@pytest.mark.requirement("GW-5")
+@pytest.mark.requirement("SEC-17")
 def test_both_pods_may_reach_names_and_servers_but_not_the_metadata_of_the_cloud() -> None:
     found = manifests("hub.enabled=true", "hub.tokenSecret=hub")
     policies = [one["spec"] for one in found if one["kind"] == "NetworkPolicy"]
@@ -332,7 +332,7 @@ def test_both_pods_may_reach_names_and_servers_but_not_the_metadata_of_the_cloud
         assert "169.254.0.0/16" in blocks[0]["except"]
 
 
-@pytest.mark.requirement("GW-5")
+@pytest.mark.requirement("SEC-17")
 def test_named_peers_are_the_only_ones_that_are_reached() -> None:
     peer = {"ipBlock": {"cidr": "10.1.2.0/24"}}
     found = manifests("hub.enabled=true", "hub.tokenSecret=hub", values={"networkPolicy.to": [peer]})
@@ -340,7 +340,7 @@ def test_named_peers_are_the_only_ones_that_are_reached() -> None:
     assert [rule.get("to") for rule in hub["egress"]] == [None, [peer]]
 
 
-@pytest.mark.requirement("GW-5")
+@pytest.mark.requirement("SEC-17")
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
@@ -356,7 +356,7 @@ def test_a_literal_secret_never_gets_into_a_config_map(target: dict[str, Any], r
     assert "hunter2" not in str(refused.value)
 
 
-@pytest.mark.requirement("GW-5")
+@pytest.mark.requirement("SEC-17")
 def test_a_reference_to_a_variable_gets_into_the_config_map() -> None:
     target = {"url": "http://h/mcp", "headers": {"Authorization": "Bearer ${env:KEY}"}}
     found = manifests("hub.enabled=true", "hub.tokenSecret=hub", values={"targets": {"x": target}})
