@@ -184,3 +184,11 @@ def test_the_texts_of_evidence_are_masked_and_what_is_judged_by_is_not() -> None
     )
     outage = HttpStatus(status=403, body="Authorization service unavailable")
     assert masked(outage, redactor) == outage
+
+
+@pytest.mark.requirement("MSG-6", "DOC-8")
+def test_the_name_of_a_variable_is_no_token() -> None:
+    for name in ("npm_config_cache", "npm_config_registry", "hf_home_directory"):
+        command = f'read -rs {name} && export {name} && env {name}="${name}"'
+        assert Redactor().mask(command) == command
+    assert "npm_" not in Redactor().mask("the token npm_" + "a1B2c3D4e5" * 4)
