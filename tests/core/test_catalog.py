@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import random
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -68,14 +70,14 @@ def test_names_that_differ_only_in_what_was_cut_off_stay_apart() -> None:
 def test_a_collision_concerns_one_tool_and_is_reported() -> None:
     made = catalog(tools("a", "b__c", "other"), tools("a__b", "c", "fine"))
 
-    first, other, second, fine = shown(made)
-    assert (first, other, fine) == ("a__b__c", "a__other", "a__b__fine")
-    assert second != first
-    assert ALLOWED.fullmatch(second)
+    suffixed, other, plain, fine = shown(made)
+    assert (plain, other, fine) == ("a__b__c", "a__other", "a__b__fine"), "the longest prefix owns the name"
+    assert suffixed != plain
+    assert ALLOWED.fullmatch(suffixed)
     (collision,) = made.collisions
-    assert collision.key == NameKey(Kind.TOOL, "a__b", "c")
-    assert collision.holder == NameKey(Kind.TOOL, "a", "b__c")
-    assert (collision.wanted, collision.given) == (first, second)
+    assert collision.key == NameKey(Kind.TOOL, "a", "b__c")
+    assert collision.holder == NameKey(Kind.TOOL, "a__b", "c")
+    assert (collision.wanted, collision.given) == (plain, suffixed)
 
 
 def test_a_name_never_comes_to_mean_another_servers_tool() -> None:
@@ -85,16 +87,50 @@ def test_a_name_never_comes_to_mean_another_servers_tool() -> None:
     without = both.withdraw("one").publish(tools("two", "search", "more", generation=2))
     again = without.publish(tools("one", "search", generation=2))
 
-    assert shown(without) == [second, "more"]
-    assert shown(again) == [first, second, "more"]
+    assert (first, second) == ("search", "two__search")
+    assert shown(without) == [second, "two__more"]
+    assert shown(again) == [first, second, "two__more"]
 
 
-def test_names_kept_over_a_restart_stay_with_their_owners() -> None:
-    before = catalog(tools("two", "search"), tools("one", "search"), one="", two="")
-    after = Catalog(names=before.names)
-    for server in ("one", "two"):
-        after = after.configure(server, prefix="").publish(tools(server, "search", generation=0))
-    assert {e.server: e.name for e in after.tools} == {e.server: e.name for e in before.tools}
+WRITTEN = {"one": "", "two": "", "a": None, "a__b": None, "3 rd": "fs", "fs": None}
+LISTED = {
+    "one": ("search", "a__x", "fs__read"),
+    "two": ("search",),
+    "a": ("b__c", "x"),
+    "a__b": ("c",),
+    "3 rd": ("read",),
+    "fs": ("read",),
+}
+
+
+@pytest.mark.requirement("HUB-3")
+@pytest.mark.parametrize("seed", range(20))
+def test_names_follow_from_the_configuration_and_not_from_the_order_of_answers(seed: int) -> None:
+    """Two replicas whose servers answer in another order give every name the same meaning at every moment."""
+    order = random.Random(seed).sample(list(LISTED), len(LISTED))
+    full = Catalog().arrange(WRITTEN)
+    for server, names in LISTED.items():
+        full = full.publish(_with_a_resource(tools(server, *names)))
+    growing = Catalog().arrange(WRITTEN)
+    for server in order:
+        growing = growing.publish(_with_a_resource(tools(server, *LISTED[server])))
+        for entry in growing.tools:
+            assert full.resolve(entry.name) == entry.key, "a name means the same with half of the servers up"
+    assert growing.names == full.names
+    assert growing.owners == full.owners
+    assert {(c.key, c.given) for c in growing.collisions} == {(c.key, c.given) for c in full.collisions}
+    assert len(set(shown(full))) == sum(map(len, LISTED.values()))
+
+
+def _with_a_resource(listing: Listing) -> Listing:
+    return replace(listing, resources=(Item("file:///readme"), Item(f"file:///{listing.server}")))
+
+
+def test_names_of_unlisted_tools_survive_a_restart_if_the_configuration_gives_them() -> None:
+    before = catalog(tools("one", "a" * 80), tools("two", "search"))
+    kept = {**before.names, NameKey(Kind.TOOL, "two", "stale"): "one__stale"}
+    after = Catalog().arrange({"one": None, "two": None}).restore_names(kept)
+    assert after.names == before.names
 
 
 def test_a_tool_listed_twice_is_shown_once() -> None:

@@ -49,9 +49,11 @@ class AnythingToACatalog(RuleBasedStateMachine):
     def configure(self, server: str, prefix: str | None) -> None:
         if server not in self.catalog.servers:
             self.catalog = self.catalog.configure(server, prefix=prefix)
+            self.owners = {}  # names follow from the configuration, and it changed
 
     @rule(server=SERVERS, names=NAMES)
     def publish(self, server: str, names: list[str]) -> None:
+        self.configure(server, None)
         self.generation += 1
         self.newest[server] = self.generation
         others = self.listed() - self.listed(server)
@@ -83,7 +85,7 @@ class AnythingToACatalog(RuleBasedStateMachine):
     def remove(self, server: str) -> None:
         self.catalog = self.catalog.remove(server)
         self.newest.pop(server, None)
-        self.owners = {name: key for name, key in self.owners.items() if key.server != server}
+        self.owners = {}
 
     @invariant()
     def names_are_acceptable_unique_and_lead_back(self) -> None:
@@ -153,6 +155,7 @@ def test_a_catalog_that_does_not_resolve_collisions_is_caught(monkeypatch: pytes
     def same(_self: object, _key: NameKey, wanted: str) -> str:
         return wanted
 
+    monkeypatch.setattr(catalogs, "claiming_prefix", lambda *_: None)
     monkeypatch.setattr(catalogs._Namer, "_free", same)
     caught("no two tools share a name|a name keeps its meaning|a name leads back")
 

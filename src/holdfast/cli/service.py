@@ -41,7 +41,7 @@ STOP_SECONDS = 30
 """Longer than the hub's own limit for calls in flight (10 s) and for closing its servers."""
 
 _REFERENCE = re.compile(r"(?<!\$)\$\{env:([A-Za-z_][A-Za-z0-9_]*)[^}]*\}")
-_AUTH_OPTIONS = ("--token", "--token-file", "--tokens-file", "--jwt-issuer", "--gateway-secret-file")
+_AUTH_OPTIONS = ("--token", "--token-file", "--tokens-file", "--jwt-issuer", "--gateway-secret-file", "--gateway-mtls")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,6 +62,38 @@ if TYPE_CHECKING:
         read_challenge as read_challenge,
         scopes_in as scopes_in,
     )
+    from holdfast.core.fleet.member import (
+        Alone as Alone,
+        Connected as Connected,
+        FleetMember as FleetMember,
+        Granted as Granted,
+        Happening as Happening,
+        LeaseGained as LeaseGained,
+        LeaseLost as LeaseLost,
+        Peer as Peer,
+        RecordLearned as RecordLearned,
+        Ticket as Ticket,
+        Unused as Unused,
+    )
+    from holdfast.core.fleet.records import FleetRecord as FleetRecord
+    from holdfast.core.fleet.sharing import (
+        evidence_event as evidence_event,
+        evidence_key as evidence_key,
+        evidence_value as evidence_value,
+        listing_key as listing_key,
+        pin_key as pin_key,
+        pinned_tool as pinned_tool,
+        record_value as record_value,
+        switch_key as switch_key,
+    )
+    from holdfast.core.fleet.store import (
+        Claim as Claim,
+        ClaimAnswer as ClaimAnswer,
+        ClaimRelease as ClaimRelease,
+        FleetExchange as FleetExchange,
+        FleetReply as FleetReply,
+        SharedStore as SharedStore,
+    )
     from holdfast.core.hosts import is_loopback as is_loopback
     from holdfast.core.labels import cause_of as cause_of, place_of as place_of, script_of as script_of
     from holdfast.core.lifecycle import effects as effects, events as events
@@ -95,9 +127,11 @@ if TYPE_CHECKING:
     from holdfast.core.redact import (
         MASK as MASK,
         Redactor as Redactor,
+        has_secret_shape as has_secret_shape,
         mask_url as mask_url,
         masked as masked,
         plain as plain,
+        secrets_in_url as secrets_in_url,
     )
     from holdfast.core.remedies import (
         Facts as Facts,
@@ -150,6 +184,31 @@ __getattr__, __dir__ = lazy_exports(
             "read_challenge",
             "scopes_in",
         ],
+        "fleet.member": [
+            "Alone",
+            "Connected",
+            "FleetMember",
+            "Granted",
+            "Happening",
+            "RecordLearned",
+            "LeaseGained",
+            "LeaseLost",
+            "Peer",
+            "Ticket",
+            "Unused",
+        ],
+        "fleet.records": ["FleetRecord"],
+        "fleet.sharing": [
+            "evidence_event",
+            "evidence_key",
+            "evidence_value",
+            "listing_key",
+            "pin_key",
+            "pinned_tool",
+            "record_value",
+            "switch_key",
+        ],
+        "fleet.store": ["Claim", "ClaimAnswer", "FleetExchange", "ClaimRelease", "FleetReply", "SharedStore"],
         "hosts": ["is_loopback"],
         "labels": ["cause_of", "place_of", "script_of"],
         "lifecycle.effects": ["AccessChanged", "BreakerChanged", "CloseFailed", "Record", "RetryPlanned", "Transition"],
@@ -167,7 +226,7 @@ __getattr__, __dir__ = lazy_exports(
         ],
         "names": ["Kind", "uri_lead"],
         "process_output": ["Need", "hint_for", "need_of", "telling_line"],
-        "redact": ["MASK", "Redactor", "mask_url", "masked", "plain"],
+        "redact": ["MASK", "Redactor", "has_secret_shape", "mask_url", "masked", "plain", "secrets_in_url"],
         "remedies": ["Facts", "FailureRemedy", "ServerText", "pasteable", "remedy_of", "text_for"],
     },
     modules=["lifecycle.effects", "lifecycle.events"],

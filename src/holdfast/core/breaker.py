@@ -171,6 +171,17 @@ class Breaker:
         """Seconds until the next call may try; 0 when it may try now."""
         return max(0.0, self._until - now) if self.state is BreakerState.OPEN else 0.0
 
+    def would_probe(self, now: float) -> bool:
+        """Whether the next call that is admitted would be a probe."""
+        if self.state is BreakerState.CLOSED:
+            return False
+        return self.retry_in(now) == 0.0 and (self._probe is None or now >= self._probe.at + self._cooldown())
+
+    @property
+    def probing(self) -> bool:
+        """Whether a probe is under way."""
+        return self._probe is not None
+
     def adopt(self, policy: BreakerPolicy) -> None:
         """Use another policy from now on; it also sets the length of a cooldown that has begun."""
         self.policy = policy
@@ -240,6 +251,17 @@ class Breaker:
     def unanswered(self, connection: int, now: float) -> BreakerEvent | None:
         """A connection did not answer a liveness check: one failure, like that of a call."""
         return None if connection < self._oldest_connection else self._failed(now)
+
+    def warned(self, now: float) -> None:
+        """Calls fail at a peer: one failing call here is enough now. A peer alone opens nothing."""
+        if self.state is BreakerState.CLOSED:
+            missing = self.policy.threshold - 1 - len(self._failures)
+            self._failures.extend([now] * missing)
+
+    def hasten(self, now: float) -> None:
+        """Calls work at a peer: the next call here may try."""
+        if self.state is BreakerState.OPEN and self.by_calls:
+            self._until = min(self._until, now)
 
     def stood(self) -> None:
         """The connection has stood long enough: earlier failures are forgotten."""

@@ -4,8 +4,9 @@ A reader takes one reference and keeps it; every change makes a new snapshot wit
 version. A server's items go only when it is withdrawn, removed, or publishes a newer listing.
 Items are opaque: a name and the server's description of it.
 
-A name stays with its owner for as long as the owner is configured, listed at the moment or not.
-So a name never changes its meaning to another server's tool.
+The name of a tool or a prompt follows from the configuration alone, listed at the moment or not. So a name
+never changes its meaning to another server's tool, and means the same on every replica of a hub. A URI that
+two servers list belongs to the one that comes first in the configuration.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
+from itertools import count
 from typing import TYPE_CHECKING
 
-from holdfast.core.names import Kind, base_name, distinct_name, name_lead
+from holdfast.core.names import Kind, assign_prefixes, base_name, claiming_prefix, distinct_name, name_lead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -172,18 +174,40 @@ class Catalog:
     version: int = 0
     servers: Mapping[str, CatalogSource] = field(default_factory=dict)
     names: Mapping[NameKey, str] = field(default_factory=dict, repr=False)
-    """Every name that was given out; keep it with the listings, and a restart gives the same names."""
+    """Every name that was given out, for items that are not listed at the moment too."""
     collisions: tuple[Collision, ...] = ()
+    prefixes: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The servers by the prefix that each uses."""
 
     def configure(self, server: str, *, prefix: str | None = None) -> Catalog:
         """Make a server known, with its prefix: None for its id, empty for no prefix at all."""
         source = self.servers.get(server)
         if source is not None and source.prefix == prefix:
             return self
-        if source is None or source.listing is None:
-            return self._with(server, replace(source or CatalogSource(), prefix=prefix))
-        renamed = self.remove(server).configure(server, prefix=prefix).publish(source.listing)
-        return renamed.withdraw(server) if source.withdrawn else renamed
+        written = {name: one.prefix for name, one in self.servers.items()}
+        return self.arrange({**written, server: prefix})
+
+    def arrange(self, written: Mapping[str, str | None]) -> Catalog:
+        """Make exactly these servers known, with their prefixes, in the order of the configuration."""
+        if [(name, one.prefix) for name, one in self.servers.items()] == list(written.items()):
+            return self
+        servers = {name: replace(self.servers.get(name, CatalogSource()), prefix=p) for name, p in written.items()}
+        prefixes = {prefix: name for name, prefix in assign_prefixes(written).items()}
+        bare = {name: replace(one, entries=()) for name, one in servers.items()}
+        renamed = replace(self, servers=bare, prefixes=prefixes, names=self._kept(prefixes), collisions=())
+        for name, source in servers.items():
+            if source.listing is not None:
+                renamed = renamed._named(name, source.listing, source.withdrawn)  # noqa: SLF001 - of the same class
+        return replace(renamed, version=self.version + 1)
+
+    def _kept(self, prefixes: Mapping[str, str]) -> dict[NameKey, str]:
+        """The names of tools and prompts that hold with these prefixes."""
+        own = {server: prefix for prefix, server in prefixes.items()}
+        return {
+            key: name
+            for key, name in self.names.items()
+            if key.server in own and key.kind not in BY_URI and name == _tool_name(key, own[key.server], prefixes)
+        }
 
     def publish(self, listing: Listing) -> Catalog:
         """Show a newer complete listing; one from an older connection changes nothing."""
@@ -194,10 +218,27 @@ class Catalog:
             listing = listing.keeping(source.listing)
         if listing == source.listing and not source.withdrawn:
             return self
-        namer = _Namer(self, listing.server, source.prefix)
+        known = self if listing.server in self.servers else self.configure(listing.server)
+        return known._named(listing.server, listing, withdrawn=False)  # noqa: SLF001 - of the same class
+
+    def restore_names(self, names: Mapping[NameKey, str]) -> Catalog:
+        """Remember names from before a restart, as far as the configuration gives the same ones."""
+        known = replace(self, names={**names, **self.names})
+        return replace(self, names={**known._kept(self.prefixes), **self.names})  # noqa: SLF001 - of the same class
+
+    def _named(self, server: str, listing: Listing, withdrawn: bool) -> Catalog:
+        namer = _Namer(self, server)
         entries = tuple(namer.entries(listing))
-        updated = replace(source, listing=listing, withdrawn=False, entries=entries)
-        return self._with(listing.server, updated, names=namer.names, collisions=(*self.collisions, *namer.collisions))
+        updated = replace(self.servers[server], listing=listing, withdrawn=withdrawn, entries=entries)
+        others = tuple(one for one in self.collisions if one.key not in namer.renamed and one.key.server != server)
+        servers = {**self.servers, **namer.outranked(self.servers), server: updated}
+        return replace(
+            self,
+            version=self.version + 1,
+            servers=servers,
+            names=namer.names,
+            collisions=(*others, *namer.collisions),
+        )
 
     def withdraw(self, server: str) -> Catalog:
         """Stop showing a server's items: it was disabled. Their names stay its own."""
@@ -217,13 +258,7 @@ class Catalog:
         """Forget a server: it is no longer configured."""
         if server not in self.servers:
             return self
-        return replace(
-            self,
-            version=self.version + 1,
-            servers={name: source for name, source in self.servers.items() if name != server},
-            names={key: name for key, name in self.names.items() if key.server != server},
-            collisions=tuple(c for c in self.collisions if c.key.server != server),
-        )
+        return self.arrange({name: source.prefix for name, source in self.servers.items() if name != server})
 
     def resolve(self, name: str, kind: Kind = Kind.TOOL) -> NameKey | Unknown:
         """The owner of a name, listed at the moment or not; else the nearest listed names."""
@@ -238,7 +273,7 @@ class Catalog:
 
         The original name is the rest of the name; for a shortened name it is not the true one (``listed_name``).
         """
-        leads = {server: name_lead(server, source.prefix) for server, source in self.servers.items()}
+        leads = {server: name_lead(server, prefix) for prefix, server in self.prefixes.items()}
         for server, lead in sorted(leads.items(), key=lambda one: -len(one[1])):
             if name.startswith(lead) and name != lead:
                 yield NameKey(kind, server, name.removeprefix(lead))
@@ -248,7 +283,8 @@ class Catalog:
         source = self.servers.get(guess.server)
         if guess in self.names or source is None:
             return guess.original
-        owner = self.owners.get((guess.kind, name_lead(guess.server, source.prefix) + guess.original))
+        prefix = next(prefix for prefix, server in self.prefixes.items() if server == guess.server)
+        owner = self.owners.get((guess.kind, name_lead(guess.server, prefix) + guess.original))
         return owner.original if owner is not None and owner.server == guess.server else guess.original
 
     def entry(self, name: str, kind: Kind = Kind.TOOL) -> CatalogEntry | None:
@@ -293,21 +329,8 @@ class Catalog:
             _by_kind(changed),
         )
 
-    def _with(
-        self,
-        server: str,
-        source: CatalogSource,
-        *,
-        names: Mapping[NameKey, str] | None = None,
-        collisions: tuple[Collision, ...] | None = None,
-    ) -> Catalog:
-        return replace(
-            self,
-            version=self.version + 1,
-            servers={**self.servers, server: source},
-            names=self.names if names is None else names,
-            collisions=self.collisions if collisions is None else collisions,
-        )
+    def _with(self, server: str, source: CatalogSource) -> Catalog:
+        return replace(self, version=self.version + 1, servers={**self.servers, server: source})
 
     @cached_property
     def owners(self) -> Mapping[tuple[Kind, str], NameKey]:
@@ -328,15 +351,31 @@ class Catalog:
         return {kind: tuple(entries) for kind, entries in sorted_out.items()}
 
 
+BY_URI = frozenset({Kind.RESOURCE, Kind.TEMPLATE})
+
+
+def _tool_name(key: NameKey, prefix: str, prefixes: Mapping[str, str]) -> str:
+    """The name of a tool or a prompt: from its server's prefix, unless it falls under a longer one."""
+    wanted = base_name(key.kind, key.server, key.original, prefix)
+    if claiming_prefix(wanted, prefix, prefixes) is None:
+        return wanted
+    return distinct_name(key.kind, key.server, key.original, wanted, 0)
+
+
 class _Namer:
     """Names the items of one listing, on a copy of the names given out so far."""
 
-    def __init__(self, catalog: Catalog, server: str, prefix: str | None) -> None:
+    def __init__(self, catalog: Catalog, server: str) -> None:
         self.names = dict(catalog.names)
         self.collisions: list[Collision] = []
+        self.renamed: dict[NameKey, str] = {}
+        """Items of other servers that lost a URI to this server, and their new names."""
         self._owners = dict(catalog.owners)
         self._server = server
-        self._prefix = prefix
+        self._written = catalog.servers[server].prefix
+        self._prefixes = catalog.prefixes
+        self._prefix = next(prefix for prefix, name in catalog.prefixes.items() if name == server)
+        self._rank = {name: rank for rank, name in enumerate(catalog.servers)}
 
     def entries(self, listing: Listing) -> Iterator[CatalogEntry]:
         seen: set[NameKey] = set()
@@ -345,35 +384,72 @@ class _Namer:
                 key = NameKey(kind, self._server, item.name)
                 if key not in seen:
                     seen.add(key)
-                    yield CatalogEntry(self._name(key), key, item, listing.generation)
+                    name = self._uri_name(key) if kind in BY_URI else self._tool_name(key)
+                    yield CatalogEntry(name, key, item, listing.generation)
         self._forget_all_but(seen)
+
+    def outranked(self, servers: Mapping[str, CatalogSource]) -> dict[str, CatalogSource]:
+        """The other servers whose items were renamed, with their new names."""
+        return {
+            server: replace(
+                servers[server],
+                entries=tuple(
+                    replace(entry, name=self.renamed.get(entry.key, entry.name)) for entry in servers[server].entries
+                ),
+            )
+            for server in {key.server for key in self.renamed}
+        }
 
     def _forget_all_but(self, listed: set[NameKey]) -> None:
         unlisted = [key for key in self.names if key.server == self._server and key not in listed]
         for key in unlisted[:-REMEMBERED]:
             del self.names[key]
 
-    def _name(self, key: NameKey) -> str:
-        known = self.names.get(key)
-        if known is not None:
-            return known
-        wanted = base_name(key.kind, key.server, key.original, self._prefix)
-        holder = self._owners.get((key.kind, wanted))
-        given = wanted if holder is None else self._free(key, wanted)
-        if holder is not None:
-            self.collisions.append(Collision(key, wanted, given, holder))
+    def _tool_name(self, key: NameKey) -> str:
+        given = _tool_name(key, self._prefix, self._prefixes)
+        wanted = base_name(key.kind, key.server, key.original, self._written)
+        if given != wanted:
+            self._report(key, wanted, given)
+        if self._owners.get((key.kind, given), key) != key:
+            given = self._free(key, wanted)  # two hashes are equal: one in four billion
         self.names[key] = given
         self._owners[key.kind, given] = key
         return given
 
+    def _report(self, key: NameKey, wanted: str, given: str) -> None:
+        """Report a name that belongs to the prefix of another server."""
+        other = claiming_prefix(wanted, self._prefix, self._prefixes)
+        if other is None:
+            other = self._server if self._written is None else self._written
+        holder = NameKey(key.kind, self._prefixes[other], wanted.removeprefix(f"{other}__") if other else wanted)
+        self.collisions.append(Collision(key, wanted, given, holder))
+
+    def _uri_name(self, key: NameKey) -> str:
+        wanted = base_name(key.kind, key.server, key.original, None)
+        holder = self._owners.get((key.kind, wanted))
+        given = wanted
+        if holder is not None and holder.server != key.server:
+            if self._rank[holder.server] < self._rank[key.server]:
+                given = self._free(key, wanted)
+                self.collisions.append(Collision(key, wanted, given, holder))
+            else:
+                self._rename(holder, wanted, key)
+        self.names[key] = given
+        self._owners[key.kind, given] = key
+        return given
+
+    def _rename(self, holder: NameKey, wanted: str, winner: NameKey) -> None:
+        given = self._free(holder, wanted)
+        self.names[holder] = self.renamed[holder] = given
+        self._owners[holder.kind, given] = holder
+        self.collisions.append(Collision(holder, wanted, given, winner))
+
     def _free(self, key: NameKey, wanted: str) -> str:
-        turn = 0
-        while (
-            key.kind,
-            name := distinct_name(key.kind, key.server, key.original, wanted, turn),
-        ) in self._owners:
-            turn += 1
-        return name
+        for turn in count():
+            name = distinct_name(key.kind, key.server, key.original, wanted, turn)
+            if self._owners.get((key.kind, name), key) == key:
+                return name
+        raise AssertionError("unreachable")
 
 
 def _shown(entry: CatalogEntry) -> tuple[Item, bool]:

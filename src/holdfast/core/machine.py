@@ -20,7 +20,7 @@ from holdfast.core.breaker import (
     RefusalReason,
     Tripped,
 )
-from holdfast.core.lifecycle.effects import BreakerChanged, Effect, Emit
+from holdfast.core.lifecycle.effects import BreakerChanged, Effect, Emit, ReleaseProbe, ShareEvidence
 from holdfast.core.lifecycle.events import (
     AddressCheckDue,
     CallCompleted,
@@ -35,6 +35,8 @@ from holdfast.core.lifecycle.events import (
     Event,
     LivenessFailed,
     LoginSucceeded,
+    PeerRecovered,
+    PeerTripped,
     ReconnectRequested,
     RefreshDue,
     RetryDue,
@@ -175,7 +177,7 @@ class Machine:
         """Take an event. ``IllegalTransition``: the table forbids it, and nothing changed."""
         events = self.life.due(now) if isinstance(event, Tick) else (event,)
         effects = [effect for each in events for effect in self._take(each, now, chance)]
-        return (*effects, *self.life.wake())
+        return (*effects, *self._planned(now))
 
     def adopt(
         self, breaker: BreakerPolicy, lifecycle: LifecyclePolicy, now: float, *, chance: float = 0.0
@@ -186,19 +188,24 @@ class Machine:
         self.breaker.adopt(breaker)
         step = Step(now, chance)
         adopt_policy(self.life, lifecycle, step)
-        return (*step.effects, *self.life.wake())
+        return (*step.effects, *self._planned(now))
 
     def admit(self, now: float) -> tuple[Permit | Refusal, tuple[Effect, ...]]:
         """May a call try? A call that is admitted without a connection waits for one, and may start a dial."""
         refusal = self._shut(now)
         if refusal is not None:
-            return refusal, ()
+            return refusal, self._interested(refusal, now)
+        if self.life.policy.claims and self._lacks_claim(now):
+            refusal = self._explained(Refusal(RefusalReason.PROBING, self.breaker.policy.probe_wait), now)
+            return refusal, self._interested(refusal, now)
         lease = self.life.lease
         decision = self.breaker.admit(now, lease.generation if lease is not None else None)
         if isinstance(decision, Refusal):
-            return self._explained(decision, now), ()
+            return (refusal := self._explained(decision, now)), self._interested(refusal, now)
         self.life.calls += 1
         self.life.last_used = now
+        if decision.probe and self.life.claim_until is not None:
+            self.life.claim_used = True
         if decision.connection is not None:
             return decision, ()
         return decision, self.handle(CallWaiting(decision.probe), now)
@@ -214,18 +221,18 @@ class Machine:
         connection = permit.connection
         if connection is None:
             self.breaker.settle(permit, Outcome.NEUTRAL, now)
-            return ()
+            return tuple(self._claims(now)) if self.life.policy.claims else ()
         if outcome is Outcome.TRANSPORT_FAILURE:
             self._failed_call = reason
         change = self.breaker.settle(permit, outcome, now)
         routine = outcome is Outcome.NEUTRAL or self._is_routine(outcome)
-        if change is None and routine:
+        if change is None and routine and not permit.probe:
             return ()  # no timer has changed either: most calls end here
         effects = self._told(change)
         if not routine:
             event = _EVENTS[outcome](connection, reason)
             effects += self._take(event, now, chance)
-        return (*effects, *self.life.wake())
+        return (*effects, *self._planned(now))
 
     def health(self, now: float) -> Health:
         """The server's health."""
@@ -280,7 +287,73 @@ class Machine:
             effects += self._told(self._learn(event, now))
         if before is not None and before != self.connection:
             self.breaker.detached(before)
+        if self.life.policy.claims:
+            effects += self._shared(event, now)
         return effects
+
+    # Other replicas.
+
+    def _planned(self, now: float) -> tuple[Effect, ...]:
+        wake = self.life.wake()
+        return (*wake, *self._claims(now)) if self.life.policy.claims else wake
+
+    def _claims(self, now: float) -> list[Effect]:
+        """Give the right to probe back once it was used or is not needed, and ask for it where it is needed."""
+        life, effects = self.life, list[Effect]()
+        if life.claim_until is not None and self._claim_done():
+            life.claim_until, life.claim_used = None, False
+            effects.append(ReleaseProbe(self._next_try(now)))
+        return [*effects, *life.ask()]
+
+    def _claim_done(self) -> bool:
+        life = self.life
+        if life.stopped or (life.claim_used and life.dial is None and not self.breaker.probing):
+            return True
+        well = self.breaker.state is BreakerState.CLOSED and life.lease is not None
+        return well or life.state in _CLAIMS_NOTHING
+
+    def _next_try(self, now: float) -> float:
+        """Seconds until a replica should try again; 0 if the server can be used."""
+        life = self.life
+        if life.lease is not None:
+            return self.breaker.retry_in(now)
+        kinds = (RetryDue, SelfProbeDue, *((AddressCheckDue,) if life.address_watch.answers else ()))
+        plans = [at for kind in kinds if (at := life.timers.at(kind)) is not None]
+        return max(0.0, min(plans, default=now) - now)
+
+    def _shared(self, event: Event, now: float) -> list[Effect]:
+        """What the other replicas learn from an event of this one."""
+        if isinstance(event, DialSucceeded):
+            return [ShareEvidence(PeerRecovered())]
+        if not isinstance(event, DialFailed) or self.life.dial is not None:
+            return []
+        life = self.life
+        tripped = PeerTripped(
+            status=event.status,
+            reason=event.reason,
+            attempts=life.attempts,
+            retry_in=self._next_try(now),
+            parked=life.state is State.PERMANENTLY_FAILED,
+            unreachable=event.unreachable,
+            answers=event.answers,
+        )
+        return [ShareEvidence(tripped)]
+
+    def _lacks_claim(self, now: float) -> bool:
+        """Whether an admitted call would try a server that failed, without the right to probe."""
+        life = self.life
+        if life.dial is not None or life.may_probe(now):
+            return False
+        return self.breaker.would_probe(now) or life.state in _REFUSED_IN
+
+    def _interested(self, refusal: Refusal, now: float) -> tuple[Effect, ...]:
+        """A refused call shows that the right to probe is of use here once the wait is over."""
+        life = self.life
+        if not life.policy.claims or life.interest_at is not None or refusal.reason not in _WORTH_A_PROBE:
+            return ()
+        until = {State.DENIED: life.denied_until, State.PERMANENTLY_FAILED: life.parked_until}.get(life.state, now)
+        life.interest_at = max(until, now + self.breaker.retry_in(now))
+        return life.ask()
 
     def _learn(self, event: Event, now: float) -> BreakerEvent | None:
         """Tell the breaker about an event that the lifecycle has taken."""
@@ -297,6 +370,10 @@ class Machine:
                 return breaker.unanswered(event.generation, now)
             case StandingDue():
                 breaker.stood()
+            case PeerTripped(by_calls=True):
+                breaker.warned(now)
+            case PeerRecovered():
+                breaker.hasten(now)
             case ReconnectRequested() | LoginSucceeded():
                 return breaker.close(now)
             case DisableRequested() | ConfigChanged():
@@ -307,8 +384,14 @@ class Machine:
         if change is None:
             return []
         emitted: list[Effect] = [Emit(BreakerChanged(server=self.life.server, change=change))]
+        stands = self.life.lease is not None
         if isinstance(change, Tripped):
             emitted += self.life.check_suspect(failures=self.breaker.policy.threshold)
+            if self.life.policy.claims and self.breaker.by_calls:
+                tripped = PeerTripped(reason=self._failed_call, retry_in=change.retry_in, by_calls=True)
+                emitted.append(ShareEvidence(tripped))
+        elif self.life.policy.claims and stands:
+            emitted.append(ShareEvidence(PeerRecovered()))
         return emitted
 
     def _shut(self, now: float) -> Refusal | None:
@@ -353,6 +436,8 @@ class Machine:
     def _retry_in(self, now: float) -> float | None:
         if self.life.dial is not None:
             return 0.0
+        if self.life.waiting is not None:
+            return self.breaker.policy.probe_wait  # the right to probe comes, or the result of the peer that has it
         plans = [self.life.timers.at(kind) for kind in (RetryDue, SelfProbeDue, AddressCheckDue)]
         return min((max(0.0, at - now) for at in plans if at is not None), default=None)
 
@@ -366,6 +451,10 @@ _REFUSED_IN: Mapping[State, RefusalReason] = {
     State.PERMANENTLY_FAILED: RefusalReason.PERMANENTLY_FAILED,
     State.DENIED: RefusalReason.DENIED,
 }
+_CLAIMS_NOTHING = frozenset({State.DISCONNECTED, State.IDLE, State.DISABLING, State.DISABLED})
+_WORTH_A_PROBE = frozenset(
+    {RefusalReason.OPEN, RefusalReason.PROBING, RefusalReason.PERMANENTLY_FAILED, RefusalReason.DENIED}
+)
 _STATUS: Mapping[State, ServerStatus] = {
     State.CONNECTING: "transient",
     State.RECONNECTING: "transient",

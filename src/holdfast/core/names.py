@@ -3,15 +3,19 @@
 Tools and prompts become ``server__tool`` within the letters and the length that every client
 accepts; a name that does not fit is shortened and gets a hash that is stable across runs.
 Resources and templates use their URI, unchanged unless two servers use the same one.
+
+The name of a tool or a prompt depends on the configuration alone, never on the order in which servers
+answer. So every replica of a hub gives the same names.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import Enum
 from hashlib import blake2s
 
-__all__ = ["Kind", "base_name", "distinct_name", "name_lead", "uri_lead"]
+__all__ = ["Kind", "assign_prefixes", "base_name", "claiming_prefix", "distinct_name", "name_lead", "uri_lead"]
 
 
 class Kind(Enum):
@@ -31,6 +35,33 @@ _FITS = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
 _NOT_SCHEME = re.compile(r"[^A-Za-z0-9.-]")
 _BY_URI = frozenset({Kind.RESOURCE, Kind.TEMPLATE})
+
+
+def assign_prefixes(written: Mapping[str, str | None]) -> dict[str, str]:
+    """The prefix that each server uses, in the order of the configuration: no two servers use the same one.
+
+    The first server that writes a prefix keeps it; another one is named by its id.
+    """
+    given: dict[str, str] = {}
+    taken: set[str] = set()
+    for server, prefix in written.items():
+        wishes = (server if prefix is None else prefix, server, _hashed(server, server))
+        given[server] = next(wish for wish in wishes if wish not in taken)
+        taken.add(given[server])
+    return given
+
+
+def claiming_prefix(name: str, own: str, prefixes: Mapping[str, str]) -> str | None:
+    """The longer prefix of another server under which this name falls; ``prefixes`` has servers by prefix.
+
+    The longest prefix owns a name: ``a__b__c`` is tool ``c`` of server ``a__b``, not ``b__c`` of server ``a``.
+    """
+    at = name.rfind("__")
+    while at > len(own):
+        if name[:at] in prefixes and at + 2 < len(name):
+            return name[:at]
+        at = name.rfind("__", 0, at + 1)
+    return None
 
 
 def base_name(kind: Kind, server: str, original: str, prefix: str | None) -> str:

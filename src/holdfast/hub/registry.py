@@ -28,7 +28,7 @@ from holdfast.hub.lease import Connector, ServerCache, is_shown
 from holdfast.hub.limits import DialLimit
 from holdfast.hub.records import ConfigApplied, ListFailed, config_applied
 from holdfast.hub.slot import Slot, SlotContext
-from holdfast.hub.store import StateWriter, Store
+from holdfast.hub.store import StateWriter, Store, written_prefixes
 from holdfast.types import ProgressFn
 from holdfast.wire import Caller, Dialer, Fields, RawObject, Relay, Warden, dumps, keep_reaping, text_of
 
@@ -227,7 +227,8 @@ class SlotRegistry:
         kind = _CALLS.get(method)
         name = text_of(params.get("name")) or "" if kind is not None else ""
         prepare = partial(self._prepare, server, kind, name, params, late=used.lease is None)
-        with CallTimer(server, method, params, self.clock, self.journal.write) as timer:
+        principal = caller.principal if caller is not None else ""
+        with CallTimer(server, method, params, self.clock, self.journal.write, principal=principal) as timer:
             request = CallRequest(method, prepare, settings.call, timer, on_progress=on_progress, caller=caller)
             prepare()
             ready_at = self.clock.now() + ready_within(used, settings, own=slot is not None)
@@ -240,7 +241,8 @@ class SlotRegistry:
         if late:
             listed = self.catalog.listed_name(NameKey(kind, server, name))
             params, name = {**params, "name": dumps(listed)}, listed
-        refuse_held(self.approvals, server, name if kind is Kind.TOOL else None)
+        if kind is Kind.TOOL and self.approvals.is_held(server, name):
+            refuse_held(self.approvals, server, name)
         return params
 
     # For the hub.
@@ -264,6 +266,7 @@ class SlotRegistry:
         if config.settings != before.settings:
             self._adopt(config.settings)
         # All slots are added or removed before any of them handles an event: no reader sees half of a change.
+        self._arrange(config)
         gone = [self.slots.pop(name) for name in applied.removed]
         fresh = [self._add(config.servers[name]) for name in applied.added]
         for slot in gone:
@@ -350,7 +353,6 @@ class SlotRegistry:
 
     def _add(self, server: ServerSpec | BadServer) -> Slot:
         assert self._context is not None  # noqa: S101 - the hub is open
-        self.catalog = self.catalog.configure(server.id, prefix=getattr(server, "prefix", None))
         listed = self.catalog.servers[server.id].listing is not None
         slot = self.slots[server.id] = Slot(server, self._context, listed=listed)
         return slot
@@ -361,6 +363,15 @@ class SlotRegistry:
         enabled = slot.spec.enabled and not self.catalog.servers[slot.id].withdrawn
         slot.handle(on.StartRequested() if enabled else on.DisableRequested())
 
+    def _arrange(self, config: Config) -> None:
+        """Name everything as the new configuration says. A removed server leaves by its own event, in a moment."""
+        written = written_prefixes(config)
+        leaving = {name: source.prefix for name, source in self.catalog.servers.items() if name not in written}
+        catalog = self.catalog.arrange({**written, **leaving})
+        for server in {key.server for key, name in catalog.names.items() if self.catalog.names.get(key) != name}:
+            self._show(server, catalog)
+        self.catalog = catalog
+
     def _adopt(self, settings: Settings) -> None:
         assert self._context is not None  # noqa: S101 - the hub is open
         self._context = self._context.adopting(settings)
@@ -370,7 +381,6 @@ class SlotRegistry:
 
     def _reconfigure(self, slot: Slot, server: ServerSpec | BadServer) -> None:
         was_enabled = slot.spec.enabled
-        self._show(server.id, self.catalog.configure(server.id, prefix=getattr(server, "prefix", None)))
         slot.reconfigure(server)
         if server.enabled != was_enabled:
             slot.handle(on.EnableRequested() if server.enabled else on.DisableRequested())
@@ -411,7 +421,10 @@ async def _watch_logins(registry: SlotRegistry, known: Mapping[str, str]) -> Non
 
 
 def _logins(registry: SlotRegistry) -> Mapping[str, str]:
+    """By server, its login. A fleet without logins is not looked through at every poll."""
     by_address = {address: grant.login for grant in registry.logins.store.known for address in grant.servers}
+    if not by_address:
+        return {}
     servers = (server for server in registry.config.servers.values() if isinstance(server, ServerSpec))
     found = {server.id: by_address.get(canonical(server.url)) for server in servers if takes_login(server)}
     return {name: login for name, login in found.items() if login is not None}

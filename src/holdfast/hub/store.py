@@ -28,7 +28,7 @@ from holdfast.core import Catalog, Item, Kind, Listing, NameKey
 from holdfast.files import FileStamp, file_stamp, private_folder, set_aside
 from holdfast.hub.approvals import Approvals
 
-__all__ = ["Snapshot", "StateWriter", "Store", "StoredServer", "default_state_file", "fingerprint"]
+__all__ = ["Snapshot", "StateWriter", "Store", "StoredServer", "default_state_file", "fingerprint", "written_prefixes"]
 
 log = logging.getLogger("holdfast.hub")
 
@@ -292,10 +292,9 @@ class StateWriter:
     def restore(self, config: Config) -> Catalog:
         """Read the last good catalog, for the servers whose definition is unchanged."""
         self._approvals.load()
-        catalog = Catalog()
+        catalog = Catalog().arrange(written_prefixes(config))
         kept = self._store.load() if self._store is not None else {}
         for server in config.servers.values():
-            catalog = catalog.configure(server.id, prefix=getattr(server, "prefix", None))
             one = kept.get(server.id)
             if one is not None and isinstance(server, ServerSpec) and one.fingerprint == fingerprint(server):
                 catalog = _restored(catalog, one)
@@ -353,8 +352,13 @@ class StateWriter:
             self._approvals.not_saved(changes)
 
 
+def written_prefixes(config: Config) -> dict[str, str | None]:
+    """The prefix of each server as the configuration has it, in its order: all names follow from these."""
+    return {server.id: getattr(server, "prefix", None) for server in config.servers.values()}
+
+
 def _restored(catalog: Catalog, kept: StoredServer) -> Catalog:
-    catalog = replace(catalog, names={**catalog.names, **kept.names})
+    catalog = catalog.restore_names(kept.names)
     return catalog.publish(kept.listing) if kept.listing is not None else catalog
 
 

@@ -196,7 +196,7 @@ def text_as_json(text: str) -> bytes:
 def loads(data: Bytes) -> Any:
     """The Python value of some JSON, for the parts that the hub itself reads."""
     try:
-        return json.loads(bytes(data), parse_constant=_refuse_constant)
+        return _values.decode(bytes(data).decode("utf-8", "surrogatepass"))
     except RecursionError:
         raise BadJson("it is nested too deep") from None
     except BadJson:
@@ -218,6 +218,9 @@ def text_of(data: Bytes | None) -> str | None:
 
 def _refuse_constant(_: str) -> None:
     raise BadJson("NaN and Infinity are not JSON")
+
+
+_values = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _key(key: str) -> bytes:

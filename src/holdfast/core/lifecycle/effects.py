@@ -22,6 +22,7 @@ __all__ = [
     "Cause",
     "CheckAddress",
     "CheckLiveness",
+    "ClaimProbe",
     "Close",
     "CloseFailed",
     "Dial",
@@ -33,7 +34,9 @@ __all__ = [
     "Reinstate",
     "Reject",
     "RejectReason",
+    "ReleaseProbe",
     "RetryPlanned",
+    "ShareEvidence",
     "StopAddressCheck",
     "Transition",
     "WakeAt",
@@ -49,6 +52,7 @@ class Cause(Enum):
     MANUAL = "manual"
     PROBE = "probe"
     SELF_PROBE = "self_probe"
+    PEER = "peer"
     WATCH = "watch"
     FIRST_USE = "first_use"
     SESSION = "session"
@@ -135,6 +139,32 @@ class CheckLiveness:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimProbe:
+    """Ask the fleet for the right to probe, for use at this time; None: it is not needed any more.
+
+    Report ``ClaimGranted``; without other replicas, or without their store, at once.
+    """
+
+    at: float | None
+    round: int = 0
+    """Counts the tries of this outage: the turn moves on with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseProbe:
+    """The right to probe was used: no replica needs to try again before ``delay`` seconds have passed."""
+
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShareEvidence:
+    """Send this event to the other replicas."""
+
+    evidence: Event
+
+
+@dataclass(frozen=True, slots=True)
 class Reject:
     """The command changes nothing; its caller gets this reason."""
 
@@ -214,6 +244,9 @@ Effect: TypeAlias = (
     | StopAddressCheck
     | RefreshNow
     | CheckLiveness
+    | ClaimProbe
+    | ReleaseProbe
+    | ShareEvidence
     | Reject
     | Emit
 )

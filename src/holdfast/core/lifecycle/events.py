@@ -23,6 +23,8 @@ __all__ = [
     "CallTimedOut",
     "CallTransportFailed",
     "CallWaiting",
+    "ClaimExpired",
+    "ClaimGranted",
     "CloseOverdue",
     "Closed",
     "Command",
@@ -42,6 +44,9 @@ __all__ = [
     "OfDial",
     "OfLease",
     "Parked",
+    "PeerPublished",
+    "PeerRecovered",
+    "PeerTripped",
     "ReconnectRequested",
     "RefreshDue",
     "RefreshFailed",
@@ -258,6 +263,48 @@ class CallDenial(OfLease):
 @dataclass(frozen=True, slots=True)
 class CallTimedOut(OfLease):
     """A call had no answer in time."""
+
+
+# Other replicas. What a peer saw never closes a connection that stands here, and never stops a first dial.
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTripped(Event):
+    """A peer could not use the server: its dial failed, or its breaker opened."""
+
+    status: FailureStatus = "transient"
+    reason: str = ""
+    attempts: int = 0
+    """The charged reconnects of the peer."""
+    retry_in: float = 0.0
+    """Seconds until the next try of the fleet."""
+    parked: bool = False
+    unreachable: bool = False
+    answers: bool = False
+    by_calls: bool = False
+    """Calls failed on a connection that stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRecovered(Event):
+    """A peer that could not use the server can use it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerPublished(Event):
+    """A peer has another listing of the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimGranted(Event):
+    """This replica has the right to probe until that time."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimExpired(Event):
+    """The right to probe ended unused."""
 
 
 # Timers.

@@ -16,6 +16,7 @@ from holdfast.core.lifecycle.effects import (
     Cause,
     CheckAddress,
     CheckLiveness,
+    ClaimProbe,
     Close,
     CloseFailed,
     Dial,
@@ -41,6 +42,8 @@ from holdfast.core.lifecycle.events import (
     CallTimedOut,
     CallTransportFailed,
     CallWaiting,
+    ClaimExpired,
+    ClaimGranted,
     Closed,
     CloseOverdue,
     Command,
@@ -60,6 +63,9 @@ from holdfast.core.lifecycle.events import (
     OfDial,
     OfLease,
     Parked,
+    PeerPublished,
+    PeerRecovered,
+    PeerTripped,
     ReconnectRequested,
     RefreshDue,
     RefreshFailed,
@@ -182,7 +188,16 @@ class Lifecycle:
         self.last_used = 0.0
         self.timers = Timers()
         self.address_watch = AddressWatch()
+        self.claim_until: float | None = None
+        """This replica has the right to probe until then."""
+        self.claim_used = False
+        self.waiting: tuple[Cause, float] | None = None
+        """The dial that is due and waits for the right to probe, and since when."""
+        self.interest_at: float | None = None
+        """When a call that was refused may try: the right to probe is claimed before."""
+        self.peer_dial_at: float | None = None
         self._armed: float | None = None
+        self._asked: float | None = None
 
     def __repr__(self) -> str:
         attempt = f" attempt={self.attempts}" if self.attempts else ""
@@ -219,6 +234,37 @@ class Lifecycle:
         self._armed = earliest
         return (WakeAt(earliest),)
 
+    def ask(self) -> tuple[ClaimProbe, ...]:
+        """The time for which the right to probe is needed, if it changed."""
+        wanted = self._claim_at()
+        if wanted == self._asked:
+            return ()
+        self._asked = wanted
+        return (ClaimProbe(wanted, self.attempts),)
+
+    def _claim_at(self) -> float | None:
+        if self.stopped or self.dial is not None or self.claim_until is not None:
+            return None
+        if self.lease is None and self.state in _DOWN:
+            kinds = (RetryDue, SelfProbeDue, *((AddressCheckDue,) if self.address_watch.answers else ()))
+            planned = [at for kind in kinds if (at := self.timers.at(kind)) is not None]
+            waiting = [self.waiting[1]] if self.waiting is not None else []
+        else:
+            planned, waiting = [], []
+        interest = [self.interest_at] if self.interest_at is not None else []
+        return min([*planned, *waiting, *interest], default=None)
+
+    def may_probe(self, now: float) -> bool:
+        """Whether a try is allowed now: this replica is alone, or has the right to probe."""
+        return not self.policy.claims or (self.claim_until is not None and now < self.claim_until)
+
+    def try_again(self, cause: Cause, step: Step) -> None:
+        """Dial a server that failed before: now with the right to probe, else once it is granted."""
+        if self.may_probe(step.now):
+            self.begin_dial(cause, step)
+        else:
+            self.waiting = (cause, step.now)
+
     def is_stale(self, event: Event) -> bool:
         """Whether the event belongs to a dial, a connection or an address check that is not the current one."""
         if self.stopped:
@@ -241,6 +287,8 @@ class Lifecycle:
         retry_at = self.timers.at(RetryDue)
         self.timers.drop(RetryDue, SelfProbeDue, AddressCheckDue)
         self.stop_address_check(self.address_watch.interrupt(), step)
+        self.waiting = self.interest_at = None
+        self.claim_used = self.claim_until is not None
         self.generation += 1
         self.dial = Dialing(self.generation, cause, retry_at=retry_at)
         step.do(Dial(self.generation, cause))
@@ -388,6 +436,8 @@ class Lifecycle:
             self.down_since = self.evidence = None
         elif self.down_since is None:
             self.down_since = step.now
+        if new not in _DOWN:
+            self.waiting = None
         if new in _WELL:
             self.reason = ""
         self.timers.keep(TRANSITIONS[new])
@@ -453,6 +503,8 @@ def judge(life: Lifecycle, event: Event, now: float) -> Event:
             return WentIdle() if _unused(life, now) else event
         case Closed():
             return _judge_close(life, event)
+        case PeerTripped(parked=True) if life.state is State.RECONNECTING and life.dial is None:
+            return Parked(event.reason, event.status, event.unreachable, event.answers)
     return event
 
 
@@ -631,6 +683,8 @@ def _dial_failed(life: Lifecycle, dial: Dialing, event: DialFailed, step: Step) 
 
 def _park(life: Lifecycle, event: Parked, step: Step) -> None:
     life.charge()
+    if life.dial is None and life.lease is None:
+        life.attempts = len(life.policy.backoff)  # a peer spent the budget
     life.dial = None
     life.detach(step)
     life.parked_until = step.now + life.policy.parked
@@ -646,16 +700,16 @@ def _denied(life: Lifecycle, event: Denied, step: Step) -> None:
 
 
 def _retry(life: Lifecycle, _: RetryDue, step: Step) -> None:
-    life.begin_dial(Cause.RECONNECT, step)
+    life.try_again(Cause.RECONNECT, step)
 
 
 def _self_probe(life: Lifecycle, _: SelfProbeDue, step: Step) -> None:
-    life.begin_dial(Cause.SELF_PROBE, step)
+    life.try_again(Cause.SELF_PROBE, step)
 
 
 def _check_address(life: Lifecycle, _: AddressCheckDue, step: Step) -> None:
     if life.address_watch.answers:
-        life.begin_dial(Cause.WATCH, step)
+        life.try_again(Cause.WATCH, step)
     else:
         step.do(CheckAddress(life.address_watch.begin_check(step.now)))
 
@@ -663,9 +717,54 @@ def _check_address(life: Lifecycle, _: AddressCheckDue, step: Step) -> None:
 def _address_checked(life: Lifecycle, event: AddressChecked, step: Step) -> None:
     if event.listening:
         life.address_watch.pending = None
-        life.begin_dial(Cause.WATCH, step)
+        life.try_again(Cause.WATCH, step)
     else:
         life.timers.set(AddressCheckDue, life.address_watch.not_listening(step.now, life.policy))
+
+
+# Other replicas.
+
+
+def _granted(life: Lifecycle, event: ClaimGranted, step: Step) -> None:
+    life.claim_until, life.claim_used = event.until, False
+    if life.waiting is not None and life.dial is None and step.now < event.until:
+        life.begin_dial(life.waiting[0], step)
+
+
+def _expired(life: Lifecycle, _: ClaimExpired, __: Step) -> None:
+    life.claim_until = life.interest_at = None
+
+
+def _peer_tripped(life: Lifecycle, event: PeerTripped, step: Step) -> None:
+    """A try of a peer replaces the next one of this replica; its own dial, if one is under way, tells more."""
+    if life.state not in _DOWN or life.dial is not None or event.by_calls:
+        return
+    life.waiting = None
+    at = step.now + event.retry_in
+    if life.state is State.RECONNECTING:
+        life.attempts = max(life.attempts, min(event.attempts, len(life.policy.backoff) - 1))
+        life.timers.set(RetryDue, at)
+    else:
+        life.timers.set(SelfProbeDue, at)
+    if life.address_watch.answers and AddressCheckDue in life.timers:
+        life.timers.set(AddressCheckDue, at)
+
+
+def _peer_recovered(life: Lifecycle, _: PeerRecovered, step: Step) -> None:
+    """Dial at once, but not each time that a peer loses and finds a server which this replica cannot reach."""
+    if life.state not in _DOWN or life.dial is not None:
+        return
+    if life.peer_dial_at is None or step.now - life.peer_dial_at >= life.policy.peer_spacing:
+        life.peer_dial_at = step.now
+        life.begin_dial(Cause.PEER, step)
+
+
+def _peer_published(life: Lifecycle, _: PeerPublished, step: Step) -> None:
+    lease = life.lease
+    if lease is not None:
+        lease.notices += 1
+        if not lease.refreshing:
+            life.plan_refresh(lease, step)
 
 
 # The connection that stands.
@@ -739,6 +838,7 @@ def _go_idle(life: Lifecycle, _: WentIdle, step: Step) -> None:
 _OFF = frozenset({State.DISABLING, State.DISABLED})
 _TRYING = frozenset({State.CONNECTING, State.RECONNECTING})
 _ASKED_BY_CALLS = frozenset({State.PERMANENTLY_FAILED, State.DENIED})
+_DOWN = frozenset({State.RECONNECTING, State.PERMANENTLY_FAILED, State.DENIED})
 
 # The key decides the type of the event. No annotation of a mapping can express that.
 _ACTIONS: Mapping[type[Event], Callable[[Lifecycle, Any, Step], None]] = {
@@ -766,6 +866,11 @@ _ACTIONS: Mapping[type[Event], Callable[[Lifecycle, Any, Step], None]] = {
     CallWaiting: _call_waiting,
     IdleDue: _idle_later,
     WentIdle: _go_idle,
+    ClaimGranted: _granted,
+    ClaimExpired: _expired,
+    PeerTripped: _peer_tripped,
+    PeerRecovered: _peer_recovered,
+    PeerPublished: _peer_published,
 }
 _ON_DIAL: Mapping[type[Event], Callable[[Lifecycle, Dialing, Any, Step], None]] = {
     DialSucceeded: _dial_succeeded,

@@ -21,6 +21,8 @@ from holdfast.core.lifecycle.events import (
     CallTimedOut,
     CallTransportFailed,
     CallWaiting,
+    ClaimExpired,
+    ClaimGranted,
     Closed,
     CloseOverdue,
     ConfigChanged,
@@ -37,6 +39,9 @@ from holdfast.core.lifecycle.events import (
     LivenessFailed,
     LoginSucceeded,
     Parked,
+    PeerPublished,
+    PeerRecovered,
+    PeerTripped,
     ReconnectRequested,
     RefreshDue,
     RefreshFailed,
@@ -158,7 +163,9 @@ MOVES: Mapping[State, Row] = {
     State.DISABLED: {EnableRequested: State.CONNECTING, **_ANY},
 }
 
-STAYS: Mapping[State, frozenset[type[Event]]] = {
+_OF_PEERS = frozenset({PeerTripped, PeerRecovered, PeerPublished, ClaimGranted, ClaimExpired})
+
+_STAYS_ALONE: Mapping[State, frozenset[type[Event]]] = {
     State.DISCONNECTED: frozenset(
         {ShutdownRequested, RemoveRequested, EnableRequested, LoginSucceeded, ConfigChanged, Closed}
     ),
@@ -209,6 +216,8 @@ STAYS: Mapping[State, frozenset[type[Event]]] = {
     ),
     State.DISABLED: frozenset({DisableRequested, ReconnectRequested, LoginSucceeded, ConfigChanged, Closed}),
 }
+
+STAYS: Mapping[State, frozenset[type[Event]]] = {state: kinds | _OF_PEERS for state, kinds in _STAYS_ALONE.items()}
 
 TRANSITIONS: Mapping[State, Row] = {state: {**dict.fromkeys(STAYS[state], state), **MOVES[state]} for state in State}
 

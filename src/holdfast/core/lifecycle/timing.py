@@ -69,6 +69,10 @@ class LifecyclePolicy:
     """The longest wait between two address checks, or two dials of a server that answers that it is not ready."""
     not_ready_every: float = 2.0
     """How often a server that listens and answers that it is not ready is dialed, as long as checks are frequent."""
+    claims: bool = False
+    """Whether several replicas use the server: then each try after a failed one needs the right to probe."""
+    peer_spacing: float = 10.0
+    """The minimum time between two dials that the recovery of a peer starts."""
     close_patience: float = 10.0
     """How long disabling waits for a close; after that the server counts as disabled."""
 

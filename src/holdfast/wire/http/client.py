@@ -220,9 +220,16 @@ class HttpPeer:
     """One server's HTTP endpoint: its URL, its credentials and its connections."""
 
     def __init__(
-        self, spec: ServerSpec, limits: Limits, redactor: Redactor, authorizer: Authorizer | None = None
+        self,
+        spec: ServerSpec,
+        limits: Limits,
+        redactor: Redactor,
+        authorizer: Authorizer | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.limits = limits
+        self._tls = tls
         self._headers = spec.headers
         self._authorizer = authorizer
         self._redactor = redactor
@@ -410,7 +417,7 @@ class HttpPeer:
         pool = self._pools.get(origin)
         if pool is None:
             proxy = None if is_loopback(url.host) else _proxy_for(url)
-            context = ssl_context() if tls or (proxy is not None and proxy.tls) else None
+            context = (self._tls or ssl_context()) if tls or (proxy is not None and proxy.tls) else None
             pool = self._pools[origin] = Pool(origin, tls=context, proxy=proxy, connect_within=CONNECT_SECONDS)
         if url is self.url:
             self._own_pool = pool

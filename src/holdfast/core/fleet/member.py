@@ -1,0 +1,562 @@
+"""One replica of a fleet: what it sends to the store, and what it does with the answers.
+
+Pure: the time (``now``, monotonic), the wall clock and chance are arguments. The hub performs the exchanges and passes
+on what happens. No call waits for any of this. Without the store a replica goes on with its copy, and grants itself
+the right to probe.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2s
+from typing import TypeAlias
+
+from holdfast.core.fleet.records import FleetRecord, RecordBook, VersionClock, first_stamp, stamp
+from holdfast.core.fleet.sharing import evidence_key
+from holdfast.core.fleet.store import BATCH, Claim, ClaimAnswer, ClaimRelease, FleetExchange, FleetReply
+
+__all__ = [
+    "Alone",
+    "Connected",
+    "FleetMember",
+    "Granted",
+    "Happening",
+    "LeaseGained",
+    "LeaseLost",
+    "Peer",
+    "RecordLearned",
+    "Ticket",
+    "Unused",
+    "preferred",
+]
+
+EXCHANGE_SECONDS = 0.25
+"""Between two exchanges: a decision is known everywhere within a second."""
+ROSTER_SECONDS = 1.0
+"""How often a replica asks who is present."""
+SOONEST_SECONDS = 0.02
+"""Between two exchanges that cannot wait."""
+RETRY_SECONDS = 0.5
+"""Between two tries to reach a store that does not answer."""
+ALONE_SECONDS = 2.0
+"""Without a good exchange for this long, a replica is alone."""
+LEAD_SECONDS = 1.0
+"""The right to probe is claimed this long before it is used."""
+GRACE_SECONDS = 0.5
+"""A replica whose turn it is not asks this much later, for each replica before it."""
+LAST_TURN = 3
+"""No replica waits for more than this many others."""
+PROBE_SECONDS = 10.0
+"""How long the right to probe is valid; it is extended during a dial."""
+PATIENCE_SECONDS = 60.0
+"""A store that refuses the right to probe for this long after its time is not believed."""
+SETTLED_SECONDS = 3.0
+"""After a replica found the store, or found it emptied, the others have sent their copies to it."""
+LEASE_SECONDS = 6.0
+"""How long a replica may run a server that lives on one replica, after its last good exchange."""
+MARGIN_SECONDS = 1.0
+"""The holder ends this much before the store gives its lease to another replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLearned:
+    """Another replica wrote this record."""
+
+    record: FleetRecord
+    before: FleetRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """This replica has the right to probe the server until that time."""
+
+    server: str
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """The right to probe ended, and was not used."""
+
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGained:
+    """This replica runs the server now, with this token."""
+
+    server: str
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """This replica must not run the server any more."""
+
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """The store does not answer, and since when."""
+
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The store answers: for the first time, again, or after it was emptied."""
+
+    emptied: bool = False
+
+
+Happening: TypeAlias = RecordLearned | Granted | Unused | LeaseGained | LeaseLost | Alone | Connected
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A replica that is present."""
+
+    replica: str
+    seen: tuple[str, int] = ("", 0)
+    """The epoch, and the sequence number up to which it has seen everything."""
+    about: Mapping[str, object] = field(default_factory=dict)
+    """What it says about itself: address, process, version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A write whose arrival at the other replicas can be waited for."""
+
+    key: str
+    stamp: str
+
+
+@dataclass(slots=True)
+class _Want:
+    at: float
+    round: int
+    ask_at: float
+    since: float
+
+
+@dataclass(slots=True)
+class _Held:
+    token: int
+    until: float
+    local: bool
+    since: float
+
+
+@dataclass(slots=True)
+class _Place:
+    token: int = 0
+    """0 while another replica has it."""
+    until: float = 0.0
+    ask_at: float = 0.0
+    home: str = ""
+
+
+class FleetMember:
+    """The state of one replica in its fleet."""
+
+    def __init__(
+        self,
+        replica: str,
+        *,
+        about: Mapping[str, object] | None = None,
+        records: Iterable[FleetRecord] = (),
+        using: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self.replica = replica
+        self._using = using
+        """Whether a try of this server is under way here: then its right to probe does not end."""
+        self.about = dict(about or {})
+        self.book = RecordBook(records)
+        self.peers: dict[str, Peer] = {}
+        """The replicas that are present, this one included, as of the last good exchange."""
+        self.alone_since: float | None = None
+        """Since when the store does not answer; None while it does, and before the first try."""
+        self.synced = False
+        """Whether the whole store was read in this run."""
+        self._versions = VersionClock()
+        for record in self.book:
+            self._versions.saw(record.stamp)
+        self._epoch, self._cursor = "", 0
+        self._stored: dict[str, str] = {}
+        """The stamps that the store is known to have."""
+        self._unsent: dict[str, None] = dict.fromkeys(record.key for record in self.book)
+        self._arrived: dict[str, tuple[str, int, str]] = {}
+        """The epoch and sequence number of the store after a key was written, and the stamp, for tickets."""
+        self._wants: dict[str, _Want] = {}
+        self._held: dict[str, _Held] = {}
+        self._places: dict[str, _Place] = {}
+        self._releases: list[ClaimRelease] = []
+        self._tokens: dict[str, int] = {}
+        self._next_exchange = 0.0
+        self._last_exchange = float("-inf")
+        self._last_roster = float("-inf")
+        self._last_good: float | None = None
+        self._first_try: float | None = None
+        self._found_at: float | None = None
+        self._urgent = False
+        self._watching_tickets = 0.0
+        self._homes_from = 0.0
+        """Before this time, this replica takes over no server: its holder may not have found the store yet."""
+
+    def __repr__(self) -> str:
+        state = "alone" if self.alone_since is not None else "connected" if self.synced else "new"
+        return f"<FleetMember {self.replica!r} {state} peers={len(self.peers)} records={len(self.book)}>"
+
+    # Records.
+
+    def value(self, key: str) -> object | None:
+        """The value of a record."""
+        record = self.book.get(key)
+        return json.loads(record.value) if record is not None else None
+
+    def write(self, key: str, value: object, wall: float, *, first: bool = False) -> Ticket | None:
+        """Decide something for the fleet; with ``first`` it is a first sight, and an earlier one stays.
+
+        None if nothing changed.
+        """
+        known = self.book.get(key)
+        if first and known is not None:
+            return None
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+        if known is not None and known.value == text:
+            return None
+        number = self._versions.next(wall)
+        made = first_stamp(number, self.replica) if first else stamp(number, self.replica)
+        self.book.merge(FleetRecord(key, made, text))
+        self._unsent[key] = None
+        self._urgent = True
+        return Ticket(key, made)
+
+    def is_everywhere(self, ticket: Ticket, now: float) -> bool:
+        """Whether the store has it, and every replica that is present has seen it."""
+        if not self.is_connected(now):
+            return False
+        record = self.book.get(ticket.key)
+        if record is None or record.stamp < ticket.stamp:
+            return False
+        arrived = self._arrived.get(ticket.key)
+        if arrived is None or arrived[0] != self._epoch or arrived[2] < ticket.stamp:
+            return False
+        others = [peer for name, peer in self.peers.items() if name != self.replica]
+        return all(peer.seen[0] == arrived[0] and peer.seen[1] >= arrived[1] for peer in others)
+
+    def watch_tickets(self, until: float) -> None:
+        """Somebody waits for a ticket until then: ask who has seen what more often."""
+        self._watching_tickets = max(self._watching_tickets, until)
+
+    # The right to probe.
+
+    def want_probe(self, server: str, at: float | None, number: int, now: float) -> None:
+        """The right to probe is needed at that time, or not any more."""
+        if at is None:
+            self._wants.pop(server, None)
+        else:
+            known = self._wants.get(server)
+            since = known.since if known is not None and known.round == number else max(now, at)
+            self._wants[server] = _Want(at, number, self._ask_at(server, at), since)
+
+    def release_probe(self, server: str, delay: float) -> None:
+        """The right to probe was used, or is not needed."""
+        held = self._held.pop(server, None)
+        if held is not None and not held.local:
+            self._releases.append(ClaimRelease(_probe(server), held.token, delay))
+            self._urgent = True
+
+    def _ask_at(self, server: str, at: float) -> float:
+        """The turn follows from the latest evidence: every replica knows it, and it changes with every try."""
+        evidence = self.book.get(evidence_key(server))
+        order = preferred(server, evidence.stamp if evidence is not None else "", self.peers or [self.replica])
+        if evidence is not None and evidence.writer in order:
+            order = [*(one for one in order if one != evidence.writer), evidence.writer]
+        turn = order.index(self.replica) if self.replica in order else 0
+        return at - LEAD_SECONDS if turn == 0 else at + GRACE_SECONDS * min(turn, LAST_TURN)
+
+    # Servers that live on one replica.
+
+    def place(self, server: str, *, wanted: bool) -> None:
+        """A server that lives on one replica is configured, or not any more."""
+        if wanted:
+            self._places.setdefault(server, _Place())
+            return
+        place = self._places.pop(server, None)
+        if place is not None and place.token:
+            self._releases.append(ClaimRelease(_home(server), place.token))
+
+    def home_of(self, server: str) -> str:
+        """The replica that runs the server, as far as it is known; empty if it is not."""
+        place = self._places.get(server)
+        return place.home if place is not None else ""
+
+    def lease_of(self, server: str, now: float) -> int:
+        """The token with which this replica may run the server now; 0 if it may not."""
+        place = self._places.get(server)
+        return place.token if place is not None and place.token and now < place.until else 0
+
+    def home_token(self, server: str) -> int:
+        """The latest token of the server's home that this replica knows."""
+        return self._tokens.get(_home(server), 0)
+
+    # Exchanges.
+
+    def is_connected(self, now: float) -> bool:
+        """Whether the store answered lately."""
+        return self._last_good is not None and now - self._last_good < ALONE_SECONDS
+
+    def is_settled(self, now: float) -> bool:
+        """Whether the copy has what the fleet has: only then is a first sight a first sight."""
+        found = self._found_at
+        return self.synced and self.is_connected(now) and found is not None and now - found >= SETTLED_SECONDS
+
+    def due(self) -> float:
+        """When the next exchange is due."""
+        at = self._next_exchange
+        if self._urgent:
+            at = min(at, self._last_exchange + SOONEST_SECONDS)
+        if self.alone_since is None:
+            at = min([at, *(want.ask_at for want in self._wants.values())])
+        return max(at, self._last_exchange + SOONEST_SECONDS)
+
+    def request(self, now: float, *, chance: float, nonce: str, leaving: bool = False) -> FleetExchange:
+        """The next exchange. ``chance`` in [0, 1) spreads the replicas; ``nonce`` names an epoch."""
+        if self._first_try is None:
+            self._first_try = now
+        self._last_exchange = now
+        self._next_exchange = now + EXCHANGE_SECONDS * (0.75 + 0.5 * chance)
+        self._urgent = False
+        roster = leaving or now < self._watching_tickets or now - self._last_roster >= ROSTER_SECONDS
+        if leaving:
+            self._releases += [ClaimRelease(_probe(server), held.token) for server, held in self._held.items()]
+            self._releases += [
+                ClaimRelease(_home(name), place.token) for name, place in self._places.items() if place.token
+            ]
+        return FleetExchange(
+            replica=self.replica,
+            presence=json.dumps({**self.about, "epoch": self._epoch, "seen": self._cursor}, sort_keys=True),
+            nonce=nonce,
+            epoch=self._epoch,
+            cursor=self._cursor,
+            records=self._to_send(),
+            claims=() if leaving else (*self._probe_claims(now), *self._place_claims(now)),
+            releases=tuple(self._releases),
+            roster=roster,
+            leaving=leaving,
+        )
+
+    def _to_send(self) -> tuple[FleetRecord, ...]:
+        if not self.synced:
+            return ()  # the store is read first: most of the copy is there already
+        found = (self.book.get(key) for key in list(self._unsent)[:BATCH])
+        return tuple(record for record in found if record is not None)
+
+    def _probe_claims(self, now: float) -> list[Claim]:
+        asked = [
+            Claim(_probe(server), self._tokens.get(_probe(server), 0), max(0.0, want.at - now), PROBE_SECONDS)
+            for server, want in self._wants.items()
+            if want.ask_at <= now
+        ]
+        kept = [
+            Claim(_probe(server), held.token, 0.0, PROBE_SECONDS)
+            for server, held in self._held.items()
+            if not held.local and held.until - now < PROBE_SECONDS / 2
+        ]
+        return asked + kept
+
+    def _place_claims(self, now: float) -> list[Claim]:
+        asked = []
+        for server, place in self._places.items():
+            mine = place.token and now < place.until
+            if now < place.ask_at or (not mine and (not self.synced or now < self._homes_from)):
+                continue
+            if not mine and not place.home:
+                order = preferred(server, "", self.peers or [self.replica])
+                turn = order.index(self.replica) if self.replica in order else 0
+                if turn and place.ask_at == 0.0:
+                    place.ask_at = now + GRACE_SECONDS * min(turn, LAST_TURN)
+                    continue
+            asked.append(Claim(_home(server), self._tokens.get(_home(server), 0), 0.0, LEASE_SECONDS))
+        return asked
+
+    def reconnected(self) -> None:
+        """The connection to the store is new: it may be another store, or an older copy."""
+        if self._last_good is not None:
+            self._homes_from = max(self._homes_from, self._last_exchange + LEASE_SECONDS)
+        self._cursor, self._epoch = 0, ""
+        self.synced = False
+
+    def receive(self, asked: FleetExchange, reply: FleetReply, now: float) -> tuple[Happening, ...]:
+        """Take the answer to an exchange that began at the time of its ``request``."""
+        began = self._last_exchange
+        happened: list[Happening] = []
+        emptied = bool(self._epoch) and reply.epoch != self._epoch
+        restarted = not self._epoch or emptied or reply.sequence < self._cursor
+        if restarted:
+            self._stored, self._arrived = {}, {}
+            self._unsent = dict.fromkeys(record.key for record in self.book)
+        if self.alone_since is not None or self._last_good is None or restarted:
+            happened.append(Connected(emptied=emptied))
+            self._found_at = began
+        if emptied or reply.age < LEASE_SECONDS:
+            self._homes_from = max(self._homes_from, began + LEASE_SECONDS - reply.age)
+        self.alone_since, self._last_good = None, began
+        self._epoch = reply.epoch
+        self._releases = [release for release in self._releases if release not in asked.releases]
+        for record in asked.records:
+            self._has(record, reply)
+        happened += [event for record in reply.records for event in self._merge(record)]
+        self._cursor = reply.cursor
+        self.synced = reply.cursor == reply.sequence or (self.synced and not restarted)
+        if reply.replicas is not None:
+            self._last_roster = began
+            self.peers = {name: _peer(name, text) for name, text in reply.replicas.items()}
+        for answer in reply.claims:
+            happened += self._answered(answer, began, now)
+        self._urgent = self._urgent or bool(self._unsent) or reply.cursor < reply.sequence
+        return (*happened, *self.tick(now))
+
+    def _has(self, record: FleetRecord, reply: FleetReply) -> None:
+        self._stored[record.key] = max(self._stored.get(record.key, ""), record.stamp)
+        known = self.book.get(record.key)
+        if known is not None and self._stored[record.key] >= known.stamp:
+            self._unsent.pop(record.key, None)
+            self._arrived[record.key] = (reply.epoch, reply.sequence, record.stamp)
+
+    def _merge(self, record: FleetRecord) -> list[Happening]:
+        self._versions.saw(record.stamp)
+        self._stored[record.key] = max(self._stored.get(record.key, ""), record.stamp)
+        known = self.book.get(record.key)
+        if self.book.merge(record):
+            self._unsent.pop(record.key, None)
+            return [RecordLearned(record, known)]
+        if known is not None and known.stamp == record.stamp:
+            self._unsent.pop(record.key, None)
+        else:
+            self._unsent[record.key] = None
+        return []
+
+    def _answered(self, answer: ClaimAnswer, began: float, now: float) -> list[Happening]:
+        kind, _, server = answer.key.partition("/")
+        if answer.token < self._tokens.get(answer.key, 0):
+            return self._ask_later(kind, server, now)  # an older copy of the store: the next claim tells it the token
+        self._tokens[answer.key] = answer.token
+        return (
+            self._home_answered(server, answer, began)
+            if kind == "home"
+            else self._probe_answered(server, answer, began, now)
+        )
+
+    def _ask_later(self, kind: str, server: str, now: float) -> list[Happening]:
+        asked = self._places.get(server) if kind == "home" else self._wants.get(server)
+        if asked is not None:
+            asked.ask_at = now + GRACE_SECONDS
+        return []
+
+    def _probe_answered(self, server: str, answer: ClaimAnswer, began: float, now: float) -> list[Happening]:
+        held, want = self._held.get(server), self._wants.get(server)
+        if held is not None:
+            if answer.granted:
+                held.until = began + PROBE_SECONDS
+            return []
+        if want is None:
+            if answer.granted:
+                self._releases.append(ClaimRelease(answer.key, answer.token))
+            return []
+        if not answer.granted:
+            want.ask_at = now + max(answer.wait, SOONEST_SECONDS) + (GRACE_SECONDS if answer.holder else 0.0)
+            return []
+        until = max(began, want.at) + PROBE_SECONDS
+        return [self._grant(server, answer.token, until, now, local=False)]
+
+    def _home_answered(self, server: str, answer: ClaimAnswer, began: float) -> list[Happening]:
+        place = self._places.get(server)
+        if place is None:
+            if answer.granted:
+                self._releases.append(ClaimRelease(answer.key, answer.token))
+            return []
+        place.home = answer.holder
+        place.ask_at = began + LEASE_SECONDS / 6
+        if not answer.granted:
+            lost, place.token = place.token, 0
+            return [LeaseLost(server)] if lost else []
+        before, place.token = place.token, answer.token
+        place.until = began + LEASE_SECONDS - MARGIN_SECONDS
+        if before == answer.token:
+            return []
+        return [*([LeaseLost(server)] if before else []), LeaseGained(server, answer.token)]
+
+    def _grant(self, server: str, token: int, until: float, now: float, *, local: bool) -> Granted:
+        self._wants.pop(server, None)
+        self._held[server] = _Held(token, until, local, now)
+        return Granted(server, until)
+
+    def failed(self, now: float) -> tuple[Happening, ...]:
+        """An exchange failed, or took too long."""
+        happened: list[Happening] = []
+        self._next_exchange = max(self._next_exchange, now + RETRY_SECONDS)
+        self._urgent = False
+        since = self._last_good if self._last_good is not None else self._first_try
+        if since is None:
+            since = now
+        if self.alone_since is None and now - since >= ALONE_SECONDS:
+            self.alone_since = since
+            happened.append(Alone(since))
+        return (*happened, *self.tick(now))
+
+    def tick(self, now: float) -> tuple[Happening, ...]:
+        """What time alone brings: rights that end, and rights that a lone replica gives itself."""
+        happened: list[Happening] = []
+        for server, held in list(self._held.items()):
+            if now < held.until:
+                continue
+            if self._using(server):
+                held.until = now + PROBE_SECONDS  # a try is under way; without the store it cannot be extended there
+            else:
+                self.release_probe(server, 0.0)
+                happened.append(Unused(server))
+        for server, want in list(self._wants.items()):
+            patience = 0.0 if self.alone_since is not None else PATIENCE_SECONDS
+            if want.at <= now and now - max(want.at, want.since) >= patience:
+                happened.append(self._grant(server, 0, now + PROBE_SECONDS, now, local=True))
+        for server, place in self._places.items():
+            if place.token and now >= place.until:
+                place.token, place.home = 0, ""
+                happened.append(LeaseLost(server))
+        return tuple(happened)
+
+    def next_tick(self) -> float | None:
+        """When ``tick`` has something to do at the latest, if no exchange succeeds."""
+        ends = [place.until for place in self._places.values() if place.token]
+        grants = [want.at for want in self._wants.values()] if self.alone_since is not None else []
+        return min([*ends, *grants, *(held.until for held in self._held.values())], default=None)
+
+
+def preferred(server: str, turn: str, replicas: Collection[str]) -> list[str]:
+    """The replicas in the order of their turn: a rendezvous hash, so that every replica finds the same order."""
+
+    def weight(replica: str) -> bytes:
+        return blake2s(f"{server}\0{turn}\0{replica}".encode(), digest_size=8).digest()
+
+    return sorted(replicas, key=lambda replica: (weight(replica), replica))
+
+
+def _probe(server: str) -> str:
+    return f"probe/{server}"
+
+
+def _home(server: str) -> str:
+    return f"home/{server}"
+
+
+def _peer(name: str, text: str) -> Peer:
+    try:
+        about = json.loads(text)
+        return Peer(name, (str(about.pop("epoch", "")), int(about.pop("seen", 0))), about)
+    except (ValueError, TypeError, AttributeError):
+        return Peer(name)

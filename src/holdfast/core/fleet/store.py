@@ -1,0 +1,173 @@
+"""What a store does for a fleet, as pure code: one operation, ``exchange``.
+
+The local broker of ``serve --workers`` and the simulation run this class. The Redis store runs the same steps in a
+script inside Redis. A store keeps records, the presence of replicas, and claims. It judges no content: a record with a
+greater stamp replaces one with a smaller stamp.
+
+A claim is a right that one replica has for a time: to probe a server, or to run it. Its token never decreases: it is
+greater than the last one of the store and than the last one that the asking replica knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from holdfast.core.fleet.records import FleetRecord
+
+__all__ = ["BATCH", "Claim", "ClaimAnswer", "ClaimRelease", "FleetExchange", "FleetReply", "SharedStore"]
+
+BATCH = 250
+"""Records in one exchange: a flood of them must not block the store."""
+
+PRESENT_SECONDS = 3.0
+"""A replica that has not exchanged for this long is not present."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A replica asks for a right, or extends the one that it has."""
+
+    key: str
+    known: int = 0
+    """The greatest token that the replica knows for this key."""
+    due_in: float = 0.0
+    """Seconds until it is used."""
+    ttl: float = 10.0
+    """How long it is valid after that, unless it is extended."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRelease:
+    """A replica gives a right back; it is given to no one before ``delay`` seconds have passed."""
+
+    key: str
+    token: int
+    delay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimAnswer:
+    """Granted with a token, or refused with the seconds to wait."""
+
+    key: str
+    granted: bool
+    token: int
+    wait: float = 0.0
+    holder: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetExchange:
+    """What a replica sends."""
+
+    replica: str
+    presence: str = ""
+    nonce: str = ""
+    """Names the epoch, if the store is empty."""
+    epoch: str = ""
+    cursor: int = 0
+    """The last sequence number that the replica has seen in this epoch."""
+    records: tuple[FleetRecord, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    releases: tuple[ClaimRelease, ...] = ()
+    roster: bool = False
+    """Whether the reply has the presence of all replicas."""
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetReply:
+    """What the store answers."""
+
+    epoch: str
+    """Changes when the store was emptied."""
+    sequence: int
+    """The last sequence number of the store: everything that was sent has a smaller or the same one."""
+    cursor: int
+    """The sequence number of the last record in this reply; the next exchange begins after it."""
+    age: float = 0.0
+    """Seconds since the store was empty."""
+    records: tuple[FleetRecord, ...] = ()
+    claims: tuple[ClaimAnswer, ...] = ()
+    replicas: Mapping[str, str] | None = None
+
+
+@dataclass(slots=True)
+class _ClaimState:
+    token: int = 0
+    holder: str = ""
+    until: float = 0.0
+    next_at: float = 0.0
+
+
+@dataclass(slots=True)
+class SharedStore:
+    """The content of a store. ``now`` is the store's own clock: replicas never compare theirs."""
+
+    epoch: str = ""
+    epoch_at: float = 0.0
+    settled: bool = False
+    """Whether it was made with its replicas, and so was never emptied under them."""
+    sequence: int = 0
+    records: dict[str, tuple[int, FleetRecord]] = field(default_factory=dict)
+    replicas: dict[str, tuple[float, str]] = field(default_factory=dict)
+    claims: dict[str, _ClaimState] = field(default_factory=dict)
+
+    def exchange(self, asked: FleetExchange, now: float) -> FleetReply:
+        """Take what a replica sends, and answer with what it has not seen."""
+        if not self.epoch:
+            self.epoch, self.epoch_at = asked.nonce, now
+        for record in asked.records[:BATCH]:
+            self._put(record)
+        for release in asked.releases:
+            self._release(asked.replica, release, now)
+        answers = tuple(self._claim(asked.replica, claim, now) for claim in asked.claims)
+        self._note(asked, now)
+        since = asked.cursor if asked.epoch == self.epoch and asked.cursor <= self.sequence else 0
+        unseen = sorted((entry for entry in self.records.values() if entry[0] > since), key=lambda entry: entry[0])
+        sent = unseen[:BATCH]
+        return FleetReply(
+            epoch=self.epoch,
+            sequence=self.sequence,
+            cursor=sent[-1][0] if len(sent) < len(unseen) else self.sequence,
+            age=float("inf") if self.settled else now - self.epoch_at,
+            records=tuple(record for _, record in sent),
+            claims=answers,
+            replicas=self._roster(now) if asked.roster else None,
+        )
+
+    def _put(self, record: FleetRecord) -> None:
+        known = self.records.get(record.key)
+        if known is None or known[1].stamp < record.stamp:
+            self.sequence += 1
+            self.records[record.key] = (self.sequence, record)
+
+    def _note(self, asked: FleetExchange, now: float) -> None:
+        if asked.leaving:
+            self.replicas.pop(asked.replica, None)
+        else:
+            self.replicas[asked.replica] = (now + PRESENT_SECONDS, asked.presence)
+
+    def _roster(self, now: float) -> dict[str, str]:
+        self.replicas = {replica: entry for replica, entry in self.replicas.items() if entry[0] > now}
+        return {replica: presence for replica, (_, presence) in self.replicas.items()}
+
+    def _claim(self, replica: str, asked: Claim, now: float) -> ClaimAnswer:
+        state = self.claims.setdefault(asked.key, _ClaimState())
+        held = bool(state.holder) and state.until > now
+        if held and state.holder != replica:
+            return ClaimAnswer(asked.key, False, state.token, state.until - now, state.holder)
+        if held and state.token >= asked.known:
+            state.until = max(state.until, now + asked.due_in + asked.ttl)
+            return ClaimAnswer(asked.key, True, state.token, holder=replica)
+        if now + asked.due_in < state.next_at:
+            return ClaimAnswer(asked.key, False, state.token, state.next_at - now)
+        state.token = max(state.token, asked.known) + 1
+        state.holder, state.until = replica, now + asked.due_in + asked.ttl
+        return ClaimAnswer(asked.key, True, state.token, holder=replica)
+
+    def _release(self, replica: str, release: ClaimRelease, now: float) -> None:
+        state = self.claims.get(release.key)
+        if state is not None and state.holder == replica and state.token == release.token:
+            state.holder, state.next_at = "", now + release.delay

@@ -1,0 +1,140 @@
+"""Replicas with one guard less than production, each beside what it breaks. The simulation must find them all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from holdfast.core import (
+    FleetExchange,
+    FleetMember,
+    FleetRecord,
+    Machine,
+    SharedStore,
+    Ticket,
+    effects as do,
+    events as on,
+)
+from holdfast.core.fleet.records import RecordBook
+from holdfast.core.fleet.store import Claim, ClaimAnswer
+from holdfast.core.lifecycle.events import Event
+from holdfast.core.lifecycle.machine import Lifecycle
+from tests.simulation.replica import Replica
+
+__all__ = ["MEMBERS", "LatestWins", "NoClaims", "NoJitter", "StaleGeneration", "TokensRestart", "replica_with"]
+
+
+class NoFencing(FleetMember):
+    """Runs a server after its lease ended."""
+
+    def lease_of(self, server: str, now: float) -> int:
+        return super().lease_of(server, 0.0)
+
+    def tick(self, now: float) -> tuple[Any, ...]:
+        places, self._places = self._places, {}
+        try:
+            return super().tick(now)
+        finally:
+            self._places = places
+
+    def next_tick(self) -> float | None:
+        return None
+
+
+class _AnyVersion(RecordBook):
+    def merge(self, record: FleetRecord) -> bool:
+        known = self._records.get(record.key)
+        self._records[record.key] = record
+        return known != record
+
+
+class NoVersion(FleetMember):
+    """Takes every record that arrives, also an older one."""
+
+    def __init__(self, replica: str, **options: Any) -> None:
+        super().__init__(replica, **options)
+        self.book = _AnyVersion(self.book)
+
+
+class TrustsTheStoreAlone(FleetMember):
+    """Says "everywhere" as soon as the store has it, though no other replica has seen it."""
+
+    def is_everywhere(self, ticket: Ticket, now: float) -> bool:
+        peers, self.peers = self.peers, {}
+        try:
+            return super().is_everywhere(ticket, now)
+        finally:
+            self.peers = peers
+
+
+class ForgetsItsCopy(FleetMember):
+    """Does not send its copy to a store that was emptied or is older."""
+
+    def _to_send(self) -> tuple[FleetRecord, ...]:
+        sent: set[str] = self.__dict__.setdefault("_sent_once", set())
+        fresh = [r for r in super()._to_send() if r.writer == self.replica and r.stamp not in sent]
+        sent.update(record.stamp for record in fresh)
+        return tuple(fresh)
+
+
+MEMBERS: tuple[type[FleetMember], ...] = (NoFencing, NoVersion, ForgetsItsCopy)
+
+
+class NoJitter(FleetMember):
+    """Exchanges in the same rhythm as every other replica."""
+
+    def request(self, now: float, *, chance: float, nonce: str, leaving: bool = False) -> FleetExchange:
+        return super().request(now, chance=0.5, nonce=nonce, leaving=leaving)
+
+
+class _NotStale(Lifecycle):
+    def is_stale(self, event: Event) -> bool:
+        if isinstance(event, on.DialSucceeded) and self.dial is None:
+            # It takes the place of the current connection.
+            return False
+        return super().is_stale(event)
+
+    def apply(self, event: Event, now: float, *, chance: float = 0.0) -> list[do.Effect]:
+        if isinstance(event, on.DialSucceeded) and self.dial is not None and self.dial.generation != event.generation:
+            event = replace(event, generation=self.dial.generation)
+        return super().apply(event, now, chance=chance)
+
+
+class StaleGeneration(Machine):
+    """Takes the success of a dial that was given up for that of the current dial."""
+
+    def __init__(self, server: str, **options: Any) -> None:
+        super().__init__(server, **options)
+        self.life = _NotStale(server, options["lifecycle"])
+
+    def handle(self, event: Event, now: float, *, chance: float = 0.0) -> tuple[do.Effect, ...]:
+        dialing = self.life.dial
+        if isinstance(event, on.DialSucceeded) and dialing is not None and dialing.generation != event.generation:
+            event = replace(event, generation=dialing.generation)
+        return super().handle(event, now, chance=chance)
+
+
+class NoClaims(Machine):
+    """Tries a dead server without the right to probe."""
+
+    def __init__(self, server: str, **options: Any) -> None:
+        super().__init__(server, **{**options, "lifecycle": replace(options["lifecycle"], claims=False)})
+
+
+class TokensRestart(SharedStore):
+    """Forgets the tokens that replicas know: after a flush they begin again."""
+
+    def _claim(self, replica: str, asked: Claim, now: float) -> ClaimAnswer:
+        return super()._claim(replica, replace(asked, known=0), now)
+
+
+class LatestWins(FleetMember):
+    """Takes the latest first sight of a tool instead of the earliest."""
+
+    def write(self, key: str, value: object, wall: float, *, first: bool = False) -> Ticket | None:
+        return super().write(key, value, wall)
+
+
+def replica_with(member: type[FleetMember] = FleetMember, machine: type[Machine] = Machine) -> type[Replica]:
+    """A replica type with other parts."""
+    return type("Mutated", (Replica,), {"member_type": member, "machine_type": machine})

@@ -1,0 +1,137 @@
+"""The fleet protocol under seeded faults, and the mutants that the simulation must find."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core import FleetMember, Machine, SharedStore
+from holdfast.core.fleet.store import Claim
+from tests.simulation import mutants
+from tests.simulation.capacity import dials_of_a_dead_server, measure, most_in_step
+from tests.simulation.run import Action, Failure, Plan, make_plan, play, search, shrunk
+from tests.simulation.world import Broken
+
+ORDINARY = range(8)
+LONG = range(8, 400)
+
+
+def told(failure: Failure) -> str:
+    short = shrunk(failure.plan, tries=60)
+    lines = "\n".join(f"  {action}" for action in short.actions)
+    return f"{failure.message}\nplay it again: python -m tests.simulation --seed {failure.plan.seed}\n{lines}"
+
+
+@pytest.mark.requirement("FLEET-9")
+@pytest.mark.parametrize("seed", ORDINARY)
+def test_every_invariant_holds_under_the_faults_of_a_seed(seed: int) -> None:
+    failure = search([seed])
+    assert failure is None, told(failure)
+
+
+@pytest.mark.long
+@pytest.mark.requirement("FLEET-9")
+@pytest.mark.parametrize("first", LONG[::8])
+@pytest.mark.timeout(600)
+def test_every_invariant_holds_under_the_faults_of_many_seeds(first: int) -> None:
+    failure = search(range(first, first + 8))
+    assert failure is None, told(failure)
+
+
+@pytest.mark.requirement("FLEET-9")
+def test_a_seed_is_played_again_step_by_step() -> None:
+    assert play(make_plan(3)) == play(make_plan(3))
+
+
+@pytest.mark.requirement("FLEET-4")
+@pytest.mark.parametrize("mode", ["not_ready", "refuses", "hangs", "denies"])
+def test_a_dead_server_sees_as_many_dials_from_many_replicas_as_from_one(mode: str) -> None:
+    one, three, six = (dials_of_a_dead_server(replicas, mode) for replicas in (1, 3, 6))
+    assert 0.8 * one <= three <= 1.2 * one
+    assert 0.8 * one <= six <= 1.2 * one
+
+
+def test_replicas_without_the_right_to_probe_are_caught() -> None:
+    alone = mutants.replica_with(machine=mutants.NoClaims)
+    assert dials_of_a_dead_server(3, "not_ready", replica_type=alone) > 2 * dials_of_a_dead_server(1, "not_ready")
+
+
+@pytest.mark.requirement("FLEET-9")
+def test_replicas_that_start_together_do_not_stay_in_step() -> None:
+    assert most_in_step(20) <= 6
+
+
+def test_replicas_without_jitter_are_caught() -> None:
+    assert most_in_step(20, mutants.NoJitter) > 6
+
+
+def directed(*actions: Action, replicas: int = 3) -> Plan:
+    return Plan(0, replicas, tuple(sorted(actions, key=lambda one: one.at)))
+
+
+OLDER_COPY = directed(
+    Action(10.0, "switch", 1, "files", 1.0),
+    Action(20.0, "save"),
+    Action(30.0, "switch", 0, "files", 0.0),
+    Action(40.0, "older"),
+)
+EMPTIED = directed(
+    Action(30.0, "switch", 0, "files", 1.0), Action(40.0, "flush"), Action(50.0, "crash", 1), Action(60.0, "crash", 0)
+)
+STALE_HOME = directed(
+    *(Action(30.0, "pause", who, value=12.0) for who in (0,)),
+    *(Action(60.0, "pause", who, value=12.0) for who in (1,)),
+    *(Action(90.0, "pause", who, value=12.0) for who in (2,)),
+    *(Action(20.0 + 0.3 * n, "call", n % 3, text="home__search") for n in range(300)),
+)
+MANY_SWITCHES = directed(*(Action(10.0 + 1.7 * n, "switch", n % 3, "files", float(n % 2)) for n in range(50)))
+GIVEN_UP_DIALS = directed(
+    *(Action(10.0 + 9 * n, "restart", server="files") for n in range(12)),
+    *(Action(10.01 + 9 * n, "switch", n % 3, "files", 1.0) for n in range(12)),
+    *(Action(13.0 + 9 * n, "switch", n % 3, "files", 0.0) for n in range(12)),
+)
+
+
+@pytest.mark.requirement("FLEET-9")
+@pytest.mark.parametrize(
+    ("plan", "member", "machine"),
+    [
+        pytest.param(OLDER_COPY, mutants.NoVersion, Machine, id="no version"),
+        pytest.param(EMPTIED, mutants.ForgetsItsCopy, Machine, id="a copy is not sent again"),
+        pytest.param(STALE_HOME, mutants.NoFencing, Machine, id="no fencing"),
+        pytest.param(MANY_SWITCHES, mutants.TrustsTheStoreAlone, Machine, id="acknowledged by the store alone"),
+        pytest.param(GIVEN_UP_DIALS, FleetMember, mutants.StaleGeneration, id="stale generation"),
+    ],
+)
+def test_a_plan_holds_and_its_mutant_is_caught(plan: Plan, member: type[FleetMember], machine: type[Machine]) -> None:
+    play(plan)
+    with pytest.raises(Broken):
+        play(plan, mutants.replica_with(member, machine))
+
+
+def test_a_first_sight_that_the_latest_replica_decides_is_caught() -> None:
+    failure = search(range(3), mutants.replica_with(mutants.LatestWins))
+    assert failure is not None
+    assert "approved" in failure.message
+
+
+def test_a_failing_run_is_shrunk_to_what_it_needs() -> None:
+    mutant = mutants.replica_with(mutants.NoVersion)
+    noise = tuple(Action(70.0 + n, "call", n % 3, text="search") for n in range(20))
+    short = shrunk(directed(*OLDER_COPY.actions, *noise), mutant, tries=40)
+    assert {action.what for action in short.actions} <= {"save", "switch", "older", "crash"}
+
+
+@pytest.mark.requirement("FLEET-9")
+def test_tokens_never_decrease_after_a_flush() -> None:
+    store = SharedStore()
+    first = store._claim("a", Claim("home/x"), 0.0)
+    second = SharedStore()._claim("b", Claim("home/x", known=first.token), 0.0)
+    assert second.token > first.token
+    assert mutants.TokensRestart()._claim("b", Claim("home/x", known=first.token), 0.0).token <= first.token
+
+
+@pytest.mark.requirement("FLEET-9")
+def test_the_simulation_measures_a_fleet() -> None:
+    small = measure(3, 10, simulated=2)
+    assert small.first_dials == 30
+    assert small.recovery_seconds < 60
