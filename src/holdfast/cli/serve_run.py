@@ -32,8 +32,8 @@ import anyio.to_thread
 import uvicorn
 
 from holdfast._version import __version__
-from holdfast.cli.handover import Predecessor, handing_over
-from holdfast.cli.listen import CallerAuth, TlsOptions, endpoint, notify_ready, read_token
+from holdfast.cli.handover import Predecessor, handing_over, start_successors
+from holdfast.cli.listen import CallerAuth, TlsOptions, endpoint, notify_ready, notify_successor, read_token
 from holdfast.cli.output import typed_command
 from holdfast.cli.serve_telemetry import keep_log, mask_in_log
 from holdfast.config import Config, load_config, state_folder
@@ -62,7 +62,7 @@ from holdfast.front import (
     jwt_verifier,
     serve_stdio,
 )
-from holdfast.hub import Hub, Reloader, default_state_file
+from holdfast.hub import Hub, HubRecord, Published, Reloader, default_state_file
 from holdfast.wire import raise_descriptor_limit
 
 if TYPE_CHECKING:
@@ -184,6 +184,7 @@ async def _run_http(serving: ServeOptions) -> None:
             certificate=serving.tls.certificate if serving.tls is not None else None,
         )
         follower = SecretFiles(serving, accepted, admin=admin, tls=tls, note=note)
+        keep_collections_short(hub)
         async with hub, anyio.create_task_group() as tasks:
             _watch(tasks, serving, hub, follower)
             tasks.start_soon(follower.run)
@@ -204,8 +205,13 @@ async def _offered(serving: ServeOptions, leaving: _Leaving) -> AsyncIterator[st
     if serving.config is None or serving.listener is None:
         yield ""
         return
-    async with handing_over(serving.listener, state_folder(os.environ) / "hubs", leaving.succeeded) as path:
+    async with (
+        handing_over(serving.listener, state_folder(os.environ) / "hubs", leaving.succeeded) as path,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(start_successors, os.environ)
         yield path
+        tasks.cancel_scope.cancel()
 
 
 class _Leaving:
@@ -229,9 +235,11 @@ class _Leaving:
         log.info("shutting down: new calls are refused; calls in flight have %g s", seconds)
         return await self._front.drain(seconds)
 
-    async def succeeded(self) -> None:
+    async def succeeded(self, pid: int) -> None:
         """Leave because a successor accepts connections: what is still connected here is served until it closes."""
         log.info("a successor took over: connections that are open are served until they close")
+        if pid:
+            notify_successor(os.environ, pid)
         if self.note is not None:
             self.note.withdraw()
         self._front.retire()
@@ -437,6 +445,7 @@ async def _run_stdio(serving: ServeOptions) -> None:
         hub = Hub(config, state_file=state_file)
         broker = Broker(hub)
         with EndableStdin() as stdin:
+            keep_collections_short(hub)
             async with hub, anyio.create_task_group() as tasks:
                 _watch(tasks, serving, hub)
                 tasks.start_soon(_end_on_signal, partial(_drain_stdio, broker), serving.drain, stdin.end)
@@ -465,6 +474,24 @@ async def _fleet(serving: ServeOptions, url: str) -> AsyncIterator[tuple[Config,
             note_running(control, url)
             stack.callback(forget_running)
         yield load_config(control.config_file), control.folder / "state.sqlite"
+
+
+LARGE_CATALOG = 1_000
+
+
+def keep_collections_short(hub: Hub) -> None:
+    """Keep what lives long away from the garbage collector: a full collection would hold up the event loop (SEC-7).
+
+    That is the program itself, now, and every large catalog when it is published. References alone free them later.
+    """
+    gc.collect()
+    gc.freeze()
+
+    def published(record: HubRecord) -> None:
+        if isinstance(record, Published) and len(hub.catalog.names) > LARGE_CATALOG:
+            gc.freeze()
+
+    hub.listen(published)
 
 
 def _watch(tasks: anyio.abc.TaskGroup, serving: ServeOptions, hub: Hub, follower: SecretFiles | None = None) -> None:
