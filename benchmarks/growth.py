@@ -65,7 +65,7 @@ def measure(
         requirements=REQUIREMENTS,
         about=(
             "One hub for each number; ratios are to the smallest number. Sessions are idle ones of other clients. The "
-            "last rows are `tools/list` of the whole catalog by one caller."
+            "last rows are the first page of `tools/list`, asked for by one caller; a page has at most 1,000 tools."
         ),
         rows=(
             *(

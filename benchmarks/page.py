@@ -44,6 +44,8 @@ How it is measured:
 - The load generator is a Node program on plain sockets (`benchmarks/generator.mjs`), the server behind is one
   `asyncio.Protocol` (`benchmarks/upstream.py`). Directly connected they exchange many times the calls of any gateway.
 - Memory is the proportional set size of the measured process tree after the calls.
+
+[Where the time of a call goes](flame/README.md) has flame graphs of the path of a call.
 """
 
 

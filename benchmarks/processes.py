@@ -187,13 +187,17 @@ def relay(url: str) -> Iterator[tuple[int, str]]:
 
 @contextlib.contextmanager
 def hub(
-    servers: Mapping[str, Any], *options: str, settings: Mapping[str, Any] | None = None, ready: bool = True
+    servers: Mapping[str, Any],
+    *options: str,
+    settings: Mapping[str, Any] | None = None,
+    ready: bool = True,
+    source: Path = ROOT,
 ) -> Iterator[tuple[int, str]]:
-    """``holdfast serve``: its process and its base address."""
+    """``holdfast serve``, of this checkout or another: its process and its base address."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "mcp.json"
         file.write_text(json.dumps({"mcpServers": servers, "holdfast": settings or {}}))
-        env = {"HOME": folder, "XDG_STATE_HOME": folder, "PYTHONPATH": str(ROOT / "src")}
+        env = {"HOME": folder, "XDG_STATE_HOME": folder, "PYTHONPATH": str(source / "src")}
         command = [
             sys.executable,
             "-m",
@@ -206,7 +210,7 @@ def hub(
             "0",
             *options,
         ]
-        with started(command, env=env, pipe=True) as process:
+        with started(command, env=env, cwd=source, pipe=True) as process:
             base = _line(process, r"MCP endpoint: (http://\S+)/mcp")
             if ready:
                 wait_until(f"{base}/readyz", process)
