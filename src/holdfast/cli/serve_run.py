@@ -62,7 +62,7 @@ from holdfast.front import (
     jwt_verifier,
     serve_stdio,
 )
-from holdfast.hub import Hub, Reloader, default_state_file
+from holdfast.hub import Hub, HubRecord, Published, Reloader, default_state_file
 from holdfast.wire import raise_descriptor_limit
 
 if TYPE_CHECKING:
@@ -184,6 +184,7 @@ async def _run_http(serving: ServeOptions) -> None:
             certificate=serving.tls.certificate if serving.tls is not None else None,
         )
         follower = SecretFiles(serving, accepted, admin=admin, tls=tls, note=note)
+        keep_collections_short(hub)
         async with hub, anyio.create_task_group() as tasks:
             _watch(tasks, serving, hub, follower)
             tasks.start_soon(follower.run)
@@ -437,6 +438,7 @@ async def _run_stdio(serving: ServeOptions) -> None:
         hub = Hub(config, state_file=state_file)
         broker = Broker(hub)
         with EndableStdin() as stdin:
+            keep_collections_short(hub)
             async with hub, anyio.create_task_group() as tasks:
                 _watch(tasks, serving, hub)
                 tasks.start_soon(_end_on_signal, partial(_drain_stdio, broker), serving.drain, stdin.end)
@@ -465,6 +467,24 @@ async def _fleet(serving: ServeOptions, url: str) -> AsyncIterator[tuple[Config,
             note_running(control, url)
             stack.callback(forget_running)
         yield load_config(control.config_file), control.folder / "state.sqlite"
+
+
+LARGE_CATALOG = 1_000
+
+
+def keep_collections_short(hub: Hub) -> None:
+    """Keep what lives long away from the garbage collector: a full collection would hold up the event loop (SEC-7).
+
+    That is the program itself, now, and every large catalog when it is published. References alone free them later.
+    """
+    gc.collect()
+    gc.freeze()
+
+    def published(record: HubRecord) -> None:
+        if isinstance(record, Published) and len(hub.catalog.names) > LARGE_CATALOG:
+            gc.freeze()
+
+    hub.listen(published)
 
 
 def _watch(tasks: anyio.abc.TaskGroup, serving: ServeOptions, hub: Hub, follower: SecretFiles | None = None) -> None:

@@ -34,12 +34,18 @@ from urllib.parse import quote, quote_plus, unquote
 
 from holdfast.core.evidence import Evidence, HttpStatus
 
-__all__ = ["MASK", "Redactor", "has_secret_shape", "mask_url", "masked", "plain", "secrets_in_url"]
+__all__ = ["MASK", "Redactor", "cut", "has_secret_shape", "mask_url", "masked", "plain", "secrets_in_url"]
 
 MASK = "***"
 
 SHORTEST_SECRET = 4
 """Shorter values (``1``, ``on``) are not secrets. To mask them would make every text unreadable."""
+
+LONGEST_MASKED = 16 * 1024
+"""Characters; to mask more would take the event loop too long."""
+
+GAP_CHARACTERS = 2 * 1024
+"""How far the cut of a long text goes back to a gap."""
 
 LEARNED = 64
 """How many learned secrets are kept: tokens are renewed for as long as a hub runs."""
@@ -127,8 +133,8 @@ class Redactor:
             self._known = _all_spellings((*self._given, *self._learned))
 
     def mask(self, text: str) -> str:
-        """``text`` with every secret replaced, and without control characters."""
-        text = plain(text)
+        """``text`` with every secret replaced, and without control characters. A long text is cut first (SEC-7)."""
+        text = plain(cut(text))
         for spelling in self._known:  # a search for each is faster than one pattern of all
             if spelling in text:
                 text = text.replace(spelling, MASK)
@@ -155,6 +161,15 @@ def masked(evidence: Evidence, redactor: Redactor) -> Evidence:
     return replace(evidence, **texts)
 
 
+def cut(text: str, most: int = LONGEST_MASKED) -> str:
+    """The beginning of a long text, up to a gap: half a secret would not be recognised."""
+    if len(text) <= most:
+        return text
+    head = text[:most]
+    gap = max(head.rfind(" ", most - GAP_CHARACTERS), head.rfind("\n", most - GAP_CHARACTERS))
+    return f"{head[: gap if gap > 0 else most - GAP_CHARACTERS]} … (cut)"
+
+
 def plain(text: str) -> str:
     """``text`` without terminal escapes and control characters; line ends and tabs stay."""
     return _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
@@ -162,7 +177,7 @@ def plain(text: str) -> str:
 
 def mask_url(url: str) -> str:
     """A URL without user info, secret query values, and path segments that have the shape of a secret."""
-    shown = _hide_named(_USER_INFO.sub(MASK, plain(url)))
+    shown = _hide_named(_USER_INFO.sub(MASK, plain(cut(url))))
     start = _AUTHORITY.match(shown)
     at = start.end() if start else 0
     return shown[:at] + _hide_in_url(shown[at:])

@@ -451,7 +451,7 @@ class HttpSessions:
     async def _post(self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal) -> None:
         headers = session.header if session is not None else b""
         try:
-            message = read_message(await request.body(self._largest()))
+            message = await read_message(await request.body(self._largest()))
         except MCPError as exc:
             reply.plain(400, error_message(None, exc.error), _JSON_HEADER + headers)
             return
@@ -574,7 +574,7 @@ class HttpSessions:
             reply.plain(406, b"", b"")
             return
         try:
-            message = read_message(await request.body(self._largest()))
+            message = await read_message(await request.body(self._largest()))
             if message.method is None:
                 raise MCPError(INVALID_REQUEST, "Body must be a single JSON-RPC request or notification object")
         except MCPError as exc:

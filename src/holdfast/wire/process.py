@@ -66,6 +66,9 @@ REAP_SECONDS = 30.0
 
 WRITE_BYTES = 64 * 1024
 
+LINES_PASSED_ON = 1_000
+"""How many lines of one piece of stderr are passed on: a piece may hold thousands of empty ones."""
+
 LONGEST_LINE = 8 * 1024
 """Bytes; only the beginning of a longer line on stderr is passed on."""
 
@@ -170,6 +173,8 @@ class Child:
         if self.on_line is None:
             return b""
         *lines, rest = text.split(b"\n")
+        if len(lines) > LINES_PASSED_ON:
+            lines = lines[-LINES_PASSED_ON:]  # a flood: the last ones tell most
         for line in lines:
             if line.strip() and not self._in_long_line:
                 self.on_line(line[:LONGEST_LINE])

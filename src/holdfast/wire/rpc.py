@@ -9,6 +9,7 @@ An answer is kept as the bytes that it came in; a message that the hub itself re
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 import re
@@ -45,19 +46,24 @@ from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcp
 from holdfast.errors import ServerFailure
 from holdfast.wire.deadlines import Deadlines
 from holdfast.wire.envelope import (
+    SMALL_BYTES,
     BadJson,
     Bytes,
     Fields,
     RawObject,
+    RawValue,
+    dump_object,
     dumps,
     fields,
     is_object,
     join_fields,
+    load_object,
     loads,
     read_bytes,
     text_as_json,
     text_of,
 )
+from holdfast.wire.large import split
 from holdfast.wire.relay import attributed
 from holdfast.wire.tracing import in_headers
 
@@ -127,6 +133,12 @@ NOTICES_WAITING = 1024
 
 NOTICES_IN_A_ROW = 8
 """How many notifications are handled before other tasks run: a handler that never waits would block all servers."""
+
+LONGEST_ID = 1_024
+"""Bytes; a longer id is no id."""
+
+ERROR_TEXT_BYTES = 16 * 1024
+"""How much is kept of the message of an error that is large."""
 
 BURST_SECONDS = 5
 """The burst that is allowed, in seconds of the permitted rate; only a lasting flood is over the bound."""
@@ -256,16 +268,44 @@ def result_in(answer: Fields) -> Bytes:
         raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail="an answer without a result"))
     # A malformed error is still the answer to this request, and to no other.
     try:
-        said = loads(error)
+        code, message, data = _error_parts(error)
     except BadJson:
-        said = None
-    said = said if isinstance(said, dict) else {}
-    code, message = said.get("code"), said.get("message")
+        code, message, data = None, None, None
     raise MCPError(
         code if isinstance(code, int) else INTERNAL_ERROR,
         message if isinstance(message, str) and message else "the server gave an error without a message",
-        said.get("data"),
+        data,
     )
+
+
+def _error_parts(error: Bytes) -> tuple[object, object, object]:
+    """Code, message and data of an error. What is large is cut, or passed on unread."""
+    if len(memoryview(error)) <= SMALL_BYTES:
+        said = loads(error)
+        return (said.get("code"), said.get("message"), said.get("data")) if isinstance(said, dict) else (None,) * 3
+    members = fields(error)
+    code, message, data = members.get("code"), members.get("message"), members.get("data")
+    return (
+        loads(code) if code is not None and len(memoryview(code)) <= LONGEST_ID else None,
+        _cut_text(message) if message is not None else None,
+        RawValue(data) if data is not None else None,
+    )
+
+
+def _cut_text(raw: Bytes) -> str | None:
+    """A text, or the beginning of a large one."""
+    if len(memoryview(raw)) <= SMALL_BYTES:
+        return text_of(raw)
+    head = bytes(memoryview(raw)[:ERROR_TEXT_BYTES])
+    if not head.startswith(b'"'):
+        return None
+    # The cut may be inside a character or an escape: a few bytes less are whole again.
+    for less in range(16):
+        try:
+            return f"{json.loads(head[: len(head) - less].decode() + chr(34))} … (cut)"
+        except ValueError:
+            continue
+    return None
 
 
 @dataclass
@@ -386,21 +426,33 @@ class Exchange:
     def take(self, data: bytes) -> None:
         """Route one message from the server. Never waits; raises ``ServerFailure`` if it is no JSON-RPC message."""
         try:
-            members = fields(read_bytes(data))
+            members: Fields | BadJson = fields(read_bytes(data))
         except BadJson as exc:
-            if "object" not in str(exc):
-                raise UnusableMessage(str(exc)) from exc
+            members = exc
+        self._take(data, members)
+
+    def _take(self, data: bytes, members: Fields | BadJson) -> None:
+        if isinstance(members, BadJson):
+            if "object" not in str(members):
+                raise UnusableMessage(str(members)) from members
             detail = data[:80].decode("utf-8", "replace")
-            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail)) from exc
+            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail)) from members
         self.route(members)
 
-    def take_event(self, data: bytes) -> None:
+    async def take_any(self, data: bytes) -> None:
+        """The same for a message of any size: only a large one takes a wait."""
+        if len(data) <= SMALL_BYTES:
+            self.take(data)
+        else:
+            self._take(data, await _split_large(data))
+
+    async def take_event(self, data: bytes) -> None:
         """The same for a message of an event stream. An answer that is no JSON fails its request.
 
         Any other bytes that are no JSON are the server's fault.
         """
         try:
-            self.take(data)
+            await self.take_any(data)
         except UnusableMessage as exc:
             if self.refuse(answered_id(data), NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))):
                 return
@@ -412,7 +464,7 @@ class Exchange:
         if not ({"method", "result", "error"} & members.keys()):
             if self._resolve(message_id, members):
                 return  # an empty answer: its request fails now and need not wait
-            detail = join_fields(members)[:100].decode("utf-8", "replace")
+            detail = ", ".join(list(members)[:10])[:100]
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail))
         self.spoke = True
         method = text_of(members.get("method"))
@@ -420,7 +472,7 @@ class Exchange:
             self._resolve(message_id, members)
             return
         try:
-            params = loads(members["params"]) if "params" in members else None
+            params = load_object(members["params"]) if "params" in members else None
         except BadJson as exc:
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"the parameters of {method}")) from exc
         if message_id is None:
@@ -539,10 +591,17 @@ class Exchange:
 def _id_of(raw: Bytes | None) -> RequestId | None:
     """An id as a value; None for a missing one, and for one that no request can have."""
     try:
-        value = loads(raw) if raw is not None else None
+        value = loads(raw) if raw is not None and len(memoryview(raw)) <= LONGEST_ID else None
     except BadJson:
         return None
     return value if isinstance(value, str | int) and not isinstance(value, bool) else None
+
+
+async def _split_large(data: bytes) -> Fields | BadJson:
+    try:
+        return await split(data)
+    except BadJson as exc:
+        return exc
 
 
 def value_of(result: Bytes) -> Message:
@@ -614,7 +673,7 @@ class DuplexDispatcher(Dispatcher[TransportContext]):
 
     async def _send(self, message: Message) -> None:
         doing = f"the receipt of {message.get('method', 'an answer')}"
-        await self._write(dumps(message), doing=doing, headers=in_headers(message.get("params")))
+        await self._write(dump_object(message), doing=doing, headers=in_headers(message.get("params")))
 
     @abstractmethod
     async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:

@@ -146,7 +146,7 @@ class StdioDispatcher(DuplexDispatcher):
                 searched = len(buffer)
                 chunk = await self._child.receive(FAIR_BYTES)
                 buffer += chunk
-                self._take_whole_lines(buffer, searched)
+                await self._take_whole_lines(buffer, searched)
                 if len(chunk) == FAIR_BYTES:
                     await anyio.lowlevel.checkpoint()
         except ServerFailure as failure:
@@ -154,14 +154,16 @@ class StdioDispatcher(DuplexDispatcher):
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
             return None
 
-    def _take_whole_lines(self, buffer: bytearray, searched: int) -> None:
+    async def _take_whole_lines(self, buffer: bytearray, searched: int) -> None:
         while (end := buffer.find(b"\n", searched)) >= 0:
             if self._skipped:
                 self._skipped = 0
             elif end > self._limits.message_bytes:
                 self._refuse_large(buffer)
             else:
-                self._take_line(bytes(buffer[:end]))
+                with memoryview(buffer) as whole:
+                    line = bytes(whole[:end])
+                await self._take_line(line)
             del buffer[: end + 1]
             searched = 0
         if self._skipped:
@@ -183,12 +185,12 @@ class StdioDispatcher(DuplexDispatcher):
         if self._skipped > LONGEST_SKIP * self._limits.message_bytes:
             raise ServerFailure(over_message_bound(self._limits))
 
-    def _take_line(self, line: bytes) -> None:
+    async def _take_line(self, line: bytes) -> None:
         if not line.strip():
             return
         self._exchange.received += len(line)
         try:
-            self._exchange.take(line)
+            await self._exchange.take_any(line)
             self._spoken()
         except UnusableMessage as exc:
             unusable = NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))

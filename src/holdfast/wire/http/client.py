@@ -7,6 +7,7 @@ here, and nowhere else: by exception type and errno, and never by text of the pe
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import errno
 import inspect
@@ -473,6 +474,11 @@ async def read_bounded(response: Response, limits: Limits) -> bytes:
     return body
 
 
+FED_BYTES = 16 * 1024
+LINES_IN_A_ROW = 2_000
+"""How much of a stream is read before other tasks get a turn; a piece may hold thousands of empty lines."""
+
+
 async def read_events(
     response: Response, limits: Limits, *, silence: float | None = None, skips: bool = False
 ) -> AsyncGenerator[ServerEvent, None]:
@@ -486,8 +492,12 @@ async def read_events(
     chunks = response.chunks()
     try:
         while (chunk := await _next_chunk(chunks, silence)) is not None:
-            for event in reader.feed(chunk):
-                yield event
+            for start in range(0, len(chunk), FED_BYTES):
+                for event in reader.feed(chunk[start : start + FED_BYTES]):
+                    yield event
+                if reader.lines > LINES_IN_A_ROW:
+                    reader.lines = 0
+                    await asyncio.sleep(0)
     except EventTooLarge as exc:
         raise ServerFailure(over_message_bound(limits)) from exc
 

@@ -94,7 +94,7 @@ class SseDispatcher(DuplexDispatcher):
                 self._known.set()
             elif event.name == "message" and event.data:
                 self._exchange.received += len(event.data)
-                self._exchange.take_event(event.data)
+                await self._exchange.take_event(event.data)
 
     def _same_origin(self, place: str) -> httpx2.URL:
         """The URL for POSTs. Another origin is refused, since it would get our credentials."""
