@@ -86,7 +86,7 @@ def _shares(trees: Sequence[Tree], seconds: float) -> tuple[float, float]:
     before, began = [tree.cpu() for tree in trees], time.monotonic()
     time.sleep(seconds)
     lasted = time.monotonic() - began
-    one, two = ((tree.cpu() - used) / lasted for tree, used in zip(trees, before, strict=True))
+    one, two = (tree.cpu_since(used) / lasted for tree, used in zip(trees, before, strict=True))
     return one, two
 
 
@@ -130,7 +130,7 @@ def measure_start(*, rounds: int = 1, servers: int = START_SERVERS) -> Report:
             with hub(_definitions(ports), ready=False) as (pid, base):
                 wait_until(f"{base}/readyz", seconds=300)
                 times.append(time.monotonic() - began)
-                connected, cpu = _connected(base), Tree(pid).cpu()
+                connected, cpu = _connected(base), Tree(pid).cpu_since({})
     found = median(times)
     return Report(
         name="start",
