@@ -36,6 +36,7 @@ __all__ = [
     "local_token",
     "local_token_file",
     "notify_ready",
+    "notify_successor",
     "read_token",
     "require_auth_beyond_loopback",
     "uid_of",
@@ -144,12 +145,21 @@ def inherited_socket(environ: MutableMapping[str, str]) -> socket.socket | None:
 
 def notify_ready(environ: Mapping[str, str]) -> None:
     """Tell systemd that the hub listens (``Type=notify``). Does nothing without systemd."""
+    _notify(environ, "READY=1")
+
+
+def notify_successor(environ: Mapping[str, str], pid: int) -> None:
+    """Tell systemd which process is the hub from now on. It believes that only of a process of the same unit."""
+    _notify(environ, f"MAINPID={pid}")
+
+
+def _notify(environ: Mapping[str, str], message: str) -> None:
     address = environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         notify.connect(f"\0{address[1:]}" if address.startswith("@") else address)
-        notify.send(b"READY=1")
+        notify.send(message.encode())
 
 
 def read_token(file: Path, name: str = "the token") -> str:

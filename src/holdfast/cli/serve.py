@@ -210,7 +210,8 @@ def serve(
     SIGTERM and Ctrl-C end it after the calls in flight. SIGHUP reads the mcp.json again; on a terminal it
     ends the hub, because the terminal was closed. Under systemd it listens on the socket that systemd passes.
     --takeover replaces a running hub without a refused connection: the new hub gets the socket of the old one,
-    connects its servers and accepts; then the old one finishes its calls and ends.
+    connects its servers and accepts; then the old one finishes its calls and ends. SIGUSR2 makes a hub start
+    such a successor itself, with the same options.
     Without credentials it serves programs of its own user (and of --allow-uid), which Linux tells. To listen beyond
     this machine it needs a token (--token-file, --token or $HOLDFAST_TOKEN), named tokens (--tokens-file), JWTs
     (--jwt-issuer, --jwt-audience and --jwt-keys together) or a gateway (--gateway-secret-file or --gateway-mtls).

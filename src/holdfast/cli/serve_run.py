@@ -32,8 +32,8 @@ import anyio.to_thread
 import uvicorn
 
 from holdfast._version import __version__
-from holdfast.cli.handover import Predecessor, handing_over
-from holdfast.cli.listen import CallerAuth, TlsOptions, endpoint, notify_ready, read_token
+from holdfast.cli.handover import Predecessor, handing_over, start_successors
+from holdfast.cli.listen import CallerAuth, TlsOptions, endpoint, notify_ready, notify_successor, read_token
 from holdfast.cli.output import typed_command
 from holdfast.cli.serve_telemetry import keep_log, mask_in_log
 from holdfast.config import Config, load_config, state_folder
@@ -205,8 +205,13 @@ async def _offered(serving: ServeOptions, leaving: _Leaving) -> AsyncIterator[st
     if serving.config is None or serving.listener is None:
         yield ""
         return
-    async with handing_over(serving.listener, state_folder(os.environ) / "hubs", leaving.succeeded) as path:
+    async with (
+        handing_over(serving.listener, state_folder(os.environ) / "hubs", leaving.succeeded) as path,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(start_successors, os.environ)
         yield path
+        tasks.cancel_scope.cancel()
 
 
 class _Leaving:
@@ -230,9 +235,11 @@ class _Leaving:
         log.info("shutting down: new calls are refused; calls in flight have %g s", seconds)
         return await self._front.drain(seconds)
 
-    async def succeeded(self) -> None:
+    async def succeeded(self, pid: int) -> None:
         """Leave because a successor accepts connections: what is still connected here is served until it closes."""
         log.info("a successor took over: connections that are open are served until they close")
+        if pid:
+            notify_successor(os.environ, pid)
         if self.note is not None:
             self.note.withdraw()
         self._front.retire()

@@ -94,6 +94,8 @@ class Child:
         self._stderr = bytearray()
         self._stderr_cut = False
         self._unsent = bytearray()
+        self.written = 0
+        """How many bytes were written to its stdin."""
         self._turn = anyio.Lock()
         self._stderr_ended = anyio.Event()
         self.on_line: Callable[[bytes], None] | None = None
@@ -141,7 +143,9 @@ class Child:
             if self._stdin is None:
                 raise BrokenPipeError(errno.EPIPE, "its stdin is closed")
             try:
-                del self._unsent[: os.write(self._stdin, self._unsent[:WRITE_BYTES])]
+                wrote = os.write(self._stdin, self._unsent[:WRITE_BYTES])
+                del self._unsent[:wrote]
+                self.written += wrote
             except BlockingIOError:
                 await anyio.wait_writable(self._stdin)
 
@@ -215,11 +219,24 @@ class Child:
         """Whether it has read everything that we wrote; None where the system does not tell."""
         if self._stdin is None or self._unsent:
             return False
+        read = self.bytes_read()
+        return read == self.written if read is not None else None
+
+    def bytes_read(self) -> int | None:
+        """How much of what we wrote it has read; None where the system does not tell."""
+        if self._stdin is None:
+            return None
         try:
             unread = fcntl.ioctl(self._stdin, termios.FIONREAD, bytes(4))
         except OSError:  # not every system reports this for the writing end of a pipe
             return None
-        return bool(struct.unpack("i", unread)[0] == 0)
+        return self.written - int(struct.unpack("i", unread)[0])
+
+    async def stdin_closed(self) -> None:
+        """Wait until no process can read its stdin any more. A pipe has nothing else to tell its writer."""
+        if self._stdin is not None:
+            with suppress(anyio.ClosedResourceError):
+                await anyio.wait_readable(self._stdin)
 
     async def close(self, *, politely: bool) -> None:
         """End the whole group and what left it: close its stdin, then SIGTERM, then SIGKILL. Shielded and bounded."""

@@ -13,9 +13,10 @@ import httpx2
 
 from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault
 from holdfast.errors import ServerFailure
+from holdfast.wire.duplex import DuplexDispatcher
 from holdfast.wire.http.client import EVENT_STREAM, HttpPeer, content_type, over_message_bound, read_events
 from holdfast.wire.http.connection import Response
-from holdfast.wire.rpc import DuplexDispatcher, answered_id
+from holdfast.wire.rpc import answered_id
 
 __all__ = ["SseDispatcher"]
 
