@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 from benchmarks.clients import LegacyClient, open_sessions
+from benchmarks.growth import NO_QUOTA
 from benchmarks.processes import Tree, hub, upstream, wait_until
 from benchmarks.report import Check, Report, Row, at_most, median
 
@@ -96,7 +97,7 @@ def measure_sessions(*, rounds: int = 1, sessions: int = SESSIONS) -> Report:
     with upstream("--eras", "legacy") as (_, ports):
         for _ in range(rounds):
             for streams, each in found.items():
-                with hub(_definitions(ports)) as (pid, base):
+                with hub(_definitions(ports), settings=NO_QUOTA) as (pid, base):
                     tree = Tree(pid)
                     with open_sessions(f"{base}/mcp", 1, streams=streams):
                         before = tree.memory()
