@@ -25,7 +25,7 @@ FULL = Report(
     ),
     missing=("a gateway: no network",),
 )
-WHERE = {"date": "2026-01-02 03:04 UTC", "commit": "abc", "machine": "m", "load": "0.1", "versions": "Python 3"}
+WHERE = {"date": "2026-01-02 03:04 UTC", "commit": "abc", "machine": "m", "load": "0.1 0.1 0.1", "versions": "Python 3"}
 
 
 def test_the_page_in_the_repository_is_the_one_of_its_results() -> None:
