@@ -75,7 +75,7 @@ class Sample:
 
 
 class Generator:
-    """A generator that is connected to one subject, and calls when it is told to."""
+    """A generator that is connected to one subject, and calls on demand."""
 
     def __init__(self, process: subprocess.Popen[str], subject: Subject) -> None:
         self._process = process

@@ -46,7 +46,7 @@ START_QUICK: dict[str, Any] = {"rounds": 1, "servers": 3}
 def measure_idle(
     *, rounds: int = 1, servers: int = IDLE_SERVERS, seconds: float = WINDOW, settle: float = 5.0
 ) -> Report:
-    """A hub with many servers that nobody calls."""
+    """A hub with many idle servers."""
     with ExitStack() as stack:
         _, ports = stack.enter_context(upstream("--eras", "legacy", "--ports", str(servers)))
         small, _ = stack.enter_context(hub(_definitions(ports[:1])))
@@ -62,7 +62,7 @@ def measure_idle(
         title=f"{servers} idle HTTP servers, {rounds} windows of {seconds:g} s",
         requirements=("PERF-4",),
         about=(
-            "All servers are connected and nobody calls them. The window is as long as the refresh interval, so each "
+            "All servers are connected and idle. The window is as long as the refresh interval, so each "
             "server's tools are listed once in it. CPU is the share of one core."
         ),
         rows=(
