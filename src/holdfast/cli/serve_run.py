@@ -38,6 +38,7 @@ from holdfast.cli.output import typed_command
 from holdfast.cli.serve_telemetry import keep_log, mask_in_log
 from holdfast.config import Config, load_config, state_folder
 from holdfast.control import TOKEN_VARIABLE, ControlServer, HubInfo, MayRead, RunningHub, registered
+from holdfast.core import is_loopback
 from holdfast.demo import demo_fleet, forget_running, note_running
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.files import make_private
@@ -184,6 +185,7 @@ async def _run_http(serving: ServeOptions) -> None:
             certificate=serving.tls.certificate if serving.tls is not None else None,
         )
         follower = SecretFiles(serving, accepted, admin=admin, tls=tls, note=note)
+        hold_beyond_loopback(hub, serving.host)
         keep_collections_short(hub)
         async with hub, anyio.create_task_group() as tasks:
             _watch(tasks, serving, hub, follower)
@@ -477,6 +479,12 @@ async def _fleet(serving: ServeOptions, url: str) -> AsyncIterator[tuple[Config,
 
 
 LARGE_CATALOG = 1_000
+
+
+def hold_beyond_loopback(hub: Hub, host: str) -> None:
+    """A hub that others can reach holds changes of servers, unless the configuration says something else (SEC-9)."""
+    if not is_loopback(host):
+        hub.registry.default_approvals = "hold"
 
 
 def keep_collections_short(hub: Hub) -> None:

@@ -17,7 +17,7 @@ from holdfast.front.requests import Reply
 from holdfast.wire import Bytes, loads
 
 if TYPE_CHECKING:
-    from holdfast.front.sessions import HttpSession
+    from holdfast.front.http_session import HttpSession
 
 __all__ = ["Backlog", "EventLog", "LogBounds", "LostEvent", "MessageStream", "lost_event"]
 
@@ -105,6 +105,8 @@ class _Event:
 
 class EventLog:
     """What one session was sent on its streams, so that a stream that broke can be read on (``Last-Event-ID``)."""
+
+    __slots__ = ("_bounds", "_events", "_held", "_mark", "_number")
 
     def __init__(self, bounds: LogBounds) -> None:
         self._bounds = bounds

@@ -11,7 +11,12 @@ if TYPE_CHECKING:
     from holdfast.hub.call import is_repeatable as is_repeatable
     from holdfast.hub.explanation import explain as explain
     from holdfast.hub.hub import Hub as Hub
-    from holdfast.hub.journal import transition_text as transition_text, warnings_of as warnings_of
+    from holdfast.hub.journal import (
+        changed_text as changed_text,
+        subject_of as subject_of,
+        transition_text as transition_text,
+        warnings_of as warnings_of,
+    )
     from holdfast.hub.lease import is_shown as is_shown
     from holdfast.hub.limits import DialLimit as DialLimit
     from holdfast.hub.loader import (
@@ -53,7 +58,7 @@ __getattr__, __dir__ = lazy_exports(
         "call": ["is_repeatable"],
         "explanation": ["explain"],
         "hub": ["Hub"],
-        "journal": ["transition_text", "warnings_of"],
+        "journal": ["changed_text", "subject_of", "transition_text", "warnings_of"],
         "lease": ["is_shown"],
         "limits": ["DialLimit"],
         "loader": ["Loader", "call_tool", "get_tools_with_resilience", "load"],

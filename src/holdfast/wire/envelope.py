@@ -42,6 +42,8 @@ Bytes: TypeAlias = bytes | Raw
 Fields: TypeAlias = dict[str, Bytes]
 """The members of a JSON object: each value is the bytes that it came in."""
 
+_BOM = b"\xef\xbb\xbf"
+
 _OBJECT = msgspec.json.Decoder(dict[str, Raw])
 _ARRAY = msgspec.json.Decoder(list[Raw])
 _OBJECTS = msgspec.json.Decoder(list[dict[str, Raw]])
@@ -145,14 +147,22 @@ class RawObject:
         """As it goes over the wire."""
         return bytes(self._raw) if self._raw is not None else join_fields(self.members)
 
+    def pieces(self) -> list[Bytes]:
+        """The same in pieces, which are not copied: a large one is joined once with what is around it."""
+        return [self._raw] if self._raw is not None else _pieces(self.members)
+
     def value(self) -> dict[str, Any]:
         """The Python value."""
         return {key: loads(one) for key, one in self.members.items()}
 
 
 def read_bytes(data: bytes) -> bytes:
-    """The same bytes, checked: JSON is UTF-8, and the splitter does not look inside strings."""
+    """The same bytes, checked: JSON is UTF-8, and the splitter does not look inside strings.
+
+    A byte order mark before them is no part of them (RFC 8259 allows a reader to ignore it).
+    """
     if not data.isascii():
+        data = data.removeprefix(_BOM)
         try:
             data.decode()
         except UnicodeDecodeError:
@@ -228,8 +238,17 @@ def objects(data: Bytes) -> list[Fields]:
 
 def join_fields(members: Mapping[str, Bytes]) -> bytes:
     """A JSON object of these members."""
-    known = _KEYS.get
-    return b"{%b}" % b",".join([(known(key) or _key(key)) + value for key, value in members.items()])
+    return b"".join(_pieces(members))
+
+
+def _pieces(members: Mapping[str, Bytes]) -> list[Bytes]:
+    known, lead = _KEYS.get, b"{"
+    pieces: list[Bytes] = []
+    for key, value in members.items():
+        pieces += (lead, known(key) or _key(key), value)
+        lead = b","
+    pieces.append(b"}" if members else b"{}")
+    return pieces
 
 
 def join_items(values: list[Bytes]) -> bytes:
