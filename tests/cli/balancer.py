@@ -21,6 +21,7 @@ defaults
     retries 0
     option httpclose
     timeout connect 5s
+    timeout check 10s
     timeout client 60s
     timeout server 60s
 frontend hubs

@@ -190,6 +190,10 @@ class Approvals:
         self._gone: set[str] = set()
         self.unsaved = False
         """Whether changes wait to be written."""
+        self.may_pin: Callable[[], bool] = lambda: True
+        """Whether a tool that is seen for the first time here is new: in a fleet, a peer may have seen it before."""
+        self.on_pin: Callable[[str, str, Mapping[str, Any], bool], None] = lambda *_: None
+        """Told of each first sight and of each approval (True)."""
 
     @property
     def changed(self) -> Mapping[str, frozenset[str]]:
@@ -247,8 +251,27 @@ class Approvals:
             self._seen[server][change.tool] = self._now[server].pop(change.tool)
             self._approved.add((server, change.tool))
             self.unsaved = True
+            self.on_pin(server, change.tool, self._seen[server][change.tool], True)
             self._journal.write(ToolApproved(server=server, tool=change.tool, at=self._journal.clock.now()))
         return tuple(change.tool for change in wanted)
+
+    def take_pin(self, server: str, tool: str, text: Mapping[str, Any]) -> bool:
+        """Use the version of a tool that the fleet agreed on; whether it is another one."""
+        seen = self._seen.setdefault(server, {})
+        if seen.get(tool) == text:
+            return False
+        seen[tool] = text
+        self._approved.add((server, tool))
+        self.unsaved = True
+        if self._now.get(server, {}).get(tool) == text:
+            del self._now[server][tool]
+            self._journal.write(ToolApproved(server=server, tool=tool, at=self._journal.clock.now()))
+        return True
+
+    def share_pins(self, server: str) -> None:
+        """Report every pinned tool of a server as a first sight: it may be from before this hub joined a fleet."""
+        for tool, text in self._seen.get(server, {}).items():
+            self.on_pin(server, tool, text, False)
 
     def latest(self, server: str) -> Listing | None:
         """The latest listing of a server in this run."""
@@ -339,11 +362,12 @@ class Approvals:
         server, seen = listing.server, self._seen.setdefault(listing.server, {})
         listed = {item.name for item in listing.tools}
         unlisted = [name for name in seen if name not in listed]
-        if self._holds(server) and (self._unread or len(unlisted) > REMEMBERED):
+        if self._holds(server) and (self._unread or not self.may_pin() or len(unlisted) > REMEMBERED):
             return
         for item in listing.tools:
             if item.name not in seen:
                 seen[item.name], self.unsaved = said(item.raw), True
+                self.on_pin(server, item.name, seen[item.name], False)
                 self._dropped.discard((server, item.name))
         if not self._holds(server):
             self._drop(server, unlisted[:-REMEMBERED])

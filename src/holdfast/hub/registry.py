@@ -23,6 +23,8 @@ from holdfast.hub.approvals import Approvals
 from holdfast.hub.call import CallRequest, CallTimer, holds_changed, refuse_held, send
 from holdfast.hub.client_slots import ClientSlots, ready_within
 from holdfast.hub.clock import Clock
+from holdfast.hub.fleet.fleet import Fleet
+from holdfast.hub.fleet.host import RegistryHost
 from holdfast.hub.journal import HubRecord, Journal, Published
 from holdfast.hub.lease import Connector, ServerCache, is_shown
 from holdfast.hub.limits import DialLimit
@@ -52,9 +54,18 @@ class SlotRegistry:
     """The slots of one hub. It is the ``SlotHost`` of its shared slots."""
 
     def __init__(
-        self, config: Config, *, state_file: Path | None, clock: Clock, chance: Callable[[], float], logins: Logins
+        self,
+        config: Config,
+        *,
+        state_file: Path | None,
+        clock: Clock,
+        chance: Callable[[], float],
+        logins: Logins,
+        fleet: Fleet | None = None,
     ) -> None:
         self.config = config
+        self.fleet = fleet
+        """The other replicas of this hub, if it has any."""
         self.logins = logins
         self.catalog = Catalog()
         self.clock = clock
@@ -116,12 +127,17 @@ class SlotRegistry:
             tasks=tasks,
             host=self,
             relay=lambda: self._relay,
+            fleet=self.fleet,
         )
+        if self.fleet is not None:
+            self._join(self.fleet)
         self.clients.open(self._context, self.journal.write)
         for slot in [self._add(server) for server in self.config.servers.values()]:
             self._start(slot)
         tasks.start_soon(self._writer.run, name="state writer")
-        tasks.start_soon(self._writer.watch, self._switched_elsewhere, self._approved_elsewhere, name="state watch")
+        if self.fleet is not None:
+            tasks.start_soon(self.fleet.run, name="fleet")
+        tasks.start_soon(self._writer.watch, self.switched_elsewhere, self._approved_elsewhere, name="state watch")
         tasks.start_soon(self._warden.keep, name="warden keeper")
         tasks.start_soon(keep_reaping, self._warden, name="orphans")
         tasks.start_soon(_watch_logins, self, logins, name="login watch")
@@ -289,7 +305,27 @@ class SlotRegistry:
 
     # For the state that other hubs share.
 
-    def _switched_elsewhere(self, server: str, disabled: bool) -> None:
+    def _join(self, fleet: Fleet) -> None:
+        fleet.open(RegistryHost(self), self.clock)
+        self.approvals.may_pin = lambda: fleet.is_settled
+        self.approvals.on_pin = partial(_share_pin, fleet)
+
+    def review_again(self, server: str) -> None:
+        """Publish the latest listing again: what the fleet approved has changed."""
+        listing = self.approvals.latest(server)
+        if listing is not None and server in self.slots and not self.catalog.servers[server].withdrawn:
+            self.publish(listing)
+        self.state_changed()
+
+    def show_unverified(self, listing: Listing) -> None:
+        """Show what a peer listed of a server that was not listed here."""
+        catalog = self.catalog.publish(listing)
+        if self.catalog.servers[listing.server].withdrawn:
+            catalog = catalog.withdraw(listing.server)
+        self._show(listing.server, catalog)
+
+    def switched_elsewhere(self, server: str, disabled: bool) -> None:
+        """Follow another hub that enabled or disabled a server."""
         slot = self.slots.get(server)
         if slot is not None and slot.spec.enabled and slot.switched_off != disabled and not self._closing:
             slot.handle(on.DisableRequested() if disabled else on.EnableRequested())
@@ -305,7 +341,10 @@ class SlotRegistry:
     def publish(self, listing: Listing) -> None:
         """Publish a newer complete listing, except for what is held."""
         self._note_failed_lists(listing)
-        self._show(listing.server, self.catalog.publish(self.approvals.review(listing)))
+        reviewed = self.approvals.review(listing)
+        self._show(listing.server, self.catalog.publish(reviewed))
+        if self.fleet is not None:
+            self.fleet.published(reviewed)
         if self.approvals.unsaved:
             self.state_changed()
 
@@ -389,6 +428,10 @@ class SlotRegistry:
     def _snapshot(self) -> tuple[Config, Catalog, frozenset[str]]:
         off = frozenset(name for name, slot in self.slots.items() if slot.switched_off)
         return self.config, self.catalog, off
+
+
+def _share_pin(fleet: Fleet, server: str, tool: str, text: Mapping[str, Any], approved: bool) -> None:
+    fleet.pinned(server, tool, text, approved=approved)
 
 
 async def _own_tasks(*, task_status: anyio.abc.TaskStatus[anyio.abc.TaskGroup]) -> None:
