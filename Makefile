@@ -13,7 +13,7 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 # Many tests start Python programs: without compiled modules each start takes half a second longer.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help serve test tests test-long test-field programs cover lint format bench bench-docs docs schema lock clean
+.PHONY: help serve test tests test-long test-field programs cover lint format bench bench-docs docs screenshots schema lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -70,15 +70,24 @@ schema: $(READY)  ## Write the published JSON Schemas from the models
 	$(BIN)/python -m holdfast.doctor.report schema/doctor.schema.json
 	$(BIN)/python -m holdfast.cli.json_schemas schema/commands
 
-docs: $(READY)  ## Write the generated parts of the documentation
+docs: $(READY)  ## Write the generated parts of the documentation, and build the site into site/
 	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-lock: $(READY)  ## Pin the development dependencies
-	$(BIN)/uv pip compile --quiet --universal --no-header --no-emit-index-url --python-version 3.11 \
-		--group dev pyproject.toml -o requirements-dev.lock --upgrade
+screenshots: $(NODE_READY) programs  ## Let the browser tests write the pictures of the documentation
+	HOLDFAST_SCREENSHOTS=write $(BIN)/python -m pytest -q tests/control/server/test_page_hundred.py
+
+COMPILE := $(BIN)/uv pip compile --quiet --universal --no-header --no-emit-index-url --generate-hashes
+
+lock: $(READY)  ## Pin the dependencies for development and for the image, with hashes, and list the latter
+	$(COMPILE) --python-version 3.11 --group dev pyproject.toml -o requirements-dev.lock --upgrade
+	$(COMPILE) --python-version 3.13 --extra fleet --extra gateway --extra otel pyproject.toml \
+		-o deploy/docker/requirements.lock --upgrade
+	echo hatchling==1.27.0 | $(COMPILE) --python-version 3.11 - -o deploy/docker/build.lock --upgrade
+	$(BIN)/python deploy/generate.py
 
 clean:  ## Remove everything that the commands above made
-	rm -rf $(VENV) .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage test-results
+	rm -rf $(VENV) .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage test-results site
 
 # Only the runtime dependencies: they install in seconds, the development dependencies take minutes.
 $(RUN_READY): pyproject.toml
@@ -90,7 +99,7 @@ $(RUN_READY): pyproject.toml
 $(READY): pyproject.toml requirements-dev.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 

@@ -28,8 +28,8 @@ __all__ = [
 ]
 
 REQUIREMENTS = ("PERF-1", "PERF-2")
-ROUNDS = 15
-"""PERF-1 asks for as many."""
+ROUNDS = 40
+"""PERF-1 asks for 15 at least. Many short rounds give narrow intervals on a noisy machine."""
 
 QUICK: dict[str, Any] = {"rounds": 1, "requests": 32, "callers": (1, 16)}
 VARIANTS_QUICK: dict[str, Any] = {"rounds": 1, "requests": 32, "eras": ("modern",)}
@@ -61,14 +61,14 @@ def _subjects(*options: str) -> Iterator[list[Subject]]:
             ]
 
 
-def measure(*, rounds: int = ROUNDS, requests: int = 3000, callers: Sequence[int] = (1, 16, 64)) -> Report:
+def measure(*, rounds: int = ROUNDS, requests: int = 640, callers: Sequence[int] = (1, 16, 64)) -> Report:
     """One caller, 16 and 64, of the legacy era, with plain answers."""
     with _subjects("--eras", "legacy") as subjects:
         seen = {
             count: compare(
                 subjects,
-                Load(callers=count, requests=requests if count > 1 else requests // 3),
-                rounds=rounds if count <= 16 else max(1, rounds // 3),
+                Load(callers=count, requests=requests if count > 1 else max(1, requests // 3)),
+                rounds=rounds if count <= 16 else max(1, rounds // 4),
             )
             for count in callers
         }
@@ -87,14 +87,14 @@ def measure(*, rounds: int = ROUNDS, requests: int = 3000, callers: Sequence[int
     )
 
 
-def measure_variants(*, rounds: int = 5, requests: int = 1600, eras: Sequence[str] = ("legacy", "modern")) -> Report:
+def measure_variants(*, rounds: int = 15, requests: int = 480, eras: Sequence[str] = ("legacy", "modern")) -> Report:
     """The other era, and answers as an event stream."""
     rows: list[Row] = []
     for era in eras:
         for answers in ("plain", "event stream"):
             with _subjects("--eras", era, *(["--sse"] if answers == "event stream" else [])) as subjects:
                 for count in (1, 16):
-                    load = Load(callers=count, requests=requests if count > 1 else requests // 2, era=era)
+                    load = Load(callers=count, requests=requests if count > 1 else requests // 3, era=era)
                     seen = compare([one for one in subjects if one.name in (RELAY, OURS, ALONE)], load, rounds=rounds)
                     rows += [
                         row(f"{name}, {era}, {answers}, {per_caller(count)}", found, _base(name, seen))

@@ -1,8 +1,8 @@
 """Calls of the load generator, and what they cost the program that is measured.
 
 The generator is a Node program of its own (``generator.mjs``). All subjects of a comparison are measured in every
-round, one after the other and in turning order, so that a noisy machine is noisy for all of them. CPU time is the
-figure that noise moves least.
+round, one after the other and in turning order. Rounds are short and many: what disturbs the machine then disturbs both
+sides of a pair. CPU time is the figure that noise moves least.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.processes import ROOT, Tree, node
 from benchmarks.report import Row, Spread, interleaved, median, ratio
 
-__all__ = ["Load", "Sample", "Subject", "compare", "per_caller", "row", "sample", "spread_of"]
+__all__ = ["Generator", "Load", "Sample", "Subject", "compare", "generator", "per_caller", "row", "spread_of"]
 
 LEAVE_SECONDS = 30.0
 
@@ -39,11 +40,13 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What the generator does: so many calls, or as many as fit into the time."""
+    """What the generator does in a round: so many calls, or as many as fit into the time."""
 
     callers: int = 1
-    requests: int = 1000
+    requests: int = 200
     seconds: float = 10.0
+    warm: int = 20
+    """How many calls of each caller do not count."""
     era: str = "legacy"
     arguments: Mapping[str, Any] = field(default_factory=lambda: {"text": "hello"})
     progress: bool = False
@@ -52,31 +55,79 @@ class Load:
 
 @dataclass(frozen=True)
 class Sample:
-    """One run of the generator. Times are in seconds."""
+    """One batch of calls. Times are in seconds."""
 
-    requests: int
+    times: Sequence[float]
     rate: float
     median: float
-    p99: float
     cpu: float
     """Of the subject's process tree, per call."""
     memory: int
     """Of the subject's process tree, after the calls."""
     throughput: float
     """Bytes of answers per second."""
+    bytes: float
+    """Of one answer."""
     notices: int
     """Progress notices in one answer."""
     generator: float
     """The share of a core that the generator used."""
 
 
-def sample(subject: Subject, load: Load) -> Sample:
-    """One run against one subject."""
+class Generator:
+    """A generator that is connected to one subject, and calls when it is told to."""
+
+    def __init__(self, process: subprocess.Popen[str], subject: Subject) -> None:
+        self._process = process
+        self._subject = subject
+        self._tree = Tree(subject.pid)
+        self._expect("warm")
+
+    def run(self) -> Sample:
+        """One batch of calls."""
+        pids = self._tree.pids()
+        before = self._tree.cpu(pids)
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write("go\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._failed() from None
+        seen = json.loads(self._expect("{"))
+        used, times = self._tree.cpu(pids) - before, [time / 1000 for time in seen["times"]]
+        return Sample(
+            times=times,
+            rate=len(times) / seen["seconds"],
+            median=statistics.median(times),
+            cpu=used / len(times),
+            memory=self._tree.memory(),
+            throughput=seen["bytes"] / seen["seconds"],
+            bytes=seen["bytes"] / len(times),
+            notices=seen["notices"],
+            generator=seen["cpu"] / seen["seconds"],
+        )
+
+    def _expect(self, start: str) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line.startswith(start):
+            raise self._failed()
+        return line
+
+    def _failed(self) -> RuntimeError:
+        said = [line for line in self._process.communicate()[1].splitlines() if "Error" in line]
+        return RuntimeError(f"{self._subject.name}: {' '.join(said)[:400] or 'the generator ended'}")
+
+
+@contextmanager
+def generator(subject: Subject, load: Load) -> Iterator[Generator]:
+    """Connect to a subject, open the sessions, and make the calls that do not count."""
     options = {
         "url": subject.url,
         "callers": load.callers,
         "requests": load.requests,
         "seconds": load.seconds,
+        "warm": load.warm,
         "era": subject.era or load.era,
         "method": load.method,
         "tool": subject.tool,
@@ -89,63 +140,39 @@ def sample(subject: Subject, load: Load) -> Sample:
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
-            return _measured(process, subject)
+            yield Generator(process, subject)
+            process.communicate(timeout=LEAVE_SECONDS)
         except BaseException:
             process.kill()
             raise
-
-
-def _measured(process: subprocess.Popen[str], subject: Subject) -> Sample:
-    assert process.stdout is not None
-    if process.stdout.readline() != "warm\n":
-        raise RuntimeError(f"{subject.name}: {process.communicate()[1][-800:]}")
-    tree = Tree(subject.pid)
-    pids = tree.pids()
-    before = tree.cpu(pids)
-    said = _say(process, "go")
-    if not said:
-        raise RuntimeError(f"{subject.name}: {process.communicate()[1][-800:]}")
-    used, memory = tree.cpu(pids) - before, tree.memory()
-    process.communicate("leave\n", timeout=LEAVE_SECONDS)
-    seen = json.loads(said)
-    return Sample(
-        requests=seen["requests"],
-        rate=seen["rate"],
-        median=seen["median"] / 1000,
-        p99=seen["p99"] / 1000,
-        cpu=used / seen["requests"],
-        memory=memory,
-        throughput=seen["bytes"] / seen["seconds"],
-        notices=seen["notices"],
-        generator=seen["cpu"] / seen["seconds"],
-    )
-
-
-def _say(process: subprocess.Popen[str], word: str) -> str:
-    """Tell the generator to go on; its next line. It is empty if the generator failed."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(f"{word}\n")
-    process.stdin.flush()
-    return process.stdout.readline()
 
 
 def compare(
     subjects: Sequence[Subject], load: Load, *, rounds: int, failed: dict[str, str] | None = None
 ) -> dict[str, list[Sample]]:
     """All subjects in every round; the order turns round. One that fails is left out and named in ``failed``."""
-    by_name = {subject.name: subject for subject in subjects}
-    seen: dict[str, list[Sample]] = {name: [] for name in by_name}
-    for name in interleaved(list(by_name), rounds):
-        if failed is not None and name in failed:
-            continue
-        try:
-            seen[name].append(sample(by_name[name], load))
-        except RuntimeError as exc:
-            if failed is None:
-                raise
-            failed[name] = f"{exc} ({per_caller(load.callers)})"
+    seen: dict[str, list[Sample]] = {subject.name: [] for subject in subjects}
+    with ExitStack() as stack:
+        generators: dict[str, Generator] = {}
+        for subject in subjects:
+            with _named(subject.name, load, failed):
+                generators[subject.name] = stack.enter_context(generator(subject, load))
+        for name in interleaved(list(generators), rounds):
+            if name not in (failed or {}):
+                with _named(name, load, failed):
+                    seen[name].append(generators[name].run())
     return {name: samples for name, samples in seen.items() if name not in (failed or {})}
+
+
+@contextmanager
+def _named(name: str, load: Load, failed: dict[str, str] | None) -> Iterator[None]:
+    """Take down a failure, where failures are collected."""
+    try:
+        yield
+    except RuntimeError as exc:
+        if failed is None:
+            raise
+        failed[name] = f"{exc} ({per_caller(load.callers)})"
 
 
 def spread_of(samples: Sequence[Sample], key: str) -> Spread:
@@ -170,12 +197,16 @@ def row(label: str, mine: Sequence[Sample], base: Sequence[Sample] | None = None
         cpu_ratio=beside("cpu"),
         rate_ratio=beside("rate"),
         time=spread_of(mine, "median"),
-        p99=middle("p99"),
+        p99=_percentile([time for one in mine for time in one.times], 0.99),
         rate=middle("rate"),
         cpu=middle("cpu"),
         memory=middle("memory"),
         note=note,
     )
+
+
+def _percentile(times: Sequence[float], share: float) -> float:
+    return sorted(times)[min(len(times) - 1, int(len(times) * share))]
 
 
 def per_caller(callers: int) -> str:

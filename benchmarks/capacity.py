@@ -43,7 +43,7 @@ START_QUICK: dict[str, Any] = {"rounds": 1, "servers": 3}
 
 
 def measure_idle(
-    *, rounds: int = 2, servers: int = IDLE_SERVERS, seconds: float = WINDOW, settle: float = 5.0
+    *, rounds: int = 1, servers: int = IDLE_SERVERS, seconds: float = WINDOW, settle: float = 5.0
 ) -> Report:
     """A hub with many servers that nobody calls."""
     with ExitStack() as stack:

@@ -23,7 +23,7 @@ __all__ = ["REQUIREMENTS", "measure"]
 
 REQUIREMENTS = ("DOC-1",)
 
-ROUNDS = 2
+ROUNDS = 1
 SERVERS, SILENT = 50, 10
 DEADLINE = 15.0
 BEYOND = 1.0

@@ -35,7 +35,7 @@ __all__ = ["BROKEN", "BYSTANDER", "REQUIREMENTS", "Drilled", "drill", "measure"]
 
 REQUIREMENTS = ("LIFE-4", "LIFE-11", "LIFE-14", "LIFE-22")
 
-ROUNDS = 100
+ROUNDS = 30
 BROKEN = ("stream", "quiet", "child")
 BYSTANDER = "bystander"
 CALLERS = 4

@@ -4,8 +4,10 @@
 //
 // Each caller has a connection and, in the legacy era, a session of its own, and sends one call after the other. HTTP is
 // written and read by hand on plain sockets: Node's own client takes four times the CPU, which the subject would miss.
-// It prints `warm` after some calls that do not count, begins at a line on stdin, and leaves at the next.
+// It prints `warm` after some calls that do not count, makes as many calls for each line `go` on stdin, and leaves at
+// the end of stdin.
 import net from "node:net";
+import readline from "node:readline";
 
 const options = JSON.parse(process.argv[2]);
 const { callers, requests, seconds = 60, era = "legacy", method = "tools/call", tool = "echo", progress = false } = options;
@@ -20,22 +22,38 @@ const head = `POST ${target.pathname} HTTP/1.1\r\nhost: ${target.host}\r\nconten
 /** One keep-alive connection: one request at a time, and its whole answer. */
 class Connection {
   constructor() {
+    this.connect();
+  }
+
+  connect() {
     this.parts = [];
     this.length = 0;
-    this.socket = net.connect({ host: target.hostname, port: Number(target.port), noDelay: true });
-    this.socket.on("data", (data) => this.read(data));
-    this.socket.on("error", (error) => this.reject?.(error));
-    this.socket.on("close", () => this.reject?.(new Error("the connection was closed within an answer")));
+    const socket = net.connect({ host: target.hostname, port: Number(target.port), noDelay: true });
+    socket.on("data", (data) => this.read(data));
+    socket.on("error", () => {});
+    socket.on("close", () => this.socket === socket && this.closed());
+    this.socket = socket;
   }
 
   post(message, headers) {
     const body = JSON.stringify(message);
+    const request = `${head}${headers}content-length: ${Buffer.byteLength(body)}\r\n\r\n${body}`;
     this.wanted = null;
+    if (!this.socket.writable) this.connect(); // servers close connections that were idle while others were measured
     return new Promise((resolve, reject) => {
-      this.resolve = resolve;
-      this.reject = reject;
-      this.socket.write(`${head}${headers}content-length: ${Buffer.byteLength(body)}\r\n\r\n${body}`);
+      [this.resolve, this.reject, this.again] = [resolve, reject, request];
+      this.socket.write(request);
     });
+  }
+
+  /** The server closed an idle connection just when a request was sent: it is sent once more. */
+  closed() {
+    if (!this.reject) return;
+    if (this.length || !this.again) return this.reject(new Error("the connection was closed within an answer"));
+    const request = this.again;
+    this.again = null;
+    this.connect();
+    this.socket.write(request);
   }
 
   read(data) {
@@ -66,9 +84,11 @@ class Connection {
 
   done() {
     const answer = { status: this.status, head: this.head, bytes: this.length - this.body, parts: this.parts };
+    const resolve = this.resolve;
     this.parts = [];
     this.length = 0;
-    this.resolve(answer);
+    this.resolve = this.reject = null;
+    resolve(answer);
   }
 }
 
@@ -94,7 +114,6 @@ class Caller {
 
   /** End the session, as a well-behaved client does. */
   leave() {
-    this.connection.reject = () => {};
     this.connection.socket.end(`${head.replace("POST", "DELETE")}${this.headers}content-length: 0\r\n\r\n`);
   }
 
@@ -139,20 +158,24 @@ async function run(caller, count, until, keep) {
 }
 
 const each = Math.max(1, Math.ceil(requests / callers));
-const warm = performance.now() + (seconds * 1000) / 4;
-await Promise.all(all.map((caller) => run(caller, Math.max(2, Math.ceil(each / 5)), warm, false)));
+async function batch(count, until, keep) {
+  const late = setTimeout(() => { throw new Error("no answer for a minute"); }, seconds * 1000 + 60_000);
+  await Promise.all(all.map((caller) => run(caller, count, until, keep)));
+  clearTimeout(late);
+}
+await batch(Math.max(2, options.warm ?? each), performance.now() + seconds * 1000, false);
 process.stdout.write("warm\n");
-await new Promise((resolve) => process.stdin.once("data", resolve));
-bytes = 0;
-const before = process.cpuUsage();
-const began = performance.now();
-await Promise.all(all.map((caller) => run(caller, each, began + seconds * 1000, true)));
-const lasted = (performance.now() - began) / 1000;
-const used = process.cpuUsage(before);
-times.sort((a, b) => a - b);
-const at = (share) => times[Math.min(times.length - 1, Math.floor(times.length * share))];
-process.stdout.write(JSON.stringify({ requests: times.length, seconds: lasted, rate: times.length / lasted,
-  median: at(0.5), p99: at(0.99), bytes, notices, cpu: (used.user + used.system) / 1e6 }) + "\n");
-await new Promise((resolve) => process.stdin.once("data", resolve));
+
+for await (const line of readline.createInterface({ input: process.stdin })) {
+  if (line !== "go") break;
+  times.length = bytes = 0;
+  const before = process.cpuUsage();
+  const began = performance.now();
+  await batch(each, began + seconds * 1000, true);
+  const lasted = (performance.now() - began) / 1000;
+  const used = process.cpuUsage(before);
+  process.stdout.write(JSON.stringify({ seconds: lasted, times: times.map((time) => Number(time.toFixed(4))), bytes,
+    notices, cpu: (used.user + used.system) / 1e6 }) + "\n");
+}
 if (!modern) for (const caller of all) caller.leave();
 setTimeout(() => process.exit(0), 100);

@@ -17,7 +17,7 @@ from benchmarks.report import Check, Plot, Report, at_most, ratio
 __all__ = ["QUICK", "REQUIREMENTS", "SERVERS", "SESSIONS", "TOOLS", "measure"]
 
 REQUIREMENTS = ("PERF-4", "PERF-6")
-ROUNDS = 7
+ROUNDS = 21
 SERVERS = (1, 10, 100, 500)
 TOOLS = (10, 100, 1_000, 10_000)
 SESSIONS = (0, 100, 5_000)
@@ -42,11 +42,11 @@ Seen = Mapping[int, list[Sample]]
 def measure(
     *,
     rounds: int = ROUNDS,
-    requests: int = 1600,
+    requests: int = 480,
     servers: Sequence[int] = SERVERS,
     tools: Sequence[int] = TOOLS,
     sessions: Sequence[int] = SESSIONS,
-    listings: int = 20,
+    listings: int = 5,
 ) -> Report:
     """The same call at each number."""
     load = Load(callers=CALLERS, requests=requests)
@@ -55,7 +55,7 @@ def measure(
         seen["servers"] = _by_number(compare(started, load, rounds=rounds))
     with _with_tools(tools) as started:
         seen["tools"] = _by_number(compare(started, load, rounds=rounds))
-        listing = Load(requests=listings, seconds=20, method="tools/list")
+        listing = Load(requests=listings, seconds=20, warm=3, method="tools/list")
         listed = _by_number(compare(started, listing, rounds=rounds))
     with _with_sessions(sessions) as started:
         seen["sessions"] = _by_number(compare(started, load, rounds=rounds))
@@ -69,7 +69,7 @@ def measure(
         ),
         rows=(
             *(
-                row(f"{number:,} {kind}", found, None if number == min(of) else of[min(of)])
+                row(_number(number, kind), found, None if number == min(of) else of[min(of)])
                 for kind, of in seen.items()
                 for number, found in of.items()
             ),
@@ -88,6 +88,10 @@ def measure(
             for kind, of in seen.items()
         ),
     )
+
+
+def _number(number: int, kind: str) -> str:
+    return f"{number:,} {kind.removesuffix('s') if number == 1 else kind}"
 
 
 def _by_number(seen: Mapping[str, list[Sample]]) -> Seen:
@@ -115,7 +119,7 @@ def _listing_check(listed: Seen) -> Check:
 
 def _size(found: Sequence[Sample]) -> float:
     """Kilobytes of one answer."""
-    return found[0].throughput / found[0].rate / 1000
+    return found[0].bytes / 1000
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from benchmarks.report import Check, Plot, Report, at_least, ratio
 __all__ = ["HTTP", "QUICK", "REQUIREMENTS", "STDIO", "measure"]
 
 REQUIREMENTS = ("PERF-2",)
-ROUNDS = 5
+ROUNDS = 9
 QUICK: dict[str, Any] = {"rounds": 1, "requests": 32, "peers": ()}
 
 HTTP, STDIO = "Holdfast", "Holdfast, stdio behind"
@@ -23,7 +23,7 @@ TIMES, TIMES_STDIO = 3.0, 2.0
 
 
 def measure(
-    *, rounds: int = ROUNDS, requests: int = 1600, seconds: float = 3.0, peers: Sequence[Peer] = PEERS
+    *, rounds: int = ROUNDS, requests: int = 640, seconds: float = 1.0, peers: Sequence[Peer] = PEERS
 ) -> Report:
     """One caller and sixteen through each gateway. A slow one is measured for some seconds."""
     missing: dict[str, str] = {}
@@ -31,7 +31,10 @@ def measure(
         subjects, names = _start(stack, peers, missing)
         seen = {
             callers: compare(
-                subjects, Load(callers=callers, requests=requests, seconds=seconds), rounds=rounds, failed=missing
+                subjects,
+                Load(callers=callers, requests=requests if callers > 1 else requests // 4, seconds=seconds, warm=3),
+                rounds=rounds if callers > 1 else max(1, rounds // 2),
+                failed=missing,
             )
             for callers in (16, 1)
         }

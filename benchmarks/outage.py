@@ -28,10 +28,10 @@ REQUIREMENTS = ("LIFE-4", "LIFE-11", "LIFE-22")
 QUICK: dict[str, Any] = {"peers": (), "patience": 20.0}
 
 HTTP, STDIO = "Holdfast", "Holdfast, stdio behind"
-PATIENCE = 30.0
+PATIENCE = 20.0
 """How long the client waits for the server to be back."""
 
-ANSWER_SECONDS = 20.0
+ANSWER_SECONDS = 15.0
 PAUSE = 0.1
 SHOWN = 90
 """How much of an error is shown."""

@@ -37,8 +37,8 @@ HEAD = """\
 
 How it is measured:
 
-- All sides of a comparison run in the same rounds, in turns and in turning order. A ratio is that of the medians of
-  paired rounds; the interval after it holds it with 95 % confidence (bootstrap over the rounds).
+- All sides of a comparison run in the same rounds, in turns and in turning order. A ratio is the median of
+  the ratios of single rounds; the interval after it holds it with 95 % confidence (bootstrap over the rounds).
 - CPU is the CPU time of the measured program and its children per call, from the scheduler's account. The MCP server
   behind it is not counted. On a shared machine this figure is steadier than latency and calls per second.
 - The load generator is a Node program on plain sockets (`benchmarks/generator.mjs`), the server behind is one

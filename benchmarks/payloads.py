@@ -15,9 +15,9 @@ from benchmarks.report import Check, Plot, Report, Row, at_least, at_most, ratio
 __all__ = ["NOTICES", "PROGRESS_QUICK", "QUICK", "REQUIREMENTS", "SIZES", "measure", "measure_progress"]
 
 REQUIREMENTS = ("PERF-6",)
-ROUNDS = 7
+ROUNDS = 15
 
-SIZES: Mapping[str, tuple[int, int]] = {"1 KB": (1_000, 400), "1 MB": (1_000_000, 40), "10 MB": (10_000_000, 6)}
+SIZES: Mapping[str, tuple[int, int]] = {"1 KB": (1_000, 200), "1 MB": (1_000_000, 20), "10 MB": (10_000_000, 3)}
 """The size of a result, and how many calls a round has."""
 
 LEAST_THROUGHPUT = 0.8
@@ -52,7 +52,9 @@ def measure(*, rounds: int = ROUNDS, sizes: Mapping[str, tuple[int, int]] = SIZE
     """One caller asks for results of each size."""
     with _subjects() as subjects:
         seen = {
-            label: compare(subjects, Load(requests=requests, seconds=30, arguments={"size": size}), rounds=rounds)
+            label: compare(
+                subjects, Load(requests=requests, seconds=30, warm=2, arguments={"size": size}), rounds=rounds
+            )
             for label, (size, requests) in sizes.items()
         }
         largest, (size, _) = list(sizes.items())[-1]
@@ -60,7 +62,9 @@ def measure(*, rounds: int = ROUNDS, sizes: Mapping[str, tuple[int, int]] = SIZE
         before = tree.memory()
         tree.forget_peak()
         compare(
-            subjects[-1:], Load(callers=CALLERS, requests=2 * CALLERS, seconds=30, arguments={"size": size}), rounds=1
+            subjects[-1:],
+            Load(callers=CALLERS, requests=2 * CALLERS, seconds=30, warm=2, arguments={"size": size}),
+            rounds=1,
         )
         copies = max(0, tree.peak() - before) / size / CALLERS
     through = {
@@ -106,10 +110,12 @@ def _row(label: str, name: str, seen: Mapping[str, list[Sample]]) -> Row:
     return row(f"{name}, {label}", mine, None if name == RELAY else seen[RELAY], note)
 
 
-def measure_progress(*, rounds: int = ROUNDS, requests: int = 60) -> Report:
+def measure_progress(*, rounds: int = ROUNDS, requests: int = 25) -> Report:
     """One caller calls a tool that reports its progress a hundred times."""
     with _subjects() as subjects:
-        load = Load(requests=requests, seconds=30, progress=True, arguments={"text": "done", "progress": NOTICES})
+        load = Load(
+            requests=requests, seconds=30, warm=5, progress=True, arguments={"text": "done", "progress": NOTICES}
+        )
         seen = compare(subjects, load, rounds=rounds)
     times = ratio([one.median for one in seen[OURS]], [one.median for one in seen[RELAY]])
     fewest = min(one.notices for found in seen.values() for one in found)

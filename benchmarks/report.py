@@ -124,9 +124,8 @@ def median(samples: Sequence[float]) -> Spread:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
-    """The ratio of the medians. Rounds are sampled in pairs, because both saw the same disturbance."""
-    pairs = list(zip(ours, theirs, strict=True))
-    return _spread(_ratio(pairs), [_ratio(again) for again in _resampled(pairs)])
+    """The median of the ratios of paired rounds: both sides of a round saw the same disturbance."""
+    return median([mine / other for mine, other in zip(ours, theirs, strict=True) if other])
 
 
 def at_most(demand: str, limit: float, found: Spread, unit: str = "") -> Check:
@@ -199,10 +198,6 @@ def _draws(count: int) -> list[list[int]]:
     """The same draws in every run, so that two runs differ only by their measurements."""
     chance = random.Random(count)
     return [chance.choices(range(count), k=count) for _ in range(RESAMPLES if count > 1 else 1)]
-
-
-def _ratio(pairs: Sequence[tuple[float, float]]) -> float:
-    return statistics.median(ours for ours, _ in pairs) / statistics.median(theirs for _, theirs in pairs)
 
 
 def _spread(value: float, resampled: list[float]) -> Spread:

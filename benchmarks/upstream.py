@@ -203,7 +203,14 @@ async def _relay(options: argparse.Namespace) -> None:
             await send({"type": "http.response.body", "body": b""})
 
     config = uvicorn.Config(
-        app, port=0, log_level="critical", access_log=False, http="httptools", loop="uvloop", lifespan="off"
+        app,
+        port=0,
+        log_level="critical",
+        access_log=False,
+        http="httptools",
+        loop="uvloop",
+        lifespan="off",
+        timeout_keep_alive=600,
     )
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve())

@@ -147,6 +147,10 @@ PANELS = (
         },
     ),
     Panel(
+        "Refused clients",
+        {"{{kind}}": f"sum by (kind) (increase(holdfast_access_refused_total{{{OF_HUB}}}[$__rate_interval]))"},
+    ),
+    Panel(
         "CPU of the hub",
         {"{{instance}}": f"rate(process_cpu_seconds_total{{{OF_HUB}}}[$__rate_interval])"},
         unit="percentunit",

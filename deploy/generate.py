@@ -1,7 +1,8 @@
 """Writes the generated files of this folder: ``python deploy/generate.py [--check]``.
 
 The bootstrap config of the compose files is rendered by the program, so that both have the same timeout. The alert
-rules of the chart come from ``prometheus/alerts.yaml``, and the dashboard from ``dashboard.py``.
+rules of the chart come from ``prometheus/alerts.yaml``, the dashboard from ``dashboard.py``, and the bill of materials
+of the image from its lock.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import yaml
 from dashboard import dashboard
+from sbom import sbom
 
 from holdfast.gateway.model import EXT_AUTH_PORT, GATEWAY_VERSION, ExtAuth, Gateway
 from holdfast.gateway.render import render_config, to_yaml
@@ -23,6 +25,8 @@ BOOTSTRAP = HERE / "compose" / "agentgateway.yaml"
 ALERTS = HERE / "prometheus" / "alerts.yaml"
 RULES = HERE / "helm" / "holdfast" / "rules"
 DASHBOARD = HERE / "grafana" / "holdfast.json"
+LOCK = HERE / "docker" / "requirements.lock"
+SBOM = HERE / "docker" / "sbom.cdx.json"
 
 HEAD = f"""\
 # The bridge adds the routes of the targets to this config, for AgentGateway {GATEWAY_VERSION}. Your own routes go here;
@@ -49,7 +53,12 @@ def rules() -> Iterator[tuple[Path, str]]:
 
 def wanted() -> dict[Path, str]:
     """Every generated file and its content."""
-    return {BOOTSTRAP: bootstrap(), DASHBOARD: json.dumps(dashboard(), indent=1) + "\n", **dict(rules())}
+    return {
+        BOOTSTRAP: bootstrap(),
+        DASHBOARD: json.dumps(dashboard(), indent=1) + "\n",
+        SBOM: json.dumps(sbom(HERE.parent, LOCK), indent=1) + "\n",
+        **dict(rules()),
+    }
 
 
 def main() -> int:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,10 +21,14 @@ __all__ = [
     "PRIVATE_FOLDER",
     "FileLock",
     "FileStamp",
+    "NotPrivate",
     "file_stamp",
     "locked",
+    "make_private",
     "private_folder",
+    "read_secret",
     "replace_file",
+    "require_private",
     "set_aside",
 ]
 
@@ -84,6 +90,62 @@ def private_folder(folder: Path) -> Path:
     """Create a folder that only its owner may enter, with its parents. One that exists keeps its mode."""
     folder.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER)
     return folder
+
+
+def make_private(folder: Path) -> list[Path]:
+    """Take a folder of our own, and every file in it, from other users; returns what was open to them.
+
+    Links are not followed, and what belongs to another user is left alone.
+    """
+    corrected: list[Path] = []
+    for path, mode in [(folder, PRIVATE_FOLDER), *((path, 0) for path in _below(folder))]:
+        with suppress(OSError):
+            found = path.lstat()
+            wanted = mode or (PRIVATE_FOLDER if stat.S_ISDIR(found.st_mode) else PRIVATE_FILE)
+            is_link = stat.S_ISLNK(found.st_mode)
+            if not is_link and found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & 0o077:
+                path.chmod(stat.S_IMODE(found.st_mode) & wanted)
+                corrected.append(path)
+    return corrected
+
+
+def _below(folder: Path) -> list[Path]:
+    with suppress(OSError):
+        return [Path(at) / name for at, folders, files in os.walk(folder) for name in (*folders, *files)]
+    return []
+
+
+class NotPrivate(PermissionError):
+    """Other users can read or write a file that holds a secret; ``command`` corrects it."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(f"other users of this machine can read or write {file}")
+        self.command = f"chmod 600 {shlex.quote(str(file))}"
+
+
+def read_secret(file: Path) -> str:
+    """The text of a file that only its owner can read; raises ``NotPrivate``, ``OSError`` or ``UnicodeDecodeError``.
+
+    The checked file is the one that is read, also if its path changes meanwhile.
+    """
+    with file.open("rb") as stream:
+        _check_private(file, os.fstat(stream.fileno()))
+        return stream.read(LARGEST_SECRET).decode("utf-8")
+
+
+def require_private(file: Path) -> None:
+    """Raise ``NotPrivate`` if other users can read or write a file."""
+    _check_private(file, file.stat())
+
+
+LARGEST_SECRET = 1 << 20
+
+
+def _check_private(file: Path, found: os.stat_result) -> None:
+    """A file of root may be readable by its group: so a container gets a mounted secret, which it does not own."""
+    allowed = 0o740 if found.st_uid == 0 else 0o700
+    if stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) & ~allowed & 0o077:
+        raise NotPrivate(file)
 
 
 class FileLock:

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import httpx2
 
 from tests.clients.raw import MODERN_META, Answer, initialize, post
 
@@ -21,12 +22,15 @@ class Load:
 
     url: str
     tool: str
+    keep_alive: bool = False
+    """Whether connections are used again, as most clients do."""
     answered: int = 0
     under_way: int = 0
     failed: list[str] = field(default_factory=list)
     _sessions: list[str] = field(default_factory=list)
     _stop: bool = False
     _news: anyio.Event = field(default_factory=anyio.Event)
+    _http: httpx2.AsyncClient | None = None
 
     async def open_sessions(self, number: int) -> None:
         """Shake hands so many times."""
@@ -39,7 +43,8 @@ class Load:
 
     async def run(self, rate: float) -> None:
         """Send so many requests a second, until stopped; each has a task of its own, so that none waits for another."""
-        async with anyio.create_task_group() as tasks:
+        async with httpx2.AsyncClient(trust_env=False, timeout=30) as http, anyio.create_task_group() as tasks:
+            self._http = http if self.keep_alive else None
             number = 0
             begun = anyio.current_time()
             while not self._stop:
@@ -67,8 +72,8 @@ class Load:
         body = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
         self.under_way += 1
         try:
-            answer = await post(self.url, body, **headers)
-        except OSError as exc:
+            answer = await self._post(body, headers)
+        except (OSError, httpx2.HTTPError) as exc:
             self.failed.append(repr(exc))
         else:
             if (problem := _problem(answer)) is not None:
@@ -77,6 +82,13 @@ class Load:
         self.answered += 1
         self._news.set()
         self._news = anyio.Event()
+
+    async def _post(self, body: dict[str, Any], headers: dict[str, str]) -> Answer:
+        if self._http is None:
+            return await post(self.url, body, **headers)
+        accept = {"Accept": "application/json, text/event-stream"}
+        got = await self._http.post(self.url, json=body, headers=headers | accept)
+        return Answer(got.status_code, str(got.headers), got.content)
 
 
 def _problem(answer: Answer) -> str | None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
 import pytest
 
+from holdfast.config import TrustStore
 from holdfast.testing import StdioServer
 from tests.cli.command import Cli
 from tests.cli.in_process import Inside, trusted
@@ -220,3 +223,40 @@ def test_add_and_remove_answer_in_json(inside: Inside, own: Path) -> None:
     removed = json.loads(inside("remove", "one", "--json").out)
     assert (removed["version"], removed["removed"]) == (1, ["one"])
     assert json.loads(inside("remove", "--undo", "--json").out)["undone"] == ["one"]
+
+
+def own_edits(inside: Inside, file: Path) -> Iterator[str]:
+    """Every edit that Holdfast makes in a file of a project, one after the other."""
+    at = ("--file", str(file))
+    for arguments in (
+        ("add", "two", *at, "--no-check", "--", "x"),
+        ("remove", "one", *at),
+        ("remove", "--undo", *at),
+        ("doctor", "--fix", "--config", str(file), "--timeout", "10"),
+        ("doctor", "--undo", "--config", str(file)),
+    ):
+        before = file.read_text()
+        inside(*arguments)
+        assert file.read_text() != before, arguments
+        yield arguments[0]
+
+
+@pytest.mark.requirement("DX-2", "SEC-8")
+def test_a_trusted_file_stays_trusted_after_our_own_edits(inside: Inside, tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text('{"mcpServers": {"one": {"command": "no-such-command", "env": {"API_KEY": "<YOUR_API_KEY>"}}}}')
+    trusted(file)
+    for command in own_edits(inside, file):
+        assert inside("config", "show").code in (0, 1), command
+        assert TrustStore(os.environ).is_trusted(file, file.read_bytes()), command
+    file.write_text(file.read_text() + " ")  # another program
+    assert not TrustStore(os.environ).is_trusted(file, file.read_bytes())
+
+
+@pytest.mark.requirement("DX-2", "SEC-8")
+def test_a_file_that_is_not_trusted_does_not_become_so_by_our_own_edits(inside: Inside, tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text('{"mcpServers": {"one": {"command": "no-such-command", "env": {"API_KEY": "<YOUR_API_KEY>"}}}}')
+    for command in own_edits(inside, file):
+        assert TrustStore(os.environ).files() == {}, command
+        assert "trust" in inside("list").err

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.files import replace_file
 from tests.cli.json_outputs import check_output
 
 SECRET = "s3cr3t-value"
@@ -103,6 +104,21 @@ def run(home: Path) -> Import:
 def servers(file: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(file.read_text())["mcpServers"]
     return found
+
+
+@pytest.mark.requirement("SEC-10")
+def test_the_token_of_local_callers_is_written_for_clients_and_never_shown(
+    run: Import, home: Path, cursor: Path, codex: Path
+) -> None:
+    state = home / ".local" / "state" / "holdfast"
+    state.mkdir(parents=True)
+    token = "token-of-local-callers-0123"
+    replace_file(state / "caller.token", token)
+    ran = run("all", "--apply", "--yes")
+    assert token not in ran.stdout + ran.stderr
+    assert f"Bearer {token}" in cursor.read_text()
+    written = tomllib.loads(codex.read_text())["mcp_servers"]["holdfast"]
+    assert written["http_headers"] == {"Authorization": f"Bearer {token}"}
 
 
 def test_without_a_client_it_shows_what_there_is_and_changes_nothing(run: Import, cursor: Path, ours: Path) -> None:

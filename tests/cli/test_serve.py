@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from holdfast.config.read import config_from_mapping
 from holdfast.errors import CallFailed
+from holdfast.files import replace_file
 from holdfast.hub.loader import Loader
 from holdfast.testing import Fault, HttpServer, StdioServer
 from tests.cli.serve_process import COMMAND, Served, config, environment, run, served, spawned
@@ -257,8 +258,8 @@ def test_beyond_this_machine_it_does_not_listen_without_a_token(home: Path, host
 async def test_named_tokens_and_a_trusted_gateway_let_their_callers_in(tmp_path: Path, home: Path) -> None:
     tokens, secret = tmp_path / "tokens.json", tmp_path / "secret"
     named = {"name": "build", "sha256": hashlib.sha256(TOKEN.encode()).hexdigest(), "groups": ["ci"]}
-    tokens.write_text(json.dumps({"tokens": [named]}))
-    secret.write_text("secret-of-the-gateway\n")
+    replace_file(tokens, json.dumps({"tokens": [named]}))
+    replace_file(secret, "secret-of-the-gateway\n")
     given = ("--tokens-file", str(tokens), "--gateway-secret-file", str(secret))
     async with served(home, "--config", str(config(tmp_path / "mcp.json")), *given) as hub:
         url = hub.url.replace("/mcp", "/metrics")
@@ -275,7 +276,7 @@ async def test_named_tokens_and_a_trusted_gateway_let_their_callers_in(tmp_path:
 @pytest.mark.parametrize("how", ["option", "file", "variable"])
 async def test_with_a_token_only_its_holder_is_served(tmp_path: Path, home: Path, how: str) -> None:
     file = tmp_path / "token"
-    file.write_text(TOKEN + "\n")
+    replace_file(file, TOKEN + "\n")
     given = {"option": ["--token", TOKEN], "file": ["--token-file", str(file)], "variable": []}[how]
     environ = {"HOLDFAST_TOKEN": TOKEN} if how == "variable" else {}
     empty = config(tmp_path / "mcp.json")
@@ -289,12 +290,12 @@ async def test_with_a_token_only_its_holder_is_served(tmp_path: Path, home: Path
 @pytest.mark.requirement("SEC-2")
 async def test_a_changed_token_file_is_read_again_and_a_bad_one_changes_nothing(tmp_path: Path, home: Path) -> None:
     file, newer = tmp_path / "token", "another-token-that-is-long-enough"
-    file.write_text(TOKEN)
+    replace_file(file, TOKEN)
     async with served(home, "--config", str(config(tmp_path / "mcp.json")), "--token-file", str(file)) as hub:
-        file.write_text("short")
+        replace_file(file, "short")
         await hub.said("fewer than 16 characters; the last token stays valid")
         assert (await hub.tools(Authorization=f"Bearer {TOKEN}")).available == ["hub"]
-        file.write_text(newer)
+        replace_file(file, newer)
         await hub.said("callers need the new token")
         assert (await hub.tools(Authorization=f"Bearer {TOKEN}")).denied == ["hub"]
         assert (await hub.tools(Authorization=f"Bearer {newer}")).available == ["hub"]

@@ -42,7 +42,7 @@ class Fleet:
         await ready(self.hubs[number])
 
     async def _run(self, number: int, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        arguments = ("--config", str(self._file), "--lame-duck", "0.5", "--drain", "20")
+        arguments = ("--config", str(self._file), "--lame-duck", "1", "--drain", "20")
         home = self._folder / f"h{number}"
         async with served(home, *arguments, port=self.ports[number], HOLDFAST_SESSION_KEY=KEY) as hub:
             self.hubs[number] = hub
@@ -56,9 +56,10 @@ class Fleet:
 
 
 @asynccontextmanager
-async def _three(folder: Path, server: HttpServer) -> AsyncIterator[tuple[Fleet, Balancer]]:
+async def three_hubs(folder: Path, **servers: object) -> AsyncIterator[tuple[Fleet, Balancer]]:
+    """Three hubs of these servers behind HAProxy."""
     async with anyio.create_task_group() as tasks:
-        fleet = Fleet(folder, config(folder / "mcp.json", it=server.definition), tasks)
+        fleet = Fleet(folder, config(folder / "mcp.json", **servers), tasks)
         for number in range(3):
             await fleet.start(number)
         async with balancer(folder, free_port(), [hub.url for hub in fleet.hubs.values()]) as front:
@@ -71,7 +72,7 @@ async def _three(folder: Path, server: HttpServer) -> AsyncIterator[tuple[Fleet,
 async def test_clients_of_both_eras_use_three_hubs_as_one_and_survive_the_kill_of_one(tmp_path: Path) -> None:
     async with (
         HttpServer({"a": "one"}) as server,
-        _three(tmp_path, server) as (fleet, front),
+        three_hubs(tmp_path, it=server.definition) as (fleet, front),
         Client(front.url, mode="legacy") as legacy,
         Client(front.url) as modern,
     ):
@@ -91,7 +92,7 @@ async def _call(client: Client) -> str:
 @behind_haproxy
 @pytest.mark.parametrize("rate", RATES)
 async def test_a_rolling_restart_of_three_hubs_under_load_fails_no_call(tmp_path: Path, rate: int) -> None:
-    async with HttpServer({"a": "one"}) as server, _three(tmp_path, server) as (fleet, front):
+    async with HttpServer({"a": "one"}) as server, three_hubs(tmp_path, it=server.definition) as (fleet, front):
         load = Load(front.url, "it__a")
         await load.open_sessions(6)
         async with anyio.create_task_group() as tasks:
@@ -106,14 +107,15 @@ async def test_a_rolling_restart_of_three_hubs_under_load_fails_no_call(tmp_path
     assert load.failed == []
 
 
+@pytest.mark.parametrize("keep_alive", [False, True], ids=["new connections", "kept connections"])
 @pytest.mark.parametrize("rate", RATES)
-async def test_a_takeover_under_load_fails_no_call(tmp_path: Path, rate: int) -> None:
+async def test_a_takeover_under_load_fails_no_call(tmp_path: Path, rate: int, keep_alive: bool) -> None:
     home = tmp_path / "home"
     async with HttpServer({"a": "one"}) as server:
         file = config(tmp_path / "mcp.json", it=server.definition)
         async with served(home, "--config", str(file)) as old:
             await ready(old)
-            load = Load(old.url, "it__a")
+            load = Load(old.url, "it__a", keep_alive=keep_alive)
             await load.open_sessions(6)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(load.run, rate)

@@ -123,7 +123,7 @@ async def test_a_successor_takes_over_and_clients_of_both_eras_go_on(tmp_path: P
     slow = Gate(2)
     async with HttpServer({"a": "one", "slow": slow}) as server:
         file = config(tmp_path / "mcp.json", one=server.definition)
-        async with served(home, "--config", str(file)) as old:
+        async with served(home, "--config", str(file), "--drain", "6") as old:
             url = old.url
             await ready(old)
             async with Client(url, mode="legacy") as legacy, Client(url) as modern, anyio.create_task_group() as tasks:
@@ -153,7 +153,7 @@ async def test_a_successor_takes_over_and_clients_of_both_eras_go_on(tmp_path: P
 async def test_a_successor_that_fails_to_start_leaves_the_hub_as_it_was(tmp_path: Path, home: Path) -> None:
     async with HttpServer({"a": "one"}) as server:
         file = config(tmp_path / "mcp.json", one=server.definition)
-        async with served(home, "--config", str(file)) as old:
+        async with served(home, "--config", str(file), "--drain", "1") as old:
             short = tmp_path / "short"
             short.write_text("too short")
             failed = await anyio.to_thread.run_sync(
@@ -191,7 +191,7 @@ print(len(data), len(descriptors))
 @pytest.mark.requirement("FLEET-7")
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
 async def test_a_process_of_another_user_gets_no_socket(caplog: pytest.LogCaptureFixture) -> None:
-    async def never() -> None:
+    async def never(_: int) -> None:
         raise AssertionError("no successor is there")
 
     with tempfile.TemporaryDirectory() as folder, bind("127.0.0.1", 0) as listener:
@@ -259,3 +259,31 @@ async def test_it_listens_on_the_socket_that_systemd_passes(tmp_path: Path, home
         assert hub.url == f"http://{address}/mcp"
         hub.send(signal.SIGTERM)
         assert await hub.ended() == 0
+
+
+@pytest.mark.requirement("FLEET-7")
+async def test_a_hub_starts_its_successor_at_a_signal_and_names_it_to_systemd(tmp_path: Path, home: Path) -> None:
+    file = config(tmp_path / "mcp.json")
+    state = {"XDG_STATE_HOME": str(home / "state")}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        address = str(tmp_path / "notify")
+        notify.bind(address)
+        notify.settimeout(30)
+        async with served(home, "--config", str(file), "--drain", "1", NOTIFY_SOCKET=address) as old:
+            assert await anyio.to_thread.run_sync(notify.recv, 100) == b"READY=1"
+            async with Client(old.url, mode="legacy") as client:
+                old.send(signal.SIGUSR2)
+                heard = sorted([await anyio.to_thread.run_sync(notify.recv, 100) for _ in range(2)])
+                named, listens = heard
+                try:
+                    assert listens == b"READY=1"
+                    assert await old.ended() == 0
+                    (new,) = running_hubs(state)
+                    assert named == f"MAINPID={new.pid}".encode()
+                    assert new.pid != old.process.pid
+                    assert "holdfast_status" in [tool.name for tool in (await client.list_tools()).tools]
+                finally:
+                    os.kill(int(named.partition(b"=")[2]), signal.SIGTERM)
+            with anyio.fail_after(30):
+                while running_hubs(state):  # noqa: ASYNC110 - it is no child of this process
+                    await anyio.sleep(0.05)

@@ -119,6 +119,7 @@ async def test_one_trace_shows_the_admission_the_wait_and_the_upstream_call(
             "mcp.method.name": "tools/call",
             "gen_ai.tool.name": "echo",
             "holdfast.outcome": "completed",
+            "enduser.id": "local",
         }
         on_the_wire = f"00-{TRACE_ID}-{upstream.span_id.hex()}-01"
         assert sent_on(peer) == (on_the_wire, on_the_wire)
@@ -218,4 +219,4 @@ async def test_without_the_extra_a_trace_that_is_asked_for_names_it(home: Path) 
         check=False,
     )
     assert ran.returncode == 2
-    assert b"holdfast-mcp[otel]" in ran.stderr
+    assert b"'.[otel]'" in ran.stderr

@@ -150,6 +150,16 @@ def test_status_and_uninstall_tell_what_there_is(inside: Inside, tmp_path: Path,
     assert inside("service", "uninstall").err == "no service is installed\n"
 
 
+def test_an_upgrade_lets_the_hub_start_its_successor(inside: Inside, tmp_path: Path, recorded: Path) -> None:
+    missing = inside("service", "upgrade")
+    assert (missing.code, "no service is installed" in missing.err) == (1, True)
+    trusted(tmp_path / "mcp.json")
+    assert inside("service", "install").code == 0
+    recorded.write_text("")
+    assert inside("service", "upgrade").code == 0
+    assert recorded.read_text() == "systemctl --user kill --kill-who=main --signal=USR2 holdfast.service\n"
+
+
 def test_logs_are_those_of_the_unit(inside: Inside, recorded: Path) -> None:
     assert inside("service", "logs", "-n", "5").code == 0
     assert recorded.read_text() == "journalctl --user --unit holdfast.service --lines 5 --no-pager\n"

@@ -13,6 +13,8 @@ __all__ = ["Answering"]
 class Answering:
     """Answers a server's questions, whichever way they come (a ``Relay`` and a ``Caller`` in one)."""
 
+    principal = ""
+
     @property
     def era(self) -> None:
         """The era of the connection does not matter to it."""

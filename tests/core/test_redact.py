@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import random
+import string
 from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import assume, example, given, strategies as st
 
 from holdfast.core.evidence import HttpStatus, ProcessExit, RpcError
-from holdfast.core.redact import MASK, SHORTEST_SECRET, Redactor, mask_url, masked, plain
+from holdfast.core.redact import MASK, SHORTEST_SECRET, Redactor, has_secret_shape, mask_url, masked, plain
 
 SECRET = 's3cr3t/with "odd" +chars&=ü'
 
@@ -184,3 +187,103 @@ def test_the_texts_of_evidence_are_masked_and_what_is_judged_by_is_not() -> None
     )
     outage = HttpStatus(status=403, body="Authorization service unavailable")
     assert masked(outage, redactor) == outage
+
+
+RANDOM = "q7Zt4Rk9Lw2Xv8Bn5Mj3Hs6D"
+HEXADECIMAL = "3f9a1c7be04d52688b1e6a0f97cd2435"
+UUID = "9b2f4c1e-7a83-4d0f-b6e5-1c2d3e4f5a6b"
+
+
+@pytest.mark.requirement("SEC-12")
+@pytest.mark.parametrize(
+    ("text", "secret", "kept"),
+    [
+        (
+            f"POST https://mcp.example.com/s/{RANDOM}/mcp failed",
+            RANDOM,
+            "POST https://mcp.example.com/s/***/mcp failed",
+        ),
+        (f"https://mcp.example.com/{UUID}/sse", UUID, "https://mcp.example.com/***/sse"),
+        (f"GET /mcp?k={RANDOM}&page=2", RANDOM, "GET /mcp?k=***&page=2"),
+        (f"https://h/mcp?k={UUID}&page=2#top", UUID, "https://h/mcp?k=***&page=2#top"),
+        (f"https://h?{RANDOM}", RANDOM, "https://h?***"),
+        (f"npx server -k {RANDOM} --verbose", RANDOM, "npx server -k *** --verbose"),
+        (f"npx server {HEXADECIMAL}", HEXADECIMAL, "npx server ***"),
+        ("unknown key Zm9v/YmFyK3Bhc3N3b3JkMTIzNDU2Nzg5MA== sent", "YmFyK3Bhc3N3", "unknown key *** sent"),
+        ("token_urlsafe: p0-Xz_3Qa-9Lk_7Yt-2Wv", "Xz_3Qa-9Lk", "token_urlsafe: ***"),
+    ],
+)
+def test_an_unnamed_secret_is_known_by_its_shape(text: str, secret: str, kept: str) -> None:
+    shown = Redactor().mask(text)
+    assert secret not in shown
+    assert shown == kept
+
+
+@pytest.mark.requirement("SEC-12")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the request 550e8400-e29b-41d4-a716-446655440000 failed",
+        "file:///usr/share/doc and /usr/lib/python3.12/site-packages/mcp_server_fetch/__init__.py",
+        "/root/.cache/uv/archive-v0/Xy3kPq8mZt1bLw9vA2sDf/lib",
+        "~/.npm/_npx/9833c18b2d85bc59/node_modules/.bin/mcp-server-filesystem",
+        "./node_modules/@modelcontextprotocol/server-everything-2025-11-25",
+        "my-service-7d9f8b6c5d-x2k4j is not ready",
+        "claude-sonnet-4-5-20250929 and gpt-4o-mini-2024-07-18",
+        "DropsTheEnableThatCameTooSoon getElementsByClassNameAndSelector",
+        "holdfast_calls_in_flight_total_by_server_and_outcome",
+        "2026-11-16T12:16:03.123456+00:00 20261116T121603Z",
+        "python3.12-slim-bookworm@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        "integrity sha512-9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        "io.modelcontextprotocol/related-task resources/templates/list",
+        "https://example.com/docs/2025/11/getting-started-with-servers?lang=en-GB&page=12",
+        "https://registry.npmjs.org/@modelcontextprotocol/server-filesystem/-/server-filesystem-2025.8.21.tgz",
+        "00000000000000000000000000000000 0123456789012345678901234567890123456789",
+    ],
+)
+def test_ordinary_words_versions_paths_and_ids_have_no_secret_shape(text: str) -> None:
+    assert Redactor().mask(text) == text
+
+
+@pytest.mark.requirement("SEC-12")
+@given(
+    st.binary(max_size=7), st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), min_size=12, max_size=40)
+)
+def test_a_known_secret_is_found_inside_base64_at_every_place(before: bytes, secret: str) -> None:
+    assume("*" not in secret and "\\" not in secret)
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        text = encode(before + secret.encode() + b"tail").decode()
+        shown = Redactor([secret]).mask(f"x {text} y")
+        middle = encode(secret.encode()[3:-3]).decode().rstrip("=")[1:-1]
+        assert middle not in shown
+        assert MASK in shown
+
+
+@pytest.mark.requirement("SEC-12")
+@pytest.mark.parametrize(
+    "form",
+    [
+        b"hunter22-hunter22".hex(),
+        b"hunter22-hunter22".hex().upper(),
+        "".join(f"%{byte:02X}" for byte in b"hunter22-hunter22"),
+        "".join(f"%{byte:02x}" for byte in b"hunter22-hunter22"),
+    ],
+)
+def test_a_known_secret_is_found_in_hex_and_in_percent_codes(form: str) -> None:
+    assert Redactor(["hunter22-hunter22"]).mask(f"x{form}y") == f"x{MASK}y"
+
+
+@pytest.mark.requirement("SEC-12")
+def test_secrets_of_usual_forms_are_recognised() -> None:
+    chance = random.Random(20261116)
+    alphabets = {
+        "base62": (string.ascii_letters + string.digits, 24),
+        "base64url": (string.ascii_letters + string.digits + "-_", 43),
+        "hexadecimal": ("0123456789abcdef", 32),
+        "base36": (string.ascii_lowercase + string.digits, 32),
+        "base32": (string.ascii_uppercase + "234567", 52),
+    }
+    for name, (alphabet, size) in alphabets.items():
+        words = ["".join(chance.choices(alphabet, k=size)) for _ in range(500)]
+        missed = [word for word in words if not has_secret_shape(word)]
+        assert len(missed) <= 10, f"{name}: {missed}"

@@ -274,7 +274,8 @@ def test_every_container_runs_without_rights(install: str) -> None:
 def test_the_token_of_an_endpoint_is_mounted_and_not_written_out() -> None:
     found = manifests(values=EVERYTHING)
     assert "--token-file=/etc/holdfast/token/token" in bridge_args(found)
-    assert {"name": "token", "secret": {"secretName": "hub-token"}} in pod(found)["volumes"]
+    secret = {"secretName": "hub-token", "defaultMode": 0o440}
+    assert {"name": "token", "secret": secret} in pod(found)["volumes"]
 
 
 def test_metrics_are_read_by_those_who_are_named_alone() -> None:
@@ -316,3 +317,47 @@ def test_the_hub_is_rendered_only_where_it_is_asked_for() -> None:
     found = manifests("hub.enabled=true", "hub.tokenSecret=hub", values={"targets": TARGETS})
     assert by_kind(found, "Deployment", "hub")["spec"]["template"]["spec"]["containers"][0]["args"][0] == "serve"
     assert "holdfast-hub" in by_kind(found, "ConfigMap", "agentgateway")["data"]["config.yaml"]
+
+
+@pytest.mark.requirement("SEC-17")
+def test_both_pods_may_reach_names_and_servers_but_not_the_metadata_of_the_cloud() -> None:
+    found = manifests("hub.enabled=true", "hub.tokenSecret=hub")
+    policies = [one["spec"] for one in found if one["kind"] == "NetworkPolicy"]
+    assert len(policies) == 2
+    for policy in policies:
+        assert policy["policyTypes"] == ["Ingress", "Egress"]
+        names, servers, *_ = policy["egress"]
+        assert {(port["port"], port["protocol"]) for port in names["ports"]} == {(53, "UDP"), (53, "TCP")}
+        blocks = [peer["ipBlock"] for peer in servers["to"] if "ipBlock" in peer]
+        assert "169.254.0.0/16" in blocks[0]["except"]
+
+
+@pytest.mark.requirement("SEC-17")
+def test_named_peers_are_the_only_ones_that_are_reached() -> None:
+    peer = {"ipBlock": {"cidr": "10.1.2.0/24"}}
+    found = manifests("hub.enabled=true", "hub.tokenSecret=hub", values={"networkPolicy.to": [peer]})
+    hub = by_kind(found, "NetworkPolicy", "-hub")["spec"]
+    assert [rule.get("to") for rule in hub["egress"]] == [None, [peer]]
+
+
+@pytest.mark.requirement("SEC-17")
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ({"url": "http://h/mcp", "headers": {"Authorization": "Bearer hunter2"}}, "no place for a secret"),
+        ({"url": "http://user:hunter2@h/mcp"}, "targets.x.url: Does not match"),
+        ({"command": "npx", "env": {"TOKEN": "hunter2"}}, "no place for a secret"),
+    ],
+    ids=["header", "user info", "variable"],
+)
+def test_a_literal_secret_never_gets_into_a_config_map(target: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Refused, match=reason) as refused:
+        manifests("hub.enabled=true", "hub.tokenSecret=hub", values={"targets": {"x": target}})
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.requirement("SEC-17")
+def test_a_reference_to_a_variable_gets_into_the_config_map() -> None:
+    target = {"url": "http://h/mcp", "headers": {"Authorization": "Bearer ${env:KEY}"}}
+    found = manifests("hub.enabled=true", "hub.tokenSecret=hub", values={"targets": {"x": target}})
+    assert "${env:KEY}" in by_kind(found, "ConfigMap", "-hub")["data"]["mcp.json"]

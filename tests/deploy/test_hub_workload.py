@@ -50,6 +50,8 @@ class Workload:
         file = self._folder / path.lstrip("/")
         file.parent.mkdir(parents=True)
         file.write_text(text)
+        (volume,) = [one for one in self.pod["volumes"] if one["name"] == path.split("/")[-2]]
+        file.chmod(volume.get("secret", {}).get("defaultMode", 0o644))  # as the kubelet writes it
 
     def _moved(self, text: str) -> str:
         mounts = "|".join(re.escape(mount["mountPath"]) for mount in self.container["volumeMounts"])
@@ -154,7 +156,7 @@ def test_the_gateway_shows_the_hubs_token_and_no_hub_serves_without_one() -> Non
     mounted = {mount["name"]: mount["mountPath"] for mount in gateway["volumeMounts"]}
     text = by_kind(found, "ConfigMap", "agentgateway")["data"]["config.yaml"]
     assert f"{mounted['hub-token']}/token" in text
-    secret = {"secretName": "hub", "items": [{"key": "token", "path": "token"}]}
+    secret = {"secretName": "hub", "defaultMode": 0o440, "items": [{"key": "token", "path": "token"}]}
     assert {"name": "hub-token", "secret": secret} in pod["volumes"]
     with pytest.raises(Refused, match=r"hub\.tokenSecret"):
         manifests("hub.enabled=true")
@@ -165,7 +167,7 @@ def test_a_bridge_that_reads_the_hub_has_the_control_token_and_the_hubs_address(
     pod = by_kind(found, "Deployment", "agentgateway")["spec"]["template"]["spec"]
     (bridge,) = [container for container in pod["containers"] if container["name"] == "bridge"]
     assert "--targets-url=http://demo-hub.agents.svc.cluster.local:8765/api/targets" in bridge["args"]
-    secret = {"secretName": "hub", "items": [{"key": "control", "path": "token"}]}
+    secret = {"secretName": "hub", "defaultMode": 0o440, "items": [{"key": "control", "path": "token"}]}
     assert {"name": "token", "secret": secret} in pod["volumes"]
     assert not [argument for argument in bridge["args"] if argument.startswith("--targets=")]
     with pytest.raises(Refused, match=r"bridge\.fromHub needs hub\.enabled"):

@@ -146,6 +146,6 @@ def test_everything_that_the_image_needs_is_locked() -> None:
     extras = project["optional-dependencies"]
     wanted = [*project["dependencies"], *extras["gateway"], *extras["otel"]]
     lock = (ROOT / "deploy" / "docker" / "requirements.lock").read_text()
-    locked = dict(re.findall(r"^([a-z0-9-]+)==(\S+)(?: ; .*)?$", lock, flags=re.MULTILINE))
+    locked = dict(re.findall(r"^([a-z0-9-]+)==(\S+)(?: ; .*)? \\$", lock, flags=re.MULTILINE))
     assert {re.split(r"[><=~!\[ ]", name)[0].lower() for name in wanted} <= set(locked)
     assert "://" not in lock

@@ -1,14 +1,21 @@
-"""What a call costs, in counts: tasks and timers, the same with one server as with many."""
+"""What a call costs, in counts: steps, tasks and timers of the hub's own code, equal with one server and with many."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import gc
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import httpx2
 import pytest
 
+import holdfast
 from tests.front.conftest import front
 from tests.front.peer_server import running
 from tests.front.raw_session import Session
@@ -16,22 +23,33 @@ from tests.front.raw_session import Session
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("PERF-4")]
 
 CALLS = 20
-MANY = 100
+MANY = 500
+MOST_STEPS = 380
+"""How many functions of the hub one call may enter, where the server answers with an event stream in pieces."""
+
+_ROOTS = ("HttpConnection._run", "HttpConnection.data_received", "_Connection.data_received")
+_OURS = str(Path(holdfast.__file__).parent)
 
 
-def _name(one: object) -> str:
-    return str(getattr(one, "__qualname__", ""))
+class Cost:
+    """What the hub's own code did: functions that it entered, tasks and timers that it made."""
 
-
-class Counter:
-    """Counts the tasks and the timers of the event loop that are made in the hub's own code."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
+        self.steps: Counter[str] = Counter()
         self.tasks: list[str] = []
         self.timers: list[str] = []
+
+    @contextmanager
+    def counted(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         loop: Any = asyncio.get_running_loop()
-        self._count(monkeypatch, loop, "create_task", lambda coro, *_, **__: self.tasks.append(_name(coro)))
-        self._count(monkeypatch, loop, "call_at", lambda _, call, *__, **___: self.timers.append(_name(call)))
+        self._count(monkeypatch, loop, "create_task", lambda coro, *_, **__: self._add(self.tasks, coro))
+        self._count(monkeypatch, loop, "call_at", lambda _, call, *__, **___: self._add(self.timers, call))
+        before = sys.getprofile()
+        sys.setprofile(self._step)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
 
     def _count(self, monkeypatch: pytest.MonkeyPatch, loop: Any, name: str, note: Callable[..., None]) -> None:
         real = getattr(loop, name)
@@ -42,23 +60,43 @@ class Counter:
 
         monkeypatch.setattr(loop, name, counted)
 
-    def of_the_hub(self) -> tuple[list[str], list[str]]:
-        ours = ("HttpConnection.", "Pool.", "_Connection.", "Deadlines.", "Call.", "Forwarder.", "Slot.", "McpServer.")
-        return [one for one in self.tasks if one.startswith(ours)], [one for one in self.timers if one.startswith(ours)]
+    def _add(self, names: list[str], one: object) -> None:
+        code = getattr(one, "cr_code", None) or getattr(getattr(one, "__func__", one), "__code__", None)
+        if code is not None and code.co_filename.startswith(_OURS):
+            names.append(code.co_qualname)
+
+    def _step(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(_OURS) and _is_of_a_call(frame):
+            self.steps[frame.f_code.co_qualname] += 1
 
 
-async def _cost(servers: int, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], list[str]]:
+def _is_of_a_call(frame: FrameType | None) -> bool:
+    """Whether the code runs for a client's request; what the hub does beside calls has other roots."""
+    while frame is not None:
+        if frame.f_code.co_qualname in _ROOTS:
+            return True
+        frame = frame.f_back
+    return False
+
+
+@asynccontextmanager
+async def _session(servers: int) -> AsyncIterator[Session]:
     async with running("legacy") as origin, httpx2.AsyncClient() as http:
-        fleet = {f"s{number}": {"url": origin.url, "lazy": number > 0} for number in range(servers)}
+        fleet = {f"s{number}": {"url": origin.url, "enabled": number == 0} for number in range(servers)}
         async with front(fleet) as served, asyncio.timeout(60):
             session = Session(http, served.all)
             await session.begin()
             await _call(session)
-            with monkeypatch.context() as patched:
-                counter = Counter(patched)
-                for _ in range(CALLS):
-                    await _call(session)
-                return counter.of_the_hub()
+            yield session
+
+
+async def _cost(servers: int, monkeypatch: pytest.MonkeyPatch) -> Cost:
+    async with _session(servers) as session:
+        cost = Cost()
+        with monkeypatch.context() as patched, cost.counted(patched):
+            for _ in range(CALLS):
+                await _call(session)
+        return cost
 
 
 async def _call(session: Session) -> None:
@@ -66,9 +104,27 @@ async def _call(session: Session) -> None:
         assert "x" in (await anext(events))["data"]
 
 
-async def test_a_call_makes_no_task_and_no_timer_and_costs_the_same_with_many_servers(
+async def test_a_call_takes_few_steps_and_no_task_and_as_many_with_many_servers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     few, many = await _cost(1, monkeypatch), await _cost(MANY, monkeypatch)
-    assert few[0] == many[0] == []
-    assert max(len(few[1]), len(many[1])) <= 2, "timers are shared, and set again now and then"
+    assert few.tasks == many.tasks == []
+    assert max(len(few.timers), len(many.timers)) <= 2, "timers are shared, and set again now and then"
+    assert max(few.steps.total(), many.steps.total()) <= MOST_STEPS * CALLS, few.steps.most_common(40)
+    more = {name: count for name, count in many.steps.items() if count - few.steps[name] > CALLS // 2}
+    assert more == {}, "each of these grows with the number of servers"
+
+
+async def test_a_call_leaves_nothing_to_the_collector_of_cycles() -> None:
+    async with _session(1) as session:
+        gc.collect()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            for _ in range(CALLS):
+                await _call(session)
+            gc.collect()
+            left = Counter(type(one).__name__ for one in gc.garbage if type(one).__module__.startswith("holdfast"))
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+    assert left == {}

@@ -93,7 +93,7 @@ async def test_a_file_that_could_confuse_two_principals_is_refused(tmp_path: Pat
 async def test_a_file_that_others_can_write_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "tokens.json", entry("build", TOKEN))
     os.chmod(path, 0o666)  # noqa: PTH101 - the attack
-    with pytest.raises(UsageError, match="other users can write"):
+    with pytest.raises(UsageError, match="other users of this machine can read or write"):
         TokensFile(path)
 
 

@@ -6,40 +6,51 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import uvicorn
 
 from holdfast.cli.listen import bind
+from holdfast.front.acceptor import Acceptor
+from holdfast.front.access.connections import ConnectionLimits
+from holdfast.front.access.local_peer import PeerUids
 from holdfast.front.listener import HttpConnection
 
 
 class _Server(uvicorn.Server):
     """Says when it has started; streams that are still open when it ends are cut."""
 
-    def __init__(self, app: Callable[..., Any]) -> None:
+    def __init__(self, app: Callable[..., Any], *, accept: bool = False) -> None:
         own = hasattr(getattr(app, "state", None), "endpoint")  # the hub serves its MCP endpoints on the connection
         http: Any = HttpConnection if own else "auto"
         super().__init__(uvicorn.Config(app, http=http, log_level="critical", timeout_graceful_shutdown=0, ws="none"))
         self.up = anyio.Event()
+        self._accept = accept
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        if not self._accept:
+            await super().startup(sockets)
+        else:
+            await super().startup([])
+            made = lambda: HttpConnection(self.config, self.server_state, self.lifespan.state)  # noqa: E731
+            accepting = [Acceptor(one, made, limits=ConnectionLimits(), uids=PeerUids.open()) for one in sockets or ()]
+            self.servers = cast("Any", accepting)
         self.up.set()
 
 
 @asynccontextmanager
-async def serving(app: Callable[..., Any], *, port: int = 0) -> AsyncIterator[str]:
-    """The address at which the application answers."""
+async def serving(app: Callable[..., Any], *, port: int = 0, accept: bool = False) -> AsyncIterator[str]:
+    """The address at which the application answers; with ``accept``, connections are taken as the program does it."""
     listener = bind("127.0.0.1", port)
-    server = _Server(app)
+    name = listener.getsockname()
+    server = _Server(app, accept=accept)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_serve, server, listener)
         with anyio.fail_after(10):
             await server.up.wait()
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield f"http://127.0.0.1:{name[1]}"
         finally:
             server.should_exit = True
     _end_watchers()

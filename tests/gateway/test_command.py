@@ -158,4 +158,4 @@ def test_without_its_extra_the_command_says_what_to_install(tmp_path: Path) -> N
     ran = subprocess.run(command, capture_output=True, text=True, env=surroundings, timeout=60, check=False)
     assert ran.returncode == 1
     assert "needs missing packages: yaml" in ran.stderr
-    assert "pip install 'holdfast-mcp[gateway]'" in ran.stderr
+    assert "pipx install --force '.[gateway]'" in ran.stderr

@@ -164,12 +164,14 @@ def test_what_cannot_be_routed_to_is_left_out_with_its_reason() -> None:
         "good": {"url": "http://h/mcp", "headers": {"X-Key": "hunter2"}},
         "old": {"type": "sse", "url": "http://h/sse"},
         "files": {"command": "npx"},
+        "named": {"url": "http://user:hunter2@h/mcp"},
         "bad": {"url": "not a url"},
         "off": {"url": "http://h/mcp", "disabled": true}
     }}"""
     targets = targets_of(parse_config(text, environ={}))
     assert [(target.id, target.transport) for target in targets.found] == [("good", "http"), ("old", "sse")]
-    assert sorted(targets.left_out) == ["bad", "files"]
+    assert sorted(targets.left_out) == ["bad", "files", "named"]
+    assert "user name or password" in targets.left_out["named"]
     assert targets.left_out["files"] == "it is a command: the gateway routes only to URLs"
     (note,) = targets.notes
     assert "`good`" in note

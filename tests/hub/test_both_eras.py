@@ -27,6 +27,8 @@ PROGRAM = Path(__file__).parents[1] / "peers" / "sdk" / "python_v2.py"
 class Client:
     """A caller of one era that answers what it is asked."""
 
+    principal = ""
+
     def __init__(self, era: Literal["modern", "legacy"]) -> None:
         self.era = era
         self.asked: list[str] = []

@@ -109,7 +109,7 @@ async def test_a_fault_of_ours_on_one_stream_reaches_the_one_who_asked_unwrapped
         def trip(message: object) -> None:
             raise ZeroDivisionError
 
-        monkeypatch.setattr(wire._exchange, "take_event", trip)
+        monkeypatch.setattr(wire._exchange, "route", trip)
         with pytest.raises(ZeroDivisionError):
             await wire.send_raw_request("a", None)
 

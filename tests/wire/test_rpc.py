@@ -18,10 +18,10 @@ from mcp.shared.dispatcher import CallOptions
 from holdfast.config.spec import Limits
 from holdfast.core.evidence import Evidence, NetworkFailure, NetworkFault, NotMcp, OverBound, TimedOut, Unexpected
 from holdfast.errors import ServerFailure
+from holdfast.wire.duplex import DuplexDispatcher
 from holdfast.wire.rpc import (
     NOTICES_WAITING,
     REQUESTS_FROM_SERVER,
-    DuplexDispatcher,
     Exchange,
     Message,
     UnusableMessage,

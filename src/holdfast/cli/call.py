@@ -11,7 +11,7 @@ import anyio
 import typer
 from rich.text import Text
 
-from holdfast.cli.output import data_console, print_error, print_json, working
+from holdfast.cli.output import data_console, json_text, print_error, print_json, working
 from holdfast.cli.trust import load_trusted
 from holdfast.config import Config
 from holdfast.core import plain
@@ -79,7 +79,7 @@ def _show(result: CallResult) -> None:
         text = _block(block)
         console.print(Text(plain(text) if console.is_terminal else text), soft_wrap=True)
     if result.structured is not None and not result.content:
-        console.print(json.dumps(result.structured, indent=2, ensure_ascii=False), soft_wrap=True)
+        console.print(Text(json_text(result.structured, indent=2)), soft_wrap=True)
 
 
 def _block(block: Mapping[str, Any]) -> str:

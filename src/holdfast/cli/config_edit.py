@@ -14,7 +14,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from holdfast.config import Backup, Backups, ClientFile, ClientLocation, user_folders, write_whole
+from holdfast.config import Backup, Backups, ClientFile, ClientLocation, rewrite_config, user_folders
 from holdfast.errors import HoldfastError, UnknownServer, UsageError
 
 __all__ = ["ConfigEdit", "File", "file_to_edit", "plan_edit", "undo_last_edit"]
@@ -52,7 +52,7 @@ class ConfigEdit:
             raise HoldfastError(f"{self.file} was changed in the meantime: nothing was written", hint="try again")
         place = ClientLocation(file=self.file, path=self.group, scope="user")
         Backups(os.environ).keep(_EDITOR, place, before=self.before, written=self.after, moved=self.names)
-        write_whole(self.file, self.after)
+        rewrite_config(self.file, self.after, environ=os.environ)
 
 
 def file_to_edit(named: Path | None) -> Path:
@@ -92,7 +92,7 @@ def undo_last_edit(file: Path) -> tuple[str, ...]:
             continue
         now = ClientFile.read(file)
         after = backup.before if backup.is_untouched(now.text) else _merged(now, backup, group)
-        write_whole(file, after)
+        rewrite_config(file, after, environ=os.environ)
         backups.forget(backup)
         return backup.moved
     raise HoldfastError(f"there is no edit of {file} to undo", hint="only `holdfast add` and `remove` can be undone")

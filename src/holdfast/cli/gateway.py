@@ -20,6 +20,7 @@ from holdfast.cli.output import side_console
 from holdfast.cli.trust import load_trusted
 from holdfast.config import InvalidValue, parse_duration, targets_of
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.files import NotPrivate, read_secret, require_private
 from holdfast.gateway import (
     ADMIN_ADDRESS,
     BODY_BYTES,
@@ -292,14 +293,25 @@ def _source(file: Path | None, url: str | None, token_file: Path | None, *, allo
         return FileSource(file)
     if url is None or file is not None:
         raise UsageError("name exactly one source of targets", hint="--targets FILE, or --targets-url URL")
+    if token_file is not None:
+        _check_token_file(token_file)
     has_token = token_file is not None or TOKEN_VARIABLE in os.environ
     token = (lambda: _token(token_file)) if has_token else None
     return HttpSource(url=url, token=token, allow_plain_http=allow_plain_http)
 
 
+def _check_token_file(file: Path) -> None:
+    try:
+        require_private(file)
+    except NotPrivate as exc:
+        raise UsageError(f"the token is not private: {exc}", hint=f"run: {exc.command}") from exc
+    except OSError:
+        return  # a secret that is not mounted yet: each poll says so
+
+
 def _token(file: Path | None) -> str:
     """The token. It is read again at each poll, because a mounted secret can be replaced."""
-    return file.read_text().strip() if file is not None else os.environ[TOKEN_VARIABLE]
+    return read_secret(file).strip() if file is not None else os.environ[TOKEN_VARIABLE]
 
 
 def _bridge(plan: BridgePlan, source: TargetSource, admin: str, watched: bool) -> Bridge:
@@ -367,7 +379,7 @@ def gateway() -> None:
     """Render the configuration of AgentGateway, with an authorization timeout that fits."""
     missing = [name for name in ("yaml", "jsonschema", "starlette", "uvicorn") if find_spec(name) is None]
     if missing:
-        hint = "install the extra `gateway`: pip install 'holdfast-mcp[gateway]'"
+        hint = "install Holdfast with its extra, in its clone: pipx install --force '.[gateway]'"
         raise HoldfastError(f"`holdfast gateway` needs missing packages: {', '.join(missing)}", hint=hint)
 
 

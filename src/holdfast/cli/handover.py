@@ -12,22 +12,26 @@ import json
 import logging
 import os
 import shutil
+import signal
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 import anyio.abc
 
+from holdfast.cli.output import own_command
 from holdfast.control import RunningHub, running_hubs
 from holdfast.errors import HoldfastError
 from holdfast.files import private_folder
 
-__all__ = ["Predecessor", "find_predecessor", "handing_over"]
+__all__ = ["Predecessor", "find_predecessor", "handing_over", "start_successors"]
 
 log = logging.getLogger("holdfast.serve")
 
@@ -38,6 +42,9 @@ ANSWER_SECONDS = 10.0
 START_SECONDS = 300.0
 """How long a successor may take to start, before the hub takes it for dead."""
 
+LOOK_SECONDS = 0.2
+"""How often a hub looks whether the successor that it started still runs."""
+
 _HELLO = b'{"takeover": 1}\n'
 _READY = b'{"ready": true}\n'
 
@@ -47,11 +54,11 @@ _READY = b'{"ready": true}\n'
 
 @asynccontextmanager
 async def handing_over(
-    listener: socket.socket, folder: Path, on_successor: Callable[[], Awaitable[None]]
+    listener: socket.socket, folder: Path, on_successor: Callable[[int], Awaitable[None]]
 ) -> AsyncIterator[str]:
     """Offer the socket to a successor while the block runs; yields the path of the Unix socket, empty without one.
 
-    ``on_successor`` is called once, when a successor accepts connections.
+    ``on_successor`` is called once, with the process id of a successor that accepts connections.
     """
     made: Path | None = None
     try:
@@ -79,7 +86,7 @@ async def handing_over(
 async def _offer(
     offered: anyio.abc.Listener[anyio.abc.SocketStream],
     listener: socket.socket,
-    on_successor: Callable[[], Awaitable[None]],
+    on_successor: Callable[[int], Awaitable[None]],
 ) -> None:
     taken = anyio.Event()
     busy = anyio.Lock()
@@ -91,18 +98,18 @@ async def _offer(
                     await stream.send(b'{"error": "another hub is taking over already"}\n')
                 return
             async with busy:
-                if await _hand_over(stream, listener):
-                    taken.set()
-        if taken.is_set():
-            await on_successor()
+                peer = _peer(stream.extra(anyio.abc.SocketAttribute.raw_socket))  # noqa: S610 - of anyio
+                if peer is None or not await _hand_over(stream, listener, peer):
+                    return
+                taken.set()
+        await on_successor(peer.pid)
 
     await offered.serve(serve)
 
 
-async def _hand_over(stream: anyio.abc.SocketStream, listener: socket.socket) -> bool:
+async def _hand_over(stream: anyio.abc.SocketStream, listener: socket.socket, peer: _Peer) -> bool:
     """Give the socket to one successor; whether it accepts connections now."""
-    raw: socket.socket = stream.extra(anyio.abc.SocketAttribute.raw_socket)  # noqa: S610 - of anyio
-    if _peer_uid(raw) != os.getuid():
+    if peer.uid != os.getuid():
         log.warning("a process of another user asked for the listening socket, and was refused")
         return False
     try:
@@ -119,6 +126,27 @@ async def _hand_over(stream: anyio.abc.SocketStream, listener: socket.socket) ->
         pass
     log.warning("the successor ended before it was ready: this hub goes on")
     return False
+
+
+async def start_successors(environ: Mapping[str, str]) -> None:
+    """Start a successor at each SIGUSR2, with the arguments of this process. Never returns.
+
+    The successor stays in the session of this process. So it counts as part of the same service, and not as an orphan
+    of a server.
+    """
+    arguments = [one for one in sys.argv[1:] if one != "--takeover"]
+    command = [*own_command(), *arguments, "--takeover"]
+    with anyio.open_signal_receiver(signal.SIGUSR2) as signals:
+        async for _ in signals:
+            log.info("starting a successor")
+            try:
+                process = subprocess.Popen(command, env={**environ}, stdin=subprocess.DEVNULL)  # noqa: ASYNC220, S603 - ours
+            except OSError as exc:
+                log.error("no successor could be started (%s): this hub goes on", exc)  # noqa: TRY400 - it says why
+                continue
+            while process.poll() is None:  # noqa: ASYNC110 - a thread that waits would keep this process alive
+                await anyio.sleep(LOOK_SECONDS)
+            log.error("the successor ended with code %d: this hub goes on", process.returncode)
 
 
 # The successor.
@@ -156,7 +184,7 @@ def _connect(hub: RunningHub) -> Predecessor:
     try:
         connection.settimeout(ANSWER_SECONDS)
         connection.connect(hub.handover)
-        if _peer_uid(connection) != os.getuid():
+        if (peer := _peer(connection)) is None or peer.uid != os.getuid():
             raise HoldfastError(f"the hub with process id {hub.pid} runs as another user")
         connection.sendall(_HELLO)
         said, descriptors, _, _ = socket.recv_fds(connection, 4096, 1)
@@ -182,13 +210,21 @@ def _reason(said: bytes) -> str:
         return ""
 
 
-def _peer_uid(connection: socket.socket) -> int | None:
-    """The user of the process at the other end of a Unix socket; None if the system does not say."""
+class _Peer(NamedTuple):
+    """The process at the other end of a Unix socket."""
+
+    pid: int
+    uid: int
+
+
+def _peer(connection: socket.socket) -> _Peer | None:
+    """Who is connected; None if the system does not say. macOS does not say the process id: it is 0."""
     try:
         if sys.platform == "darwin":
             local_peercred = 1
-            return int(struct.unpack_from("=II", connection.getsockopt(0, local_peercred, 128))[1])
+            return _Peer(0, int(struct.unpack_from("=II", connection.getsockopt(0, local_peercred, 128))[1]))
         found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        return int(struct.unpack("3i", found)[1])
+        pid, uid, _ = struct.unpack("3i", found)
+        return _Peer(pid, uid)
     except (OSError, struct.error):
         return None

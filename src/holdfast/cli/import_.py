@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from holdfast.cli.listen import DEFAULT_URL
+from holdfast.cli.listen import DEFAULT_URL, local_token, local_token_file, read_token
 from holdfast.cli.output import data_console, own_command, print_error, print_json, side_console, typed_command
 from holdfast.cli.service import hub_service, install_service, service_is_installed
 from holdfast.config import (
@@ -146,13 +146,20 @@ def _point(
 ) -> Iterator[tuple[PointingPlan, Path | None]]:
     command = (*own_command(), "serve", "--stdio", "--config", str(plan.destination))
     backups = Backups(os.environ)
-    for pointing in plan_pointing(plan, url=url, command=command, stdio=stdio):
+    token = _hub_token() if url == DEFAULT_URL and not stdio else ""
+    for pointing in plan_pointing(plan, url=url, command=command, stdio=stdio, token=token):
         if not quiet:
             print_diff(pointing)
         if dry_run:
             yield pointing, None
         elif not ask or not sys.stdin.isatty() or typer.confirm(f"Write {pointing.place.file}?", err=True):
             yield pointing, pointing.perform(backups)
+
+
+def _hub_token() -> str:
+    """The token of local callers, where the hub of this user requires one: see ``serve --local-token``."""
+    file = local_token_file(os.environ)
+    return read_token(local_token(os.environ)) if file.exists() or sys.platform != "linux" else ""
 
 
 def _undo(clients: list[KnownClient], around: ClientPaths, *, dry_run: bool, as_json: bool) -> int:

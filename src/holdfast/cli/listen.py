@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
+import secrets
 import socket
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
@@ -14,8 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from holdfast.config import state_folder
 from holdfast.core import is_loopback
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.files import NotPrivate, private_folder, read_secret, replace_file
 
 __all__ = [
     "DEFAULT_HOST",
@@ -24,13 +28,18 @@ __all__ = [
     "AcceptedJwt",
     "CallerAuth",
     "GatewayAuth",
+    "TlsOptions",
     "bind",
     "check_token_length",
     "endpoint",
     "inherited_socket",
+    "local_token",
+    "local_token_file",
     "notify_ready",
+    "notify_successor",
     "read_token",
     "require_auth_beyond_loopback",
+    "uid_of",
 ]
 
 DEFAULT_HOST = "127.0.0.1"
@@ -44,10 +53,10 @@ FIRST_INHERITED = 3
 """The descriptor of the first socket that systemd passes."""
 
 
-def endpoint(host: str, port: int, path: str = "/mcp") -> str:
+def endpoint(host: str, port: int, path: str = "/mcp", *, tls: bool = False) -> str:
     """The URL of a hub that listens on this host and port."""
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - nothing is bound here
-    return f"http://{f'[{reachable}]' if ':' in reachable else reachable}:{port}{path}"
+    return f"http{'s' if tls else ''}://{f'[{reachable}]' if ':' in reachable else reachable}:{port}{path}"
 
 
 DEFAULT_URL = endpoint(DEFAULT_HOST, DEFAULT_PORT)
@@ -67,16 +76,27 @@ class AcceptedJwt:
 
 @dataclass(frozen=True, kw_only=True)
 class GatewayAuth:
-    """A gateway that names its users in headers; the secret shows that a request comes from the gateway."""
+    """A gateway that names its users in headers; a secret or its certificate shows that a request comes from it."""
 
-    secret: str = field(repr=False)
+    secret: str | None = field(default=None, repr=False)
+    mtls: bool = False
+    certificate_names: tuple[str, ...] = ()
     user_header: str = "X-Forwarded-User"
     groups_header: str = "X-Forwarded-Groups"
 
 
 @dataclass(frozen=True, kw_only=True)
+class TlsOptions:
+    """The files for TLS."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class CallerAuth:
-    """How callers identify themselves. Without a token or a JWT, every local program may call."""
+    """How callers identify themselves. Without a token or a JWT, programs of the same user may call."""
 
     token: str | None = field(default=None, repr=False)
     token_file: Path | None = None
@@ -84,6 +104,8 @@ class CallerAuth:
     tokens_file: Path | None = None
     jwt: AcceptedJwt | None = None
     gateway: GatewayAuth | None = None
+    uids: tuple[int, ...] = ()
+    """Further users of this machine that may call a hub without credentials."""
     hosts: tuple[str, ...] = ()
     """Host names that requests may use, besides the usual ones."""
 
@@ -123,23 +145,67 @@ def inherited_socket(environ: MutableMapping[str, str]) -> socket.socket | None:
 
 def notify_ready(environ: Mapping[str, str]) -> None:
     """Tell systemd that the hub listens (``Type=notify``). Does nothing without systemd."""
+    _notify(environ, "READY=1")
+
+
+def notify_successor(environ: Mapping[str, str], pid: int) -> None:
+    """Tell systemd which process is the hub from now on. It believes that only of a process of the same unit."""
+    _notify(environ, f"MAINPID={pid}")
+
+
+def _notify(environ: Mapping[str, str], message: str) -> None:
     address = environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         notify.connect(f"\0{address[1:]}" if address.startswith("@") else address)
-        notify.send(b"READY=1")
+        notify.send(message.encode())
 
 
 def read_token(file: Path, name: str = "the token") -> str:
     """The token in a file; ``name`` is for messages."""
     try:
-        token = file.read_text(encoding="utf-8").strip()
+        token = read_secret(file).strip()
+    except NotPrivate as exc:
+        raise HoldfastError(f"{name} is not private: {exc}", hint=f"run: {exc.command}") from exc
     except (OSError, UnicodeDecodeError) as exc:
         why = getattr(exc, "strerror", None) or type(exc).__name__
         raise HoldfastError(f"cannot read the token file {file}: {why}", hint="check the path") from exc
     check_token_length(name, token)
     return token
+
+
+LOCAL_TOKEN = "caller.token"  # noqa: S105 - the name of a file
+"""In the state folder: the token of local callers, where the system does not say which user calls."""
+
+
+def local_token_file(environ: Mapping[str, str]) -> Path:
+    """Where the token of local callers is."""
+    return state_folder(environ) / LOCAL_TOKEN
+
+
+def local_token(environ: Mapping[str, str]) -> Path:
+    """The file with the token of local callers; it is made if there is none."""
+    file = local_token_file(environ)
+    try:
+        if not file.exists():
+            private_folder(file.parent)
+            replace_file(file, f"{secrets.token_urlsafe(32)}\n")
+    except OSError as exc:
+        raise HoldfastError(
+            f"cannot write the token of local callers, {file}: {exc.strerror}", hint="use --token-file FILE"
+        ) from exc
+    return file
+
+
+def uid_of(user: str) -> int:
+    """The uid of a user, by name or number."""
+    if user.isascii() and user.isdigit():
+        return int(user)
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except (KeyError, ValueError):
+        raise UsageError(f"there is no user `{user}`", hint="give a user name or a uid") from None
 
 
 def check_token_length(name: str, token: str) -> None:

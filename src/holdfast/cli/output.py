@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -19,6 +20,7 @@ from rich.text import Text
 
 __all__ = [
     "data_console",
+    "json_text",
     "own_command",
     "print_error",
     "print_json",
@@ -46,13 +48,33 @@ JSON_VERSION = 1
 
 def print_json(value: Mapping[str, object]) -> None:
     """Print one JSON object on stdout, with its version."""
-    sys.stdout.write(json.dumps({"version": JSON_VERSION, **value}, indent=2, ensure_ascii=_ascii_only()) + "\n")
+    sys.stdout.write(json_text({"version": JSON_VERSION, **value}, indent=2) + "\n")
 
 
 def print_json_line(value: Mapping[str, object]) -> None:
     """Print one JSON object on one line, with its version, and flush it."""
-    sys.stdout.write(json.dumps({"version": JSON_VERSION, **value}, ensure_ascii=_ascii_only()) + "\n")
+    sys.stdout.write(json_text({"version": JSON_VERSION, **value}) + "\n")
     sys.stdout.flush()
+
+
+def json_text(value: object, *, indent: int | None = None) -> str:
+    """JSON that a terminal can show. A program reads the same value as without the escapes.
+
+    Escaped are characters that a terminal obeys, or that a reader does not see: C1 controls, directions, zero width
+    and tag characters.
+    """
+    text = json.dumps(value, indent=indent, ensure_ascii=_ascii_only())
+    return _UNSEEN.sub(_escaped, text)
+
+
+_UNSEEN = re.compile(
+    "[\x7f-\x9f\xad\u061c\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e0fff]"
+)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1] if found[0] > "\x7f" else "\\u007f"
 
 
 def _ascii_only() -> bool:

@@ -7,7 +7,7 @@ import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,12 +21,15 @@ from holdfast.cli.listen import (
     AcceptedJwt,
     CallerAuth,
     GatewayAuth,
+    TlsOptions,
     bind,
     check_token_length,
     endpoint,
     inherited_socket,
+    local_token as make_local_token,
     read_token,
     require_auth_beyond_loopback,
+    uid_of,
 )
 from holdfast.cli.output import side_console, typed_command
 from holdfast.cli.trust import load_trusted
@@ -122,6 +125,48 @@ def serve(
     gateway_groups_header: Annotated[
         str, typer.Option("--gateway-groups-header", metavar="NAME", help="The gateway's header with the groups")
     ] = "X-Forwarded-Groups",
+    gateway_mtls: Annotated[
+        bool,
+        typer.Option("--gateway-mtls", help="Trust the user headers of a client with a certificate of --tls-client-ca"),
+    ] = False,
+    gateway_cert_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--gateway-cert-name",
+            metavar="NAME",
+            help="A name in the gateway's certificate, for --gateway-mtls; may be repeated",
+        ),
+    ] = None,
+    allow_uid: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-uid",
+            metavar="USER",
+            help="Another user of this machine that may call a hub without credentials; may be repeated",
+        ),
+    ] = None,
+    local_token: Annotated[
+        bool,
+        typer.Option("--local-token", help="Require a token from local programs too; `import` gives it to clients"),
+    ] = False,
+    control_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--control-token-file",
+            metavar="FILE",
+            help=f"The token of the control API, read again when it changes; or set ${CONTROL_TOKEN_VARIABLE}",
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", metavar="FILE", help="Serve TLS with this certificate, in PEM form")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", metavar="FILE", help="The key of that certificate, in PEM form")
+    ] = None,
+    tls_client_ca: Annotated[
+        Path | None,
+        typer.Option("--tls-client-ca", metavar="FILE", help="Require client certificates of this authority (mTLS)"),
+    ] = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option("--allow-host", metavar="NAME", help="Another host name for requests; may be repeated"),
@@ -175,9 +220,12 @@ def serve(
     SIGTERM and Ctrl-C end it after the calls in flight. SIGHUP reads the mcp.json again; on a terminal it
     ends the hub, because the terminal was closed. Under systemd it listens on the socket that systemd passes.
     --takeover replaces a running hub without a refused connection: the new hub gets the socket of the old one,
-    connects its servers and accepts; then the old one finishes its calls and ends.
-    To listen beyond this machine it needs a token (--token-file, --token or $HOLDFAST_TOKEN), named tokens
-    (--tokens-file), JWTs (--jwt-issuer, --jwt-audience and --jwt-keys together) or a gateway's secret.
+    connects its servers and accepts; then the old one finishes its calls and ends. SIGUSR2 makes a hub start
+    such a successor itself, with the same options.
+    Without credentials it serves programs of its own user (and of --allow-uid), which Linux tells. To listen beyond
+    this machine it needs a token (--token-file, --token or $HOLDFAST_TOKEN), named tokens (--tokens-file), JWTs
+    (--jwt-issuer, --jwt-audience and --jwt-keys together) or a gateway (--gateway-secret-file or --gateway-mtls).
+    Files with tokens and certificates are read again when they change, and at SIGHUP.
     """
     if demo and config is not None:
         raise UsageError("--demo and --config exclude each other", hint="use one of them")
@@ -185,7 +233,16 @@ def serve(
     secret = _token(token, token_file)
     log = Logging(format=log_format, level=LogLevel.DEBUG if verbose else log_level)
     jwt = _jwt(jwt_issuer, jwt_audience, jwt_keys, groups_claim=jwt_groups_claim, scopes_claim=jwt_scopes_claim)
-    gateway = _gateway(gateway_secret_file, user_header=gateway_user_header, groups_header=gateway_groups_header)
+    tls = _tls(tls_cert, tls_key, tls_client_ca)
+    gateway = _gateway(
+        gateway_secret_file,
+        mtls=gateway_mtls,
+        certificate_names=tuple(gateway_cert_name or ()),
+        user_header=gateway_user_header,
+        groups_header=gateway_groups_header,
+    )
+    if gateway_mtls and tls_client_ca is None:
+        raise UsageError("--gateway-mtls needs --tls-client-ca", hint="it says whose certificates are valid")
     loaded = None if demo else _load(config)
     if stdio:
         _serve(loaded, None, log, watch=watch, drain=drain)
@@ -197,11 +254,22 @@ def serve(
         jwt=jwt,
         gateway=gateway,
         hosts=tuple(allow_host or ()),
+        uids=tuple(map(uid_of, allow_uid or ())),
     )
-    predecessor = _predecessor(loaded, host, port) if takeover else None
+    if who.uids and (who.can_verify or local_token):
+        raise UsageError(
+            "--allow-uid is for a hub without credentials", hint="with a token, any user that sends it may call"
+        )
+    if control_token_file is not None and os.environ.get(CONTROL_TOKEN_VARIABLE):
+        raise UsageError(
+            f"--control-token-file and {CONTROL_TOKEN_VARIABLE} exclude each other", hint="use one of them"
+        )
+    predecessor = _predecessor(loaded, host, port, tls=tls is not None) if takeover else None
     given = predecessor.listener if predecessor is not None else inherited_socket(os.environ)
     address = given.getsockname()[0] if given is not None else host
     require_auth_beyond_loopback(address, can_verify=who.can_verify)
+    if not who.can_verify:
+        who = _local_callers(who, local_token=local_token)
     with closing(given or bind(host, port)) as listener:
         _serve(
             loaded,
@@ -211,6 +279,8 @@ def serve(
             drain=drain,
             host=address,
             callers=who,
+            tls=tls,
+            control_token_file=control_token_file,
             session_key_file=session_key_file,
             predecessor=predecessor,
             lame_duck=lame_duck,
@@ -218,12 +288,40 @@ def serve(
         )
 
 
-def _predecessor(config: Config | None, host: str, port: int) -> Predecessor | None:
+def _local_callers(who: CallerAuth, *, local_token: bool) -> CallerAuth:
+    """How a hub without credentials knows its user: by the uid of a connection, or by a token of its own."""
+    from holdfast.front import PeerUids  # noqa: PLC0415 - not needed for a config error
+
+    uids = None if local_token else PeerUids.open()
+    if uids is not None:
+        uids.close()
+        return who
+    if not local_token and who.uids:
+        raise UsageError(
+            "this system does not tell which user calls, so --allow-uid has no effect", hint="use --token-file FILE"
+        )
+    file = make_local_token(os.environ)
+    why = "" if local_token else "This system does not tell which user calls. "
+    side_console().print(
+        f"{why}Callers need the token in {file}; `{typed_command()} import` gives it to your clients", soft_wrap=True
+    )
+    return replace(who, token=read_token(file), token_file=file)
+
+
+def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> TlsOptions | None:
+    if certificate is None and key is None and client_ca is None:
+        return None
+    if certificate is None or key is None:
+        raise UsageError("--tls-cert and --tls-key belong together", hint="give both; --tls-client-ca is optional")
+    return TlsOptions(certificate=certificate, key=key, client_ca=client_ca)
+
+
+def _predecessor(config: Config | None, host: str, port: int, *, tls: bool) -> Predecessor | None:
     if config is None or config.source is None:
         raise UsageError("--takeover needs an mcp.json: the demo servers end with their hub", hint="use --config FILE")
     from holdfast.cli.handover import find_predecessor  # noqa: PLC0415 - it imports what only a successor needs
 
-    found = find_predecessor(config.source, endpoint(host, port, ""))
+    found = find_predecessor(config.source, endpoint(host, port, "", tls=tls))
     if found is None:
         side_console().print(f"no hub serves {config.source} here: this one starts without a takeover", soft_wrap=True)
     return found
@@ -238,6 +336,8 @@ def _serve(
     drain: float,
     host: str = "",
     callers: CallerAuth | None = None,
+    tls: TlsOptions | None = None,
+    control_token_file: Path | None = None,
     session_key_file: Path | None = None,
     predecessor: Predecessor | None = None,
     lame_duck: float | None = None,
@@ -250,7 +350,7 @@ def _serve(
 
     adopt_orphans()
     who = callers or CallerAuth()
-    token = control_token(os.environ, callers=who.token)
+    token = control_token(os.environ, callers=who.token, file=control_token_file)
     log_to_stderr(log.format.value, log.level.value, secrets=[*_secrets(who, token), *_passwords(fleet)])
     serving = ServeOptions(
         config=config,
@@ -260,6 +360,8 @@ def _serve(
         callers=who,
         drain=drain,
         control_token=token,
+        control_token_file=control_token_file,
+        tls=tls,
         session_key_file=session_key_file,
         predecessor=predecessor,
         fleet=fleet or None,
@@ -279,11 +381,21 @@ def _passwords(url: str | None) -> list[str]:
     return [unquote(password)] if password else []
 
 
-def _gateway(file: Path | None, *, user_header: str, groups_header: str) -> GatewayAuth | None:
-    if file is None:
+def _gateway(
+    file: Path | None, *, mtls: bool, certificate_names: tuple[str, ...], user_header: str, groups_header: str
+) -> GatewayAuth | None:
+    if file is None and not mtls:
+        if certificate_names:
+            raise UsageError("--gateway-cert-name needs --gateway-mtls", hint="give both, or neither")
         return None
-    secret = read_token(file, "the gateway's secret")
-    return GatewayAuth(secret=secret, user_header=user_header, groups_header=groups_header)
+    secret = read_token(file, "the gateway's secret") if file is not None else None
+    return GatewayAuth(
+        secret=secret,
+        mtls=mtls,
+        certificate_names=certificate_names,
+        user_header=user_header,
+        groups_header=groups_header,
+    )
 
 
 def _jwt(
@@ -333,15 +445,15 @@ def _token(given: str | None, file: Path | None) -> str | None:
     return token
 
 
-def control_token(environ: Mapping[str, str], *, callers: str | None) -> str:
+def control_token(environ: Mapping[str, str], *, callers: str | None, file: Path | None = None) -> str:
     """The operator's own control token, or a new random one; never the token of the callers."""
-    given = environ.get(CONTROL_TOKEN_VARIABLE)
+    given = read_token(file, "the control token") if file is not None else environ.get(CONTROL_TOKEN_VARIABLE)
     if not given:
         return secrets.token_urlsafe(32)
     check_token_length(CONTROL_TOKEN_VARIABLE, given)
     if given == callers:
         raise UsageError(
             "the control token is also the callers' token: every caller could disable servers",
-            hint=f"set {CONTROL_TOKEN_VARIABLE} to another value, or unset it",
+            hint="give it another value, or none",
         )
     return given

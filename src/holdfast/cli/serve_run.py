@@ -9,6 +9,7 @@ listening socket already: connections that are still open are served here until 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import logging
 import os
@@ -18,20 +19,21 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self, cast
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 import uvicorn
 
 from holdfast._version import __version__
-from holdfast.cli.handover import Predecessor, handing_over
-from holdfast.cli.listen import CallerAuth, endpoint, notify_ready, read_token
+from holdfast.cli.handover import Predecessor, handing_over, start_successors
+from holdfast.cli.listen import CallerAuth, TlsOptions, endpoint, notify_ready, notify_successor, read_token
 from holdfast.cli.output import typed_command
 from holdfast.cli.serve_fleet import WorkerLink, make_fleet
 from holdfast.cli.serve_telemetry import keep_log, mask_in_log
@@ -39,15 +41,21 @@ from holdfast.config import Config, load_config, state_folder
 from holdfast.control import TOKEN_VARIABLE, ControlServer, HubInfo, MayRead, RunningHub, registered
 from holdfast.demo import demo_fleet, forget_running, note_running
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.files import make_private
 from holdfast.front import (
     IDENTITY,
     LOOPBACK_HOSTS,
+    Acceptor,
     Broker,
+    ConnectionLimits,
     Front,
     HttpConnection,
+    PeerUids,
+    ServerTls,
     SessionIds,
     SessionKeys,
     SqliteSessions,
+    TlsFiles,
     TokenPolicy,
     TokensFile,
     TrustedGateway,
@@ -55,10 +63,13 @@ from holdfast.front import (
     jwt_verifier,
     serve_stdio,
 )
-from holdfast.hub import Hub, Reloader, default_state_file
+from holdfast.hub import Hub, HubRecord, Published, Reloader, default_state_file
 from holdfast.wire import raise_descriptor_limit
 
-__all__ = ["EndableStdin", "ServeOptions", "admin_of", "announced", "run"]
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["Announcement", "EndableStdin", "SecretFiles", "ServeOptions", "admin_of", "run"]
 
 log = logging.getLogger("holdfast.serve")
 
@@ -73,6 +84,9 @@ CONNECTED_SECONDS = 0.05
 
 TOKEN_SECONDS = 1.0
 """How often the token file is read. A mounted secret can be replaced while the hub runs."""
+
+COLLECT_AFTER = 10_000
+"""How many more objects may live before the youngest are looked at for cycles; Python's own number is 700."""
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -93,6 +107,9 @@ class ServeOptions:
     drain: float = 10.0
     control_token: str = field(default="", repr=False)
     """The token of the control API; only used over HTTP."""
+    control_token_file: Path | None = None
+    """Where that token comes from. The hub reads it again while it runs."""
+    tls: TlsOptions | None = None
     session_key_file: Path | None = None
     predecessor: Predecessor | None = None
     """The hub that this one takes over from."""
@@ -112,6 +129,9 @@ class ServeOptions:
 def run(serving: ServeOptions) -> None:
     """Serve until a signal, or the end of stdin."""
     raise_descriptor_limit()
+    # What was imported stays: the collector need not look at it again and again. Calls leave no cycles behind.
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER)
     fast = importlib.util.find_spec("uvloop") is not None
     anyio.run(_run_stdio if serving.listener is None else _run_http, serving, backend_options={"use_uvloop": fast})
 
@@ -122,8 +142,10 @@ def run(serving: ServeOptions) -> None:
 async def _run_http(serving: ServeOptions) -> None:
     assert serving.listener is not None  # noqa: S101 - see run()
     port = serving.listener.getsockname()[1]
-    url = endpoint(serving.host, port)
+    url = endpoint(serving.host, port, tls=serving.tls is not None)
+    tls = _server_tls(serving.tls)
     async with _fleet(serving, url) as (config, state_file):
+        _keep_state_private(os.environ)
         ids = _session_ids(serving, state_file)
         fleet = make_fleet(serving.fleet, ids.keys, serving.worker)
         hub = Hub(config, state_file=state_file, fleet=fleet)
@@ -136,7 +158,15 @@ async def _run_http(serving: ServeOptions) -> None:
             callers=tokens,
             notice=lambda: ids.keys.notice,
         )
-        web = create_app(hub, tokens=tokens, allowed_hosts=serving.hosts, beside=admin.routes(), ids=ids)
+        web = create_app(
+            hub,
+            tokens=tokens,
+            allowed_hosts=serving.hosts,
+            beside=admin.routes(),
+            ids=ids,
+            uids={os.geteuid(), *serving.callers.uids} if tokens is None else None,
+            client_certificates=tls is not None and tls.wants_client_certificate,
+        )
         server = _HubServer(
             uvicorn.Config(
                 web,
@@ -146,23 +176,30 @@ async def _run_http(serving: ServeOptions) -> None:
                 timeout_graceful_shutdown=STREAMS_SECONDS,
                 lifespan="on",
             ),
+            tls=tls,
             on_listen=lambda: _announce(serving, config, url, admin),
         )
 
         front: Front = web.state.front
         leaving = _Leaving(serving, server, front, admin)
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
-        base = endpoint(serving.host, port, "")
+        note = Announcement(
+            url.removesuffix("/mcp"),
+            hub.config.source,
+            token=serving.control_token,
+            certificate=serving.tls.certificate if serving.tls is not None else None,
+        )
+        follower = SecretFiles(serving, accepted, admin=admin, tls=tls, note=note)
+        keep_collections_short(hub)
         async with hub, anyio.create_task_group() as tasks:
-            _watch(tasks, serving, hub)
-            if serving.callers.token_file is not None:
-                tasks.start_soon(_follow_token_file, serving, accepted)
+            _watch(tasks, serving, hub, follower)
+            tasks.start_soon(follower.run)
             tasks.start_soon(_end_on_signal, leaving.drain, serving.drain, leaving.end)
             tasks.start_soon(admin.run)
             if serving.predecessor is not None and not await hub.ready(READY_SECONDS):
                 log.warning("some servers have no outcome after %g s; this hub takes over all the same", READY_SECONDS)
             async with _offered(serving, leaving) as handover:
-                with announced(base, hub.config.source, token=serving.control_token, handover=handover) as note:
+                with note.at(handover):
                     leaving.note = note
                     await server.serve([serving.listener])
             tasks.cancel_scope.cancel()
@@ -174,8 +211,13 @@ async def _offered(serving: ServeOptions, leaving: _Leaving) -> AsyncIterator[st
     if serving.config is None or serving.listener is None:
         yield ""
         return
-    async with handing_over(serving.listener, state_folder(os.environ) / "hubs", leaving.succeeded) as path:
+    async with (
+        handing_over(serving.listener, state_folder(os.environ) / "hubs", leaving.succeeded) as path,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(start_successors, os.environ)
         yield path
+        tasks.cancel_scope.cancel()
 
 
 class _Leaving:
@@ -186,7 +228,7 @@ class _Leaving:
         self._server = server
         self._front = front
         self._admin = admin
-        self.note: Path | None = None
+        self.note: Announcement | None = None
 
     async def drain(self, seconds: float) -> bool:
         """Leave because of a signal; False if some calls did not finish in time."""
@@ -199,11 +241,13 @@ class _Leaving:
         log.info("shutting down: new calls are refused; calls in flight have %g s", seconds)
         return await self._front.drain(seconds)
 
-    async def succeeded(self) -> None:
+    async def succeeded(self, pid: int) -> None:
         """Leave because a successor accepts connections: what is still connected here is served until it closes."""
         log.info("a successor took over: connections that are open are served until they close")
+        if pid:
+            notify_successor(os.environ, pid)
         if self.note is not None:
-            self.note.unlink(missing_ok=True)  # commands find the successor
+            self.note.withdraw()
         self._front.retire()
         self._server.stop_accepting()
         self._front.move_streams()
@@ -232,27 +276,79 @@ def _accepted(callers: CallerAuth) -> dict[str, str]:
     return {"caller": callers.token} if callers.token else {}
 
 
-async def _follow_token_file(serving: ServeOptions, accepted: dict[str, str]) -> None:
-    """Accept the token that the file holds now. A file without a usable token changes nothing. Never returns."""
-    file = serving.callers.token_file
-    assert file is not None  # noqa: S101 - see the caller
-    problem = ""
-    while True:
-        await anyio.sleep(TOKEN_SECONDS)
+def _server_tls(options: TlsOptions | None) -> ServerTls | None:
+    if options is None:
+        return None
+    return ServerTls.of(TlsFiles(certificate=options.certificate, key=options.key, client_ca=options.client_ca))
+
+
+def _keep_state_private(environ: Mapping[str, str]) -> None:
+    """Correct the modes of the state folder that an earlier version wrote for everyone to read."""
+    if corrected := make_private(state_folder(environ)):
+        named = ", ".join(map(str, corrected[:3])) + (f" and {len(corrected) - 3} more" if len(corrected) > 3 else "")
+        log.warning("other users of this machine could read %s; only you can now", named)
+
+
+class SecretFiles:
+    """Reads the files with tokens and certificates again when they change, and at SIGHUP.
+
+    A file without a usable token changes nothing.
+    """
+
+    def __init__(
+        self,
+        serving: ServeOptions,
+        accepted: dict[str, str],
+        *,
+        admin: ControlServer,
+        tls: ServerTls | None,
+        note: Announcement,
+    ) -> None:
+        self._serving = serving
+        self._accepted = accepted
+        self._admin = admin
+        self._tls = tls
+        self._note = note
+        self._control = serving.control_token
+        self._problems: dict[Path, str] = {}
+
+    async def run(self) -> None:
+        """Look at the files until cancelled."""
+        while True:
+            await anyio.sleep(TOKEN_SECONDS)
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        """Look at the files now."""
+        if (file := self._serving.callers.token_file) is not None:
+            token = await anyio.to_thread.run_sync(self._read, file, self._control)
+            if token is not None and token != self._accepted["caller"]:
+                mask_in_log(token)
+                self._accepted["caller"] = token
+                log.info("the token file changed: callers need the new token")
+        if (file := self._serving.control_token_file) is not None:
+            token = await anyio.to_thread.run_sync(self._read, file, self._accepted.get("caller", ""))
+            if token is not None and token != self._control:
+                mask_in_log(token)
+                self._control = token
+                self._admin.sessions.use_control_token(token)
+                self._note.change_token(token)
+                log.info("the control token changed: commands and pages need the new one")
+        if self._tls is not None:
+            await anyio.to_thread.run_sync(self._tls.refresh)
+
+    def _read(self, file: Path, other: str) -> str | None:
         try:
             token = read_token(file)
-            if token == serving.control_token:
-                raise UsageError("the token file holds the control token")
+            if token == other:
+                raise UsageError(f"{file} holds a token that has another use")
         except HoldfastError as exc:
-            if exc.message != problem:
+            if exc.message != self._problems.get(file):
                 log.warning("%s; the last token stays valid", exc.message)
-            problem = exc.message
-            continue
-        problem = ""
-        if token != accepted["caller"]:
-            mask_in_log(token)
-            accepted["caller"] = token
-            log.info("the token file changed: callers need the new token")
+            self._problems[file] = exc.message
+            return None
+        self._problems.pop(file, None)
+        return token
 
 
 def _tokens(callers: CallerAuth, accepted: Mapping[str, str]) -> TokenPolicy | None:
@@ -272,7 +368,13 @@ def _tokens(callers: CallerAuth, accepted: Mapping[str, str]) -> TokenPolicy | N
     named = callers.gateway
     gateway = None
     if named is not None:
-        gateway = TrustedGateway(secret=named.secret, user_header=named.user_header, groups_header=named.groups_header)
+        gateway = TrustedGateway(
+            secret=named.secret,
+            mtls=named.mtls,
+            certificate_names=frozenset(named.certificate_names),
+            user_header=named.user_header,
+            groups_header=named.groups_header,
+        )
     return TokenPolicy(
         tokens=accepted,
         file=TokensFile(callers.tokens_file) if callers.tokens_file is not None else None,
@@ -282,10 +384,12 @@ def _tokens(callers: CallerAuth, accepted: Mapping[str, str]) -> TokenPolicy | N
 
 
 class _HubServer(uvicorn.Server):
-    """A uvicorn server that ignores signals, and reports when it listens."""
+    """A uvicorn server that ignores signals, takes connections by an ``Acceptor``, and reports when it listens."""
 
-    def __init__(self, config: uvicorn.Config, *, on_listen: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, *, tls: ServerTls | None, on_listen: Callable[[], None]) -> None:
         super().__init__(config)
+        self._tls = tls
+        self._uids = PeerUids.open()
         self._on_listen = on_listen
 
     @contextlib.contextmanager
@@ -293,8 +397,16 @@ class _HubServer(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup([])  # it opens no listener of its own
+        limits = ConnectionLimits()
+        self.servers = [
+            cast("asyncio.Server", Acceptor(one, self._made, limits=limits, uids=self._uids, tls=self._tls))
+            for one in sockets or ()
+        ]
         self._on_listen()
+
+    def _made(self) -> HttpConnection:
+        return HttpConnection(self.config, self.server_state, self.lifespan.state)
 
     def end(self) -> None:
         self.should_exit = True
@@ -327,8 +439,8 @@ def _announce(serving: ServeOptions, config: Config, url: str, admin: ControlSer
     log.info("if a server does not start, run: %s doctor --config %s", typed_command(), config.source)
     if serving.config is None:
         log.info("to see what a client sees, and to break servers, run in a second terminal: %s demo", typed_command())
-    if serving.callers == CallerAuth(hosts=serving.callers.hosts):
-        log.info("every local program may call the hub, and use the credentials in that file")
+    if not serving.callers.can_verify:
+        log.info("every program of this user may call the hub, and use the credentials in that file")
 
 
 # Over stdio
@@ -339,6 +451,7 @@ async def _run_stdio(serving: ServeOptions) -> None:
         hub = Hub(config, state_file=state_file)
         broker = Broker(hub)
         with EndableStdin() as stdin:
+            keep_collections_short(hub)
             async with hub, anyio.create_task_group() as tasks:
                 _watch(tasks, serving, hub)
                 tasks.start_soon(_end_on_signal, partial(_drain_stdio, broker), serving.drain, stdin.end)
@@ -369,20 +482,40 @@ async def _fleet(serving: ServeOptions, url: str) -> AsyncIterator[tuple[Config,
         yield load_config(control.config_file), control.folder / "state.sqlite"
 
 
-def _watch(tasks: anyio.abc.TaskGroup, serving: ServeOptions, hub: Hub) -> None:
+LARGE_CATALOG = 1_000
+
+
+def keep_collections_short(hub: Hub) -> None:
+    """Keep what lives long away from the garbage collector: a full collection would hold up the event loop (SEC-7).
+
+    That is the program itself, now, and every large catalog when it is published. References alone free them later.
+    """
+    gc.collect()
+    gc.freeze()
+
+    def published(record: HubRecord) -> None:
+        if isinstance(record, Published) and len(hub.catalog.names) > LARGE_CATALOG:
+            gc.freeze()
+
+    hub.listen(published)
+
+
+def _watch(tasks: anyio.abc.TaskGroup, serving: ServeOptions, hub: Hub, follower: SecretFiles | None = None) -> None:
     tasks.start_soon(keep_log, hub)
     if hub.config.source is None:
         return
     reloader = Reloader(hub, hub.config.source)
     if not _on_terminal():
-        tasks.start_soon(_reload_on_signal, reloader)
+        tasks.start_soon(_reload_on_signal, reloader, follower)
     if serving.watch:
         tasks.start_soon(reloader.run)
 
 
-async def _reload_on_signal(reloader: Reloader) -> None:
+async def _reload_on_signal(reloader: Reloader, follower: SecretFiles | None) -> None:
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
         async for _ in signals:
+            if follower is not None:
+                await follower.refresh()
             await reloader.reload()
 
 
@@ -441,27 +574,58 @@ def _known_to(callers: TokenPolicy) -> MayRead:
     return known
 
 
-@contextmanager
-def announced(base: str, config: Path | None, *, token: str, handover: str = "") -> Iterator[Path | None]:
-    """Let this user's commands find the hub while the block runs; yields the file that they find."""
-    found = RunningHub(
-        url=base,
-        token=token,
-        pid=os.getpid(),
-        started=time.time(),
-        config=str(config.absolute()) if config is not None else "",
-        version=__version__,
-        handover=handover,
-    )
-    file = None
-    with ExitStack() as stack:
+class Announcement:
+    """Lets this user's commands find the hub while the block runs."""
+
+    def __init__(self, base: str, config: Path | None, *, token: str, certificate: Path | None = None) -> None:
+        self._found = RunningHub(
+            url=base,
+            token=token,
+            pid=os.getpid(),
+            started=time.time(),
+            config=str(config.absolute()) if config is not None else "",
+            version=__version__,
+            certificate=str(certificate.absolute()) if certificate is not None else "",
+        )
+        self._stack = ExitStack()
+        self._withdrawn = False
+
+    def __enter__(self) -> Self:
+        self._register()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def at(self, handover: str) -> Self:
+        """Name the Unix socket at which a successor gets the listening socket."""
+        self._found = replace(self._found, handover=handover)
+        return self
+
+    def withdraw(self) -> None:
+        """Let commands find the successor; nothing is announced any more."""
+        self._withdrawn = True
+        self._stack.close()
+
+    def change_token(self, token: str) -> None:
+        """Let commands find the new control token."""
+        self._found = replace(self._found, token=token)
+        self._register()
+
+    def _register(self) -> None:
+        if self._withdrawn:
+            return
         try:
-            file = stack.enter_context(registered(found))
+            self._stack.enter_context(registered(self._found))
         except OSError as exc:
-            logging.getLogger("holdfast.serve").warning(
-                "commands cannot find this hub (%s): set %s for both, and give them --url %s", exc, TOKEN_VARIABLE, base
+            log.warning(
+                "commands cannot find this hub (%s): set %s for both, and give them --url %s",
+                exc,
+                TOKEN_VARIABLE,
+                self._found.url,
             )
-        yield file
 
 
 _CHUNK = 65536

@@ -133,7 +133,8 @@ def _provider(kind: str) -> TracerProvider:
     except ImportError as exc:
         raise UsageError(
             "OTEL_… asks for traces, and the OpenTelemetry SDK is not installed",
-            hint="install the extra `otel`: pip install 'holdfast-mcp[otel]'; or set OTEL_SDK_DISABLED=true",
+            hint="install Holdfast with its extra, in its clone: pipx install --force '.[otel]';"
+            " or set OTEL_SDK_DISABLED=true",
         ) from exc
     named = "service.name" in OTELResourceDetector().detect().attributes
     own = {"service.version": __version__} if named else {"service.name": "holdfast", "service.version": __version__}

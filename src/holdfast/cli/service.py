@@ -41,7 +41,7 @@ STOP_SECONDS = 30
 """Longer than the hub's own limit for calls in flight (10 s) and for closing its servers."""
 
 _REFERENCE = re.compile(r"(?<!\$)\$\{env:([A-Za-z_][A-Za-z0-9_]*)[^}]*\}")
-_AUTH_OPTIONS = ("--token", "--token-file", "--tokens-file", "--jwt-issuer", "--gateway-secret-file")
+_AUTH_OPTIONS = ("--token", "--token-file", "--tokens-file", "--jwt-issuer", "--gateway-secret-file", "--gateway-mtls")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +83,9 @@ class Manager(Protocol):
 
     def start(self, *, address_changed: bool) -> None:
         """Load the files, and start or restart the hub."""
+
+    def upgrade(self) -> None:
+        """Replace the running hub by a new process, with the same options."""
 
     def stop(self) -> None:
         """Stop the hub, and do not start it again."""
@@ -128,6 +131,20 @@ def install(
     install_service(wanted, quiet=as_json)
     if as_json:
         print_json({"files": list(map(str, files)), **_state(manager)})
+
+
+@app.command()
+def upgrade() -> None:
+    """Replace the running hub by a new process, for example after an upgrade of Holdfast. No connection is refused.
+
+    The new hub connects its servers before the old one ends. If it does not start, the old one goes on.
+    Exit code 0: a new hub was asked for; `service logs` shows how it went. 1: no service is installed.
+    """
+    manager = _manager()
+    if not manager.installed():
+        raise HoldfastError("no service is installed", hint=f"to install it: {typed_command()} service install")
+    manager.upgrade()
+    side_console().print(f"a new hub takes over; {typed_command()} service logs shows how it goes", soft_wrap=True)
 
 
 @app.command()
@@ -371,6 +388,10 @@ class Systemd:
         self._ask("start", f"{UNIT}.socket")
         self._ask("restart", f"{UNIT}.service")
 
+    def upgrade(self) -> None:
+        """Let the hub start its successor. The old hub names it to systemd, and the socket stays open."""
+        self._ask("kill", "--kill-who=main", "--signal=USR2", f"{UNIT}.service")
+
     def stop(self) -> None:
         """Stop the hub, and do not start it again."""
         self._ask("disable", "--now", f"{UNIT}.socket", f"{UNIT}.service")
@@ -460,6 +481,10 @@ class Launchd:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(self._bootout, check=False, capture_output=True, timeout=COMMAND_SECONDS)  # noqa: S603 - fixed
         _run("launchctl", "bootstrap", self._domain, str(self._file))
+
+    def upgrade(self) -> None:
+        """Restart the agent: launchd follows one process, so that a successor would not belong to it."""
+        _run("launchctl", "kickstart", "-k", f"{self._domain}/{LABEL}")
 
     def stop(self) -> None:
         """Unload the agent."""

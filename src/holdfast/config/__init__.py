@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         Limits as Limits,
         LoadPolicy as LoadPolicy,
         OAuthSettings as OAuthSettings,
+        QuotaSettings as QuotaSettings,
         ServerSpec as ServerSpec,
         Settings as Settings,
         Target as Target,
@@ -75,7 +76,11 @@ if TYPE_CHECKING:
         Transport as Transport,
         targets_of as targets_of,
     )
-    from holdfast.config.trust import TrustStore as TrustStore, summarize as summarize
+    from holdfast.config.trust import (
+        TrustStore as TrustStore,
+        rewrite_config as rewrite_config,
+        summarize as summarize,
+    )
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
@@ -114,6 +119,7 @@ __getattr__, __dir__ = lazy_exports(
             "Limits",
             "LoadPolicy",
             "OAuthSettings",
+            "QuotaSettings",
             "ServerSpec",
             "Settings",
             "Target",
@@ -122,6 +128,6 @@ __getattr__, __dir__ = lazy_exports(
             "Transport",
             "targets_of",
         ],
-        "trust": ["TrustStore", "summarize"],
+        "trust": ["TrustStore", "rewrite_config", "summarize"],
     },
 )

@@ -26,6 +26,7 @@ from holdfast.config.fields import InvalidValue, kind_of, read_flag, read_transp
 from holdfast.config.jsonc import KeyPath, SourceMap, joined, quoted
 from holdfast.config.models import SERVER_KEYS, ServerFile, oauth_settings
 from holdfast.config.spec import BadServer, EraChoice, ServerSpec, Sharing, ToolFilter, Transport
+from holdfast.core import has_secret_shape, secrets_in_url
 from holdfast.errors import Problem
 
 __all__ = [
@@ -510,6 +511,7 @@ def _in_url(url: str) -> Iterator[str]:
         if part:
             yield from (part, unquote(part))
     yield from (value for name, value in parse_qsl(parts.query) if looks_secret(name))
+    yield from secrets_in_url(url)
 
 
 def _in_args(args: Sequence[str]) -> Iterator[str]:
@@ -524,3 +526,14 @@ def _in_args(args: Sequence[str]) -> Iterator[str]:
             yield named.group(2)
         for user_info in _USER_INFO.findall(arg):
             yield from (user_info, *user_info.split(":", 1))
+        yield from _by_shape(arg, named.group(2) if named else "")
+
+
+def _by_shape(arg: str, value: str) -> Iterator[str]:
+    """The secret in an argument that no name announces: the argument, its value, or what follows ``-k``."""
+    if "://" in arg:
+        yield from secrets_in_url(arg)
+    elif has_secret_shape(value or arg.lstrip("-"), uuid=True):
+        yield value or arg
+        if arg.startswith("-") and not value:
+            yield arg[2:]

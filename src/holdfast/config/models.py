@@ -52,6 +52,7 @@ __all__ = [
     "OAuth",
     "OAuthFile",
     "PerClientFile",
+    "QuotasFile",
     "ReconnectFile",
     "ServerFile",
     "ToolsFile",
@@ -175,7 +176,7 @@ def oauth_settings(file: OAuthFile) -> OAuthSettings:
 _DEFAULTS = Settings()
 _LOAD, _CALL, _LIMITS = _DEFAULTS.load, _DEFAULTS.call, _DEFAULTS.limits
 _BREAKER, _RECONNECT = _DEFAULTS.breaker, _DEFAULTS.reconnect
-_PER_CLIENT = _DEFAULTS.per_client
+_PER_CLIENT, _QUOTAS = _DEFAULTS.per_client, _DEFAULTS.quotas
 
 
 def _listed(value: object) -> object:
@@ -372,6 +373,23 @@ class PerClientFile(_FileModel):
     )
 
 
+class QuotasFile(_FileModel):
+    """What one principal may use at a time. A hub that asks for no credentials has one principal, `local`."""
+
+    sessions: Count = Field(default=_QUOTAS.sessions, description="The most sessions of one principal.")
+    connections: Count = Field(default=_QUOTAS.connections, description="The most connections of one principal.")
+    calls_in_flight: Count = Field(
+        default=_QUOTAS.calls_in_flight, description="The most requests of one principal that run at the same time."
+    )
+    calls_per_minute: Count = Field(
+        default=_QUOTAS.calls_per_minute, description="The most requests of one principal in a minute; not for `local`."
+    )
+    client_connections: Count = Field(
+        default=_QUOTAS.client_connections,
+        description="The most connections of one principal to one `per-client` server; not for `local`.",
+    )
+
+
 class LimitSettings(_FileModel):
     """Limits on what a server sends. A server that exceeds one fails with a message that names the limit."""
 
@@ -396,6 +414,7 @@ class HoldfastSettings(_FileModel):
     breaker: BreakerFile = Field(default=BreakerFile(), description="When calls to a failing server stop.")
     reconnect: ReconnectFile = Field(default=ReconnectFile(), description="How a lost connection is restored.")
     per_client: PerClientFile = Field(default=PerClientFile(), description="Connections that belong to one client.")
+    quotas: QuotasFile = Field(default=QuotasFile(), description="What one principal may use at a time.")
     refresh: Period = Field(
         default=_DEFAULTS.refresh,
         description="How often each server is listed again; `off` for only when it announces a change.",

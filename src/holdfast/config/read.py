@@ -37,6 +37,7 @@ from holdfast.config.spec import (
     Limits,
     LoadPolicy,
     PerClientSettings,
+    QuotaSettings,
     ReconnectSettings,
     ServerSpec,
     Settings,
@@ -308,6 +309,7 @@ def _meant(model: HoldfastSettings) -> Settings:
         breaker=BreakerSettings(**model.breaker.model_dump()),
         reconnect=ReconnectSettings(**model.reconnect.model_dump()),
         per_client=PerClientSettings(**model.per_client.model_dump()),
+        quotas=QuotaSettings(**model.quotas.model_dump()),
         refresh=model.refresh,
         idle=model.idle,
     )

@@ -27,6 +27,7 @@ _NAMES = {
     "BreakerFile": "breaker",
     "ReconnectFile": "reconnect",
     "PerClientFile": "perClient",
+    "QuotasFile": "quotas",
 }
 _URLS = [{"required": [key]} for key in ("url", "serverUrl", "httpUrl")]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from holdfast.errors import Problem
 
@@ -25,6 +26,7 @@ __all__ = [
     "LoadPolicy",
     "OAuthSettings",
     "PerClientSettings",
+    "QuotaSettings",
     "ReconnectSettings",
     "ServerSpec",
     "Settings",
@@ -189,6 +191,19 @@ class PerClientSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class QuotaSettings:
+    """What one principal may use at a time."""
+
+    sessions: int = 2_000
+    connections: int = 1_000
+    calls_in_flight: int = 1_000
+    calls_per_minute: int = 12_000
+    """Not for ``local``, the principal of a hub that asks for no credentials."""
+    client_connections: int = 16
+    """Connections to one server with ``sharing: per-client``; not for ``local``."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """Holdfast's own settings, with their defaults."""
 
@@ -198,6 +213,7 @@ class Settings:
     breaker: BreakerSettings = BreakerSettings()
     reconnect: ReconnectSettings = ReconnectSettings()
     per_client: PerClientSettings = PerClientSettings()
+    quotas: QuotaSettings = QuotaSettings()
     refresh: float | None = 60.0
     """Seconds between two listings of a server; None for only when it announces a change."""
     idle: float = 300.0
@@ -238,10 +254,10 @@ def targets_of(config: Config) -> Targets:
     """The targets among a configuration's servers, in the order of their ids."""
     servers = [server for _, server in sorted(config.servers.items())]
     enabled = [server for server in servers if server.enabled]
-    usable = [server for server in enabled if isinstance(server, ServerSpec) and server.transport != "stdio"]
+    usable = [server for server in enabled if isinstance(server, ServerSpec) and not _reason_left_out(server)]
     return Targets(
         found=tuple(_target(server) for server in usable),
-        left_out=MappingProxyType({server.id: _reason(server) for server in enabled if server not in usable}),
+        left_out=MappingProxyType({server.id: _reason_left_out(server) for server in enabled if server not in usable}),
         notes=tuple(
             f"`{server.id}`: its `headers` are not passed to the gateway; the gateway forwards the client's headers"
             for server in usable
@@ -254,7 +270,12 @@ def _target(server: ServerSpec) -> Target:
     return Target(id=server.id, url=server.url, transport="sse" if server.transport == "sse" else "http")
 
 
-def _reason(server: ServerSpec | BadServer) -> str:
+def _reason_left_out(server: ServerSpec | BadServer) -> str:
+    """Why a server gets no route; empty if it gets one."""
     if isinstance(server, BadServer):
         return "; ".join(problem.message for problem in server.problems)
-    return "it is a command: the gateway routes only to URLs"
+    if server.transport == "stdio":
+        return "it is a command: the gateway routes only to URLs"
+    if "@" in urlsplit(server.url).netloc:
+        return "its URL holds a user name or password, which the gateway's config would show: use a header instead"
+    return ""

@@ -19,12 +19,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from holdfast.config.clients.document import write_whole
 from holdfast.config.find import state_folder
 from holdfast.config.jsonc import parse
-from holdfast.errors import ConfigError, UntrustedConfig
+from holdfast.errors import ConfigError, HoldfastError, UntrustedConfig
 from holdfast.files import locked, private_folder, replace_file, set_aside
 
-__all__ = ["ServerSummary", "TrustStore", "require_trust", "summarize"]
+__all__ = ["ServerSummary", "TrustStore", "require_trust", "rewrite_config", "summarize"]
 
 VERSION = 1
 
@@ -96,6 +97,25 @@ def require_trust(file: Path, data: bytes, *, environ: Mapping[str, str]) -> Non
     """Raise ``UntrustedConfig`` unless the user trusted this content at this path."""
     if not TrustStore(environ).is_trusted(file, data):
         raise UntrustedConfig(file.absolute(), data)
+
+
+def rewrite_config(file: Path, text: str, *, environ: Mapping[str, str]) -> None:
+    """Write an edit of Holdfast's own. A file that was trusted stays trusted; one that was not does not become so.
+
+    The user asked for the edit and saw it. What other programs write needs trust again.
+    """
+    store = TrustStore(environ)
+    was_trusted = file.exists() and store.is_trusted(file, file.read_bytes())
+    write_whole(file, text)
+    if not was_trusted:
+        return
+    try:
+        store.trust(file, file.read_bytes())
+    except OSError as exc:
+        why = exc.strerror or type(exc).__name__
+        raise HoldfastError(
+            f"{file} was written, but {store.file} cannot be: {why}", hint=f"trust it again: holdfast trust {file}"
+        ) from exc
 
 
 def summarize(data: bytes) -> tuple[ServerSummary, ...]:

@@ -6,6 +6,7 @@ refused, with its reason).
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from types import TracebackType
@@ -60,7 +61,9 @@ class ControlClient:
     def __init__(self, found: RunningHub) -> None:
         self._found = found
         with self._explained():
-            self._api = ApiClient(found.url, headers={"authorization": f"Bearer {found.token}"})
+            self._api = ApiClient(
+                found.url, headers={"authorization": f"Bearer {found.token}"}, tls=_trust(found.certificate)
+            )
 
     async def __aenter__(self) -> Self:
         return self
@@ -198,6 +201,23 @@ class ControlClient:
         verdict = classify_evidence(seen)
         hint = verdict.hint or f"check that it is still running; --url and {TOKEN_VARIABLE} choose the hub"
         return NoHub(f"the hub at {self.url} cannot be reached: {verdict.reason}", hint=hint)
+
+
+def _trust(certificate: str) -> ssl.SSLContext | None:
+    """Trust the certificate of a hub of this user, which its own file names; None for the usual authorities.
+
+    A hub often has a certificate of a private authority, for the name that other machines use.
+    """
+    if not certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # it is this one certificate, and no other
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    try:
+        context.load_verify_locations(cafile=certificate)
+    except (OSError, ssl.SSLError):
+        return None
+    return context
 
 
 def _of(server: str) -> str:

@@ -39,6 +39,8 @@ class RunningHub:
     config: str = ""
     """The file that it serves; empty for the demo fleet, and for a hub that is known only by its address."""
     version: str = ""
+    certificate: str = ""
+    """The file with the certificate that it serves TLS with; empty without TLS."""
     handover: str = ""
     """The Unix socket at which a successor gets its listening socket; empty if it offers none."""
 
@@ -121,6 +123,7 @@ def _read(file: Path) -> RunningHub | None:
             started=float(read["started"]),
             config=str(read["config"]),
             version=str(read["version"]),
+            certificate=str(read.get("certificate", "")),
             handover=str(read.get("handover", "")),
         )
     except (OSError, ValueError, KeyError, TypeError):

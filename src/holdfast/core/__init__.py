@@ -117,7 +117,7 @@ if TYPE_CHECKING:
         for_user as for_user,
         span as span,
     )
-    from holdfast.core.names import Kind as Kind, uri_lead as uri_lead
+    from holdfast.core.names import Kind as Kind, nearest as nearest, uri_lead as uri_lead
     from holdfast.core.process_output import (
         Need as Need,
         hint_for as hint_for,
@@ -127,9 +127,12 @@ if TYPE_CHECKING:
     from holdfast.core.redact import (
         MASK as MASK,
         Redactor as Redactor,
+        cut as cut,
+        has_secret_shape as has_secret_shape,
         mask_url as mask_url,
         masked as masked,
         plain as plain,
+        secrets_in_url as secrets_in_url,
     )
     from holdfast.core.remedies import (
         Facts as Facts,
@@ -222,9 +225,9 @@ __getattr__, __dir__ = lazy_exports(
             "for_user",
             "span",
         ],
-        "names": ["Kind", "uri_lead"],
+        "names": ["Kind", "nearest", "uri_lead"],
         "process_output": ["Need", "hint_for", "need_of", "telling_line"],
-        "redact": ["MASK", "Redactor", "mask_url", "masked", "plain"],
+        "redact": ["MASK", "Redactor", "cut", "has_secret_shape", "mask_url", "masked", "plain", "secrets_in_url"],
         "remedies": ["Facts", "FailureRemedy", "ServerText", "pasteable", "remedy_of", "text_for"],
     },
     modules=["lifecycle.effects", "lifecycle.events"],

@@ -12,12 +12,11 @@ two servers list belongs to the one that comes first in the configuration.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING
 
-from holdfast.core.names import Kind, assign_prefixes, base_name, claiming_prefix, distinct_name, name_lead
+from holdfast.core.names import Kind, assign_prefixes, base_name, claiming_prefix, distinct_name, name_lead, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -265,8 +264,7 @@ class Catalog:
         key = self.owners.get((kind, name))
         if key is not None:
             return key
-        listed = [entry.name for entry in self.of(kind)]
-        return Unknown(name, tuple(get_close_matches(name, listed, n=NEAREST)))
+        return Unknown(name, nearest(name, (entry.name for entry in self.of(kind)), NEAREST))
 
     def possible_owners(self, name: str, kind: Kind = Kind.TOOL) -> Iterator[NameKey]:
         """The servers that may own a tool or a prompt that was never listed, the longest prefix first.

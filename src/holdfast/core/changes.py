@@ -44,7 +44,17 @@ class ChangedTool:
 
     def _diff(self, part: str) -> Iterator[str]:
         was, now = (_lines(said.get(part)) for said in (self.was, self.now))
-        yield from unified_diff(was, now, f"{part} (first seen)", f"{part} (now)", lineterm="")
+        same = _common_lead(was, now)
+        lead = max(same - CONTEXT, 0)
+        yield from unified_diff(
+            was[lead : lead + MOST_LINES],
+            now[lead : lead + MOST_LINES],
+            f"{part} (first seen)",
+            f"{part} (now)",
+            lineterm="",
+        )
+        if max(len(was), len(now)) > lead + MOST_LINES:
+            yield f"… (cut: {part} has {len(now)} lines now and had {len(was)})"
 
 
 def said(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,11 +62,27 @@ def said(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {key: raw[key] for key in WATCHED if raw.get(key) is not None}
 
 
+CONTEXT = 3
+MOST_LINES = 200
+"""How many lines of a part are compared: the time for a comparison grows with the square of them."""
+
+LONGEST_PART = 64 * 1024
+"""Characters of a part that are looked at."""
+
+LONGEST_LINE = 500
+"""Characters of a line that are shown."""
+
+
+def _common_lead(was: list[str], now: list[str]) -> int:
+    """How many lines are the same at the beginning; so a change far down is still seen."""
+    return next((at for at, (a, b) in enumerate(zip(was, now, strict=False)) if a != b), min(len(was), len(now)))
+
+
 def _lines(part: object) -> list[str]:
     if part is None:
         return []
     text = part if isinstance(part, str) else json.dumps(part, indent=2, sort_keys=True, ensure_ascii=False)
-    return [_plain(line) for line in text.split("\n")]
+    return [_plain(line[:LONGEST_LINE]) for line in text[:LONGEST_PART].split("\n")]
 
 
 def _plain(line: str) -> str:

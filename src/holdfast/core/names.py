@@ -11,11 +11,23 @@ answer. So every replica of a hub gives the same names.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from enum import Enum
+from functools import partial
 from hashlib import blake2s
+from heapq import nsmallest
 
-__all__ = ["Kind", "assign_prefixes", "base_name", "claiming_prefix", "distinct_name", "name_lead", "uri_lead"]
+__all__ = [
+    "Kind",
+    "assign_prefixes",
+    "base_name",
+    "claiming_prefix",
+    "distinct_name",
+    "name_lead",
+    "nearest",
+    "uri_lead",
+]
 
 
 class Kind(Enum):
@@ -89,6 +101,32 @@ def distinct_name(kind: Kind, server: str, original: str, wanted: str, turn: int
 def uri_lead(server: str, turn: int = 0) -> str:
     """The prefix that names the server of a URI, where two servers use the same one."""
     return f"from-{_NOT_SCHEME.sub('-', server)}{f'.{turn}' if turn else ''}+"
+
+
+LONGEST_COMPARED = 128
+MOST_COMPARED = 300
+"""With how many names an unknown one is compared; each comparison takes microseconds."""
+
+
+def nearest(name: str, names: Iterable[str], most: int = 3) -> tuple[str, ...]:
+    """The listed names that are most like an unknown one. A long name is like none."""
+    if not name or len(name) > LONGEST_COMPARED:
+        return ()
+    shortest, longest = 0.4 * len(name), 2.4 * len(name)
+    similar = (one for one in names if shortest <= len(one) <= longest)
+    head, tail = name[:4], name[-4:]
+    like: list[str] = []
+    rest: list[str] = []
+    for one in similar:
+        (like if one.startswith(head) or one.endswith(tail) else rest).append(one)
+    by_length = partial(_difference, len(name))
+    chosen = nsmallest(MOST_COMPARED, like, by_length)
+    chosen += nsmallest(MOST_COMPARED - len(chosen), rest, by_length)
+    return tuple(get_close_matches(name, chosen, n=most))
+
+
+def _difference(length: int, name: str) -> int:
+    return abs(len(name) - length)
 
 
 def _hashed(text: str, *identity: str) -> str:

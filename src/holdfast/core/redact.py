@@ -1,27 +1,51 @@
-"""Keeps secrets, and control characters of foreign text, out of everything that is shown (MSG-6).
+"""Keeps secrets, and control characters of foreign text, out of everything that is shown (MSG-6, SEC-12).
 
-A ``Redactor`` knows the exact secrets of one server and replaces them wherever they occur. It also
-knows the shapes of credentials, so that an unknown one (in a server's stderr, for example) is masked too.
+A ``Redactor`` knows the exact secrets of one server and replaces them wherever they occur: as they are, in a URL, in
+JSON, in base64 (also inside a longer text), base64url and hex. An unknown secret, in a server's stderr for example, is
+masked by what stands before it (``token=``, ``Bearer``), by the prefix of its issuer (``ghp_``), or by its shape.
+
+The rule of the shape, ``has_secret_shape``: a word is a secret if one of its parts looks random.
+
+- A word is a run of letters, digits and ``+ = _ ~ -``, a segment of a path, or a value of a query. Its parts are
+  between ``_ ~ -``. ``%41`` counts as ``A``.
+- A part has 20 characters or more; 32 if all of them are hexadecimal digits.
+- A part with digits looks random if it has three groups of digits, or if the kind of character (lower case, upper case,
+  digit) changes at a quarter of the places. A part of letters alone must change at three of ten places, and not be
+  CamelCase.
+- A part has 3 bits of entropy per character: ``0a0a0a0a…`` has 1.
+- A word of 32 characters, or of 20 with lower case, upper case and digits, is also judged as one part without its
+  ``_ ~ -``: a random base64url text has them anywhere.
+- A UUID is a secret in a URL and in an argument. Elsewhere it is an id.
+- What a name or an address is built from stays: a path below a usual root folder (``/usr``, ``~/``), the digest after
+  ``sha256:``, and an integrity value such as ``sha512-…``.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import math
 import re
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote
 
 from holdfast.core.evidence import Evidence, HttpStatus
 
-__all__ = ["MASK", "Redactor", "mask_url", "masked", "plain"]
+__all__ = ["MASK", "Redactor", "cut", "has_secret_shape", "mask_url", "masked", "plain", "secrets_in_url"]
 
 MASK = "***"
 
 SHORTEST_SECRET = 4
 """Shorter values (``1``, ``on``) are not secrets. To mask them would make every text unreadable."""
+
+LONGEST_MASKED = 16 * 1024
+"""Characters; to mask more would take the event loop too long."""
+
+GAP_CHARACTERS = 2 * 1024
+"""How far the cut of a long text goes back to a gap."""
 
 LEARNED = 64
 """How many learned secrets are kept: tokens are renewed for as long as a hub runs."""
@@ -60,6 +84,32 @@ _SHAPES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), MASK),
 )
 
+SHORTEST_PART, SHORTEST_HEX, SHORTEST_WHOLE = 20, 32, 32
+"""Characters; see the rule of the shape above."""
+
+LONGEST_WORD = 4096
+"""Characters. A longer word is judged by its beginning, and masked whole."""
+
+SHORTEST_ENCODED = 8
+"""Characters of a secret in base64 or hex that are looked for. Fewer occur by chance."""
+
+_WORD = re.compile(r"[A-Za-z0-9+/_~%.@-]{20,}+={0,2}+")
+_SEGMENT = re.compile(r"[^/.@]++")
+_URL = re.compile(r"[a-z][a-z0-9+.-]{1,20}+://[^\s\"'<>`]++", re.IGNORECASE)
+_AUTHORITY = re.compile(r"[^:/?#]++://[^/?#]*+")
+_URL_PIECE = re.compile(r"[^/?#&;=,]++")
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
+_PART = re.compile(r"[^_~-]++")
+_DIGITS = re.compile(r"[0-9]++")
+_HEX = re.compile(r"[0-9a-fA-F]++")
+_SAME_KIND = re.compile(r"[a-z]++|[A-Z]++|[0-9]++")
+_CAMEL = re.compile(r"[a-z]*+(?:[A-Z][a-z]++)*+[A-Z]?+")
+_ROOTS = re.compile(
+    r"/(?:Applications|Library|Users|Volumes|app|bin|dev|etc|home|lib|mnt|nix|opt|private|proc|root|run|sbin|snap|srv"
+    r"|sys|tmp|usr|var|workspace)/|~/|\.{1,2}+/"
+)
+_DIGEST = re.compile(r"(?i:sha(?:1|256|384|512)|md5|blake2b)(?:[:=]\Z|-)")
+
 _CONTROL = re.compile(
     r"\x1b\[[0-?]*+[ -/]*+[@-~]|\x1b\][^\x07\x1b]*+(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
     r"|[\u202a-\u202e\u2066-\u2069]"
@@ -73,24 +123,25 @@ class Redactor:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._given = tuple(secrets)
         self._learned: deque[str] = deque(maxlen=LEARNED)
-        self._known = _pattern(self._given)
+        self._known = _all_spellings(self._given)
 
     def learn(self, *values: str) -> None:
         """Add secrets found at run time, such as a renewed token. The latest are kept."""
         fresh = [value for value in values if value not in self._given and value not in self._learned]
         if fresh:
             self._learned.extend(fresh)
-            self._known = _pattern((*self._given, *self._learned))
+            self._known = _all_spellings((*self._given, *self._learned))
 
     def mask(self, text: str) -> str:
-        """``text`` with every secret replaced, and without control characters."""
-        text = plain(text)
-        if self._known is not None:
-            text = self._known.sub(MASK, text)
+        """``text`` with every secret replaced, and without control characters. A long text is cut first (SEC-7)."""
+        text = plain(cut(text))
+        for spelling in self._known:  # a search for each is faster than one pattern of all
+            if spelling in text:
+                text = text.replace(spelling, MASK)
         text = _hide_named(_USER_INFO.sub(MASK, text))
         for shape, replacement in _SHAPES:
             text = shape.sub(replacement, text)
-        return text
+        return _hide_shaped(text)
 
     def __repr__(self) -> str:
         return f"<Redactor of {len(self._given) + len(self._learned)} values>"
@@ -110,14 +161,106 @@ def masked(evidence: Evidence, redactor: Redactor) -> Evidence:
     return replace(evidence, **texts)
 
 
+def cut(text: str, most: int = LONGEST_MASKED) -> str:
+    """The beginning of a long text, up to a gap: half a secret would not be recognised."""
+    if len(text) <= most:
+        return text
+    head = text[:most]
+    gap = max(head.rfind(" ", most - GAP_CHARACTERS), head.rfind("\n", most - GAP_CHARACTERS))
+    return f"{head[: gap if gap > 0 else most - GAP_CHARACTERS]} … (cut)"
+
+
 def plain(text: str) -> str:
     """``text`` without terminal escapes and control characters; line ends and tabs stay."""
     return _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def mask_url(url: str) -> str:
-    """A URL without user info and secret query values."""
-    return plain(_hide_named(_USER_INFO.sub(MASK, url)))
+    """A URL without user info, secret query values, and path segments that have the shape of a secret."""
+    shown = _hide_named(_USER_INFO.sub(MASK, plain(cut(url))))
+    start = _AUTHORITY.match(shown)
+    at = start.end() if start else 0
+    return shown[:at] + _hide_in_url(shown[at:])
+
+
+def secrets_in_url(url: str) -> list[str]:
+    """The path segments and query values of a URL that have the shape of a secret, as written and decoded."""
+    start = _AUTHORITY.match(url)
+    found = [piece for piece in _URL_PIECE.findall(url, start.end() if start else 0) if _is_secret_place(piece)]
+    return [spelling for piece in found for spelling in dict.fromkeys((piece, unquote(piece)))]
+
+
+def has_secret_shape(word: str, *, uuid: bool = False) -> bool:
+    """Whether a word looks like a secret, by the rule above; ``uuid`` says whether a UUID is one here."""
+    word = unquote(word[:LONGEST_WORD]) if "%" in word else word[:LONGEST_WORD]
+    if len(word) < SHORTEST_PART:
+        return False
+    if _UUID.fullmatch(word):
+        return uuid
+    if "/" in word:  # base64 has slashes too
+        return (word.endswith("=") or "+" in word) and has_secret_shape(re.sub("[/+]", "", word))
+    word = word.strip("=")
+    parts = _PART.findall(word)
+    if any(map(_looks_random, parts)):
+        return True
+    whole = "".join(parts) if len(parts) > 1 else ""
+    if len(word) < SHORTEST_WHOLE:
+        return _has_three_kinds(whole) and _looks_random(whole, least=SHORTEST_PART - 4)
+    return _looks_random(whole, least=SHORTEST_WHOLE - 6)
+
+
+def _looks_random(part: str, *, least: int = SHORTEST_PART) -> bool:
+    size = len(part)
+    if size < least or (size < SHORTEST_HEX and _HEX.fullmatch(part)):
+        return False
+    groups = len(_DIGITS.findall(part))
+    changes = len(_SAME_KIND.findall(part)) - 1
+    letters = any(character.isalpha() for character in part)
+    mixed = changes * 10 >= size * 3 and not _CAMEL.fullmatch(part)
+    random = (groups >= 3 or changes * 4 >= size) if groups else mixed
+    return letters and random and _entropy(part) >= 3.0
+
+
+def _has_three_kinds(text: str) -> bool:
+    kinds = {run[0].islower() + 2 * run[0].isupper() for run in _SAME_KIND.findall(text)}
+    return len(kinds) == 3
+
+
+def _entropy(text: str) -> float:
+    """Bits per character."""
+    size = len(text)
+    return -sum(count / size * math.log2(count / size) for count in map(text.count, set(text)))
+
+
+def _hide_shaped(text: str) -> str:
+    """``text`` without words that have the shape of a secret, and without such pieces of URLs."""
+    if "://" in text:
+        text = _URL.sub(lambda url: mask_url(url[0]), text)
+    return _WORD.sub(_shown_word, text)
+
+
+def _shown_word(found: re.Match[str]) -> str:
+    word, at = found[0], found.start()
+    if _ROOTS.match(word) or _DIGEST.match(word) or _DIGEST.search(found.string, max(at - 16, 0), at):
+        return word
+    if "/" in word and has_secret_shape(word):
+        return MASK
+    return _SEGMENT.sub(_shown_segment, word)
+
+
+def _shown_segment(found: re.Match[str]) -> str:
+    return MASK if has_secret_shape(found[0]) else found[0]
+
+
+def _hide_in_url(path: str) -> str:
+    return _URL_PIECE.sub(lambda piece: MASK if _is_secret_place(piece[0]) else piece[0], path)
+
+
+def _is_secret_place(piece: str) -> bool:
+    """Whether a segment or a value of a URL is a secret. A package or a file in a URL has dots."""
+    return has_secret_shape(piece, uuid=True) or any(
+        has_secret_shape(part, uuid=True) for part in piece.split(".") if len(part) < len(piece)
+    )
 
 
 def _hide_named(text: str) -> str:
@@ -143,10 +286,9 @@ def _value_after(found: re.Match[str]) -> re.Match[str] | None:
     return quoted or (_BARE.match(found.string, found.end()) if found["sign"].strip(" \t") == "=" else None)
 
 
-def _pattern(secrets: Iterable[str]) -> re.Pattern[str] | None:
-    """Finds every secret, also as it is written in a URL or a JSON text; the longest first."""
-    spellings = {spelling for secret in secrets for spelling in _spellings(secret)}
-    return re.compile("|".join(map(re.escape, sorted(spellings, key=len, reverse=True)))) if spellings else None
+def _all_spellings(secrets: Iterable[str]) -> tuple[str, ...]:
+    """Every form of every secret, the longest first."""
+    return tuple(sorted({spelling for secret in secrets for spelling in _spellings(secret)}, key=len, reverse=True))
 
 
 def _spellings(value: str) -> Iterable[str]:
@@ -157,3 +299,15 @@ def _spellings(value: str) -> Iterable[str]:
             lower = {re.sub("%[0-9A-F]{2}", lambda code: code[0].lower(), spelling) for spelling in encoded}
             written = {part, plain(part), json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1]}
             yield from (spelling for spelling in encoded | lower | written if len(spelling) >= SHORTEST_SECRET)
+            yield from (text for text in _encodings(part.encode("utf-8", "replace")) if len(text) >= SHORTEST_ENCODED)
+
+
+def _encodings(data: bytes) -> Iterable[str]:
+    """Hex, every byte in percent code, and base64 at each of the three places where it can begin in a longer text."""
+    yield from (data.hex(), data.hex().upper())
+    yield from ("".join(f"%{byte:02X}" for byte in data), "".join(f"%{byte:02x}" for byte in data))
+    for before in range(3):
+        whole = base64.b64encode(bytes(before) + data).rstrip(b"=").decode()
+        # The first and the last character hold bits of the neighbours too.
+        own = whole[(0, 2, 3)[before] : len(whole) - ((before + len(data)) % 3 != 0)]
+        yield from (own, own.replace("+", "-").replace("/", "_"))

@@ -22,8 +22,8 @@ from holdfast.config import (
     parse,
     rename_key,
     replace_value,
+    rewrite_config,
     set_member,
-    write_whole,
 )
 from holdfast.core import MASK
 from holdfast.doctor.report import Edit, Finding, Repaired, Report
@@ -91,7 +91,7 @@ class EditPlan:
         if ClientFile.read(self.file).text != self.before:
             raise HoldfastError(f"{self.file} changed in the meantime: nothing was written", hint="try again")
         kept = Backups(environ).keep(OWNER, _location(self.file), before=self.before, written=self.after, moved=())
-        write_whole(self.file, self.after)
+        rewrite_config(self.file, self.after, environ=environ)
         return kept
 
 
@@ -148,7 +148,7 @@ def undo_edits(file: Path, environ: Mapping[str, str] = os.environ) -> Path:
             f"{file} changed since `doctor --fix` wrote it: nothing was written",
             hint=f"the text before the edit is in {backup.kept_in}, under `before`",
         )
-    write_whole(file, backup.before)
+    rewrite_config(file, backup.before, environ=environ)
     backups.forget(backup)
     return backup.kept_in
 

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
+    from holdfast.front.acceptor import Acceptor as Acceptor
+    from holdfast.front.access.connections import ConnectionLimits as ConnectionLimits
     from holdfast.front.access.guard import LOOPBACK_HOSTS as LOOPBACK_HOSTS
     from holdfast.front.access.jwt import jwt_verifier as jwt_verifier
+    from holdfast.front.access.local_peer import PeerUids as PeerUids
     from holdfast.front.access.principals import (
         TokenPolicy as TokenPolicy,
         TokensFile as TokensFile,
@@ -26,12 +29,16 @@ if TYPE_CHECKING:
         SqliteSessions as SqliteSessions,
     )
     from holdfast.front.stdio import serve_stdio as serve_stdio
+    from holdfast.front.tls import ServerTls as ServerTls, TlsFiles as TlsFiles
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
+        "acceptor": ["Acceptor"],
+        "access.connections": ["ConnectionLimits"],
         "access.guard": ["LOOPBACK_HOSTS"],
         "access.jwt": ["jwt_verifier"],
+        "access.local_peer": ["PeerUids"],
         "access.principals": ["TokenPolicy", "TokensFile", "TrustedGateway"],
         "broker": ["Broker"],
         "http": ["Front", "create_app"],
@@ -41,5 +48,6 @@ __getattr__, __dir__ = lazy_exports(
         "session_keys": ["SessionKeys"],
         "session_store": ["SessionRecord", "SessionStore", "SqliteSessions"],
         "stdio": ["serve_stdio"],
+        "tls": ["ServerTls", "TlsFiles"],
     },
 )

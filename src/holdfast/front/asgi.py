@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.front.requests import Gone, Request, TooLarge
+from holdfast.front.requests import BODY_SECONDS, Gone, Request, TooLarge
 
 if TYPE_CHECKING:
     from holdfast.front.listener import HttpConnection
 
 __all__ = ["AsgiExchange"]
+
+LARGEST_BODY = 64 * 1024
+"""Bytes. A body is read before its sender is known, and the control API takes less."""
 
 
 class AsgiExchange:
@@ -33,7 +36,7 @@ class AsgiExchange:
         """Give it to the application, and its answer to the client."""
         request, connection = self._request, self._connection
         try:
-            self._body = await request.body(64 << 20)
+            self._body = await request.body(LARGEST_BODY, within=BODY_SECONDS)
         except TooLarge:
             connection.write_plain(request, 413, b"", b"")
             return
@@ -96,4 +99,9 @@ def _scope(request: Request, transport: asyncio.BaseTransport, state: dict[str, 
         "query_string": request.head.query,
         "headers": [*request.head.raw_headers],
         "state": state.copy(),
+        "extensions": {
+            "holdfast.admission": request.admission,
+            "holdfast.client_verified": request.client_verified,
+            "holdfast.client_names": request.client_names,
+        },
     }

@@ -29,7 +29,7 @@ from mcp_types import INVALID_REQUEST
 from holdfast.config import ServerSpec
 from holdfast.core import Catalog, State, Transition
 from holdfast.errors import HoldfastError
-from holdfast.front.access.principals import HOW_TO_BE_KNOWN
+from holdfast.front.access.principals import HOW_TO_BE_KNOWN, LOCAL
 from holdfast.front.clients import Call, Client, require_capability
 from holdfast.front.input_required import PendingCalls
 from holdfast.front.messages import STATUS_URI
@@ -287,7 +287,10 @@ class Broker:
         relay = ClientRelay(self, client)
         if client.rebuilt and self.hub.registry.clients.find(client.owner, server) is None:
             client.restarted.add(server)
-        return self.hub.registry.clients.of(client.owner, spec, lambda: relay, expires=client.expires)
+        principal = client.principal if client.principal != LOCAL.name else ""
+        return self.hub.registry.clients.of(
+            client.owner, spec, lambda: relay, expires=client.expires, principal=principal
+        )
 
     def is_per_client(self, server: str) -> bool:
         """Whether each client has its own connection to a server; a disabled server has none."""

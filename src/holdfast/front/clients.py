@@ -114,6 +114,11 @@ class Call:
         return "modern" if self.client.modern else "legacy"
 
     @property
+    def principal(self) -> str:
+        """Who calls."""
+        return self.client.principal
+
+    @property
     def capabilities(self) -> Mapping[str, Any]:
         """What the client declares."""
         return self.client.capabilities

@@ -6,8 +6,6 @@ endpoint of many servers the resource URIs in results are rewritten so that a cl
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,17 +23,19 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from holdfast.front.access.principals import CLIENT_META_KEY
 from holdfast.wire import (
+    SMALL_BYTES,
+    BadJson,
     Bytes,
     Fields,
     RawObject,
     dumps,
     fields,
+    has_lone_surrogate,
     is_array,
     is_object,
     items,
     join_fields,
     join_items,
-    loads,
     task_support,
     text_of,
     traced,
@@ -48,8 +48,6 @@ _ENVELOPE = frozenset(
     {PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, CLIENT_META_KEY, "progressToken"}
 )
 """Keys of ``_meta`` that describe the client's connection, not the request."""
-
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 _MODERN_ONLY = frozenset({"resultType", "ttlMs", "cacheScope"})
 
@@ -76,14 +74,8 @@ def params_for_server(params: Fields, *, headers: Mapping[str, str], log_level: 
 
 def _require_text(params: Fields) -> None:
     """Refuse lone surrogates: servers drop the whole message, and the client would wait for ever."""
-    for value in params.values():
-        if _SURROGATE.search(memoryview(value)) is None:
-            continue
-        try:
-            json.dumps(loads(value), ensure_ascii=False).encode()
-        except ValueError as exc:
-            text = "the request contains characters that are not valid Unicode text"
-            raise MCPError(INVALID_PARAMS, text) from exc
+    if any(has_lone_surrogate(value) for value in params.values()):
+        raise MCPError(INVALID_PARAMS, "the request contains characters that are not valid Unicode text")
 
 
 def result_for_client(method: str, result: RawObject, *, modern: bool, stamp: bytes) -> bytes:
@@ -145,16 +137,29 @@ def relinked(result: RawObject, shown: Callable[[str], str]) -> RawObject:
         raw = result.get(key)
         if raw is None or not is_array(raw) or (key != "contents" and not _mentions_resources(raw)):
             continue
-        changed = [change(one, shown) for one in items(raw)]
+        blocks = _blocks(raw)
+        changed = [change(one, shown) for one in blocks]
         if any(one is not None for one in changed):
-            changes[key] = join_items([new or old for new, old in zip(changed, items(raw), strict=True)])
+            changes[key] = join_items([new or old for new, old in zip(changed, blocks, strict=True)])
     return result.changed(changes) if changes else result
+
+
+MOST_BLOCKS = 2_000
+"""A list with more blocks than any client reads passes as it is."""
+
+
+def _blocks(raw: Bytes) -> list[Bytes]:
+    try:
+        blocks = items(raw)
+    except BadJson:
+        return []
+    return blocks if len(blocks) <= MOST_BLOCKS else []
 
 
 def _mentions_resources(raw: Bytes) -> bool:
     """Whether a block may be a resource. No server writes the letters of a word as escapes, but it may."""
     data = bytes(raw)
-    return b"resource" in data or b"\\u00" in data
+    return b"resource" in data or (len(data) <= SMALL_BYTES and b"\\u00" in data)
 
 
 def _message(raw: Bytes, shown: Callable[[str], str]) -> bytes | None:
@@ -163,10 +168,11 @@ def _message(raw: Bytes, shown: Callable[[str], str]) -> bytes | None:
     if message is None or content is None:
         return None
     if is_array(content):
-        changed = [_block(one, shown) for one in items(content)]
+        blocks = _blocks(content)
+        changed = [_block(one, shown) for one in blocks]
         if not any(one is not None for one in changed):
             return None
-        new: bytes | None = join_items([new or old for new, old in zip(changed, items(content), strict=True)])
+        new: bytes | None = join_items([new or old for new, old in zip(changed, blocks, strict=True)])
     else:
         new = _block(content, shown)
     return message.changed({"content": new}).written() if new is not None else None

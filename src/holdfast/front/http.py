@@ -24,6 +24,7 @@ from starlette.routing import BaseRoute, Route
 
 from holdfast.front.access.guard import LOOPBACK_HOSTS, AccessRules, Guard, Refused
 from holdfast.front.access.principals import Principal, TokenPolicy, client_key_in
+from holdfast.front.access.quotas import Quotas
 from holdfast.front.broker import Broker
 from holdfast.front.requests import Reply, Request
 from holdfast.front.server import McpServer
@@ -31,7 +32,7 @@ from holdfast.front.session_ids import SessionIds
 from holdfast.front.sessions import HttpSessions
 from holdfast.front.streams import Backlog, LogBounds
 from holdfast.front.view import View
-from holdfast.hub import Hub, is_tracing
+from holdfast.hub import AccessRefused, Hub, RefusalKind, is_tracing
 from holdfast.wire import dumps
 
 __all__ = ["Front", "McpEndpoint", "create_app"]
@@ -48,16 +49,32 @@ def create_app(
     tokens: TokenPolicy | None = None,
     allowed_hosts: Collection[str] = LOOPBACK_HOSTS,
     beside: Sequence[BaseRoute] = (),
+    uids: Collection[int] | None = None,
+    client_certificates: bool = False,
     ids: SessionIds | None = None,
 ) -> Starlette:
     """Return the application, to be served by uvicorn with ``http=HttpConnection``.
 
     Create it before the hub is entered: servers then learn that clients can answer requests. Run it while the hub
     is open. Its ``state.front`` can be drained before a shutdown, its ``state.endpoint`` serves the MCP endpoints. The
-    routes in ``beside`` check access themselves: a caller's token is not required there.
+    routes in ``beside`` check access themselves: a caller's token is not required there. ``uids`` are the users of this
+    machine that may connect; None for all. It needs an ``Acceptor`` that knows them. With ``client_certificates`` a
+    caller needs a certificate that TLS verified.
     """
-    front = Front(hub, ids)
-    rules = AccessRules(tokens, allowed_hosts)
+    journal = hub.registry.journal
+
+    def report(kind: RefusalKind, source: str, principal: str, quota: str) -> None:
+        at = journal.clock.now()
+        journal.write(AccessRefused(kind=kind, source=source, principal=principal, quota=quota, at=at))
+
+    quotas = Quotas(
+        lambda: hub.config.settings.quotas,
+        on_refused=lambda principal, exceeded: report("quota", "", principal, exceeded.quota),
+    )
+    rules = AccessRules(
+        tokens, allowed_hosts, uids=uids, client_certificates=client_certificates, quotas=quotas, report=report
+    )
+    front = Front(hub, ids, quotas)
 
     async def healthz(_: AsgiRequest) -> JSONResponse:
         return JSONResponse({"status": "alive"})
@@ -86,8 +103,9 @@ def create_app(
 class Front:
     """All MCP endpoints of a hub over HTTP."""
 
-    def __init__(self, hub: Hub, ids: SessionIds | None = None) -> None:
+    def __init__(self, hub: Hub, ids: SessionIds | None = None, quotas: Quotas | None = None) -> None:
         self.hub = hub
+        self.quotas = quotas or Quotas()
         self._broker = Broker(hub)
         self._ids = ids or SessionIds()
         self.retiring = False
@@ -163,6 +181,7 @@ class Front:
             backlog=self._backlog,
             largest=lambda: self.hub.config.settings.limits.message_bytes,
             forget=self._forget,
+            quotas=self.quotas,
             ids=self._ids,
         )
 
@@ -220,10 +239,16 @@ class McpEndpoint:
         if self._front.refusing:
             reply.plain(503, _LEAVING, b"content-type: application/json\r\nretry-after: 1\r\n")
             return
-        found = await self._rules.check(request.headers, client_verified=request.client_verified)
+        found = await self._rules.check(
+            request.headers,
+            client_verified=request.client_verified,
+            client_names=request.client_names,
+            admission=request.admission,
+        )
         if isinstance(found, Refused):
-            challenge = f"www-authenticate: {found.challenge}\r\n".encode() if found.challenge else b""
-            reply.plain(found.status, dumps(found.body), b"content-type: application/json\r\n" + challenge)
+            headers = {"content-type": "application/json", **found.headers}
+            lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            reply.plain(found.status, dumps(found.body), lines.encode("latin-1"))
             return
         server = None if request.path == "/mcp" else request.path[len("/servers/") : -len("/mcp")]
         sessions = self._front.sessions_of(server)

@@ -17,7 +17,22 @@ from pydantic import ValidationError
 
 from holdfast.front.access.principals import Principal
 from holdfast.front.clients import Channel, Client
-from holdfast.wire import BadJson, Bytes, Fields, dumps, fields, loads, read_bytes, text_of
+from holdfast.wire import (
+    SMALL_BYTES,
+    BadJson,
+    Bytes,
+    Fields,
+    RawValue,
+    dump_object,
+    dumps,
+    fields,
+    join_fields,
+    load_object,
+    loads,
+    read_bytes,
+    split,
+    text_of,
+)
 
 __all__ = [
     "ClientRequest",
@@ -34,6 +49,12 @@ __all__ = [
 ]
 
 log = logging.getLogger("holdfast.front")
+
+LARGEST_READ: Final = 1024 * 1024
+"""Bytes of the parameters that the hub itself reads; those of a call pass unread."""
+
+LONGEST_ID: Final = 1_024
+"""Bytes; no client needs a longer id, and each is kept and repeated."""
 
 _ID: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(str | int)
 
@@ -58,6 +79,8 @@ class Message:
         if "method" in members:
             if self.method is None or not _is_text(self.method):
                 raise MCPError(INVALID_REQUEST, "the method is not a text")
+            if len(self.method) > LONGEST_ID:
+                raise MCPError(INVALID_REQUEST, "the method is too long")
         elif self.id is None or (self.result is None) == (self.error is None):
             raise MCPError(INVALID_REQUEST, "the message is neither a request, a notification nor a response")
         self.is_request = self.method is not None and self.id is not None
@@ -100,17 +123,18 @@ class ClientRequest:
 
     def values(self) -> dict[str, Any]:
         """All parameters as values, for the methods whose parameters the hub itself reads."""
+        if sum(len(memoryview(value)) for value in self.params.values()) > LARGEST_READ:
+            raise MCPError(INVALID_PARAMS, f"the parameters have more than {LARGEST_READ} bytes")
         try:
             return {key: loads(value) for key, value in self.params.items()}
         except BadJson as exc:
             raise MCPError(INVALID_PARAMS, f"the parameters cannot be read: {exc}") from None
 
 
-def read_message(body: bytes) -> Message:
-    """One message; raises ``MCPError`` with the code that its sender is told."""
+async def read_message(body: bytes) -> Message:
+    """One message; raises ``MCPError`` with the code that its sender is told. Only a large one takes a wait."""
     try:
-        members = fields(read_bytes(body))
-        return Message(members)
+        return Message(fields(read_bytes(body)) if len(body) <= SMALL_BYTES else await split(body))
     except BadJson as exc:
         code = INVALID_REQUEST if "object" in str(exc) else PARSE_ERROR
         raise MCPError(code, f"the message cannot be read: {exc}") from None
@@ -131,6 +155,8 @@ def meta_of(params: Fields) -> Mapping[str, Any]:
     raw = params.get("_meta")
     if raw is None:
         return {}
+    if len(memoryview(raw)) > SMALL_BYTES:
+        raise MCPError(INVALID_PARAMS, f"`_meta` has more than {SMALL_BYTES} bytes")
     try:
         meta = loads(raw)
     except BadJson as exc:
@@ -144,6 +170,8 @@ def error_of(exc: Exception) -> ErrorData:
     """What a client is told of an exception; what was not foreseen stays in the log."""
     if isinstance(exc, MCPError):
         return exc.error
+    if isinstance(exc, BadJson):
+        return ErrorData(code=INVALID_PARAMS, message=f"the parameters cannot be read: {exc}")
     if isinstance(exc, ValidationError):
         return ErrorData(code=INVALID_PARAMS, message="Invalid request parameters", data="")
     log.error("a request failed in the hub itself", exc_info=exc)
@@ -157,27 +185,27 @@ def result_message(request_id: Bytes, result: bytes) -> bytes:
 
 def error_message(request_id: Bytes | None, error: ErrorData) -> bytes:
     """The refusal of a request; without an id where it could not be made out."""
-    body: dict[str, Any] = {"code": error.code, "message": error.message}
+    body: Fields = {"code": dumps(error.code), "message": dumps(error.message)}
     if error.data is not None:
-        body["data"] = error.data
+        body["data"] = error.data if isinstance(error.data, RawValue) else dumps(error.data)
     raw_id = bytes(request_id) if request_id is not None else b"null"
-    return b'{"jsonrpc":"2.0","id":' + raw_id + b',"error":' + dumps(body) + b"}"
+    return b'{"jsonrpc":"2.0","id":' + raw_id + b',"error":' + join_fields(body) + b"}"
 
 
 def notice_message(method: str, params: Mapping[str, Any] | None) -> bytes:
     """A notification."""
     message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
     if params:
-        message["params"] = dict(params)
-    return dumps(message)
+        message["params"] = params
+    return dump_object(message)
 
 
 def request_message(number: int, method: str, params: Mapping[str, Any] | None) -> bytes:
     """A request of the hub's own to a client."""
     message: dict[str, Any] = {"jsonrpc": "2.0", "id": number, "method": method}
     if params:
-        message["params"] = dict(params)
-    return dumps(message)
+        message["params"] = params
+    return dump_object(message)
 
 
 def _is_text(text: str) -> bool:
@@ -186,6 +214,8 @@ def _is_text(text: str) -> bool:
 
 
 def _key(raw: Bytes) -> str | int:
+    if len(memoryview(raw)) > LONGEST_ID:
+        raise MCPError(INVALID_REQUEST, "the id is too long")
     try:
         key: str | int = _ID.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -195,15 +225,22 @@ def _key(raw: Bytes) -> str | int:
 
 def settle(question: asyncio.Future[dict[str, Any]], message: Message) -> None:
     """Give a client's response to the request that waits for it."""
+    try:
+        _settle(question, message)
+    except BadJson as exc:
+        question.set_exception(MCPError(INVALID_REQUEST, f"the client's answer cannot be read: {exc}"))
+
+
+def _settle(question: asyncio.Future[dict[str, Any]], message: Message) -> None:
     if message.error is not None:
-        said = loads(message.error)
+        said = load_object(message.error)
         code, text = (said.get("code"), said.get("message")) if isinstance(said, dict) else (None, None)
         question.set_exception(
             MCPError(code if isinstance(code, int) else INTERNAL_ERROR, str(text or "the client gave an error"))
         )
         return
-    result = loads(message.result) if message.result is not None else None
-    if isinstance(result, dict):
+    result = load_object(message.result) if message.result is not None else None
+    if result is not None:
         question.set_result(result)
     else:
         question.set_exception(MCPError(INVALID_REQUEST, "the client's answer does not follow the protocol"))

@@ -8,6 +8,7 @@ whose client does not return within ``ASK_SECONDS`` is cancelled.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 from collections import deque
@@ -20,7 +21,7 @@ from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
 from holdfast.front.clients import ASK_SECONDS, Call, Channel, require_capability
-from holdfast.wire import Fields, RawObject, loads
+from holdfast.wire import SMALL_BYTES, BadJson, Bytes, Fields, RawObject, dump_object, dumps, join_fields, loads
 
 __all__ = ["EXPIRED", "OpenCall", "PendingCalls", "request_identity"]
 
@@ -41,8 +42,20 @@ EXPIRED = (
 
 def request_identity(method: str, params: Fields, principal: str) -> str:
     """Return what a repeated request must share with the original one."""
-    same = {key: loads(params[key]) if key in params else None for key in ("name", "uri", "arguments")}
-    return json.dumps([method, principal, same], sort_keys=True)
+    digest = hashlib.sha256(f"{method}\0{principal}".encode("utf-8", "surrogatepass"))
+    for key in ("name", "uri", "arguments"):
+        digest.update(b"\0" + _canonical(params[key]) if key in params else b"\1")
+    return digest.hexdigest()
+
+
+def _canonical(raw: Bytes) -> bytes:
+    """The same bytes for the same value, however it is written; what is large must be written the same."""
+    if len(memoryview(raw)) > SMALL_BYTES:
+        return bytes(raw)
+    try:
+        return json.dumps(loads(raw), sort_keys=True).encode()
+    except BadJson:
+        return bytes(raw)
 
 
 class _Question:
@@ -121,12 +134,14 @@ class OpenCall(Call):
         else:
             self._outbox.append((method, params))
 
-    def questions(self) -> dict[str, Any]:
+    def questions(self) -> bytes:
         """Return the open requests, as the protocol writes them."""
-        return {
-            key: {"method": one.method} | ({"params": dict(one.params)} if one.params else {})
-            for key, one in self._questions.items()
-        }
+        return join_fields(
+            {
+                key: dump_object({"method": one.method} | ({"params": one.params} if one.params else {}))
+                for key, one in self._questions.items()
+            }
+        )
 
     def answer(self, answers: Mapping[str, Any]) -> None:
         """Take the client's answers; a missing one is requested again."""
@@ -162,7 +177,8 @@ class PendingCalls:
         handle = self._prefix + secrets.token_urlsafe(32)
         self._calls[handle] = call
         call.pending_since = anyio.current_time()
-        return RawObject.of({"resultType": "input_required", "inputRequests": call.questions(), "requestState": handle})
+        members = {"inputRequests": call.questions(), "requestState": dumps(handle)}
+        return RawObject({"resultType": dumps("input_required"), **members})
 
     def is_ours(self, state: object) -> bool:
         """Whether the hub made this state; any other one belongs to the server."""

@@ -12,11 +12,12 @@ import logging
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
+from holdfast.front.acceptor import AdmittedProtocol
 from holdfast.front.asgi import AsgiExchange
 from holdfast.front.parser import BadRequest, RequestHead, RequestParser
 from holdfast.front.requests import Gone, Reply, Request, TooLarge
@@ -51,8 +52,8 @@ class MessageEndpoint(Protocol):
         """Answer one request."""
 
 
-class HttpConnection(asyncio.Protocol):
-    """One connection of a client. Made by uvicorn's server, which owns the listening socket and the end."""
+class HttpConnection(AdmittedProtocol):
+    """One connection of a client. Made by the ``Acceptor``; uvicorn's server owns the end."""
 
     def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
         self._loop = _loop or asyncio.get_event_loop()
@@ -76,6 +77,8 @@ class HttpConnection(asyncio.Protocol):
         self.lost = False
         self.client_verified = False
         """Whether TLS verified a certificate of the client."""
+        self.client_names: frozenset[str] = frozenset()
+        """The names in that certificate."""
 
     # The event loop's side.
 
@@ -83,7 +86,8 @@ class HttpConnection(asyncio.Protocol):
         """A client is there."""
         self._transport = transport
         tls = transport.get_extra_info("ssl_object")
-        if tls is not None and tls.context.verify_mode == ssl.CERT_REQUIRED:
+        if tls is not None and tls.context.verify_mode != ssl.CERT_NONE:
+            self.client_names = _names_in(tls.getpeercert() or {})
             self.client_verified = bool(tls.getpeercert())
         self._server.connections.add(self)
         task = self._task = self._loop.create_task(self._run())
@@ -115,6 +119,8 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
         self.lost = True
+        if self.admission is not None:
+            self.admission.end()
         self._server.connections.discard(self)
         self.disarm()
         if self._timer is not None:
@@ -352,6 +358,13 @@ class HttpConnection(asyncio.Protocol):
         elif not self._requests:
             self._resume()
             self.arm(IDLE_SECONDS, self.close)
+
+
+def _names_in(certificate: Mapping[str, Any]) -> frozenset[str]:
+    """The common name, and the DNS names and URIs of the subject."""
+    subject = [value for parts in certificate.get("subject", ()) for name, value in parts if name == "commonName"]
+    other = [value for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "URI")]
+    return frozenset((*subject, *other))
 
 
 _dated = 0

@@ -5,18 +5,23 @@ The connection (``HttpConnection``) makes them. What serves a request sees these
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from holdfast.front.parser import RequestHead
 
 if TYPE_CHECKING:
+    from holdfast.front.access.connections import Admission
     from holdfast.front.listener import HttpConnection
 
 __all__ = ["Gone", "Reply", "Request", "TooLarge"]
 
 BODY_SECONDS: Final = 30.0
 """How long a body may make no progress."""
+
+WHOLE_BODY_SECONDS: Final = 600.0
+"""How long a whole body may take: one that comes byte by byte makes progress too."""
 
 BUFFERED_BYTES: Final = 64 * 1024
 """How much of a body is taken before somebody reads it: its sender may not be known yet."""
@@ -63,18 +68,20 @@ class Request:
         self.on_gone: Callable[[], object] | None = None
         """Told when the client closes the connection before it has its answer."""
 
-    async def body(self, most: int) -> bytes:
-        """The whole body; raises ``TooLarge``, or ``Gone`` if the client does not send it."""
+    async def body(self, most: int, *, within: float = WHOLE_BODY_SECONDS) -> bytes:
+        """The whole body; raises ``TooLarge``, or ``Gone`` if the client does not send it in time."""
         declared = self.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > most:
             raise TooLarge
+        until = 0.0
         if not self.complete:
             self._connection.continue_body(self)
+            until = time.monotonic() + within
         while not self.complete:
             if self._size > most:
                 raise TooLarge
             self._connection.want_body(self)
-            await self._connection.wait(BODY_SECONDS)
+            await self._connection.wait(max(min(BODY_SECONDS, until - time.monotonic()), 0))
             if self._connection.lost and not self.complete:
                 raise Gone
         if self._size > most:
@@ -100,9 +107,19 @@ class Request:
         return b"".join(parts)
 
     @property
+    def admission(self) -> Admission | None:
+        """The place of its connection; None where no ``Acceptor`` made the connection."""
+        return self._connection.admission
+
+    @property
     def client_verified(self) -> bool:
         """Whether TLS verified a certificate of the client."""
         return self._connection.client_verified
+
+    @property
+    def client_names(self) -> frozenset[str]:
+        """The names in that certificate."""
+        return self._connection.client_names
 
     @property
     def waiting(self) -> int:
@@ -137,6 +154,7 @@ class Reply:
     def plain(self, status: int, body: bytes, headers: bytes = b"content-type: application/json\r\n") -> None:
         """An answer in one piece."""
         self.done = True
+        self.on_stream = None  # it leads back to what holds this reply: a cycle for each call would be the collector's
         self._connection.disarm()
         self._connection.write_plain(self._request, status, body, headers + self._extra)
 
@@ -171,6 +189,7 @@ class Reply:
         """The stream is complete."""
         if not self.done:
             self.done = True
+            self.on_stream = None
             self._connection.disarm()
             self._connection.write_end(self._request)
             if self.on_done is not None:

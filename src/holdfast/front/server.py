@@ -6,6 +6,7 @@ the hub itself reads of a request is checked against the protocol; arguments and
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
@@ -57,6 +58,7 @@ from holdfast.wire import (
     is_array,
     is_object,
     items,
+    join_fields,
     join_items,
     loads,
     text_of,
@@ -66,6 +68,9 @@ __all__ = ["McpServer"]
 
 PAGE = 1_000
 """How many items one answer lists. Some clients read only the first page, so it is large."""
+
+PAGE_BYTES, STEP_BYTES = 8 * 1024 * 1024, 128 * 1024
+"""How large a page may become, and how much of it is written in one step of the event loop."""
 
 Handler: TypeAlias = Callable[[ClientRequest], Awaitable[RawObject]]
 
@@ -83,7 +88,7 @@ class McpServer:
         self._broker = broker
         self._owner = owner
         self._forwarder = Forwarder(broker, view)
-        self._pages: dict[tuple[str, bool, int], tuple[Catalog, bytes]] = {}
+        self._pages: dict[tuple[str, bool, int], tuple[Catalog, RawObject]] = {}
         self._mirroring: tuple[Catalog, dict[str, bool]] | None = None
         self._handlers: dict[str, Handler] = {
             **dict.fromkeys(LIST_METHODS, self._list),
@@ -223,6 +228,8 @@ class McpServer:
             result = await self._handler(request.method)(request)
         except HoldfastError as error:
             raise protocol_error(error, modern=modern) from None
+        if result.is_large:
+            await asyncio.sleep(0)  # each pass over a large result takes milliseconds
         return result_for_client(request.method, result, modern=modern, stamp=_STAMP)
 
     def _handler(self, method: str) -> Handler:
@@ -283,24 +290,36 @@ class McpServer:
         await self._broker.wait_for_first_listing(self.view)
         kind, key = LIST_METHODS[request.method]
         start = _offset(cursor)
-        return RawObject.read(self._page(request.method, kind, key, start, modern=request.client.modern))
+        return await self._page(request.method, kind, key, start, modern=request.client.modern)
 
-    def _page(self, method: str, kind: Kind, key: str, start: int, *, modern: bool) -> bytes:
-        """One page as bytes, made once for each catalog."""
+    async def _page(self, method: str, kind: Kind, key: str, start: int, *, modern: bool) -> RawObject:
+        """One page, made once for each catalog; other tasks get a turn while a large one is made."""
         catalog = self.view.hub.catalog
         made = self._pages.get((method, modern, start))
         if made is not None and made[0] is catalog:
             return made[1]
-        listed = self.view.items(kind)
-        if self.view.server is None and kind in (Kind.TOOL, Kind.RESOURCE):
-            listed = [*listed, status_tool(self.view.hub) if kind is Kind.TOOL else status_resource()]
-        if start and start >= len(listed):
+        entries = self.view.entries(kind)
+        own = self.view.server is None and kind in (Kind.TOOL, Kind.RESOURCE)
+        if start and start >= len(entries) + own:
             raise MCPError(INVALID_PARAMS, "Invalid cursor")
-        page = listed[start : start + PAGE]
-        if kind is Kind.TOOL:
-            page = [dict(tool_for_client(item, modern=modern)) for item in page]
-        more = {"nextCursor": str(start + PAGE)} if start + PAGE < len(listed) else {}
-        written = dumps({key: page, **more})
+        page: list[bytes] = []
+        size = since = 0
+        for entry in entries[start : start + PAGE]:
+            item = self.view.item(entry)
+            page.append(dumps(dict(tool_for_client(item, modern=modern)) if kind is Kind.TOOL else item))
+            size += len(page[-1])
+            if size > PAGE_BYTES:
+                break
+            if size > since + STEP_BYTES:
+                since = size
+                await asyncio.sleep(0)
+        following = start + len(page)
+        if own and following == len(entries) and len(page) < PAGE:
+            page.append(dumps(status_tool(self.view.hub) if kind is Kind.TOOL else status_resource()))
+            following += 1
+        more: Fields = {"nextCursor": dumps(str(following))} if following < len(entries) + own else {}
+        members: Fields = {key: join_items([*page]), **more}
+        written = RawObject(members, join_fields(members))
         if self.view.hub.catalog is catalog:
             self._pages[method, modern, start] = catalog, written
         return written
@@ -327,6 +346,8 @@ class McpServer:
         result = await self._forwarder.call_tool(request, key.server, own, repeatable=route.repeatable)
         if is_new_task(result):
             return renamed(result, key.server, self._broker.task_ids, request.principal.name)
+        if result.is_large:
+            await asyncio.sleep(0)
         return self._linked(key, result)
 
     async def _task(self, request: ClientRequest) -> RawObject:

@@ -31,6 +31,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from holdfast.front.access.principals import Principal
+from holdfast.front.access.quotas import QuotaExceeded, Quotas
 from holdfast.front.clients import ASK_SECONDS, Client
 from holdfast.front.inbound import (
     ClientRequest,
@@ -181,6 +182,10 @@ class HttpSession:
         self.end_questions("the session ended")
         self.end_notices()
         self.log.close()
+        # Nothing refers back to it from here on, so its memory is free at once.
+        self.notices.session = None
+        if self.client is not None:
+            self.client.stream_open = _closed
 
     def end_questions(self, why: str) -> None:
         """Tell the client that it need not answer, and the servers that no answer comes."""
@@ -207,6 +212,7 @@ class HttpSessions:
         backlog: Backlog,
         largest: Callable[[], int],
         forget: Callable[[Mapping[str, str], Principal], bool],
+        quotas: Quotas,
         ids: SessionIds,
     ) -> None:
         self.server = server
@@ -216,6 +222,7 @@ class HttpSessions:
         self._backlog = backlog
         self._largest = largest
         self._forget = forget
+        self._quotas = quotas
         self._sessions: dict[str, HttpSession] = {}
         self._posts = 0
         self._idle: asyncio.Future[None] | None = None
@@ -270,7 +277,7 @@ class HttpSessions:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
         return session
 
-    async def _rebuild(self, session_id: str, principal: Principal) -> HttpSession | None:
+    async def _rebuild(self, session_id: str, principal: Principal) -> HttpSession | QuotaExceeded | None:
         """The session of an id that is not in memory; None if the id is not valid for this principal here."""
         endpoint = self.server.view.server
         opened = await self._ids.open(session_id, endpoint=endpoint, principal=principal.name)
@@ -278,6 +285,8 @@ class HttpSessions:
             return None
         if (session := self._sessions.get(session_id)) is not None:  # another request was faster
             return session
+        if (exceeded := self._quotas.begin_session(principal.name)) is not None:
+            return exceeded
         ticket, record = opened
         session = self._add(session_id, ticket, principal)
         session.rebuilt = session.attached = True
@@ -300,7 +309,8 @@ class HttpSessions:
 
     def _drop(self, session: HttpSession, *, released: bool = False) -> None:
         """Forget a session. Unless it is over, its own connections stay for a while: it may come back."""
-        self._sessions.pop(session.id, None)
+        if self._sessions.pop(session.id, None) is not None:
+            self._quotas.end_session(session.principal.name)
         session.end()
         if session.client is not None:
             self.server.detach(session.client, lingering=not released)
@@ -346,10 +356,14 @@ class HttpSessions:
     async def _serve_legacy(self, request: Request, reply: Reply, principal: Principal) -> None:
         session, named = None, request.headers.get("mcp-session-id")
         if named is not None:
-            session = self._sessions.get(named) or await self._rebuild(named, principal)
-            if session is None or (session.principal is not principal and session.principal != principal):
+            found = self._sessions.get(named) or await self._rebuild(named, principal)
+            if isinstance(found, QuotaExceeded):
+                _over_quota(reply, None, found)
+                return
+            if found is None or (found.principal is not principal and found.principal != principal):
                 _refuse(reply, 404, "Session not found")
                 return
+            session = found
             session.serving += 1
         elif request.method == "DELETE" and self._forget(request.headers, principal):
             reply.plain(204, b"", b"")
@@ -437,7 +451,7 @@ class HttpSessions:
     async def _post(self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal) -> None:
         headers = session.header if session is not None else b""
         try:
-            message = read_message(await request.body(self._largest()))
+            message = await read_message(await request.body(self._largest()))
         except MCPError as exc:
             reply.plain(400, error_message(None, exc.error), _JSON_HEADER + headers)
             return
@@ -476,6 +490,9 @@ class HttpSessions:
         except (MCPError, ValidationError, ValueError) as exc:
             reply.plain(200, error_message(message.id, error_of(exc)))
             return
+        if (exceeded := self._quotas.begin_session(principal.name)) is not None:
+            _over_quota(reply, message, exceeded)
+            return
         # A client that shakes hands again declares itself again: its earlier id stays what it was.
         session_id, ticket = self._ids.issue(
             endpoint=self.server.view.server,
@@ -495,6 +512,10 @@ class HttpSessions:
             text = "a request with this id is in flight already"
             error = error_message(None, ErrorData(code=INVALID_REQUEST, message=text))
             reply.plain(400, error, _JSON_HEADER + session.header)
+            return
+        whose = session.principal.name
+        if (exceeded := self._quotas.begin_call(whose)) is not None:
+            _over_quota(reply, message, exceeded, session.header)
             return
         stream = MessageStream(session, reply, self._backlog, message.id)
         reply.wait_for_result(session.header)
@@ -524,6 +545,7 @@ class HttpSessions:
             stream.finish(error_message(message.id, error_of(exc)), resumable=False)
         finally:
             call.done = True
+            self._quotas.end_call(whose)
             session.calls.pop(message.key, None)
             self._one_less()
 
@@ -552,7 +574,7 @@ class HttpSessions:
             reply.plain(406, b"", b"")
             return
         try:
-            message = read_message(await request.body(self._largest()))
+            message = await read_message(await request.body(self._largest()))
             if message.method is None:
                 raise MCPError(INVALID_REQUEST, "Body must be a single JSON-RPC request or notification object")
         except MCPError as exc:
@@ -569,6 +591,10 @@ class HttpSessions:
 
     async def _request_modern(self, message: Message, request: Request, reply: Reply, principal: Principal) -> None:
         assert message.id is not None  # noqa: S101 - it is a request
+        listens = message.method == "subscriptions/listen"  # a stream for long: a connection, and no call
+        if not listens and (exceeded := self._quotas.begin_call(principal.name)) is not None:
+            _over_quota(reply, message, exceeded)
+            return
         stream = MessageStream(None, reply, self._backlog)
         reply.wait_for_result()
         call = CallInFlight(self._loop)
@@ -591,6 +617,8 @@ class HttpSessions:
             stream.finish(error_message(message.id, error), status=ERROR_CODE_HTTP_STATUS.get(error.code, 200))
         finally:
             call.done = True
+            if not listens:
+                self._quotas.end_call(principal.name)
             request.on_gone = None
             if client is not None:
                 self.server.detach(client)
@@ -620,6 +648,10 @@ class HttpSessions:
             meta=meta,
         )
         return client, route.protocol_version
+
+
+def _closed() -> bool:
+    return False
 
 
 async def _one_by_one(work: list[Callable[[], Awaitable[None]]]) -> None:
@@ -665,6 +697,17 @@ def _is_json(content_type: str) -> bool:
 
 def _refuse(reply: Reply, status: int, text: str, headers: bytes = b"", code: int = INVALID_REQUEST) -> None:
     reply.plain(status, error_message(None, ErrorData(code=code, message=text)), _JSON_HEADER + headers)
+
+
+QUOTA_EXCEEDED: Final = -32029
+"""A code of the hub's own, in the range of the protocol for servers; the data says when to try again."""
+
+
+def _over_quota(reply: Reply, message: Message | None, exceeded: QuotaExceeded, headers: bytes = b"") -> None:
+    data = {"retryAfter": exceeded.retry_after, "quota": exceeded.quota}
+    answered = message.id if message is not None else None
+    error = error_message(answered, ErrorData(code=QUOTA_EXCEEDED, message=exceeded.message, data=data))
+    reply.plain(429, error, _JSON_HEADER + b"retry-after: %d\r\n" % exceeded.retry_after + headers)
 
 
 def _acknowledge(reply: Reply, version: str) -> None:

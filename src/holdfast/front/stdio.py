@@ -250,7 +250,7 @@ class PipeServer:
             if not line.strip():
                 continue
             try:
-                self._take(read_message(line))
+                self._take(await read_message(line))
             except MCPError as exc:
                 self._write_error(None, exc.error)
         self._server.close()

@@ -5,15 +5,14 @@ Every question reads the current catalog, so an endpoint is never behind the hub
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 
 from holdfast.config import Config, ServerSpec
-from holdfast.core import Catalog, CatalogEntry, Kind, NameKey, Unknown, uri_lead
+from holdfast.core import Catalog, CatalogEntry, Kind, NameKey, Unknown, nearest, uri_lead
 from holdfast.hub import Hub, is_repeatable, is_shown, shown
 from holdfast.wire import text_as_json
 
@@ -46,7 +45,7 @@ class View:
     def __init__(self, hub: Hub, server: str | None = None) -> None:
         self.hub = hub
         self.server = server
-        self._listed: dict[Kind, tuple[Catalog, list[dict[str, Any]]]] = {}
+        self._listed: dict[Kind, tuple[Catalog, list[CatalogEntry]]] = {}
         self._routes: dict[str, ToolRoute] = {}
         self._routes_of: tuple[Catalog, Config] | None = None
 
@@ -65,12 +64,22 @@ class View:
 
     def items(self, kind: Kind) -> list[dict[str, Any]]:
         """Return all items of one kind, as they go over the wire."""
+        return [self._item(entry) for entry in self.entries(kind)]
+
+    def entries(self, kind: Kind) -> Sequence[CatalogEntry]:
+        """Return all entries of one kind that the endpoint shows."""
         catalog = self.hub.registry.catalog
+        if self.server is None:
+            return catalog.of(kind)
         known = self._listed.get(kind)
         if known is None or known[0] is not catalog:
-            known = catalog, [self._item(entry) for entry in catalog.of(kind) if self.covers(entry.server)]
+            known = catalog, [entry for entry in catalog.of(kind) if entry.server == self.server]
             self._listed[kind] = known
         return known[1]
+
+    def item(self, entry: CatalogEntry) -> dict[str, Any]:
+        """Return one item, as it goes over the wire."""
+        return self._item(entry)
 
     def find(self, kind: Kind, name: str) -> NameKey | Unknown:
         """Return the owner of an item and its original name; an endpoint of one server owns every name."""
@@ -80,7 +89,7 @@ class View:
             return self.hub.registry.find(name, kind)
         spec = self.hub.config.servers.get(self.server)
         if kind is Kind.TOOL and isinstance(spec, ServerSpec) and not is_shown(name, spec.tools):
-            return Unknown(name, tuple(get_close_matches(name, [item["name"] for item in self.items(kind)])))
+            return Unknown(name, nearest(name, (entry.original for entry in self.entries(kind))))
         return NameKey(kind, self.server, name)
 
     def tool(self, name: str) -> ToolRoute | Unknown:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
 
 import anyio
 from pydantic import ValidationError
@@ -97,8 +98,9 @@ def _registry(body: bytes) -> Targets | None:
         registry = TargetsView.model_validate_json(body)
     except ValidationError:
         return None
-    found = tuple(Target(id=one.id, url=one.url, transport=one.transport) for one in registry.targets)
-    return Targets(found=tuple(sorted(found, key=lambda one: one.id)), left_out=registry.left_out)
+    found = (Target(id=one.id, url=one.url, transport=one.transport) for one in registry.targets)
+    usable = tuple(sorted((one for one in found if "@" not in urlsplit(one.url).netloc), key=lambda one: one.id))
+    return Targets(found=usable, left_out=registry.left_out)
 
 
 def _targets(text: bytes, config: Config) -> Targets:

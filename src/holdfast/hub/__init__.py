@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from holdfast.hub.records import (
         AccessChanged as AccessChanged,
+        AccessRefused as AccessRefused,
         BreakerChanged as BreakerChanged,
         CallEnded as CallEnded,
         CallOutcome as CallOutcome,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         Missed as Missed,
         OneClientRecord as OneClientRecord,
         Published as Published,
+        RefusalKind as RefusalKind,
         RetryPlanned as RetryPlanned,
         ToolApproved as ToolApproved,
         ToolChanged as ToolChanged,
@@ -64,6 +66,7 @@ __getattr__, __dir__ = lazy_exports(
         "limits": ["DialLimit"],
         "loader": ["Loader", "call_tool", "get_tools_with_resilience", "load"],
         "records": [
+            "AccessRefused",
             "BreakerChanged",
             "CallEnded",
             "CallOutcome",
@@ -75,6 +78,7 @@ __getattr__, __dir__ = lazy_exports(
             "Missed",
             "OneClientRecord",
             "Published",
+            "RefusalKind",
             "AccessChanged",
             "RetryPlanned",
             "ToolApproved",

@@ -9,6 +9,7 @@ and cannot be called until the change is approved. A tool without a recorded bas
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -164,6 +165,8 @@ Where changed tools are held, no pin is dropped for another: a server could list
 version of a tool is lost. Its new tools are held instead.
 """
 
+COMPARED_AT_ONCE = 200
+
 UNKNOWN = {"inputSchema": {"type": "object"}}
 """How a tool without a recorded baseline is shown: a client needs that much."""
 
@@ -215,12 +218,31 @@ class Approvals:
 
     def review(self, listing: Listing) -> Listing:
         """Compare a new listing with the pins; returns it as it may be published."""
-        server, self._latest[listing.server] = listing.server, listing
+        self._latest[listing.server] = listing
         if self._unread:
             self.load()
         self._pin_new(listing)
+        return self._reviewed(listing, self._changes(listing, listing.tools))
+
+    async def review_in_steps(self, listing: Listing) -> Listing:
+        """The same for a listing of many tools, with turns for other tasks in between."""
+        self._latest[listing.server] = listing
+        if self._unread:
+            self.load()
+        self._pin_new(listing)
+        now: ToolTexts = {}
+        for start in range(0, len(listing.tools), COMPARED_AT_ONCE):
+            now |= self._changes(listing, listing.tools[start : start + COMPARED_AT_ONCE])
+            await asyncio.sleep(0)
+        return self._reviewed(listing, now)
+
+    def _changes(self, listing: Listing, tools: Sequence[Item]) -> ToolTexts:
+        seen = self._seen[listing.server]
+        return {item.name: what for item in tools if (what := said(item.raw)) != seen.get(item.name)}
+
+    def _reviewed(self, listing: Listing, now: ToolTexts) -> Listing:
+        server = listing.server
         seen, before = self._seen[server], self._now.get(server, {})
-        now: ToolTexts = {item.name: what for item in listing.tools if (what := said(item.raw)) != seen.get(item.name)}
         for name in sorted(now):
             if before.get(name) != now[name]:
                 at = self._journal.clock.now()

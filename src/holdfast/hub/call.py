@@ -114,6 +114,7 @@ class CallTimer:
         "_clock",
         "_method",
         "_outcome",
+        "_principal",
         "_server",
         "_since",
         "_stage",
@@ -123,13 +124,21 @@ class CallTimer:
     )
 
     def __init__(
-        self, server: str, method: str, params: Fields, clock: Clock, write: Callable[[HubRecord], None]
+        self,
+        server: str,
+        method: str,
+        params: Fields,
+        clock: Clock,
+        write: Callable[[HubRecord], None],
+        *,
+        principal: str = "",
     ) -> None:
         self._server = server
         self._method = method
         self._clock = clock
         self._write = write
-        self._trace = tracing.begin(server, method, params)
+        self._principal = principal
+        self._trace = tracing.begin(server, method, params, principal=principal)
         self._outcome: CallOutcome = "completed"
         self._waited = 0.0
         self._stage: tracing.Stage | None = None
@@ -172,6 +181,7 @@ class CallTimer:
             at=self._clock.now(),
             error=type(known).__name__ if known is not None else "",
             reason=known.message if known is not None else "",
+            principal=self._principal,
         )
         if self._trace is not None:
             self._trace.end(ended)

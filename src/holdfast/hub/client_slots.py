@@ -29,6 +29,7 @@ class _Own:
     slot: Slot
     expires: bool
     """Whether the owner can leave without notice."""
+    principal: str
     unused_since: float
     uses: int = 0
 
@@ -52,8 +53,13 @@ class ClientSlots:
             self._context = replace(self._context, settings=settings)
             self._changed.set()
 
-    def of(self, owner: Hashable, spec: ServerSpec, relay: FindRelay, *, expires: bool = False) -> Slot:
-        """The owner's slot for a server; started if it is new, replaced if the definition changed."""
+    def of(
+        self, owner: Hashable, spec: ServerSpec, relay: FindRelay, *, expires: bool = False, principal: str = ""
+    ) -> Slot:
+        """The owner's slot for a server; started if it is new, replaced if the definition changed.
+
+        ``principal`` is whose quota it counts for; empty where there is one user alone.
+        """
         own = self._own.get((owner, spec.id))
         if own is not None and own.slot.spec == spec:
             return own.slot
@@ -61,9 +67,9 @@ class ClientSlots:
         if own is not None:
             own.slot.handle(on.RemoveRequested())
         else:
-            self._refuse_too_many(spec.id, self._context.settings.per_client.connections)
+            self._refuse_too_many(spec.id, principal, self._context.settings)
         slot = Slot(spec, replace(self._context, relay=relay))
-        self._own[owner, spec.id] = _Own(slot, expires, unused_since=self._context.clock.now())
+        self._own[owner, spec.id] = _Own(slot, expires, principal, unused_since=self._context.clock.now())
         self._context.tasks.start_soon(slot.run, name=f"{spec.id} of one client")
         slot.handle(on.StartRequested())
         self._changed.set()
@@ -123,8 +129,17 @@ class ClientSlots:
         for key in keys:
             self._own.pop(key).slot.handle(on.RemoveRequested())
 
-    def _refuse_too_many(self, server: str, most: int) -> None:
-        if sum(1 for key in self._own if key[1] == server) >= most:
+    def _refuse_too_many(self, server: str, principal: str, settings: Settings) -> None:
+        principals = [own.principal for key, own in self._own.items() if key[1] == server]
+        share, most = settings.quotas.client_connections, settings.per_client.connections
+        if principal and principals.count(principal) >= share:
+            raise ServerBusy(
+                f"the clients of this caller have {share} connections to MCP server '{server}', which is their quota; "
+                "end a client, or raise `holdfast.quotas.clientConnections`",
+                server_id=server,
+                state="connected",
+            )
+        if len(principals) >= most:
             raise ServerBusy(
                 f"MCP server '{server}' has reached its limit of {most} client connections; "
                 "wait until a client leaves, or raise `holdfast.perClient.connections`",

@@ -20,6 +20,7 @@ from holdfast.errors import UnknownServer
 from holdfast.hub.clock import Clock
 from holdfast.hub.records import (
     AccessChanged,
+    AccessRefused,
     BreakerChanged,
     CallEnded,
     CloseFailed,
@@ -65,6 +66,8 @@ def write_to_log(record: HubRecord) -> None:
     """Write one line for each record that a person may want to see."""
     if isinstance(record, CallEnded):
         _write_call(record)
+    elif isinstance(record, AccessRefused):
+        _write_refusal(record)
     elif isinstance(record, OneClientRecord):
         _write(logging.DEBUG, record, "%s, connection of one client: %s", record.server, record.record)
     elif isinstance(record, ConfigApplied | ConfigRefused):
@@ -165,11 +168,26 @@ def _write_config(record: ConfigApplied | ConfigRefused) -> None:
     reload_log.error("%s stays in force", running, extra={"record": record})
 
 
+_REFUSALS = {
+    "user": "access refused: another user of this machine, from %s",
+    "login": "login failed: a wrong credential, from %s",
+    "too_many_logins": "login refused: too many wrong credentials, from %s",
+}
+
+
+def _write_refusal(refused: AccessRefused) -> None:
+    if refused.kind == "quota":
+        _write(logging.WARNING, refused, "quota used up: %s of the caller %s", refused.quota, refused.principal)
+    else:
+        _write(logging.WARNING, refused, _REFUSALS[refused.kind], refused.source)
+
+
 def _write_call(ended: CallEnded) -> None:
     level = logging.WARNING if ended.outcome in SURPRISING else logging.DEBUG
     if log.isEnabledFor(level):
-        words = "%s: %s %s after %.3f s" + (": %s" if ended.reason else "%s")
-        _write(level, ended, words, ended.server, ended.method, ended.outcome, ended.seconds, ended.reason)
+        words = "%s: %s%s %s after %.3f s" + (": %s" if ended.reason else "%s")
+        who = f" of {ended.principal}" if ended.principal not in ("", "local") else ""
+        _write(level, ended, words, ended.server, ended.method, who, ended.outcome, ended.seconds, ended.reason)
 
 
 def _write(level: int, record: HubRecord, words: str, *args: Any) -> None:
@@ -293,13 +311,17 @@ class Journal:
             reader(server, line, redactor)
 
     def write(self, record: HubRecord) -> None:
-        """Pass a record to all listeners. Calls go to the sinks alone: they would push the rest out of a backlog."""
+        """Pass a record to all listeners. Calls and refusals go to the sinks alone: they may be many.
+
+        They would push the rest out of a backlog.
+        """
         if isinstance(record, CallEnded):
             self._tell(self._sinks_of_calls, record)
             return
         self._tell(self._sinks, record)
-        for listener in self._listeners:
-            listener.put(record)
+        if not isinstance(record, AccessRefused):
+            for listener in self._listeners:
+                listener.put(record)
 
     def records(self) -> AsyncIterator[HubRecord]:
         """Every record except those of calls, from now on (not from the first read), until the hub is closed."""

@@ -27,6 +27,7 @@ from holdfast.core import (
 __all__ = [
     "RECORDS",
     "AccessChanged",
+    "AccessRefused",
     "BreakerChanged",
     "CallEnded",
     "CallOutcome",
@@ -38,6 +39,7 @@ __all__ = [
     "Missed",
     "OneClientRecord",
     "Published",
+    "RefusalKind",
     "RetryPlanned",
     "Sink",
     "ToolApproved",
@@ -100,6 +102,26 @@ class CallEnded:
     """The class of the caller's error, by its name in ``holdfast.errors``; empty if there was an answer."""
     reason: str = ""
     """The message of the caller's error, masked."""
+    principal: str = ""
+    """Who called; empty where a program called in its own name."""
+
+
+RefusalKind: TypeAlias = Literal["user", "login", "too_many_logins", "quota"]
+"""Why a client was refused: another user of this machine, a wrong credential, too many of them, or a used up quota."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessRefused:
+    """A client was refused before its request reached a server."""
+
+    kind: RefusalKind
+    source: str
+    """Where it came from: an address, and the user if it is on this machine."""
+    at: float
+    principal: str = ""
+    """Who asked, if that is known."""
+    quota: str = ""
+    """Which quota is used up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +201,7 @@ HubRecord: TypeAlias = (
     | ListFailed
     | Missed
     | CallEnded
+    | AccessRefused
     | ToolChanged
     | ToolApproved
     | ConfigApplied

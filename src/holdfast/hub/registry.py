@@ -7,6 +7,7 @@ slot here, always. The catalog is replaced as a whole; nothing changes a catalog
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from holdfast.hub.records import ConfigApplied, ListFailed, config_applied
 from holdfast.hub.slot import Slot, SlotContext
 from holdfast.hub.store import StateWriter, Store, written_prefixes
 from holdfast.types import ProgressFn
-from holdfast.wire import Caller, Dialer, Fields, RawObject, Relay, Warden, dumps, keep_reaping, text_of
+from holdfast.wire import Caller, Dialer, Fields, RawObject, Relay, Warden, dumps, keep_reaping, scanning, text_of
 
 __all__ = ["SlotRegistry", "reconnect", "switch"]
 
@@ -79,11 +80,15 @@ class SlotRegistry:
         self._writer = StateWriter(Store(state_file) if state_file is not None else None, self.approvals)
         self._cache = ServerCache()
         self._warden = Warden()
+        self._scanner = AsyncExitStack()
         self._relay: Relay | None = None
         self._outer: anyio.abc.TaskGroup | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._context: SlotContext | None = None
         self._closing = False
+        self._unpublished: dict[str, Listing] = {}
+        """Listings that wait to be published, because the catalog is large."""
+        self._publishing = False
         self._all_closed = anyio.Event()
 
     # Opening and closing.
@@ -106,6 +111,7 @@ class SlotRegistry:
         self.catalog = await anyio.to_thread.run_sync(self._writer.restore, self.config)
         logins = await _current_logins(self, within=START_SECONDS)
         self._outer = await anyio.create_task_group().__aenter__()
+        await self._scanner.enter_async_context(scanning())
         with anyio.CancelScope(shield=True):  # it takes a moment; a group that is half entered cannot be left
             tasks: anyio.abc.TaskGroup = await self._outer.start(_own_tasks)
         self._tasks, settings = tasks, self.config.settings
@@ -154,6 +160,7 @@ class SlotRegistry:
             await self._outer.__aexit__(None, None, None)
         finally:
             await self._warden.__aexit__(None, None, None)
+            await self._scanner.aclose()
 
     async def close(self) -> None:
         """End every connection. Idempotent, bounded, safe while servers are being dialed; nothing revives."""
@@ -243,7 +250,8 @@ class SlotRegistry:
         kind = _CALLS.get(method)
         name = text_of(params.get("name")) or "" if kind is not None else ""
         prepare = partial(self._prepare, server, kind, name, params, late=used.lease is None)
-        with CallTimer(server, method, params, self.clock, self.journal.write) as timer:
+        principal = caller.principal if caller is not None else ""
+        with CallTimer(server, method, params, self.clock, self.journal.write, principal=principal) as timer:
             request = CallRequest(method, prepare, settings.call, timer, on_progress=on_progress, caller=caller)
             prepare()
             ready_at = self.clock.now() + ready_within(used, settings, own=slot is not None)
@@ -256,7 +264,8 @@ class SlotRegistry:
         if late:
             listed = self.catalog.listed_name(NameKey(kind, server, name))
             params, name = {**params, "name": dumps(listed)}, listed
-        refuse_held(self.approvals, server, name if kind is Kind.TOOL else None)
+        if kind is Kind.TOOL and self.approvals.is_held(server, name):
+            refuse_held(self.approvals, server, name)
         return params
 
     # For the hub.
@@ -308,7 +317,7 @@ class SlotRegistry:
     def _join(self, fleet: Fleet) -> None:
         fleet.open(RegistryHost(self), self.clock)
         self.approvals.may_pin = lambda: fleet.is_settled
-        self.approvals.on_pin = partial(_share_pin, fleet)
+        self.approvals.on_pin = fleet.note_pin
 
     def review_again(self, server: str) -> None:
         """Publish the latest listing again: what the fleet approved has changed."""
@@ -339,14 +348,42 @@ class SlotRegistry:
     # For the slots (``SlotHost`` in slot.py).
 
     def publish(self, listing: Listing) -> None:
-        """Publish a newer complete listing, except for what is held."""
+        """Publish a newer complete listing, except for what is held; a large catalog is made in the background."""
         self._note_failed_lists(listing)
+        size = sum(len(listing.of(kind)) for kind in Kind) + len(self.catalog.names)
+        if (size > AT_ONCE or self._unpublished) and self._tasks is not None:
+            self._unpublished.pop(listing.server, None)
+            self._unpublished[listing.server] = listing
+            if not self._publishing:
+                self._publishing = True
+                self._tasks.start_soon(self._publish_large, name="publisher")
+            return
         reviewed = self.approvals.review(listing)
         self._show(listing.server, self.catalog.publish(reviewed))
         if self.fleet is not None:
             self.fleet.published(reviewed)
         if self.approvals.unsaved:
             self.state_changed()
+
+    async def _publish_large(self) -> None:
+        """Publish one listing after the other. A thread makes the catalog: it takes longer than a step may (SEC-7)."""
+        try:
+            while self._unpublished:
+                server = next(iter(self._unpublished))
+                listing = self._unpublished[server]
+                reviewed = await self.approvals.review_in_steps(listing)
+                before = self.catalog
+                made, kinds = await anyio.to_thread.run_sync(_made, before, reviewed)
+                if self._unpublished.get(server) is not listing or self.catalog is not before:
+                    continue  # a newer listing came, or the catalog changed meanwhile: once more
+                del self._unpublished[server]
+                self._replace(server, made, kinds)
+                if self.fleet is not None:
+                    self.fleet.published(reviewed)
+                if self.approvals.unsaved:
+                    self.state_changed()
+        finally:
+            self._publishing = False
 
     def _note_failed_lists(self, listing: Listing) -> None:
         known = self.catalog.servers[listing.server].listing if listing.server in self.catalog.servers else None
@@ -367,6 +404,7 @@ class SlotRegistry:
 
     def withdraw(self, server: str, *, removed: bool) -> None:
         """Withdraw a server's items, and end the connections to it that belong to one client."""
+        self._unpublished.pop(server, None)
         self.clients.end(server)
         if removed:
             self.approvals.forget(server)
@@ -381,9 +419,12 @@ class SlotRegistry:
         self.journal.write(record)
 
     def _show(self, server: str, catalog: Catalog) -> None:
-        before, self.catalog = self.catalog, catalog
-        if catalog is not before:
-            kinds = tuple(sorted(kind.value for kind in catalog.since(before).kinds))
+        if catalog is not self.catalog:
+            self._replace(server, catalog, _changed_kinds(self.catalog, catalog))
+
+    def _replace(self, server: str, catalog: Catalog, kinds: tuple[str, ...]) -> None:
+        if catalog is not self.catalog:
+            self.catalog = catalog
             if kinds:
                 self.journal.write(Published(server=server, version=catalog.version, kinds=kinds, at=self.clock.now()))
             self.state_changed()
@@ -430,8 +471,19 @@ class SlotRegistry:
         return self.config, self.catalog, off
 
 
-def _share_pin(fleet: Fleet, server: str, tool: str, text: Mapping[str, Any], approved: bool) -> None:
-    fleet.pinned(server, tool, text, approved=approved)
+AT_ONCE = 3_000
+"""A catalog of so many items is made at once; that takes about 15 ms of the event loop."""
+
+
+def _made(before: Catalog, listing: Listing) -> tuple[Catalog, tuple[str, ...]]:
+    """The catalog with a listing, and the kinds that changed; what readers look up is made here too."""
+    made = before.publish(listing)
+    assert made.owners is not None  # noqa: S101 - made now, in the thread
+    return made, _changed_kinds(before, made)
+
+
+def _changed_kinds(before: Catalog, after: Catalog) -> tuple[str, ...]:
+    return tuple(sorted(kind.value for kind in after.since(before).kinds))
 
 
 async def _own_tasks(*, task_status: anyio.abc.TaskStatus[anyio.abc.TaskGroup]) -> None:
@@ -462,7 +514,10 @@ async def _watch_logins(registry: SlotRegistry, known: Mapping[str, str]) -> Non
 
 
 def _logins(registry: SlotRegistry) -> Mapping[str, str]:
+    """By server, its login. A fleet without logins is not looked through at every poll."""
     by_address = {address: grant.login for grant in registry.logins.store.known for address in grant.servers}
+    if not by_address:
+        return {}
     servers = (server for server in registry.config.servers.values() if isinstance(server, ServerSpec))
     found = {server.id: by_address.get(canonical(server.url)) for server in servers if takes_login(server)}
     return {name: login for name, login in found.items() if login is not None}

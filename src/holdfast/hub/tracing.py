@@ -79,11 +79,13 @@ def is_tracing() -> bool:
     return False
 
 
-def begin(server: str, method: str, params: Fields) -> Trace | None:
+def begin(server: str, method: str, params: Fields, *, principal: str = "") -> Trace | None:
     """Start the trace of a call, inside the current span if there is one; None if no tracer is configured."""
     if not is_tracing():
         return None
     attributes = {"holdfast.server": server, "mcp.method.name": method}
+    if principal:
+        attributes["enduser.id"] = principal
     if method == "tools/call" and (tool := text_of(params.get("name"))) is not None:
         attributes["gen_ai.tool.name"] = tool
     return Trace(_tracer.start_span("holdfast.call", context=_parent(params), attributes=attributes))

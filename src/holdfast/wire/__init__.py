@@ -14,17 +14,22 @@ if TYPE_CHECKING:
     )
     from holdfast.wire.dial import Dialer as Dialer, DialHooks as DialHooks
     from holdfast.wire.envelope import (
+        SMALL_BYTES as SMALL_BYTES,
         BadJson as BadJson,
         Bytes as Bytes,
         Fields as Fields,
         RawObject as RawObject,
+        RawValue as RawValue,
+        dump_object as dump_object,
         dumps as dumps,
         fields as fields,
+        has_lone_surrogate as has_lone_surrogate,
         is_array as is_array,
         is_object as is_object,
         items as items,
         join_fields as join_fields,
         join_items as join_items,
+        load_object as load_object,
         loads as loads,
         one_line as one_line,
         read_bytes as read_bytes,
@@ -43,6 +48,7 @@ if TYPE_CHECKING:
         exchange as exchange,
         fetch as fetch,
     )
+    from holdfast.wire.large import scanning as scanning, split as split
     from holdfast.wire.listen import (
         LIST_CHANGED as LIST_CHANGED,
         LOG_LEVELS as LOG_LEVELS,
@@ -97,13 +103,18 @@ __getattr__, __dir__ = lazy_exports(
             "Bytes",
             "Fields",
             "RawObject",
+            "RawValue",
+            "SMALL_BYTES",
+            "dump_object",
             "dumps",
             "fields",
+            "has_lone_surrogate",
             "is_array",
             "is_object",
             "items",
             "join_fields",
             "join_items",
+            "load_object",
             "loads",
             "one_line",
             "read_bytes",
@@ -112,6 +123,7 @@ __getattr__, __dir__ = lazy_exports(
         ],
         "http.client": ["CONNECT_SECONDS", "NOT_HTTP", "evidence_of", "ssl_context"],
         "http.fetch": ["ApiClient", "HttpAnswer", "exchange", "fetch"],
+        "large": ["scanning", "split"],
         "listen": ["DesiredState", "LIST_CHANGED", "LOG_LEVELS", "apply_desired_state", "watch_connection"],
         "listing": ["Offer", "OfferKind", "Offers", "ToolInfo", "tool_info"],
         "process": [

@@ -8,6 +8,7 @@ knows MCP, and nothing here builds Python values out of arguments or results.
 from __future__ import annotations
 
 import json
+import random
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -18,11 +19,18 @@ from msgspec import Raw
 __all__ = [
     "BadJson",
     "Fields",
+    "LoadedObject",
+    "RawValue",
+    "SplitBytes",
+    "dump_object",
     "dumps",
     "fields",
+    "has_lone_surrogate",
+    "is_dense",
     "items",
     "join_fields",
     "join_items",
+    "load_object",
     "loads",
     "objects",
     "read_bytes",
@@ -56,8 +64,45 @@ EXPLAINED_BYTES = 64 * 1024
 """Up to this size, bytes that cannot be split are read again to say why."""
 
 
+SMALL_BYTES = 128 * 1024
+"""What is not larger is read at once: that takes a few milliseconds for any content."""
+
+WINDOWS, WINDOW_BYTES = 256, 128
+DENSE_MARKS = 100_000
+"""A large text with more signs of structure than this is dense: to read it takes the event loop too long."""
+
+_NO_MARKS = bytes(sorted(set(range(256)) - set(b'"\\[]{},:\r\n')))
+
+
 class BadJson(ValueError):
     """The bytes are not what they should be; the message says why and quotes nothing."""
+
+
+class SplitBytes(bytes):
+    """Some JSON of a large message whose parts are known already, so that they need not be looked for again."""
+
+    members: Fields | None = None
+    parts: list[Bytes] | None = None
+    lone_surrogates: bool = False
+    """Whether its message has an escaped surrogate that is not one of a pair."""
+
+
+class RawValue(bytes):
+    """A value that is passed on as the bytes that it came in."""
+
+
+def is_dense(data: Bytes) -> bool:
+    """Whether a large text has much structure. Looks at random places, which its sender cannot foresee."""
+    if isinstance(data, SplitBytes):
+        return True
+    view = memoryview(data)
+    if len(view) <= SMALL_BYTES:
+        return False
+    last = len(view) - WINDOW_BYTES
+    starts = [random.randrange(last) for _ in range(WINDOWS)]  # noqa: S311 - a sample; a guess of it gains nothing
+    seen = b"".join([view[start : start + WINDOW_BYTES] for start in starts])
+    marks = len(seen.translate(None, _NO_MARKS))
+    return marks * len(view) > DENSE_MARKS * len(seen)
 
 
 class RawObject:
@@ -80,6 +125,11 @@ class RawObject:
     def of(cls, value: Mapping[str, Any]) -> RawObject:
         """The object of a Python value."""
         return cls({key: dumps(one) for key, one in value.items()})
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a pass over it takes milliseconds."""
+        return self._raw is not None and len(memoryview(self._raw)) > SMALL_BYTES
 
     def changed(self, changes: Mapping[str, Bytes | None]) -> RawObject:
         """The same with some members set, or left out where they are None."""
@@ -120,15 +170,18 @@ def is_array(data: Bytes | None) -> bool:
     return data is not None and bytes(memoryview(data)[:1]) == b"["
 
 
+_LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
+
+
 def one_line(data: bytes) -> bytes:
     """The same JSON on one line: a line end can only stand between its tokens."""
-    if b"\n" in data or b"\r" in data:
-        return data.replace(b"\r", b" ").replace(b"\n", b" ")
-    return data
+    return data.translate(_LINE_ENDS) if b"\n" in data or b"\r" in data else data
 
 
 def fields(data: Bytes) -> Fields:
     """The members of a JSON object."""
+    if isinstance(data, SplitBytes):
+        return _known_members(data)
     try:
         return _OBJECT.decode(data)  # type: ignore[return-value]  # a dict of Raw is a dict of bytes to its readers
     except msgspec.ValidationError:
@@ -139,8 +192,22 @@ def fields(data: Bytes) -> Fields:
         raise BadJson("it is nested too deep") from None
 
 
+def _known_members(data: SplitBytes) -> Fields:
+    if data.members is not None:
+        return data.members
+    if len(data) <= SMALL_BYTES:
+        return fields(bytes(data))
+    raise BadJson("it is not a JSON object" if not is_object(data) else "it is too large to be read")
+
+
 def items(data: Bytes) -> list[Bytes]:
     """The items of a JSON array."""
+    if isinstance(data, SplitBytes):
+        if data.parts is not None:
+            return data.parts
+        if len(data) > SMALL_BYTES:
+            raise BadJson("it is not a JSON array" if not is_array(data) else "it has too many items")
+        data = bytes(data)
     try:
         return _ARRAY.decode(data)  # type: ignore[return-value]  # as above
     except msgspec.ValidationError:
@@ -188,9 +255,11 @@ def text_as_json(text: str) -> bytes:
 
 
 def loads(data: Bytes) -> Any:
-    """The Python value of some JSON, for the parts that the hub itself reads."""
+    """The Python value of some JSON, for the parts that the hub itself reads. What is large and dense is refused."""
+    if len(memoryview(data)) > SMALL_BYTES and is_dense(data):
+        raise BadJson("it is too large to be read")
     try:
-        return json.loads(bytes(data), parse_constant=_refuse_constant)
+        return _values.decode(bytes(data).decode("utf-8", "surrogatepass"))
     except RecursionError:
         raise BadJson("it is nested too deep") from None
     except BadJson:
@@ -199,9 +268,38 @@ def loads(data: Bytes) -> Any:
         raise BadJson("it is not JSON") from None
 
 
+class LoadedObject(dict[str, Any]):
+    """A large JSON object as it came (``raw``), with the values of those members that are small."""
+
+    raw: bytes = b"{}"
+
+
+def load_object(data: Bytes) -> dict[str, Any] | None:
+    """The object that these bytes are, as a value; None if they are something else. A large one passes as bytes."""
+    if len(memoryview(data)) <= SMALL_BYTES:
+        value = loads(data)
+        return value if isinstance(value, dict) else None
+    if not is_object(data):
+        return None
+    found = LoadedObject(
+        {key: loads(value) for key, value in fields(data).items() if len(memoryview(value)) <= SMALL_BYTES}
+    )
+    found.raw = bytes(data)
+    return found
+
+
+def dump_object(value: Mapping[str, Any]) -> bytes:
+    """An object as JSON; one that came as bytes goes out as the same bytes."""
+    if isinstance(value, LoadedObject):
+        return value.raw
+    if any(isinstance(one, LoadedObject) for one in value.values()):
+        return join_fields({k: dump_object(v) if isinstance(v, LoadedObject) else dumps(v) for k, v in value.items()})
+    return dumps(value)
+
+
 def text_of(data: Bytes | None) -> str | None:
-    """The text that these bytes are; None if they are something else."""
-    if data is None:
+    """The text that these bytes are; None if they are something else, or far larger than any name."""
+    if data is None or len(memoryview(data)) > SMALL_BYTES:
         return None
     try:
         return _STRING.decode(data)
@@ -210,8 +308,24 @@ def text_of(data: Bytes | None) -> str | None:
         return value if isinstance(value, str) else None
 
 
+_PAIR_OR_OTHER = re.compile(rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|[^u]|u(?![dD][89a-fA-F]))")
+"""Every escape but that of a surrogate without its other half."""
+
+
+def has_lone_surrogate(data: Bytes) -> bool:
+    """Whether some JSON escapes a surrogate that is not one of a pair: it is no Unicode text."""
+    if isinstance(data, SplitBytes):
+        return data.lone_surrogates
+    if _SURROGATE.search(memoryview(data)) is None:
+        return False
+    return _SURROGATE.search(_PAIR_OR_OTHER.sub(b"", data)) is not None
+
+
 def _refuse_constant(_: str) -> None:
     raise BadJson("NaN and Infinity are not JSON")
+
+
+_values = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _key(key: str) -> bytes:

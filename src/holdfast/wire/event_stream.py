@@ -8,6 +8,14 @@ from typing import NamedTuple
 __all__ = ["EventReader", "EventTooLarge", "ServerEvent"]
 
 
+LINE_COST = 64
+"""How many bytes a line of an event counts beyond its own."""
+
+
+LONGEST_NAME = 1_024
+"""Bytes of the name of an event, and of its id."""
+
+
 class EventTooLarge(Exception):
     """One event is larger than it may be."""
 
@@ -43,6 +51,7 @@ class EventReader:
         self._at_line_start = True
         self._line: list[bytes] = []
         self._size = 0
+        self._held = 0
         self._after_return = False
         self._name = ""
         self._data: list[bytes] = []
@@ -50,6 +59,8 @@ class EventReader:
         self._retry: int | None = None
         self._seen = False
         self._first = True
+        self.lines = 0
+        """How many lines came. A reader gives other tasks a turn after some of them."""
 
     def feed(self, chunk: bytes) -> Iterator[ServerEvent]:
         """The events that end in this piece."""
@@ -60,6 +71,7 @@ class EventReader:
             chunk = chunk[1:]
         self._after_return = chunk.endswith(b"\r")
         for piece in chunk.splitlines(keepends=True):
+            self.lines += 1
             if self._head is not None:
                 if (event := self._skip(piece)) is not None:
                     yield event
@@ -114,19 +126,22 @@ class EventReader:
         self._seen = True
         if field == b"data":
             self._data.append(value)
-            self._size = sum(map(len, self._data)) if len(self._data) < 8 else self._size + len(value)
+            # A line costs more than its bytes: an event of empty lines is bounded too.
+            self._held += len(value) + (LINE_COST if len(self._data) > 1 else 0)
+            self._size = self._held
             if self._size > self._most:
                 self._cut()
         elif field == b"event":
-            self._name = value.decode("utf-8", "replace")
-        elif field == b"id" and b"\0" not in value:
+            self._name = value[:LONGEST_NAME].decode("utf-8", "replace")
+        elif field == b"id" and len(value) <= LONGEST_NAME and b"\0" not in value:
             self._id = value.decode("utf-8", "replace")
         elif field == b"retry" and value.isdigit():
             self._retry = int(value[:9])
 
     def _complete(self) -> ServerEvent | None:
         seen, name, data, retry = self._seen, self._name, self._data, self._retry
-        self._name, self._data, self._retry, self._size, self._seen = "", [], None, 0, False
+        self._name, self._data, self._retry, self._seen = "", [], None, False
+        self._size = self._held = 0
         if not seen:
             return None
         return ServerEvent(name or "message", data[0] if len(data) == 1 else b"\n".join(data), self._id, retry)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import anyio
 import mcp_types as types
-from mcp import ClientSession, MCPError
+from mcp import MCPError
+from mcp.shared.inbound import X_MCP_HEADER_KEY, find_invalid_x_mcp_header, x_mcp_header_map
 from mcp_types import METHOD_NOT_FOUND
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from holdfast.config import Limits
 from holdfast.core import (
@@ -26,7 +30,8 @@ from holdfast.core import (
     TimedOut,
 )
 from holdfast.errors import ServerFailure
-from holdfast.wire.rpc import RawRequest, RawResult, first_error
+from holdfast.wire.envelope import BadJson, Bytes, RawObject, items, loads, text_of
+from holdfast.wire.rpc import first_error
 
 __all__ = [
     "Offer",
@@ -39,13 +44,14 @@ __all__ = [
     "tool_info",
 ]
 
+log = logging.getLogger(__name__)
+
 OfferKind: TypeAlias = Literal["tools", "prompts", "resources", "templates"]
 
 Offer: TypeAlias = tuple[str, Mapping[str, Any]]
 """One tool, prompt, resource or template: its name or URI, and its description as the server sent it."""
 
 _T = TypeVar("_T")
-_Page: TypeAlias = "tuple[list[_T], str | None]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +69,31 @@ class ToolInfo:
     """Whether the server runs it only as a task."""
 
 
-async def list_tools(session: ClientSession, limits: Limits, received: Callable[[], int]) -> tuple[ToolInfo, ...]:
-    """Every tool, over all pages. A server that does not know ``tools/list`` has none.
+class Lister(Protocol):
+    """A connection that lists: one page at a time, as the bytes that it came in."""
 
-    ``received`` returns how many bytes the server has sent so far.
-    """
-    return tuple(map(_info, await _every(_tools(session), "tools/list", limits, received)))
+    @property
+    def modern(self) -> bool:
+        """Whether it speaks the modern era."""
+
+    @property
+    def offers(self) -> types.ServerCapabilities:
+        """What the server says that it has."""
+
+    @property
+    def received(self) -> int:
+        """How many bytes the server has sent so far."""
+
+    def mirrored(self, headers: Mapping[str, Mapping[tuple[str, ...], str]]) -> None:
+        """Use these headers for the arguments of tools: by tool, the header of each argument."""
+
+    async def list_page(self, method: str, cursor: str | None) -> RawObject:
+        """One page of a list; raises ``MCPError`` for an error answer."""
+
+
+async def list_tools(connection: Lister, limits: Limits) -> tuple[ToolInfo, ...]:
+    """Every tool, over all pages. A server that does not know ``tools/list`` has none."""
+    return tuple([_info(tool) for tool, _ in await _tools(connection, limits)])
 
 
 class Offers(dict[OfferKind, "tuple[Offer, ...]"]):
@@ -79,30 +104,27 @@ class Offers(dict[OfferKind, "tuple[Offer, ...]"]):
         self.failures: dict[OfferKind, Evidence] = {}
 
 
-async def list_tool_offers(session: ClientSession, limits: Limits, received: Callable[[], int]) -> Offers:
+async def list_tool_offers(connection: Lister, limits: Limits) -> Offers:
     """The tools, as the first part of what a server offers."""
     offers = Offers()
-    tools = await _every(_tools(session), "tools/list", limits, received)
-    offers["tools"] = tuple((tool.name, _raw(tool)) for tool in tools)
+    offers["tools"] = tuple([(tool.name, raw) for tool, raw in await _tools(connection, limits)])
     return offers
 
 
-async def list_other_offers(
-    session: ClientSession, limits: Limits, received: Callable[[], int], offers: Offers, *, until: float
-) -> None:
+async def list_other_offers(connection: Lister, limits: Limits, offers: Offers, *, until: float) -> None:
     """Add every other kind that the server's capabilities name.
 
     A list that fails takes no other with it (LIFE-26), unless the connection itself is lost.
     """
-    can = session.server_capabilities or types.ServerCapabilities()
+    can = connection.offers
     for kind, (method, key, name, capability) in _OTHERS.items():
         if getattr(can, capability) is None:
             continue
         within = max(min(OTHER_LIST_SECONDS, until - anyio.current_time()), 0.0)
         try:
             with anyio.fail_after(within):
-                items = await _every(_raw_pages(session, method, key), method, limits, received)
-                offers[kind] = tuple((str(item[name]), item) for item in items)
+                found = await _every(connection, method, key, limits, partial(_loaded, _MODELS[kind]))
+                offers[kind] = tuple([(str(item[name]), item) for item in found])
         except TimeoutError:
             offers.failures[kind] = TimedOut(doing=f"the answer to {method}", after=round(within, 1))
         except ServerFailure as failure:
@@ -127,62 +149,115 @@ _OTHERS: Mapping[OfferKind, tuple[str, str, str, str]] = {
 }
 """Kind: the method that lists it, the key of the list, the key of an item's name, the capability that it needs."""
 
+_MODELS: Mapping[OfferKind, type[BaseModel]] = {
+    "prompts": types.Prompt,
+    "resources": types.Resource,
+    "templates": types.ResourceTemplate,
+}
+
+
+async def _tools(connection: Lister, limits: Limits) -> list[tuple[types.Tool, Mapping[str, Any]]]:
+    """All tools, without those whose headers are invalid, which a client of the modern era must drop."""
+    mirrored: dict[str, Mapping[tuple[str, ...], str]] = {}
+
+    def read(raw: bytes) -> tuple[types.Tool, Mapping[str, Any]] | None:
+        value = loads(raw)
+        tool = types.Tool.model_validate(value, by_name=False)
+        if connection.modern and X_MCP_HEADER_KEY.encode() in raw:
+            if (reason := find_invalid_x_mcp_header(tool.input_schema)) is not None:
+                log.warning("a tool is dropped, its %s is invalid: %s", X_MCP_HEADER_KEY, reason)
+                return None
+            mirrored[tool.name] = x_mcp_header_map(tool.input_schema)
+        return tool, value
+
+    tools = await _every(connection, "tools/list", "tools", limits, read)
+    connection.mirrored(mirrored)
+    return tools
+
+
+def _loaded(model: type[BaseModel], raw: bytes) -> Mapping[str, Any]:
+    value: Mapping[str, Any] = loads(raw)
+    model.model_validate(value, by_name=False)
+    return value
+
 
 async def _every(
-    page: Callable[[str | None], Awaitable[_Page[_T]]], method: str, limits: Limits, received: Callable[[], int]
+    connection: Lister, method: str, key: str, limits: Limits, read: Callable[[bytes], _T | None]
 ) -> list[_T]:
     """All items over all pages; raises if a bound is passed or a cursor repeats."""
-    before = received()
-    items: list[_T] = []
+    before = connection.received
+    found: list[_T] = []
+    count = 0
     seen: set[str] = set()
     cursor: str | None = None
     for _ in range(limits.pages):
-        more, cursor = await _asked(page, cursor, method)
-        items += more
-        if len(items) > limits.catalog_items:
+        page = await _asked(connection, cursor, method)
+        if page is None:
+            return found
+        raw_items = _items_of(page, key)
+        count += len(raw_items)
+        if count > limits.catalog_items:
             raise _over(f"the number of {_noun(method)}", limits.catalog_items, "catalogItems")
-        if received() - before > limits.catalog_bytes:
+        if connection.received - before > limits.catalog_bytes:
             raise _over("the size of a list", limits.catalog_bytes, "catalogBytes")
+        found += [item async for item in _read_each(raw_items, key, read)]
+        cursor = text_of(page.get("nextCursor"))
         if not cursor:
-            return items
+            return found
         if cursor in seen:
             raise ServerFailure(NotMcp(fault=NotMcpFault.CURSOR_REPEATS))
         seen.add(cursor)
     raise _over("the pages of a list", limits.pages, "pages")
 
 
-async def _asked(page: Callable[[str | None], Awaitable[_Page[_T]]], cursor: str | None, method: str) -> _Page[_T]:
+def _items_of(page: RawObject, key: str) -> list[Bytes]:
+    raw = page.get(key)
     try:
-        return await page(cursor)
+        if raw is None:
+            raise BadJson("Field required")
+        return items(raw)
+    except BadJson as exc:
+        raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=f"{key}: {exc}")) from exc
+
+
+async def _read_each(raw_items: list[Bytes], key: str, read: Callable[[bytes], _T | None]) -> AsyncIterator[_T]:
+    """Each item as a value, with turns for other tasks in between; one that cannot be read fails the list."""
+    cost = 0
+    for place, raw in enumerate(raw_items):
+        cost += len(memoryview(raw)) + ITEM_COST
+        if cost > COST_IN_A_ROW:
+            cost = 0
+            await asyncio.sleep(0)
+        if len(memoryview(raw)) > ITEM_BYTES:
+            raise ServerFailure(OverBound(bound=f"the size of one of its {key}", limit=ITEM_BYTES, setting=""))
+        try:
+            item = read(bytes(raw))
+        except ValidationError as exc:
+            detail = f"{key}.{place}.{first_error(exc)}"
+            raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=detail)) from exc
+        except BadJson as exc:
+            raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=f"{key}.{place}: {exc}")) from exc
+        if item is not None:
+            yield item
+
+
+ITEM_BYTES = 128 * 1024
+"""How large the description of one item may be: no model reads a longer one, and it is parsed in one step."""
+
+ITEM_COST, COST_IN_A_ROW = 1_000, 64_000
+"""What an item costs beyond its bytes, and how much is read before other tasks get a turn."""
+
+
+async def _asked(connection: Lister, cursor: str | None, method: str) -> RawObject | None:
+    """One page; None if the server does not know the method."""
+    try:
+        return await connection.list_page(method, cursor)
     except MCPError as exc:
         if exc.code == METHOD_NOT_FOUND and cursor is None:
-            return [], None
+            return None
         raise ServerFailure(RpcError(method=method, code=exc.code, message=exc.message)) from exc
-    except ValidationError as exc:
-        raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=first_error(exc))) from exc
-
-
-def _tools(session: ClientSession) -> Callable[[str | None], Awaitable[_Page[types.Tool]]]:
-    """List by the session's own method: it learns there which arguments to mirror into headers."""
-
-    async def page(cursor: str | None) -> _Page[types.Tool]:
-        params = types.PaginatedRequestParams(cursor=cursor) if cursor is not None else None
-        result = await session.list_tools(params=params)
-        return result.tools, result.next_cursor
-
-    return page
-
-
-def _raw_pages(
-    session: ClientSession, method: str, key: str
-) -> Callable[[str | None], Awaitable[_Page[Mapping[str, Any]]]]:
-    async def page(cursor: str | None) -> _Page[Mapping[str, Any]]:
-        params = {"cursor": cursor} if cursor is not None else {}
-        result = await session.send_request(RawRequest(method=method, params=params), RawResult)
-        following = result.raw.get("nextCursor")
-        return list(result.raw[key]), following if isinstance(following, str) else None
-
-    return page
+    except BadJson as exc:
+        raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))) from exc
 
 
 def _over(bound: str, limit: int, key: str) -> ServerFailure:
@@ -191,10 +266,6 @@ def _over(bound: str, limit: int, key: str) -> ServerFailure:
 
 def _noun(method: str) -> str:
     return method.removesuffix("/list").replace("/", " ")
-
-
-def _raw(tool: types.Tool) -> Mapping[str, Any]:
-    return tool.model_dump(by_alias=True, mode="json", exclude_unset=True)
 
 
 def _info(tool: types.Tool) -> ToolInfo:

@@ -66,6 +66,9 @@ REAP_SECONDS = 30.0
 
 WRITE_BYTES = 64 * 1024
 
+LINES_PASSED_ON = 1_000
+"""How many lines of one piece of stderr are passed on: a piece may hold thousands of empty ones."""
+
 LONGEST_LINE = 8 * 1024
 """Bytes; only the beginning of a longer line on stderr is passed on."""
 
@@ -91,6 +94,8 @@ class Child:
         self._stderr = bytearray()
         self._stderr_cut = False
         self._unsent = bytearray()
+        self.written = 0
+        """How many bytes were written to its stdin."""
         self._turn = anyio.Lock()
         self._stderr_ended = anyio.Event()
         self.on_line: Callable[[bytes], None] | None = None
@@ -138,7 +143,9 @@ class Child:
             if self._stdin is None:
                 raise BrokenPipeError(errno.EPIPE, "its stdin is closed")
             try:
-                del self._unsent[: os.write(self._stdin, self._unsent[:WRITE_BYTES])]
+                wrote = os.write(self._stdin, self._unsent[:WRITE_BYTES])
+                del self._unsent[:wrote]
+                self.written += wrote
             except BlockingIOError:
                 await anyio.wait_writable(self._stdin)
 
@@ -170,6 +177,8 @@ class Child:
         if self.on_line is None:
             return b""
         *lines, rest = text.split(b"\n")
+        if len(lines) > LINES_PASSED_ON:
+            lines = lines[-LINES_PASSED_ON:]  # a flood: the last ones tell most
         for line in lines:
             if line.strip() and not self._in_long_line:
                 self.on_line(line[:LONGEST_LINE])
@@ -210,11 +219,24 @@ class Child:
         """Whether it has read everything that we wrote; None where the system does not tell."""
         if self._stdin is None or self._unsent:
             return False
+        read = self.bytes_read()
+        return read == self.written if read is not None else None
+
+    def bytes_read(self) -> int | None:
+        """How much of what we wrote it has read; None where the system does not tell."""
+        if self._stdin is None:
+            return None
         try:
             unread = fcntl.ioctl(self._stdin, termios.FIONREAD, bytes(4))
         except OSError:  # not every system reports this for the writing end of a pipe
             return None
-        return bool(struct.unpack("i", unread)[0] == 0)
+        return self.written - int(struct.unpack("i", unread)[0])
+
+    async def stdin_closed(self) -> None:
+        """Wait until no process can read its stdin any more. A pipe has nothing else to tell its writer."""
+        if self._stdin is not None:
+            with suppress(anyio.ClosedResourceError):
+                await anyio.wait_readable(self._stdin)
 
     async def close(self, *, politely: bool) -> None:
         """End the whole group and what left it: close its stdin, then SIGTERM, then SIGKILL. Shielded and bounded."""

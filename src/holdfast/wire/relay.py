@@ -47,6 +47,10 @@ class Caller(Protocol):
         """The protocol era that it speaks; None where that does not matter."""
 
     @property
+    def principal(self) -> str:
+        """The name of the principal that it acts for; empty where a program acts in its own name."""
+
+    @property
     def capabilities(self) -> Mapping[str, Any]:
         """The client capabilities that it declared."""
 

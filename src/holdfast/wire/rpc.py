@@ -3,18 +3,16 @@
 Every transport uses ``Exchange``. For each request under way it keeps the messages in their order, so progress is
 always delivered before the result. It knows no transport: it gets messages as bytes and a function to send one.
 An answer is kept as the bytes that it came in; a message that the hub itself reads is parsed.
-``DuplexDispatcher`` is the common part of stdio and SSE, which have one stream in each direction.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-import math
 import re
-from abc import abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -28,7 +26,6 @@ import mcp_types as types
 from mcp import MCPError
 from mcp.shared.dispatcher import (
     CallOptions,
-    Dispatcher,
     OnNotify,
     OnNotifyIntercept,
     OnRequest,
@@ -41,28 +38,29 @@ from mcp_types import INTERNAL_ERROR, RequestId
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from holdfast.config import Limits
-from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, OverBound, TimedOut, Unexpected
+from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, OverBound
 from holdfast.errors import ServerFailure
-from holdfast.wire.deadlines import Deadlines
 from holdfast.wire.envelope import (
+    SMALL_BYTES,
     BadJson,
     Bytes,
     Fields,
     RawObject,
+    RawValue,
     dumps,
     fields,
     is_object,
     join_fields,
+    load_object,
     loads,
     read_bytes,
     text_as_json,
     text_of,
 )
+from holdfast.wire.large import split
 from holdfast.wire.relay import attributed
-from holdfast.wire.tracing import in_headers
 
 __all__ = [
-    "DuplexDispatcher",
     "Exchange",
     "Message",
     "PendingRequest",
@@ -127,6 +125,12 @@ NOTICES_WAITING = 1024
 
 NOTICES_IN_A_ROW = 8
 """How many notifications are handled before other tasks run: a handler that never waits would block all servers."""
+
+LONGEST_ID = 1_024
+"""Bytes; a longer id is no id."""
+
+ERROR_TEXT_BYTES = 16 * 1024
+"""How much is kept of the message of an error that is large."""
 
 BURST_SECONDS = 5
 """The burst that is allowed, in seconds of the permitted rate; only a lasting flood is over the bound."""
@@ -201,10 +205,12 @@ def answered_id(data: bytes) -> RequestId | None:
 class PendingRequest:
     """One request under way: the messages for it, in order, read by the task that waits."""
 
-    __slots__ = ("_items", "_on_progress", "_waiter")
+    __slots__ = ("_items", "_on_progress", "_waiter", "sent_at")
 
     def __init__(self, on_progress: ProgressFnT | None = None) -> None:
         self._on_progress = on_progress
+        self.sent_at: int | None = None
+        """Where it ends in what was written to a pipe; None until all of it is written, and without a pipe."""
         self._items: deque[Progress | Fields | Exception] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
@@ -256,16 +262,44 @@ def result_in(answer: Fields) -> Bytes:
         raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail="an answer without a result"))
     # A malformed error is still the answer to this request, and to no other.
     try:
-        said = loads(error)
+        code, message, data = _error_parts(error)
     except BadJson:
-        said = None
-    said = said if isinstance(said, dict) else {}
-    code, message = said.get("code"), said.get("message")
+        code, message, data = None, None, None
     raise MCPError(
         code if isinstance(code, int) else INTERNAL_ERROR,
         message if isinstance(message, str) and message else "the server gave an error without a message",
-        said.get("data"),
+        data,
     )
+
+
+def _error_parts(error: Bytes) -> tuple[object, object, object]:
+    """Code, message and data of an error. What is large is cut, or passed on unread."""
+    if len(memoryview(error)) <= SMALL_BYTES:
+        said = loads(error)
+        return (said.get("code"), said.get("message"), said.get("data")) if isinstance(said, dict) else (None,) * 3
+    members = fields(error)
+    code, message, data = members.get("code"), members.get("message"), members.get("data")
+    return (
+        loads(code) if code is not None and len(memoryview(code)) <= LONGEST_ID else None,
+        _cut_text(message) if message is not None else None,
+        RawValue(data) if data is not None else None,
+    )
+
+
+def _cut_text(raw: Bytes) -> str | None:
+    """A text, or the beginning of a large one."""
+    if len(memoryview(raw)) <= SMALL_BYTES:
+        return text_of(raw)
+    head = bytes(memoryview(raw)[:ERROR_TEXT_BYTES])
+    if not head.startswith(b'"'):
+        return None
+    # The cut may be inside a character or an escape: a few bytes less are whole again.
+    for less in range(16):
+        try:
+            return f"{json.loads(head[: len(head) - less].decode() + chr(34))} … (cut)"
+        except ValueError:
+            continue
+    return None
 
 
 @dataclass
@@ -383,24 +417,46 @@ class Exchange:
             waiter.put(ServerFailure(evidence))
         return waiter is not None
 
+    def fail_unread(self, read: int | None, evidence: Callable[[bool], Evidence]) -> None:
+        """The peer reads no more: fail the requests that it has not read. It may still answer the others.
+
+        ``read`` is how much it has read; None if that is not known, and then each of them may have been read.
+        """
+        for request_id, waiter in list(self._waiters.items()):
+            if waiter.sent_at is not None and (read is None or waiter.sent_at > read):
+                del self._waiters[request_id]
+                waiter.put(ServerFailure(evidence(read is None)))
+
     def take(self, data: bytes) -> None:
         """Route one message from the server. Never waits; raises ``ServerFailure`` if it is no JSON-RPC message."""
         try:
-            members = fields(read_bytes(data))
+            members: Fields | BadJson = fields(read_bytes(data))
         except BadJson as exc:
-            if "object" not in str(exc):
-                raise UnusableMessage(str(exc)) from exc
+            members = exc
+        self._take(data, members)
+
+    def _take(self, data: bytes, members: Fields | BadJson) -> None:
+        if isinstance(members, BadJson):
+            if "object" not in str(members):
+                raise UnusableMessage(str(members)) from members
             detail = data[:80].decode("utf-8", "replace")
-            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail)) from exc
+            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail)) from members
         self.route(members)
 
-    def take_event(self, data: bytes) -> None:
+    async def take_any(self, data: bytes) -> None:
+        """The same for a message of any size: only a large one takes a wait."""
+        if len(data) <= SMALL_BYTES:
+            self.take(data)
+        else:
+            self._take(data, await _split_large(data))
+
+    async def take_event(self, data: bytes) -> None:
         """The same for a message of an event stream. An answer that is no JSON fails its request.
 
         Any other bytes that are no JSON are the server's fault.
         """
         try:
-            self.take(data)
+            await self.take_any(data)
         except UnusableMessage as exc:
             if self.refuse(answered_id(data), NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))):
                 return
@@ -412,7 +468,7 @@ class Exchange:
         if not ({"method", "result", "error"} & members.keys()):
             if self._resolve(message_id, members):
                 return  # an empty answer: its request fails now and need not wait
-            detail = join_fields(members)[:100].decode("utf-8", "replace")
+            detail = ", ".join(list(members)[:10])[:100]
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail))
         self.spoke = True
         method = text_of(members.get("method"))
@@ -420,7 +476,7 @@ class Exchange:
             self._resolve(message_id, members)
             return
         try:
-            params = loads(members["params"]) if "params" in members else None
+            params = load_object(members["params"]) if "params" in members else None
         except BadJson as exc:
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"the parameters of {method}")) from exc
         if message_id is None:
@@ -539,10 +595,17 @@ class Exchange:
 def _id_of(raw: Bytes | None) -> RequestId | None:
     """An id as a value; None for a missing one, and for one that no request can have."""
     try:
-        value = loads(raw) if raw is not None else None
+        value = loads(raw) if raw is not None and len(memoryview(raw)) <= LONGEST_ID else None
     except BadJson:
         return None
     return value if isinstance(value, str | int) and not isinstance(value, bool) else None
+
+
+async def _split_large(data: bytes) -> Fields | BadJson:
+    try:
+        return await split(data)
+    except BadJson as exc:
+        return exc
 
 
 def value_of(result: Bytes) -> Message:
@@ -564,140 +627,3 @@ def _number(value: object) -> float | None:
 def _error_message(message_id: RequestId, code: int, text: str, data: object = None) -> Message:
     error = {"code": code, "message": text} | ({"data": data} if data is not None else {})
     return {"jsonrpc": "2.0", "id": message_id, "error": error}
-
-
-class DuplexDispatcher(Dispatcher[TransportContext]):
-    """The SDK's dispatcher over one stream in each direction (stdio, SSE).
-
-    A subclass writes a message, and reads messages until the peer is gone.
-    """
-
-    def __init__(self, kind: str, limits: Limits) -> None:
-        self._limits = limits
-        self._exchange = Exchange(kind, self._send, limits)
-        self.deadlines = Deadlines()
-        self._over = anyio.Event()
-        self.stood = False
-        """Whether the handshake is complete; the dialer sets it."""
-
-    def adopt(self, limits: Limits) -> None:
-        """Use other bounds from now on."""
-        self._limits = limits
-        self._exchange.adopt(limits)
-
-    async def gone(self) -> Evidence:
-        """Wait until the peer is gone; returns the evidence."""
-        await self._over.wait()
-        return self._exchange.failure().evidence
-
-    @property
-    def ended(self) -> bool:
-        """Whether the peer is gone."""
-        return self._exchange.ended is not None
-
-    @property
-    def received(self) -> int:
-        """How many bytes of messages came so far."""
-        return self._exchange.received
-
-    def unanswered(self) -> Evidence | None:
-        """Evidence that a missing answer gives beyond the timeout, if there is any."""
-        return None
-
-    def failure(self) -> ServerFailure:
-        """Why the connection is gone."""
-        return self._exchange.failure()
-
-    @abstractmethod
-    async def _write(self, data: bytes, *, doing: str, headers: Mapping[str, str]) -> None:
-        """Write one message; raise ``ServerFailure`` if that fails. Headers are for transports that have them."""
-
-    async def _send(self, message: Message) -> None:
-        doing = f"the receipt of {message.get('method', 'an answer')}"
-        await self._write(dumps(message), doing=doing, headers=in_headers(message.get("params")))
-
-    @abstractmethod
-    async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
-        """Give messages to the exchange until the peer is gone; return the evidence."""
-
-    def call(
-        self, method: str, params: Fields, *, headers: Mapping[str, str], on_progress: ProgressFnT | None = None
-    ) -> Coroutine[Any, Any, Bytes]:
-        """Send a request as it is and wait for its result, also as it is. The caller bounds the time."""
-        request_id, waiter = self._exchange.begin(on_progress)
-        message = call_message(request_id, method, params, progress=on_progress is not None)
-        return self._answered(request_id, waiter, message, method, headers)
-
-    async def send_raw_request(
-        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
-    ) -> Message:
-        """Send a request and wait for its result; the deadline covers the write too."""
-        opts = opts or {}
-        request_id, waiter = self._exchange.open(opts)
-        # The SDK limits its probe to 10 s. A slow start is no answer: the dial's own deadline bounds the probe.
-        timeout = opts.get("timeout") if method != "server/discover" else None
-        message = dumps(request_message(request_id, method, with_progress_token(params, request_id, opts)))
-        deadline = self.deadlines.start(idle=timeout or math.inf, within=math.inf)
-        try:
-            result = await self._answered(
-                request_id, waiter, message, method, in_headers(params), tell=opts.get("cancel_on_abandon", True)
-            )
-        except asyncio.CancelledError:
-            if not deadline.absorb():
-                raise
-            raise ServerFailure(TimedOut(doing=f"the answer to {method}", after=timeout or 0.0)) from None
-        finally:
-            self.deadlines.end(deadline)
-        return value_of(result)
-
-    async def _answered(
-        self,
-        request_id: RequestId,
-        waiter: PendingRequest,
-        message: bytes,
-        method: str,
-        headers: Mapping[str, str],
-        *,
-        tell: bool = True,
-    ) -> Bytes:
-        """Write a request and wait for its answer; a caller that stops waiting tells the server so."""
-        try:
-            await self._write(message, doing=f"the receipt of {method}", headers=headers)
-            return await waiter.result()
-        except asyncio.CancelledError:
-            if tell:
-                self._exchange.say_cancelled(request_id, "the caller no longer waits")
-            raise
-        finally:
-            self._exchange.close(request_id)
-
-    async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
-        """Send a notification; one that cannot be written is dropped, as the protocol expects."""
-        with suppress(ServerFailure):
-            await self._send(notification_message(method, params))
-
-    async def run(
-        self,
-        on_request: OnRequest,
-        on_notify: OnNotify,
-        on_notify_intercept: OnNotifyIntercept | None = None,
-        *,
-        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Serve the connection until the peer is gone; then every waiting request fails with the reason."""
-        gone: Evidence = NetworkFailure(fault=NetworkFault.CLOSED, stood=True)
-        try:
-            async with anyio.create_task_group() as tasks:
-                self._exchange.start(tasks, on_request, on_notify, on_notify_intercept)
-                task_status.started()
-                try:
-                    gone = await self._read(tasks)
-                except ServerFailure as failure:
-                    gone = failure.evidence
-                except Exception as exc:  # noqa: BLE001 - an unexpected fault ends this connection and no other
-                    gone = Unexpected(type=type(exc).__name__)
-                self._exchange.fail(ServerFailure(gone))
-                tasks.cancel_scope.cancel()
-        finally:
-            self._exchange.fail(ServerFailure(gone))
-            self._over.set()

@@ -49,6 +49,7 @@ from holdfast.errors import ServerFailure
 from holdfast.types import CallResult, ProgressFn
 from holdfast.wire.deadlines import Deadline
 from holdfast.wire.envelope import (
+    SMALL_BYTES,
     BadJson,
     Bytes,
     Fields,
@@ -339,6 +340,7 @@ class Connection:
         self._closers = closers
         self.era: Era = "legacy"
         self._stamp: Fields | None = None
+        self._header_maps: Mapping[str, Mapping[tuple[str, ...], str]] = {}
         self._task_tools: frozenset[str] | None = None
         self.on_stream: Callable[[], None] = _ignore
         """Called each time that a subscription to the server's notifications begins."""
@@ -404,8 +406,7 @@ class Connection:
 
     async def list_tools(self, *, within: float) -> tuple[ToolInfo, ...]:
         """Every tool of the server, over all pages, within so many seconds."""
-        listing = list_tools(self.session, self._limits, lambda: self.wire.received)
-        infos = await self._bounded(listing, within, "its list of tools")
+        infos = await self._bounded(list_tools(self, self._limits), within, "its list of tools")
         self._task_tools = frozenset(info.name for info in infos if info.needs_task)
         return infos
 
@@ -415,14 +416,41 @@ class Connection:
         Raises if the tools cannot be listed; another list that fails is among the ``failures`` of the result.
         """
         until = anyio.current_time() + within
-        listing = list_tool_offers(self.session, self._limits, lambda: self.wire.received)
-        offers = await self._bounded(listing, within, "its list of tools")
+        offers = await self._bounded(list_tool_offers(self, self._limits), within, "its list of tools")
         if not self.runs_tasks:
             # Without the capability the annotation says nothing: such a tool is called plainly.
             offers["tools"] = tuple((name, without_task_support(raw)) for name, raw in offers["tools"])
         self._task_tools = frozenset(name for name, raw in offers["tools"] if task_support(raw) == "required")
-        await list_other_offers(self.session, self._limits, lambda: self.wire.received, offers, until=until)
+        await list_other_offers(self, self._limits, offers, until=until)
         return offers
+
+    @property
+    def modern(self) -> bool:
+        """Whether it speaks the modern era."""
+        return self.era == "modern"
+
+    @property
+    def offers(self) -> types.ServerCapabilities:
+        """What the server says that it has."""
+        return self.session.server_capabilities or types.ServerCapabilities()
+
+    @property
+    def received(self) -> int:
+        """How many bytes the server has sent so far."""
+        return self.wire.received
+
+    def mirrored(self, headers: Mapping[str, Mapping[tuple[str, ...], str]]) -> None:
+        """Send arguments of tools as headers too: by tool, the header of each argument."""
+        self._header_maps = headers
+
+    async def list_page(self, method: str, cursor: str | None) -> RawObject:
+        """One page of a list, as the bytes that it came in."""
+        params: Fields = {"cursor": dumps(cursor)} if cursor is not None else {}
+        headers: dict[str, str] = {}
+        if self.modern:
+            params, headers = self._stamped(method, params, headers, None)
+        raw = await self.wire.call(method, params, headers=headers)
+        return RawObject.read(raw)
 
     async def call_tool(
         self,
@@ -491,6 +519,8 @@ class Connection:
             sent, headers = self._sent(method, params, caller)
             try:
                 raw = await wire.call(method, sent, headers=headers, on_progress=tell)
+                if len(memoryview(raw)) > SMALL_BYTES:
+                    await asyncio.sleep(0)  # each pass over a large result takes milliseconds
                 return self._read_result(method, raw)
             except MCPError as exc:
                 if exc.code != HEADER_MISMATCH:
@@ -513,9 +543,9 @@ class Connection:
     async def _mirrored(self, method: str, params: Fields, on_progress: ProgressFn, caller: Caller | None) -> RawObject:
         """Send a request again that the server refused before it acted: it wants arguments mirrored into headers.
 
-        The session learns from a listing which ones.
+        A listing tells which ones.
         """
-        await list_tools(self.session, self._limits, lambda: self.wire.received)
+        await list_tools(self, self._limits)
         sent, headers = self._sent(method, params, caller)
         try:
             raw = await self.wire.call(method, sent, headers=headers, on_progress=on_progress)
@@ -564,7 +594,7 @@ class Connection:
 
     def _mirrored_arguments(self, name: str, params: Fields) -> dict[str, str]:
         """The arguments that a tool wants as headers too; they are read for such a tool alone."""
-        wanted = self.session._x_mcp_header_maps.get(name)  # noqa: SLF001 - the session has no public name for it
+        wanted = self._header_maps.get(name)
         if not wanted:
             return {}
         arguments = loads(params["arguments"]) if "arguments" in params else {}

@@ -16,10 +16,11 @@ import anyio.lowlevel
 from holdfast.config import Limits
 from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, ProcessExit, Redactor
 from holdfast.errors import ServerFailure
+from holdfast.wire.duplex import DuplexDispatcher
 from holdfast.wire.envelope import one_line
 from holdfast.wire.http.client import over_message_bound
 from holdfast.wire.process import LAST_WORDS_SECONDS, Child
-from holdfast.wire.rpc import DuplexDispatcher, UnusableMessage, answered_id
+from holdfast.wire.rpc import UnusableMessage, answered_id
 
 __all__ = ["StdioDispatcher"]
 
@@ -56,6 +57,8 @@ class StdioDispatcher(DuplexDispatcher):
         self._noise_bytes = 0
         self._noise_since = anyio.current_time()
         self._ended = anyio.Event()
+        self._deaf = False
+        """Whether it closed its stdin and lives on."""
         self._skipped = 0
         self.on_first_message: Callable[[], None] | None = None
         """Called once, for the first message of the protocol."""
@@ -94,12 +97,15 @@ class StdioDispatcher(DuplexDispatcher):
                 await self._ended.wait()
             raise ServerFailure(self._not_sent()) from None
 
+    def _written(self) -> int | None:
+        return self._child.written
+
     def _not_sent(self) -> Evidence:
         """Why a message was not written whole: a process cannot act on a part of a line."""
         seen = self._exchange.ended.evidence if self._exchange.ended is not None else None
         if isinstance(seen, ProcessExit | NetworkFailure):
             return replace(seen, sent=False)
-        return NetworkFailure(fault=NetworkFault.CLOSED, stood=True, sent=False, detail="it closed its stdin")
+        return _closed_stdin(sent=False)
 
     async def _read(self, tasks: anyio.abc.TaskGroup) -> Evidence:
         """Read lines until the process exits or closes its stdout."""
@@ -108,6 +114,7 @@ class StdioDispatcher(DuplexDispatcher):
             tasks.start_soon(self._child.drain_stderr)
             async with anyio.create_task_group() as reading:
                 reading.start_soon(self._end_on_exit, reading.cancel_scope)
+                reading.start_soon(self._end_on_closed_stdin, reading.cancel_scope)
                 broken = await self._take_lines()
                 if broken is None:
                     await self._exit_or_timeout()
@@ -122,12 +129,25 @@ class StdioDispatcher(DuplexDispatcher):
         await anyio.sleep(LAST_WORDS_SECONDS)
         scope.cancel()
 
+    async def _end_on_closed_stdin(self, scope: anyio.CancelScope) -> None:
+        """End the reading when it has closed its stdin, and has answered what it had read before."""
+        await self._child.stdin_closed()
+        await self._exit_or_timeout()
+        if self._child.exit_code is not None:
+            return  # a process that exits closes it too, and its exit says more
+        self._exchange.fail_unread(self._child.bytes_read(), lambda sent: _closed_stdin(sent=sent))
+        await self.deadlines.empty()
+        self._deaf = True
+        scope.cancel()
+
     async def _exit_or_timeout(self) -> None:
         with anyio.move_on_after(EXIT_SECONDS):
             await self._child.exited()
 
     async def _last_evidence(self) -> Evidence:
         code = self._child.exit_code
+        if code is None and self._deaf:
+            return _closed_stdin(sent=True)
         if code is None:
             return NetworkFailure(fault=NetworkFault.CLOSED, stood=True, detail="it closed its stdout")
         return ProcessExit(
@@ -146,7 +166,7 @@ class StdioDispatcher(DuplexDispatcher):
                 searched = len(buffer)
                 chunk = await self._child.receive(FAIR_BYTES)
                 buffer += chunk
-                self._take_whole_lines(buffer, searched)
+                await self._take_whole_lines(buffer, searched)
                 if len(chunk) == FAIR_BYTES:
                     await anyio.lowlevel.checkpoint()
         except ServerFailure as failure:
@@ -154,14 +174,16 @@ class StdioDispatcher(DuplexDispatcher):
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
             return None
 
-    def _take_whole_lines(self, buffer: bytearray, searched: int) -> None:
+    async def _take_whole_lines(self, buffer: bytearray, searched: int) -> None:
         while (end := buffer.find(b"\n", searched)) >= 0:
             if self._skipped:
                 self._skipped = 0
             elif end > self._limits.message_bytes:
                 self._refuse_large(buffer)
             else:
-                self._take_line(bytes(buffer[:end]))
+                with memoryview(buffer) as whole:
+                    line = bytes(whole[:end])
+                await self._take_line(line)
             del buffer[: end + 1]
             searched = 0
         if self._skipped:
@@ -183,12 +205,12 @@ class StdioDispatcher(DuplexDispatcher):
         if self._skipped > LONGEST_SKIP * self._limits.message_bytes:
             raise ServerFailure(over_message_bound(self._limits))
 
-    def _take_line(self, line: bytes) -> None:
+    async def _take_line(self, line: bytes) -> None:
         if not line.strip():
             return
         self._exchange.received += len(line)
         try:
-            self._exchange.take(line)
+            await self._exchange.take_any(line)
             self._spoken()
         except UnusableMessage as exc:
             unusable = NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))
@@ -216,3 +238,7 @@ class StdioDispatcher(DuplexDispatcher):
             self._noise = f"{self._noise}\n{text}".strip()[:NOISE_KEPT]
         if self._noise_bytes > (NOISE_BOUND if self._exchange.spoke else NOISE_BEFORE_SPEECH):
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"it printed {self._noise!r}"))
+
+
+def _closed_stdin(*, sent: bool) -> NetworkFailure:
+    return NetworkFailure(fault=NetworkFault.CLOSED, stood=True, sent=sent, detail="it closed its stdin")

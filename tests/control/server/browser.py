@@ -27,6 +27,14 @@ __all__ = ["Browser", "Sent", "browser", "needs_a_browser"]
 DEADLINE = 30.0
 RESULTS = Path(__file__).parents[3] / "test-results" / "status-page"
 
+DOCUMENTED = Path(__file__).parents[3] / "docs" / "images" / "status-page"
+"""The pictures of the documentation: `make screenshots` lets the tests write those that are there."""
+
+
+def _is_documented(name: str) -> bool:
+    return os.environ.get("HOLDFAST_SCREENSHOTS") == "write" and (DOCUMENTED / name).exists()
+
+
 _FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -127,8 +135,9 @@ class Browser:
         picture = await self.cdp("Page.captureScreenshot", format="png")
         await self.cdp("Emulation.setDeviceMetricsOverride", **self._size)
         file = RESULTS / f"{name}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(base64.b64decode(picture["data"]))
+        for place in (file, *([DOCUMENTED / file.name] if _is_documented(file.name) else [])):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(base64.b64decode(picture["data"]))
         return file
 
     async def sent(self) -> list[Sent]:

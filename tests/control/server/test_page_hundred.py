@@ -50,7 +50,7 @@ async def test_what_needs_a_person_is_on_the_first_screen_at_every_size(tmp_path
                 for scheme, width, height in (("light", 1280, 900), ("dark", 1280, 900), ("light", 390, 844)):
                     await window.wear(scheme=scheme, width=width, height=height)  # type: ignore[arg-type]
                     await visit(window, peer)
-                    await window.keep_picture(f"fleet-{number}-{scheme}-{width}", whole=number == 100)
+                    await window.keep_picture(f"fleet-{number}-{scheme}-{width}", whole=False)
                     top = await window.run(
                         "document.querySelector('[data-group=need] .head').getBoundingClientRect().y"
                     )

@@ -197,3 +197,33 @@ capabilities:
 {{- $text = regexReplaceAll "(?m)^#.*\n" $text "" -}}
 {{- regexReplaceAll "for: 5m" $text (printf "for: %s" $root.Values.prometheus.for) -}}
 {{- end }}
+
+{{/* Names are looked up, and the named peers are reached. Without any, everything but the node's own network: there the
+cloud's metadata service gives out credentials. */}}
+{{- define "holdfast.egress" -}}
+- ports:
+    - {port: 53, protocol: UDP}
+    - {port: 53, protocol: TCP}
+- to:
+    {{- if .Values.networkPolicy.to }}
+    {{- toYaml .Values.networkPolicy.to | nindent 4 }}
+    {{- else }}
+    - namespaceSelector: {}
+    - ipBlock: {cidr: 0.0.0.0/0, except: [169.254.0.0/16]}
+    - ipBlock: {cidr: "::/0", except: ["fe80::/10", "fd00:ec2::254/128"]}
+    {{- end }}
+{{- end }}
+
+{{/* The targets as they are stored in a config map, which is no place for a secret. */}}
+{{- define "holdfast.targets" -}}
+{{- range $id, $target := .Values.targets }}
+{{- range $kind := list "headers" "env" }}
+{{- range $name, $value := (get $target $kind) | default dict }}
+{{- if not (regexMatch "\\$\\{(env:)?[A-Za-z_]" (toString $value)) }}
+{{- fail (printf "targets.%s.%s.%s is a literal, and a config map is no place for a secret: write ${env:NAME}, and give the variable to the hub with hub.envFrom" $id $kind $name) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- dict "mcpServers" .Values.targets | toPrettyJson }}
+{{- end }}

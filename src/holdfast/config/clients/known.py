@@ -61,6 +61,8 @@ class KnownClient:
     title: str
     files: tuple[tuple[Scope, str, tuple[str, ...]], ...]
     http: Mapping[str, object] | None
+    headers: str = "headers"
+    """The key of its HTTP headers."""
     expands: bool = True
     """Whether ``${…}`` in its file is a reference; if not, it is plain text."""
 
@@ -72,11 +74,12 @@ class KnownClient:
             if scope in scopes
         )
 
-    def hub_entry(self, url: str, command: tuple[str, ...], *, stdio: bool) -> dict[str, object]:
-        """Its entry for the hub."""
+    def hub_entry(self, url: str, command: tuple[str, ...], *, stdio: bool, token: str = "") -> dict[str, object]:
+        """Its entry for the hub, with the token that the hub requires."""
         if self.http is None or stdio:
             return {**self._stdio, "command": command[0], "args": list(command[1:])}
-        return {key: url if value == "{url}" else value for key, value in self.http.items()}
+        entry = {key: url if value == "{url}" else value for key, value in self.http.items()}
+        return {**entry, self.headers: {"Authorization": f"Bearer {token}"}} if token else entry
 
     @property
     def _stdio(self) -> dict[str, object]:
@@ -141,6 +144,7 @@ _ROWS = (
             ("project", "{project}/.codex/config.toml", ("mcp_servers",)),
         ),
         http={"url": "{url}"},
+        headers="http_headers",
         expands=False,
     ),
     KnownClient(

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from holdfast.config.clients.backup import Backup, Backups
-from holdfast.config.clients.document import ClientFile, write_whole
+from holdfast.config.clients.document import ClientFile
 from holdfast.config.clients.entries import ClientEntry, read_entry
 from holdfast.config.clients.known import HUB, ClientLocation, ClientPaths, KnownClient, Scope
+from holdfast.config.trust import rewrite_config
 from holdfast.errors import ConfigError, HoldfastError, Problem, UsageError
 
 __all__ = [
@@ -74,7 +75,7 @@ class ImportPlan:
     def perform(self) -> None:
         """Write the file. Only the user can read a new one, because it may contain tokens."""
         if self.is_change:
-            write_whole(self.destination, self.text)
+            rewrite_config(self.destination, self.text, environ=os.environ)
 
 
 def plan_import(
@@ -193,17 +194,21 @@ class PointingPlan:
         if ClientFile.read(self.place.file).text != self.before:
             raise HoldfastError(f"{self.place.file} changed in the meantime: nothing was written", hint="try again")
         kept = backups.keep(self.client.id, self.place, before=self.before, written=self.after, moved=self.moved)
-        write_whole(self.place.file, self.after)
+        rewrite_config(self.place.file, self.after, environ=os.environ)
         return kept
 
 
-def plan_pointing(plan: ImportPlan, *, url: str, command: tuple[str, ...], stdio: bool) -> Iterator[PointingPlan]:
+def plan_pointing(
+    plan: ImportPlan, *, url: str, command: tuple[str, ...], stdio: bool, token: str = ""
+) -> Iterator[PointingPlan]:
     """The plans that point the clients at the hub; clients that are already pointed at it are left out.
 
-    Each plan is made after the one before it was performed, because two locations may be in one file.
+    Each plan is made after the one before it was performed, because two locations may be in one file. The token that
+    the hub requires is written into the user's own files only: a project's file is shared with others.
     """
     for client, place in _one_place_each(plan):
-        pointing = _one_pointing(plan, client, place, url, command, stdio)
+        entry = client.hub_entry(url, command, stdio=stdio, token=token if place.scope == "user" else "")
+        pointing = _one_pointing(plan, client, place, entry, token)
         if pointing.after != pointing.before:
             yield pointing
 
@@ -218,12 +223,11 @@ def _one_place_each(plan: ImportPlan) -> Iterator[tuple[KnownClient, ClientLocat
 
 
 def _one_pointing(
-    plan: ImportPlan, client: KnownClient, place: ClientLocation, url: str, command: tuple[str, ...], stdio: bool
+    plan: ImportPlan, client: KnownClient, place: ClientLocation, entry: dict[str, object], token: str
 ) -> PointingPlan:
     rows = [row for row in plan.rows if (row.client, row.place) == (client, place)]
     moved = tuple(row.entry.name for row in rows if row.is_ours)
     file = ClientFile.read(place.file)
-    entry = client.hub_entry(url, command, stdio=stdio)
     return PointingPlan(
         client=client,
         place=place,
@@ -231,7 +235,7 @@ def _one_pointing(
         after=file.edited(place.path, without=moved, with_={HUB: entry}),
         moved=moved,
         stays=tuple(row.entry.name for row in rows if not row.is_ours),
-        secrets=frozenset().union(*(row.entry.secrets for row in rows)),
+        secrets=frozenset({token} - {""}).union(*(row.entry.secrets for row in rows)),
     )
 
 
@@ -247,7 +251,7 @@ class UndoPlan:
 
     def perform(self, backups: Backups) -> None:
         """Write the file, then delete the backup."""
-        write_whole(self.backup.place.file, self.after)
+        rewrite_config(self.backup.place.file, self.after, environ=os.environ)
         backups.forget(self.backup)
 
 

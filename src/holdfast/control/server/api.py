@@ -2,12 +2,14 @@
 
 The front checks Host and Origin before. Cookies and addresses count for nothing here, because a browser sends them
 by itself: only the control token, or the token of a signed-in browser, gives access. A browser signs in with a code
-that works once and for a short time. Codes and browser tokens end with the hub.
+that works once and for a short time. Codes and browser tokens end with the hub; a browser token ends after a day's
+work, and when the control token is changed.
 """
 
 from __future__ import annotations
 
 import hmac
+import math
 import secrets
 import shlex
 from collections import deque
@@ -59,12 +61,15 @@ Access: TypeAlias = Literal["control", "session"]
 CODE_SECONDS = 600.0
 """Long enough for a person who reads the terminal before opening the page."""
 
+SESSION_SECONDS = 12 * 3600.0
+"""How long a signed-in page may read and act: a working day. Then it must sign in again."""
+
 MOST_CODES = 16
 MOST_SESSIONS = 64
 """Over either limit, the oldest one ends."""
 
 GUESSES, GUESS_SECONDS = 20, 60.0
-"""After this many wrong codes in this time, no code is checked: a person who types one needs fewer."""
+"""After this many wrong codes in this time, the answer to a wrong code says so: a person who types one needs fewer."""
 
 
 class TooManyGuesses(Exception):
@@ -78,14 +83,26 @@ class BrowserSessions:
         self._control_token = control_token
         self._clock = clock
         self._codes: dict[str, float] = {}
-        self._tokens: deque[str] = deque(maxlen=MOST_SESSIONS)
+        self._tokens: dict[str, float] = {}
+        """Each token of a page, and when it expires."""
         self._wrong: deque[float] = deque(maxlen=GUESSES)
+
+    def use_control_token(self, token: str) -> None:
+        """Accept another control token from now on; pages that signed in with the old one are signed out."""
+        self._control_token = token
+        self._tokens.clear()
+        self._codes.clear()
 
     def access(self, token: str) -> Access | None:
         """Return the access that a bearer token gives; None if it is unknown."""
         if _same(token, self._control_token):
             return "control"
-        return "session" if any([_same(token, known) for known in self._tokens]) else None  # noqa: C419 - compare with all tokens, for constant time
+        return "session" if self.expires(token) is not None else None
+
+    def expires(self, token: str) -> float | None:
+        """Return when the token of a signed-in page expires; None if it is unknown or expired."""
+        found = [until for known, until in self._tokens.items() if _same(token, known)]
+        return found[0] if found and found[0] > self._clock() else None
 
     def new_code(self) -> str:
         """Make a code that signs in one browser."""
@@ -99,21 +116,25 @@ class BrowserSessions:
     def sign_in(self, code: str) -> str | None:
         """Exchange a code for a token; None if the code is not valid. A code works once."""
         now = self._clock()
-        if len(self._wrong) == GUESSES and now - self._wrong[0] < GUESS_SECONDS:
-            raise TooManyGuesses
         self._forget_old()
         found = [known for known in self._codes if _same(code, known)]
         if not found:
+            # A valid code works all the same: a stranger's guesses lock no one out.
+            if len(self._wrong) == GUESSES and now - self._wrong[0] < GUESS_SECONDS:
+                raise TooManyGuesses
             self._wrong.append(now)
             return None
         del self._codes[found[0]]
         token = secrets.token_urlsafe(32)
-        self._tokens.append(token)
+        while len(self._tokens) >= MOST_SESSIONS:
+            del self._tokens[next(iter(self._tokens))]
+        self._tokens[token] = now + SESSION_SECONDS
         return token
 
     def _forget_old(self) -> None:
         now = self._clock()
         self._codes = {code: until for code, until in self._codes.items() if until > now}
+        self._tokens = {token: until for token, until in self._tokens.items() if until > now}
 
     def __repr__(self) -> str:
         return f"<BrowserSessions of {len(self._tokens)} browsers>"
@@ -148,11 +169,19 @@ class ApiRequest:
     """A request with access, and what its handler needs of it."""
 
     def __init__(
-        self, operation: Operation, parameters: Mapping[str, str], request: Request, body: ApiModel | None
+        self,
+        operation: Operation,
+        parameters: Mapping[str, str],
+        request: Request,
+        body: ApiModel | None,
+        *,
+        until: float | None = None,
     ) -> None:
         self.operation = operation
         self.server = parameters.get("server", "")
         self.body = body
+        self.until = until
+        """When the access of its sender ends."""
         self._request = request
 
     def number(self, name: str, *, default: int, most: int) -> int:
@@ -200,16 +229,17 @@ class ControlApi:
         if found.operation is None:
             raise _nothing_there(found.allowed)
         _check_origin(request)
-        self._check_token(found.operation, request)
+        until = self._check_token(found.operation, request)
         body = await _body(found.operation, request)
         result = await self._handlers[found.operation.name](
-            ApiRequest(found.operation, found.parameters, request, body)
+            ApiRequest(found.operation, found.parameters, request, body, until=until)
         )
         return result if isinstance(result, Response) else _json(result)
 
-    def _check_token(self, operation: Operation, request: Request) -> None:
+    def _check_token(self, operation: Operation, request: Request) -> float | None:
+        """Check the access of a request; returns when it ends, for the token of a page."""
         if operation.needs == "nothing":
-            return
+            return None
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         access = self._sessions.access(token.strip()) if kind.lower() == "bearer" else None
         if access is None:
@@ -221,6 +251,7 @@ class ControlApi:
             )
         if operation.needs == "control" and access != "control":
             raise ApiRefused(403, "this needs the control token itself", hint="`holdfast status --open` uses it")
+        return self._sessions.expires(token.strip()) if access == "session" else None
 
     # One method for each operation.
 
@@ -283,7 +314,7 @@ class ControlApi:
     async def _follow_logs(self, request: ApiRequest) -> Response:
         self._hub.registry.slot(request.server)
         last = request.number("lines", default=0, most=MOST_LINES)
-        return _StreamResponse(self._log_frames(request.server, last))
+        return _StreamResponse(self._log_frames(request.server, last), until=request.until)
 
     async def _log_frames(self, server: str, last: int) -> AsyncGenerator[bytes, None]:
         numbers = count(1)
@@ -292,7 +323,7 @@ class ControlApi:
                 yield b"".join(frame("line", line.model_dump_json(), next(numbers)) for line in lines) or KEEP_ALIVE
 
     async def _follow_events(self, request: ApiRequest) -> Response:
-        return _StreamResponse(self._events.follow())
+        return _StreamResponse(self._events.follow(), until=request.until)
 
     async def _get_targets(self, request: ApiRequest) -> ApiModel:
         return self._views.targets()
@@ -361,15 +392,22 @@ async def _body(operation: Operation, request: Request) -> ApiModel | None:
 
 
 class _StreamResponse(StreamingResponse):
-    """Streams frames; it closes the generator as soon as the client disconnects, not at garbage collection."""
+    """Streams frames; it closes the generator as soon as the client disconnects, not at garbage collection.
 
-    def __init__(self, frames: AsyncGenerator[bytes, None]) -> None:
+    It ends when the access of its reader ends.
+    """
+
+    def __init__(self, frames: AsyncGenerator[bytes, None], *, until: float | None = None) -> None:
         super().__init__(frames, media_type="text/event-stream", headers={**HEADERS, "x-accel-buffering": "no"})
         self._frames = frames
+        self._until = math.inf if until is None else until
 
     async def stream_response(self, send: Send) -> None:
         async with aclosing(self._frames):
-            await super().stream_response(send)
+            with anyio.CancelScope(deadline=self._until) as access:
+                await super().stream_response(send)
+        if access.cancelled_caught:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _status(error: HoldfastError) -> int:

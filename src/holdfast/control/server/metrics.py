@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, get_args
 
 import anyio
 import anyio.to_thread
@@ -29,6 +29,7 @@ from starlette.routing import Route
 from holdfast._version import __version__
 from holdfast.core import BreakerState, State, Tripped
 from holdfast.hub import (
+    AccessRefused,
     BreakerChanged,
     CallEnded,
     CloseFailed,
@@ -38,6 +39,7 @@ from holdfast.hub import (
     HubRecord,
     Missed,
     OneClientRecord,
+    RefusalKind,
     RetryPlanned,
     Transition,
 )
@@ -108,6 +110,9 @@ METRICS: dict[str, Metric] = {
             "counter",
             ("server", "state"),
             "Transitions of connections that belong to one client",
+        ),
+        Metric(
+            "holdfast_access_refused", "counter", ("kind",), "Refused clients by kind; `login` is a wrong credential"
         ),
         Metric("holdfast_config_changes", "counter", ("result",), "Configuration changes, applied or refused"),
         Metric(
@@ -210,6 +215,7 @@ class HubSample:
     counted: Mapping[str, Counts]
     seen: Mapping[str, ServerSample]
     configs: Mapping[str, int]
+    refused: Mapping[str, int]
     missed: int
     loop_lag: float
     catalog_version: int
@@ -257,6 +263,7 @@ def _seen(sample: HubSample) -> Iterator[Family]:
     yield _gauge("holdfast_tools_pending", (((name,), one.pending) for name, one in seen.items()))
     yield _gauge("holdfast_catalog_version", [((), sample.catalog_version)])
     yield _counter("holdfast_config_changes", (((result,), times) for result, times in sample.configs.items()))
+    yield _counter("holdfast_access_refused", (((kind,), times) for kind, times in sample.refused.items()))
     yield _gauge("holdfast_loop_lag_seconds", [((), sample.loop_lag)])
     yield _counter("holdfast_events_missed", [((), sample.missed)])
     fleet = sample.fleet
@@ -345,6 +352,7 @@ class Metrics:
         self._hub = hub
         self._servers: dict[str, Counts] = {}
         self._configs: Counter[str] = Counter(applied=0, refused=0)
+        self._refused: Counter[str] = Counter(dict.fromkeys(get_args(RefusalKind), 0))
         self._missed = 0
         self.loop = LoopLag()
         self._process = ProcessCollector(registry=None)
@@ -363,6 +371,8 @@ class Metrics:
         match record:
             case OneClientRecord(server=server, record=Transition(new=state)):
                 self._of(server).own_states[state.value] += 1
+            case AccessRefused(kind=kind):
+                self._refused[kind] += 1
             case Missed(count=count):
                 self._missed += count
             case ConfigApplied() | ConfigRefused():
@@ -390,6 +400,7 @@ class Metrics:
             counted={name: counts.copy() for name, counts in self._servers.items()},
             seen=self._seen(),
             configs=dict(self._configs),
+            refused=dict(self._refused),
             missed=self._missed,
             loop_lag=self.loop.largest,
             catalog_version=self._hub.catalog.version,

@@ -1,23 +1,32 @@
-"""Access to the HTTP endpoints: the Host, the Origin and the token of every request are checked first.
+"""Access to the HTTP endpoints: the user, the Host, the Origin and the token of every request are checked first.
+
+A hub without credentials serves only users that it knows by their uid; see ``local_peer`` (SEC-10). A hub with
+credentials serves a valid one from any user: it is the better proof, and a proxy on this machine has a user of its own.
 
 A page in a browser can send requests to a loopback address, also under a name of its own (DNS rebinding): so the
 Host must be an allowed one, and so must an Origin. Beyond loopback every caller needs a token or a JWT that
-verifies. The control API and the status page have tokens of their own; a caller's token does not open them.
+verifies. The control API and the status page have tokens of their own; a caller's token does not open them. Wrong
+credentials are counted for every path.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Match
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.front.access.principals import LOCAL, Principal, TokenPolicy
+from holdfast.front.access.connections import Admission
+from holdfast.front.access.logins import FailedLogins
+from holdfast.front.access.principals import GATEWAY_SECRET_HEADER, LOCAL, Principal, TokenPolicy
+from holdfast.front.access.quotas import RETRY_SECONDS, QuotaExceeded, Quotas
+from holdfast.hub import RefusalKind
 
 __all__ = ["LOOPBACK_HOSTS", "AccessRules", "Guard", "Refused"]
 
@@ -35,38 +44,154 @@ class Refused:
     reason: str
     hint: str = ""
     challenge: str = ""
+    retry_after: int = 0
+    """Seconds until the request may be repeated; 0 if nothing is said about it."""
 
     @property
     def body(self) -> dict[str, str]:
         """What its sender is told."""
         return {"error": self.reason} | ({"hint": self.hint} if self.hint else {})
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the answer."""
+        challenge = {"www-authenticate": self.challenge} if self.challenge else {}
+        return challenge | ({"retry-after": str(self.retry_after)} if self.retry_after else {})
+
+
+Report: TypeAlias = Callable[[RefusalKind, str, str, str], None]
+"""Called for a refusal with its kind, the source, the principal, and the quota."""
+
+
+def _no_report(kind: RefusalKind, source: str, principal: str, quota: str) -> None:
+    """Do nothing."""
+
 
 class AccessRules:
-    """Who may send requests: by which host names, from which origins, with which tokens."""
+    """Who may send requests: which users of this machine, by which host names, from which origins, with which tokens.
 
-    def __init__(self, tokens: TokenPolicy | None, allowed_hosts: Collection[str]) -> None:
+    ``uids`` are the users that may connect. None for a hub that looks at credentials instead. With
+    ``client_certificates`` a caller needs a verified certificate too.
+    """
+
+    def __init__(
+        self,
+        tokens: TokenPolicy | None,
+        allowed_hosts: Collection[str],
+        *,
+        uids: Collection[int] | None = None,
+        client_certificates: bool = False,
+        quotas: Quotas | None = None,
+        report: Report = _no_report,
+    ) -> None:
         self._tokens = tokens
         # An empty name would accept a request without a Host.
         self._hosts = frozenset(host.lower() for host in allowed_hosts if host)
+        self._uids = frozenset(uids) if uids is not None else None
+        self._client_certificates = client_certificates
+        self.quotas = quotas or Quotas()
+        self.report = report
+        self._logins = FailedLogins()
 
     async def check(
-        self, headers: Mapping[str, str], *, open_to_all: bool = False, client_verified: bool = False
+        self,
+        headers: Mapping[str, str],
+        *,
+        open_to_all: bool = False,
+        client_verified: bool = False,
+        client_names: frozenset[str] = frozenset(),
+        admission: Admission | None = None,
     ) -> Principal | Refused:
         """The principal of a request, ``local`` where no credentials are required, or why it is refused.
 
         ``headers`` are by lower-case name. ``client_verified`` says whether TLS verified a certificate of the peer.
+        ``client_names`` are the names in it. ``admission`` is the place of the connection.
         """
+        if self._uids is not None and (admission is None or admission.peer.uid not in self._uids):
+            return self._foreign(admission)
         host = headers.get("host", "")
         if "," in host or _host_in(host) not in self._hosts:
             return Refused(421, "this Host is not served here", hint="allow it with --allow-host")
         origin = headers.get("origin")
         if origin is not None and _host_of_origin(origin) not in self._hosts:
             return Refused(403, "this Origin may not call this hub", hint="allow its host with --allow-host")
-        if self._tokens is None or open_to_all:
+        if open_to_all:
             return LOCAL
-        principal = await self._tokens.identify(headers, client_verified=client_verified)
-        return principal or Refused(401, "a valid bearer token is required", challenge="Bearer")
+        if self._client_certificates and not client_verified:
+            return Refused(403, "a client certificate is required", hint="use one of the authority in --tls-client-ca")
+        if self._tokens is None:
+            return self._counted(admission, LOCAL)
+        identify = self._tokens.identify(headers, client_verified=client_verified, client_names=client_names)
+        return await self._identified(identify, headers, admission)
+
+    def locked(self, admission: Admission | None, credential: str) -> Refused | None:
+        """Why a peer that sent too many wrong credentials must wait; None if it need not."""
+        if admission is None:
+            return None
+        seconds = self._logins.wait_for(admission.peer.key, credential)
+        if not seconds:
+            return None
+        self.report("too_many_logins", admission.peer.name, "", "")
+        hint = f"try again in {seconds} s, with a valid one"
+        return Refused(429, "too many wrong credentials came from here", hint=hint, retry_after=seconds)
+
+    def login_failed(self, admission: Admission | None) -> None:
+        """Note a wrong credential."""
+        if admission is not None:
+            self._logins.failed(admission.peer.key)
+        self.report("login", admission.peer.name if admission is not None else "?", "", "")
+
+    def login_succeeded(self, admission: Admission, principal: str, credential: str) -> None:
+        """Note a valid credential for a place that is served elsewhere, such as the control API."""
+        if admission.principal is None:
+            self._logins.succeeded(credential)
+            admission.accepted(principal, None)
+
+    def _foreign(self, admission: Admission | None) -> Refused:
+        uid = admission.peer.uid if admission is not None else None
+        self.report("user", admission.peer.name if admission is not None else "?", "", "")
+        if uid is None:
+            reason = "the user of this connection cannot be determined"
+            return Refused(403, reason, hint="start the hub with --token-file FILE, and send that token")
+        return Refused(
+            403,
+            f"this hub does not serve the user with uid {uid}",
+            hint=f"start the hub with --allow-uid {uid}, or with --token-file FILE",
+        )
+
+    async def _identified(
+        self,
+        identify: Coroutine[Any, Any, Principal | None],
+        headers: Mapping[str, str],
+        admission: Admission | None,
+    ) -> Principal | Refused:
+        credential = headers.get("authorization") or headers.get(_SECRET_HEADER, "")
+        if (refused := self.locked(admission, credential)) is not None:
+            identify.close()
+            return refused
+        principal = await identify
+        if principal is None:
+            if credential:
+                self.login_failed(admission)
+            return Refused(401, "a valid bearer token is required", challenge="Bearer")
+        if admission is not None and admission.principal is None:
+            self._logins.succeeded(credential)
+        return self._counted(admission, principal)
+
+    def _counted(self, admission: Admission | None, principal: Principal) -> Principal | Refused:
+        """Count a connection for its first principal. One gateway has the connections of all its users."""
+        if admission is None or admission.principal is not None:
+            return principal
+        by_gateway = principal.source == "gateway"
+        most = None if by_gateway else self.quotas.connections
+        if admission.accepted("gateway" if by_gateway else principal.name, most):
+            return principal
+        exceeded = QuotaExceeded("connections", self.quotas.connections, RETRY_SECONDS)
+        self.report("quota", admission.peer.name, principal.name, exceeded.quota)
+        return Refused(429, exceeded.message, retry_after=exceeded.retry_after)
+
+
+_SECRET_HEADER = GATEWAY_SECRET_HEADER.lower()
 
 
 class Guard:
@@ -82,17 +207,48 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        open_to_all = scope["path"] in OPEN_PATHS or self._is_beside(scope)
-        found = await self._rules.check(Headers(scope=scope), open_to_all=open_to_all)
+        known = scope.get("extensions") or {}
+        admission: Admission | None = known.get("holdfast.admission")
+        beside = self._is_beside(scope)
+        headers = Headers(scope=scope)
+        found: Principal | Refused | None = await self._rules.check(
+            headers,
+            open_to_all=beside or scope["path"] in OPEN_PATHS,
+            client_verified=bool(known.get("holdfast.client_verified")),
+            client_names=known.get("holdfast.client_names", frozenset()),
+            admission=admission,
+        )
+        credential = headers.get("authorization", "")
+        if beside and not isinstance(found, Refused):
+            found = self._rules.locked(admission, credential)
+            send = self._watched(send, admission, credential)
         if isinstance(found, Refused):
-            challenge = {"www-authenticate": found.challenge} if found.challenge else None
-            await JSONResponse(found.body, status_code=found.status, headers=challenge)(scope, receive, send)
+            await JSONResponse(found.body, status_code=found.status, headers=found.headers)(scope, receive, send)
             return
         await self._app(scope, receive, send)
+
+    def _watched(self, send: Send, admission: Admission | None, credential: str) -> Send:
+        """Note whether a route that checks its own tokens accepted the credential."""
+
+        async def watched(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                # A wrong sign-in code comes without this header, and its answer has no challenge.
+                if status == 401 and (credential or not _has_challenge(message)):
+                    self._rules.login_failed(admission)
+                elif status < 400 and credential and admission is not None:
+                    self._rules.login_succeeded(admission, "control", credential)
+            await send(message)
+
+        return watched
 
     def _is_beside(self, scope: Scope) -> bool:
         """Whether one of the routes serves it that check their own tokens."""
         return any(route.matches(scope)[0] is not Match.NONE for route in self._beside)
+
+
+def _has_challenge(message: Message) -> bool:
+    return any(name.lower() == b"www-authenticate" for name, _ in message.get("headers", ()))
 
 
 @lru_cache(maxsize=256)

@@ -17,7 +17,6 @@ import hmac
 import json
 import logging
 import re
-import stat
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from mcp import MCPError
 from mcp_types import INVALID_PARAMS
 
 from holdfast.errors import UsageError
+from holdfast.files import NotPrivate, read_secret
 
 __all__ = [
     "CLIENT_HEADER",
@@ -131,10 +131,10 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 def _read_tokens(path: Path) -> tuple[_NamedToken, ...]:
     hint = 'write {"tokens": [{"name": "ci", "sha256": "<hex>", "groups": [], "expires": "2027-01-01T00:00:00Z"}]}'
     try:
-        if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise UsageError(f"other users can write the tokens file {path}", hint=f"run: chmod go-w {path}")
-        entries = json.loads(path.read_text(encoding="utf-8"))["tokens"]
+        entries = json.loads(read_secret(path))["tokens"]
         tokens = tuple(_token(entry) for entry in entries)
+    except NotPrivate as exc:
+        raise UsageError(f"the tokens file is not private: {exc}", hint=f"run: {exc.command}") from exc
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise UsageError(f"the tokens file {path} is not valid: {exc}", hint=hint) from exc
     names = [one.name for one in tokens]
@@ -173,6 +173,8 @@ class TrustedGateway:
 
     secret: str | None = field(default=None, repr=False)
     mtls: bool = False
+    certificate_names: frozenset[str] = frozenset()
+    """The names that its certificate may have; empty for every certificate of the authority."""
     user_header: str = "X-Forwarded-User"
     groups_header: str = "X-Forwarded-Groups"
 
@@ -180,19 +182,22 @@ class TrustedGateway:
         if not self.secret and not self.mtls:
             raise UsageError("a trusted gateway needs a shared secret or mTLS", hint="its headers could be forged")
 
-    def find(self, headers: Mapping[str, str], *, client_verified: bool) -> Principal | None:
+    def find(
+        self, headers: Mapping[str, str], *, client_verified: bool, client_names: frozenset[str] = frozenset()
+    ) -> Principal | None:
         """Return the user that the gateway names; None if the request is not the gateway's."""
         user = headers.get(self.user_header.lower(), "").strip()
         # A header that is sent twice is joined by a comma, and a user's name has none.
-        if not user or "," in user or not self._is_gateway(headers, client_verified):
+        if not user or "," in user or not self._is_gateway(headers, client_verified, client_names):
             return None
         groups = {group.strip() for group in headers.get(self.groups_header.lower(), "").split(",")}
         return Principal(name=f"gateway#{user}", groups=frozenset(groups - {""}), source="gateway")
 
-    def _is_gateway(self, headers: Mapping[str, str], client_verified: bool) -> bool:
+    def _is_gateway(self, headers: Mapping[str, str], client_verified: bool, client_names: frozenset[str]) -> bool:
         given = headers.get(GATEWAY_SECRET_HEADER.lower(), "")
         by_secret = self.secret is not None and hmac.compare_digest(self.secret.encode(), given.encode())
-        return by_secret or (self.mtls and client_verified)
+        by_name = not self.certificate_names or bool(self.certificate_names & client_names)
+        return by_secret or (self.mtls and client_verified and by_name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,13 +217,19 @@ class TokenPolicy:
         if not all(self.tokens.values()):
             raise UsageError("an empty token would accept every caller", hint="give each token a value")
 
-    async def identify(self, headers: Mapping[str, str], *, client_verified: bool = False) -> Principal | None:
+    async def identify(
+        self,
+        headers: Mapping[str, str],
+        *,
+        client_verified: bool = False,
+        client_names: frozenset[str] = frozenset(),
+    ) -> Principal | None:
         """Return the principal of a request by its headers; None if it has no valid credentials.
 
-        ``client_verified`` says whether TLS verified the certificate of the peer.
+        ``client_verified`` says whether TLS verified the certificate of the peer, which has these names.
         """
         if self.gateway is not None:
-            named = self.gateway.find(headers, client_verified=client_verified)
+            named = self.gateway.find(headers, client_verified=client_verified, client_names=client_names)
             if named is not None:
                 return named
         kind, _, token = headers.get("authorization", "").partition(" ")

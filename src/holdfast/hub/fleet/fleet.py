@@ -196,6 +196,10 @@ class Fleet:
         """A tool was seen for the first time, or its change was approved."""
         return self._write(pin_key(server, tool), {"text": text}, first=not approved)
 
+    def note_pin(self, server: str, tool: str, text: Mapping[str, Any], approved: bool) -> None:
+        """See ``pinned``; for ``Approvals``."""
+        self.pinned(server, tool, text, approved=approved)
+
     def switched(self, server: str, *, disabled: bool) -> Ticket | None:
         """An operator enabled or disabled a server here."""
         return self._write(switch_key(server), {"off": disabled})

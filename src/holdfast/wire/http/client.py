@@ -7,6 +7,7 @@ here, and nowhere else: by exception type and errno, and never by text of the pe
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import errno
 import inspect
@@ -220,9 +221,16 @@ class HttpPeer:
     """One server's HTTP endpoint: its URL, its credentials and its connections."""
 
     def __init__(
-        self, spec: ServerSpec, limits: Limits, redactor: Redactor, authorizer: Authorizer | None = None
+        self,
+        spec: ServerSpec,
+        limits: Limits,
+        redactor: Redactor,
+        authorizer: Authorizer | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.limits = limits
+        self._tls = tls
         self._headers = spec.headers
         self._authorizer = authorizer
         self._redactor = redactor
@@ -406,7 +414,7 @@ class HttpPeer:
         pool = self._pools.get(origin)
         if pool is None:
             proxy = None if is_loopback(url.host) else _proxy_for(url)
-            context = ssl_context() if tls or (proxy is not None and proxy.tls) else None
+            context = (self._tls or ssl_context()) if tls or (proxy is not None and proxy.tls) else None
             pool = self._pools[origin] = Pool(origin, tls=context, proxy=proxy, connect_within=CONNECT_SECONDS)
         if url is self.url:
             self._own_pool = pool
@@ -466,6 +474,11 @@ async def read_bounded(response: Response, limits: Limits) -> bytes:
     return body
 
 
+FED_BYTES = 16 * 1024
+LINES_IN_A_ROW = 2_000
+"""How much of a stream is read before other tasks get a turn; a piece may hold thousands of empty lines."""
+
+
 async def read_events(
     response: Response, limits: Limits, *, silence: float | None = None, skips: bool = False
 ) -> AsyncGenerator[ServerEvent, None]:
@@ -479,8 +492,12 @@ async def read_events(
     chunks = response.chunks()
     try:
         while (chunk := await _next_chunk(chunks, silence)) is not None:
-            for event in reader.feed(chunk):
-                yield event
+            for start in range(0, len(chunk), FED_BYTES):
+                for event in reader.feed(chunk[start : start + FED_BYTES]):
+                    yield event
+                if reader.lines > LINES_IN_A_ROW:
+                    reader.lines = 0
+                    await asyncio.sleep(0)
     except EventTooLarge as exc:
         raise ServerFailure(over_message_bound(limits)) from exc
 

@@ -6,6 +6,7 @@ error status too. A request without an answer is ``ServerFailure`` with evidence
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -98,9 +99,11 @@ class ApiEvent(NamedTuple):
 class ApiClient:
     """One API at one base URL. Use it as ``async with ApiClient(url, headers=…) as api``."""
 
-    def __init__(self, url: str, *, headers: Mapping[str, str], largest: int = 64 << 20) -> None:
+    def __init__(
+        self, url: str, *, headers: Mapping[str, str], largest: int = 64 << 20, tls: ssl.SSLContext | None = None
+    ) -> None:
         spec = ServerSpec(id="api", transport="http", url=url, headers=headers)
-        self._peer = HttpPeer(spec, Limits(message_bytes=largest), Redactor(headers.values()))
+        self._peer = HttpPeer(spec, Limits(message_bytes=largest), Redactor(headers.values()), tls=tls)
         self._base = url.rstrip("/")
 
     async def __aenter__(self) -> Self:

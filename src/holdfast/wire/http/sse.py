@@ -13,9 +13,10 @@ import httpx2
 
 from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault
 from holdfast.errors import ServerFailure
+from holdfast.wire.duplex import DuplexDispatcher
 from holdfast.wire.http.client import EVENT_STREAM, HttpPeer, content_type, over_message_bound, read_events
 from holdfast.wire.http.connection import Response
-from holdfast.wire.rpc import DuplexDispatcher, answered_id
+from holdfast.wire.rpc import answered_id
 
 __all__ = ["SseDispatcher"]
 
@@ -94,7 +95,7 @@ class SseDispatcher(DuplexDispatcher):
                 self._known.set()
             elif event.name == "message" and event.data:
                 self._exchange.received += len(event.data)
-                self._exchange.take_event(event.data)
+                await self._exchange.take_event(event.data)
 
     def _same_origin(self, place: str) -> httpx2.URL:
         """The URL for POSTs. Another origin is refused, since it would get our credentials."""

@@ -34,7 +34,7 @@ from holdfast.config import Limits
 from holdfast.core import Evidence, HttpStatus, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, TimedOut
 from holdfast.errors import ServerFailure
 from holdfast.wire.deadlines import Deadlines
-from holdfast.wire.envelope import BadJson, Bytes, Fields, dumps, fields, loads, read_bytes
+from holdfast.wire.envelope import SMALL_BYTES, BadJson, Bytes, Fields, dump_object, dumps, fields, loads, read_bytes
 from holdfast.wire.event_stream import ServerEvent
 from holdfast.wire.http.client import (
     EVENT_STREAM,
@@ -46,7 +46,9 @@ from holdfast.wire.http.client import (
     translated,
 )
 from holdfast.wire.http.connection import Response
+from holdfast.wire.large import split
 from holdfast.wire.rpc import (
+    LONGEST_ID,
     Exchange,
     Message,
     PendingRequest,
@@ -189,7 +191,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             opened()
             async for event in read_events(response, self._peer.limits):
                 if event.name == "message" and event.data:
-                    self._exchange.take_event(event.data)
+                    await self._exchange.take_event(event.data)
         return True
 
     async def end_session(self) -> None:
@@ -265,16 +267,15 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 came = response.whole()
                 if came is None or len(came) > self._peer.limits.message_bytes:
                     came = await read_bounded(response, self._peer.limits)
-                return self._answer_in(came, request_id)
+                return self._answer_in(came, await _split(came, stood=self.stood), request_id)
             if kind == EVENT_STREAM:
                 return await self._from_stream(response, request_id, waiter, method)
             raise ServerFailure(_not_mcp(response, kind))
         finally:
             response.close()
 
-    def _answer_in(self, body: bytes, request_id: RequestId) -> Bytes:
+    def _answer_in(self, body: bytes, answer: Fields, request_id: RequestId) -> Bytes:
         self._exchange.received += len(body)
-        answer = _split(body, stood=self.stood)
         if "result" not in answer and "error" not in answer:
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="its answer is no JSON-RPC response"))
         self._exchange.spoke = True
@@ -328,14 +329,14 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             if event.name != "message" or not event.data:
                 continue
             self._exchange.received += len(event.data)
-            members = _split(event.data, stood=self.stood)
+            members = await _split(event.data, stood=self.stood)
             # An error without an id, on one request's stream, answers that request.
             mine = "method" not in members and _is_id(members.get("id"), request_id, or_none="error" in members)
             if mine and members.keys() & {"result", "error"}:
                 self._exchange.spoke = True
                 await waiter.deliver()
                 return members
-            self._exchange.take_event(event.data)
+            self._exchange.route(members)
             await waiter.deliver()
         return None
 
@@ -344,7 +345,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
 
     async def _post_notice(self, message: Message, headers: Mapping[str, str]) -> None:
         async with self._peer.request(
-            "POST", self._peer.url, headers=headers, content=dumps(message), doing="the receipt of a notification"
+            "POST", self._peer.url, headers=headers, content=dump_object(message), doing="the receipt of a notification"
         ) as response:
             await self._refuse_errors(response)
 
@@ -377,14 +378,14 @@ class _Cursor:
             self.delay = event.retry / 1000
 
 
-def _split(data: bytes, *, stood: bool) -> Fields:
+async def _split(data: bytes, *, stood: bool) -> Fields:
     """The members of a message; raises ``ServerFailure`` where it is none.
 
     Before the handshake is complete, the start of the text shows what answers there. Later it is the content of one
     answer, and belongs into no error (LIFE-28).
     """
     try:
-        return fields(read_bytes(data))
+        return fields(read_bytes(data)) if len(data) <= SMALL_BYTES else await split(data)
     except BadJson as exc:
         if stood:
             raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))) from exc
@@ -401,6 +402,8 @@ def _is_id(raw: Bytes | None, request_id: RequestId, *, or_none: bool) -> bool:
         return or_none
     if isinstance(request_id, int) and bytes(raw) == b"%d" % request_id:
         return True
+    if len(memoryview(raw)) > LONGEST_ID:
+        return False
     try:
         given = loads(raw)
     except BadJson:

@@ -1,0 +1,138 @@
+"""Takes new connections: each one gets a place, and the user at its other end is found, before it costs anything.
+
+A connection counts from the moment that it is accepted, also while its TLS handshake runs. Where no place is left, it
+is closed. Where the process has no descriptor left, one that waits is closed, and the rest stay in the system's queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from holdfast.front.access.connections import Admission, ConnectionLimits, peer_at
+from holdfast.front.access.local_peer import PeerUids
+
+__all__ = ["Acceptor", "AdmittedProtocol"]
+
+AT_ONCE: Final = 64
+"""Connections that are taken in one step of the event loop."""
+
+HANDSHAKE_SECONDS: Final = 10.0
+"""How long a TLS handshake may take."""
+
+PAUSE_SECONDS: Final = 0.1
+"""The pause where no connection can be taken: no descriptor is left, and no connection waits."""
+
+_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+log = logging.getLogger("holdfast.front")
+
+
+class AdmittedProtocol(asyncio.Protocol):
+    """A connection that knows its place."""
+
+    admission: Admission | None = None
+
+
+class Acceptor:
+    """Accepts the connections of one listening socket, and owns it and ``uids``.
+
+    Uvicorn closes it as it closes an ``asyncio.Server``.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        make: Callable[[], AdmittedProtocol],
+        *,
+        limits: ConnectionLimits,
+        uids: PeerUids | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._listener = listener
+        self._make = make
+        self._limits = limits
+        self._uids = uids
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._pause: asyncio.TimerHandle | None = None
+        listener.setblocking(False)
+        self._loop.add_reader(listener.fileno(), self._ready)
+
+    def close(self) -> None:
+        """Close the listening socket; handshakes that run are given up."""
+        if not self._closed:
+            self._closed = True
+            if self._pause is not None:
+                self._pause.cancel()
+            self._loop.remove_reader(self._listener.fileno())
+            self._listener.close()
+            if self._uids is not None:
+                self._uids.close()
+            for task in self._tasks:
+                task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Wait until no handshake runs."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=HANDSHAKE_SECONDS)
+
+    def _ready(self) -> None:
+        for _ in range(AT_ONCE):
+            try:
+                connection, name = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as exc:
+                self._cannot_accept(exc)
+                return
+            self._take(connection, name)
+
+    def _cannot_accept(self, exc: OSError) -> None:
+        if exc.errno in _NO_DESCRIPTOR:
+            log.warning("no descriptor is left for a new connection")
+            if self._limits.close_one():
+                return  # the loop comes back at once
+        else:
+            log.warning("a connection could not be accepted: %s", exc.strerror)
+        self._loop.remove_reader(self._listener.fileno())
+        self._pause = self._loop.call_later(PAUSE_SECONDS, self._go_on)
+
+    def _go_on(self) -> None:
+        if not self._closed:
+            self._loop.add_reader(self._listener.fileno(), self._ready)
+
+    def _take(self, connection: socket.socket, name: object) -> None:
+        uid = self._uids.of(connection) if self._uids is not None else None
+        admission = self._limits.enter(peer_at(name, uid))
+        if admission is None:
+            connection.close()
+            return
+        connection.setblocking(False)
+        task = self._loop.create_task(self._open(connection, admission))
+        admission.close = task.cancel
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _open(self, connection: socket.socket, admission: Admission) -> None:
+        def make() -> AdmittedProtocol:
+            protocol = self._make()
+            protocol.admission = admission
+            return protocol
+
+        handshake = HANDSHAKE_SECONDS if self._tls is not None else None
+        try:
+            transport, _ = await self._loop.connect_accepted_socket(
+                make, connection, ssl=self._tls, ssl_handshake_timeout=handshake
+            )
+            admission.close = transport.abort
+        except (OSError, asyncio.CancelledError):  # the peer left, or speaks no TLS: no fault of the hub
+            admission.end()
+            connection.close()

@@ -1,0 +1,222 @@
+"""Large messages: read without holding up the event loop (SEC-7).
+
+A small message is split at once. A large one that is mostly text, such as a document or an image, is split at once
+too: that takes a few milliseconds. One that is large and dense, such as a table of small objects, is read by another
+process, which says where its parts are: a thread would hold the interpreter meanwhile. Only the reader of
+that message waits. The parts stay the bytes that they came in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from holdfast.wire.envelope import SMALL_BYTES, BadJson, Fields, SplitBytes, fields, is_dense, one_line, read_bytes
+
+__all__ = ["Scanner", "scanning", "split"]
+
+PROGRAM = Path(__file__).with_name("scanner_process.py")
+
+SCAN_SECONDS = 15.0
+"""How long the other process may take for one message; 16 MiB take it a second or two at the worst."""
+
+END_SECONDS = 2.0
+
+STEP_BYTES = 1 << 20
+"""How much is looked at in one step of the event loop."""
+
+
+async def split(data: bytes) -> Fields:
+    """The members of a message of any size; raises ``BadJson``."""
+    if len(data) <= SMALL_BYTES:
+        return fields(read_bytes(data))
+    if is_dense(data):
+        return await _scanned(data)
+    await _check_utf8(data)
+    members = fields(data)
+    await asyncio.sleep(0)
+    return members
+
+
+async def _check_utf8(data: bytes) -> None:
+    if data.isascii():
+        return
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    view = memoryview(data)
+    try:
+        for start in range(0, len(data), STEP_BYTES):
+            decoder.decode(view[start : start + STEP_BYTES], final=start + STEP_BYTES >= len(data))
+            await asyncio.sleep(0)
+    except UnicodeDecodeError:
+        raise BadJson("it is not UTF-8") from None
+
+
+class Scanner:
+    """The other process, while there is one. It reads one message at a time, and ends with its owner."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._turn = asyncio.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._link: socket.socket | None = None
+
+    async def scan(self, data: bytes) -> Mapping[str, Any]:
+        """Where the parts of a message are; raises ``BadJson``."""
+        async with self._turn:
+            try:
+                async with asyncio.timeout(SCAN_SECONDS):
+                    return await self._exchange(data)
+            except TimeoutError:
+                raise BadJson("it takes too long to read") from None
+            except OSError:
+                raise BadJson("it could not be read: the process that reads large messages ended") from None
+            finally:
+                if sys.exc_info()[0] is not None:
+                    await self._end()
+
+    async def _exchange(self, data: bytes) -> Mapping[str, Any]:
+        loop = asyncio.get_running_loop()
+        if self._link is None:
+            await self._start()
+        link = self._link
+        assert link is not None  # noqa: S101 - it was started
+        await loop.sock_sendall(link, struct.pack(">Q", len(data)))
+        await loop.sock_sendall(link, data)
+        (size,) = struct.unpack(">Q", await _received(link, 8))
+        answer: Mapping[str, Any] = json.loads(await _received(link, size))
+        return answer
+
+    async def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        try:
+            # Starting a process takes a moment in the system: a thread waits for it.
+            self._process = await anyio.to_thread.run_sync(_started, theirs.fileno())
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._link = ours
+
+    async def aclose(self) -> None:
+        """End the process."""
+        with anyio.CancelScope(shield=True):
+            async with self._turn:
+                await self._end()
+
+    async def _end(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()  # it may be in the middle of a message; there is nothing to save
+            with anyio.CancelScope(shield=True), suppress(subprocess.TimeoutExpired):
+                await anyio.to_thread.run_sync(process.wait, END_SECONDS)
+
+    def __repr__(self) -> str:
+        return f"<Scanner pid={self._process.pid if self._process is not None else None}>"
+
+
+def _started(descriptor: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - our own program
+        [sys.executable, "-I", str(PROGRAM), str(descriptor)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=(descriptor,),
+        cwd="/",
+        env={name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ},
+    )
+
+
+async def _received(link: socket.socket, size: int) -> bytes:
+    loop, parts = asyncio.get_running_loop(), []
+    while size:
+        part = await loop.sock_recv(link, min(size, STEP_BYTES))
+        if not part:
+            raise ConnectionResetError
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+_current: Scanner | None = None
+
+
+@asynccontextmanager
+async def scanning() -> AsyncIterator[None]:
+    """In the block, one process is kept for all large messages; without an owner, each message starts its own."""
+    global _current  # noqa: PLW0603 - one for the process, since messages of all connections share it
+    if _current is not None:
+        yield
+        return
+    scanner = _current = Scanner()
+    try:
+        yield
+    finally:
+        _current = None
+        await scanner.aclose()
+
+
+async def _on_one_line(data: bytes) -> bytes:
+    """The same JSON without line ends, which can only stand between its tokens: every way on wants it so."""
+    if b"\n" not in data and b"\r" not in data:
+        return data
+    parts = []
+    for start in range(0, len(data), STEP_BYTES):
+        parts.append(one_line(data[start : start + STEP_BYTES]))
+        await asyncio.sleep(0)
+    return b"".join(parts)
+
+
+async def _scanned(data: bytes) -> Fields:
+    data = await _on_one_line(data)
+    scanner = _current
+    if scanner is not None and scanner.loop is asyncio.get_running_loop():
+        found = await scanner.scan(data)
+    else:
+        alone = Scanner()
+        try:
+            found = await alone.scan(data)
+        finally:
+            await alone.aclose()
+    if "error" in found:
+        raise BadJson(str(found["error"]))
+    return await _cut(memoryview(data), found["members"], lone=bool(found["lone"]))
+
+
+async def _cut(data: memoryview, parts: Mapping[str, Any], *, lone: bool) -> Fields:
+    """The members as bytes, with what is known of them."""
+    members: Fields = {}
+    for key, part in parts.items():
+        start, end = part["at"]
+        members[key] = one = SplitBytes(data[start:end])
+        one.lone_surrogates = lone
+        if "members" in part:
+            one.members = await _cut(data, part["members"], lone=lone)
+        elif "items" in part:
+            one.parts = []
+            taken = 0
+            for place, size in part["items"]:
+                one.parts.append(bytes(data[place : place + size]))
+                taken += size + 200
+                if taken > STEP_BYTES:
+                    taken = 0
+                    await asyncio.sleep(0)
+        if end - start > STEP_BYTES:
+            await asyncio.sleep(0)
+    return members

@@ -1,0 +1,455 @@
+"""Who reaches a hub that runs: other users of the machine, floods, wrong credentials, TLS, rotated secrets.
+
+The hub is a real process, and so are its attackers. One hub serves several tests where they do not disturb each other.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+import trustme
+
+from holdfast.files import replace_file
+from tests.cli.serve_process import Served, config, run, served
+
+pytestmark = pytest.mark.anyio
+
+NOBODY = 65534
+TOKEN = "token-of-the-callers-0123456789"
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+}
+HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+
+as_root = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="to become another user takes root and setpriv"
+)
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the uid of a peer")
+
+_REQUEST = """
+import http.client, json, sys
+port, method, path, headers, body = sys.argv[1:6]
+connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=20)
+connection.request(method, path, body or None, json.loads(headers))
+answer = connection.getresponse()
+print(json.dumps([answer.status, answer.read().decode()]))
+"""
+
+
+async def request_as(
+    uid: int, hub: Served, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    """A request from a process of that user."""
+    sent = json.dumps(body) if body is not None else ""
+    done = await anyio.run_process(
+        [
+            *as_user(uid),
+            sys.executable,
+            "-c",
+            _REQUEST,
+            str(port_of(hub)),
+            "POST" if body is not None else "GET",
+            path,
+            json.dumps({**HEADERS, **(headers or {})}),
+            sent,
+        ]
+    )
+    status, text = json.loads(done.stdout)
+    return status, text
+
+
+def port_of(hub: Served) -> int:
+    return int(hub.url.rpartition(":")[2].partition("/")[0])
+
+
+async def request(
+    hub: Served,
+    path: str = "/mcp",
+    body: Any = INITIALIZE,
+    *,
+    tls: ssl.SSLContext | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> tuple[int, dict[str, str], str]:
+    """A request from this process."""
+
+    def ask() -> tuple[int, dict[str, str], str]:
+        made = (
+            http.client.HTTPSConnection("127.0.0.1", port_of(hub), timeout=20, context=tls)
+            if tls is not None
+            else http.client.HTTPConnection("127.0.0.1", port_of(hub), timeout=20)
+        )
+        try:
+            sent = json.dumps(body) if body is not None else None
+            made.request("POST" if body is not None else "GET", path, sent, {**HEADERS, **(headers or {})})
+            answer = made.getresponse()
+            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode()
+        finally:
+            made.close()
+
+    return await anyio.to_thread.run_sync(ask)
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+def empty(folder: Path) -> Path:
+    return config(folder / "mcp.json")
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def own(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    """A hub without credentials."""
+    folder = tmp_path_factory.mktemp("own")
+    async with served(folder / "home", "--config", str(empty(folder))) as hub:
+        yield hub
+
+
+# Other users of this machine.
+
+
+@pytest.mark.requirement("SEC-10")
+@as_root
+@on_linux
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/mcp", INITIALIZE), ("/servers/x/mcp", INITIALIZE), ("/api/hub", None), ("/", None), ("/metrics", None)],
+)
+async def test_another_user_of_the_machine_is_refused_on_every_path(own: Served, path: str, body: Any) -> None:
+    status, text = await request_as(NOBODY, own, path, body)
+    assert status == 403
+    assert "does not serve the user with uid 65534" in text
+    assert "--allow-uid 65534" in text
+    await own.said("access refused: another user of this machine, from uid 65534 at 127.0.0.1")
+
+
+@pytest.mark.requirement("SEC-10")
+@on_linux
+async def test_the_own_user_is_served_without_a_token(own: Served) -> None:
+    status, _, text = await request(own)
+    assert status == 200
+    assert "serverInfo" in text
+
+
+@pytest.mark.requirement("SEC-10")
+@as_root
+@on_linux
+async def test_an_allowed_user_is_served(tmp_path: Path) -> None:
+    async with served(tmp_path / "home", "--config", str(empty(tmp_path)), "--allow-uid", "nobody") as hub:
+        assert (await request_as(NOBODY, hub, "/mcp", INITIALIZE))[0] == 200
+        assert (await request_as(12345, hub, "/mcp", INITIALIZE))[0] == 403
+
+
+def as_user(uid: int) -> list[str]:
+    """Run a program as another user, who may read the interpreter wherever it is installed."""
+    read = "+dac_read_search"
+    ids = (f"--reuid={uid}", f"--regid={uid}", "--clear-groups")
+    return ["setpriv", *ids, f"--inh-caps={read}", f"--ambient-caps={read}"]
+
+
+@pytest.mark.requirement("SEC-10")
+@as_root
+async def test_with_a_token_any_user_that_sends_it_is_served(tmp_path: Path) -> None:
+    async with served(tmp_path / "home", "--config", str(empty(tmp_path)), "--token", TOKEN) as hub:
+        assert (await request_as(NOBODY, hub, "/mcp", INITIALIZE))[0] == 401
+        assert (await request_as(NOBODY, hub, "/mcp", INITIALIZE, headers=bearer(TOKEN)))[0] == 200
+
+
+@pytest.mark.requirement("SEC-10")
+async def test_where_the_user_is_not_known_a_token_of_its_own_is_required(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    async with served(home, "--config", str(empty(tmp_path)), "--local-token") as hub:
+        assert "Callers need the token in" in hub.err
+        file = home / "state" / "holdfast" / "caller.token"
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert (await request(hub))[0] == 401
+        assert (await request(hub, headers=bearer(file.read_text().strip())))[0] == 200
+    imported = run("import", "--help", home=home)
+    assert imported.returncode == 0
+
+
+@pytest.mark.requirement("SEC-10")
+@pytest.mark.parametrize("option", ["--token-file", "--tokens-file", "--gateway-secret-file", "--control-token-file"])
+@pytest.mark.parametrize("mode", [0o666, 0o644, 0o622])
+def test_a_token_file_that_others_can_read_or_write_is_refused_with_the_remedy(
+    tmp_path: Path, option: str, mode: int
+) -> None:
+    file = tmp_path / "a secret"
+    file.write_text(TOKEN)
+    file.chmod(mode)
+    done = run("serve", "--config", str(empty(tmp_path)), option, str(file), home=tmp_path / "home")
+    assert done.returncode != 0
+    assert "not private" in done.stderr
+    assert f"chmod 600 '{file}'" in done.stderr
+    assert TOKEN not in done.stderr
+
+
+@pytest.mark.requirement("SEC-10")
+async def test_state_that_others_could_read_is_corrected_and_reported(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    state = home / "state" / "holdfast"
+    (state / "hubs").mkdir(parents=True)
+    old = state / "old.sqlite"
+    old.write_text("")
+    old.chmod(0o644)
+    state.chmod(0o755)
+    async with served(home, "--config", str(empty(tmp_path))) as hub:
+        await hub.said("other users of this machine could read")
+        assert old.stat().st_mode & 0o777 == 0o600
+        assert state.stat().st_mode & 0o777 == 0o700
+        open_to_others = [path for path in state.rglob("*") if path.lstat().st_mode & 0o077]
+        assert open_to_others == []
+
+
+# Before authentication.
+
+
+def limit_descriptors(hub: Served, most: int) -> None:
+    resource.prlimit(hub.process.pid, resource.RLIMIT_NOFILE, (most, most))
+
+
+@pytest.mark.requirement("SEC-11")
+@pytest.mark.parametrize("begun", [b"", b"POST /mcp HTTP/1.1\r\nHost: localhost\r\n"], ids=["silent", "half a head"])
+async def test_three_hundred_half_open_connections_do_not_stop_a_hub_with_256_descriptors(
+    tmp_path: Path, begun: bytes
+) -> None:
+    async with served(tmp_path / "home", "--config", str(empty(tmp_path))) as hub:
+        limit_descriptors(hub, 256)
+        held = []
+        try:
+            for _ in range(300):
+                held.append(socket.create_connection(("127.0.0.1", port_of(hub)), timeout=20))
+                if begun:
+                    held[-1].sendall(begun)
+            assert (await request(hub))[0] == 200
+            assert (await request(hub, "/healthz", None))[0] == 200
+        finally:
+            for connection in held:
+                connection.close()
+
+
+@pytest.mark.requirement("SEC-11")
+async def test_wrong_credentials_are_logged_counted_and_limited_and_lock_no_one_out(tmp_path: Path) -> None:
+    args = ("--config", str(empty(tmp_path)), "--token", TOKEN)
+    async with served(tmp_path / "home", *args, HOLDFAST_CONTROL_TOKEN="control-token-0123456789") as hub:
+        assert (await request(hub, headers=bearer(TOKEN)))[0] == 200
+        statuses = [(await request(hub, headers=bearer(f"guess-{number}")))[0] for number in range(21)]
+        assert statuses == [401] * 20 + [429]
+        status, headers, text = await request(hub, headers=bearer("guess-again"))
+        assert (status, "too many wrong credentials" in text) == (429, True)
+        assert 0 < int(headers["retry-after"]) <= 60
+        assert (await request(hub, headers=bearer(TOKEN)))[0] == 200, "a credential that was valid before goes on"
+        assert (await request(hub, "/api/hub", None, headers=bearer("guess-control")))[0] == 429
+        assert (await request(hub, "/healthz", None))[0] == 200
+        await hub.said("login failed: a wrong credential, from uid ")
+        other = await request_from("127.0.0.9", hub, bearer(TOKEN))
+        assert other == 200
+        counted = (await request(hub, "/metrics", None, headers=bearer(TOKEN)))[2]
+        assert 'holdfast_access_refused_total{kind="login"} 20.0' in counted
+        assert "guess" not in hub.out + hub.err
+
+
+async def request_from(source: str, hub: Served, headers: Mapping[str, str]) -> int:
+    def ask() -> int:
+        made = http.client.HTTPConnection("127.0.0.1", port_of(hub), timeout=20, source_address=(source, 0))
+        try:
+            made.request("POST", "/mcp", json.dumps(INITIALIZE), {**HEADERS, **headers})
+            return made.getresponse().status
+        finally:
+            made.close()
+
+    return await anyio.to_thread.run_sync(ask)
+
+
+@pytest.mark.requirement("SEC-11")
+async def test_a_stranger_cannot_make_the_hub_hold_a_large_body(tmp_path: Path) -> None:
+    async with served(tmp_path / "home", "--config", str(empty(tmp_path)), "--token", TOKEN) as hub:
+        status, _, _ = await request(hub, "/api/session", {"code": "x" * 100_000})
+        assert status == 413
+
+
+# Rotation.
+
+
+@pytest.mark.requirement("SEC-18")
+@pytest.mark.parametrize("hangup", [False, True], ids=["by itself", "SIGHUP"])
+async def test_rotated_secrets_are_read_again(tmp_path: Path, hangup: bool) -> None:
+    home, callers, control = tmp_path / "home", tmp_path / "callers", tmp_path / "control"
+    replace_file(callers, TOKEN)
+    replace_file(control, "control-token-0123456789")
+    args = ("--config", str(empty(tmp_path)), "--token-file", str(callers), "--control-token-file", str(control))
+    async with served(home, *args) as hub:
+        assert (await request(hub, headers=bearer(TOKEN)))[0] == 200
+        assert (await request(hub, "/api/hub", None, headers=bearer("control-token-0123456789")))[0] == 200
+        replace_file(callers, f"newer-{TOKEN}")
+        replace_file(control, "newer-control-token-0123456789")
+        if hangup:
+            hub.send(signal.SIGHUP)
+        await hub.said("callers need the new token")
+        await hub.said("the control token changed")
+        assert (await request(hub, headers=bearer(TOKEN)))[0] == 401
+        assert (await request(hub, headers=bearer(f"newer-{TOKEN}")))[0] == 200
+        assert (await request(hub, "/api/hub", None, headers=bearer("control-token-0123456789")))[0] == 401
+        assert (await request(hub, "/api/hub", None, headers=bearer("newer-control-token-0123456789")))[0] == 200
+        found = run("status", "--json", home=home)
+        assert found.returncode == 0, found.stderr
+        assert TOKEN not in hub.out + hub.err
+
+
+# TLS.
+
+
+class Authority:
+    """An authority, and the files of a hub with its certificate."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ca = trustme.CA()
+        self.certificate, self.key, self.client_ca = folder / "cert.pem", folder / "key.pem", folder / "ca.pem"
+        self.ca.cert_pem.write_to_path(str(self.client_ca))
+        self.issue(self.ca)
+
+    def issue(self, ca: trustme.CA) -> None:
+        made = ca.issue_cert("127.0.0.1", "localhost")
+        replace_file(self.key, made.private_key_pem.bytes())
+        replace_file(self.certificate, b"".join(one.bytes() for one in made.cert_chain_pems))
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return ("--tls-cert", str(self.certificate), "--tls-key", str(self.key))
+
+    def context(
+        self, *, name: str = "", by: trustme.CA | None = None, trust: trustme.CA | None = None
+    ) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        (trust or self.ca).configure_trust(context)
+        if name:
+            (by or self.ca).issue_cert(name).configure_cert(context)
+        return context
+
+
+@pytest.mark.requirement("SEC-16")
+async def test_a_hub_serves_tls_and_takes_a_new_certificate_without_a_restart(tmp_path: Path) -> None:
+    authority, home = Authority(tmp_path), tmp_path / "home"
+    async with served(home, "--config", str(empty(tmp_path)), *authority.options) as hub:
+        assert hub.url.startswith("https://127.0.0.1:")
+        assert (await request(hub, tls=authority.context()))[0] == 200
+        found = run("status", "--json", home=home)
+        assert found.returncode == 0, found.stderr
+        assert json.loads(found.stdout)["hub"]["endpoint"] == hub.url
+        replace_file(authority.certificate, "nonsense")
+        hub.send(signal.SIGHUP)
+        await hub.said("the last certificate stays in use")
+        assert (await request(hub, tls=authority.context()))[0] == 200
+        other = trustme.CA()
+        authority.issue(other)
+        hub.send(signal.SIGHUP)
+        await hub.said("read the TLS certificate again")
+        assert (await request(hub, tls=authority.context(trust=other)))[0] == 200
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await request(hub, tls=authority.context())
+        assert run("status", home=home).returncode == 0
+
+
+@pytest.mark.requirement("SEC-16", "SEC-18")
+async def test_with_mtls_a_caller_needs_a_certificate_and_the_gateway_names_its_users(tmp_path: Path) -> None:
+    authority, home = Authority(tmp_path), tmp_path / "home"
+    args = (
+        *("--config", str(empty(tmp_path)), *authority.options, "--tls-client-ca", str(authority.client_ca)),
+        *("--gateway-mtls", "--gateway-cert-name", "gateway.example", "--log-level", "debug"),
+    )
+    async with served(home, *args) as hub:
+        named = {"x-forwarded-user": "ada"}
+        status, _, text = await request(hub, tls=authority.context(), headers=named)
+        assert (status, "a client certificate is required" in text) == (403, True)
+        assert (await request(hub, tls=authority.context(name="gateway.example"), headers=named))[0] == 200
+        assert (await request(hub, tls=authority.context(name="gateway.example")))[0] == 401, "it names no user"
+        assert (await request(hub, tls=authority.context(name="other.example"), headers=named))[0] == 401
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await request(hub, tls=authority.context(name="gateway.example", by=trustme.CA()), headers=named)
+        assert (await request(hub, "/healthz", None, tls=authority.context()))[0] == 200
+        assert run("status", home=home).returncode == 0
+
+
+@pytest.mark.requirement("SEC-16")
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("no key", "--tls-cert and --tls-key belong together"),
+        ("missing", "cannot be read: it does not exist"),
+        ("nonsense", "are not a certificate and its key"),
+        ("other key", "does not belong to the certificate"),
+        ("open key", "the TLS key is not private"),
+        ("bad ca", "contains no certificate of an authority"),
+        ("passphrase", "has a passphrase"),
+    ],
+)
+def test_a_bad_file_for_tls_is_reported_at_once(tmp_path: Path, broken: str, said: str) -> None:
+    authority = Authority(tmp_path)
+    options = list(authority.options)
+    if broken == "no key":
+        options = options[:2]
+    elif broken == "missing":
+        authority.certificate.unlink()
+    elif broken == "nonsense":
+        replace_file(authority.certificate, "nonsense")
+    elif broken == "other key":
+        replace_file(authority.key, trustme.CA().issue_cert("x.example").private_key_pem.bytes())
+    elif broken == "open key":
+        authority.key.chmod(0o644)
+    elif broken == "passphrase":
+        encrypted = subprocess.run(
+            ["openssl", "rsa", "-aes128", "-passout", "pass:abcdef", "-in", str(authority.key)],
+            capture_output=True,
+            check=False,
+        )
+        if encrypted.returncode:
+            encrypted = subprocess.run(
+                ["openssl", "ec", "-aes128", "-passout", "pass:abcdef", "-in", str(authority.key)],
+                capture_output=True,
+                check=True,
+            )
+        replace_file(authority.key, encrypted.stdout)
+    else:
+        replace_file(authority.client_ca, "nonsense")
+        options += ["--tls-client-ca", str(authority.client_ca)]
+    done = run("serve", "--port", "0", "--config", str(empty(tmp_path)), *options, home=tmp_path / "home")
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.requirement("SEC-11")
+async def test_a_tls_handshake_that_does_not_go_on_holds_no_place_for_long(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    async with served(tmp_path / "home", "--config", str(empty(tmp_path)), *authority.options) as hub:
+        limit_descriptors(hub, 256)
+        held = [socket.create_connection(("127.0.0.1", port_of(hub)), timeout=20) for _ in range(300)]
+        try:
+            assert (await request(hub, tls=authority.context()))[0] == 200
+        finally:
+            for connection in held:
+                connection.close()

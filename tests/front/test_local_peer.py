@@ -1,0 +1,148 @@
+"""The uid of a local peer: read from the kernel, for real sockets of real users."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+import pytest
+
+from holdfast.front.access.local_peer import PeerUids
+from holdfast.front.http import create_app
+from holdfast.hub.hub import Hub
+from tests.front.web import serving
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the uid of a peer")
+
+NOBODY = 65534
+
+_CLIENT = """
+import os, socket, sys
+family, host, port, uid, source = sys.argv[1:6]
+if int(uid) >= 0:
+    os.setgroups([]); os.setgid(int(uid)); os.setuid(int(uid))
+client = socket.socket(int(family))
+if source:
+    client.bind((source, 0))
+client.connect((host, int(port)))
+print("connected", flush=True)
+if sys.stdin.readline().strip() == "send and close":
+    client.sendall(b"GET / HTTP/1.1\\r\\n\\r\\n")
+    client.close()
+    print("closed", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@contextmanager
+def connected(
+    family: int = socket.AF_INET, host: str = "127.0.0.1", *, uid: int = -1, listen: str = "", source: str = ""
+) -> Iterator[tuple[socket.socket, subprocess.Popen[str]]]:
+    """A connection from a process of that user, as the server sees it."""
+    dual = listen == "::"
+    with socket.socket(socket.AF_INET6 if dual else family) as listener:
+        if dual:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind((listen or host, 0))
+        listener.listen(4)
+        port = listener.getsockname()[1]
+        arguments = [str(int(family)), host, str(port), str(uid), source]
+        with subprocess.Popen(
+            [sys.executable, "-c", _CLIENT, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as client:
+            listener.settimeout(20)
+            try:
+                accepted, _ = listener.accept()
+                assert client.stdout is not None
+                assert client.stdout.readline() == "connected\n"
+                with accepted:
+                    yield accepted, client
+            finally:
+                client.kill()
+
+
+@pytest.fixture(scope="module")
+def uids() -> Iterator[PeerUids]:
+    found = PeerUids.open()
+    assert found is not None
+    yield found
+    found.close()
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="to become another user takes root")
+
+
+@pytest.mark.requirement("SEC-10")
+@pytest.mark.parametrize(
+    ("family", "host", "listen"),
+    [(socket.AF_INET, "127.0.0.1", ""), (socket.AF_INET6, "::1", ""), (socket.AF_INET, "127.0.0.1", "::")],
+    ids=["ipv4", "ipv6", "v4-mapped"],
+)
+@pytest.mark.parametrize("uid", [-1, pytest.param(NOBODY, marks=as_root), pytest.param(12345, marks=as_root)])
+def test_the_uid_of_a_peer_is_that_of_its_process(
+    uids: PeerUids, family: int, host: str, listen: str, uid: int
+) -> None:
+    with connected(family, host, uid=uid, listen=listen) as (accepted, _):
+        assert uids.of(accepted) == (os.geteuid() if uid < 0 else uid)
+
+
+@pytest.mark.requirement("SEC-10")
+def test_a_peer_that_comes_from_another_local_address_is_known_too(uids: PeerUids) -> None:
+    with connected(source="127.8.9.10") as (accepted, _):
+        assert uids.of(accepted) == os.geteuid()
+
+
+@pytest.mark.requirement("SEC-10")
+def test_a_peer_that_sent_and_closed_is_not_taken_for_root(uids: PeerUids) -> None:
+    with connected() as (accepted, client):
+        assert client.stdin is not None
+        assert client.stdout is not None
+        client.stdin.write("send and close\n")
+        client.stdin.flush()
+        assert client.stdout.readline() == "closed\n"
+        assert uids.of(accepted) is None
+
+
+@pytest.mark.requirement("SEC-10")
+def test_a_socket_that_is_not_connected_has_no_peer(uids: PeerUids) -> None:
+    with socket.socket() as alone:
+        assert uids.of(alone) is None
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert uids.of(ours) is None
+
+
+@pytest.mark.requirement("SEC-10")
+@as_root
+@pytest.mark.anyio
+async def test_root_is_no_exception_where_the_hub_has_another_user() -> None:
+    hub = Hub.from_config({"mcpServers": {}})
+    async with hub, serving(create_app(hub, uids={12345}), accept=True) as base:
+        port = base.rpartition(":")[2]
+        answers = [await anyio.run_process([sys.executable, "-c", _GET, port, str(uid)]) for uid in (0, NOBODY, 12345)]
+    assert [answer.stdout.split()[1] for answer in answers] == [b"403", b"403", b"200"]
+
+
+_GET = """
+import os, socket, sys
+if int(sys.argv[2]):
+    os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))
+client = socket.socket()
+client.connect(("127.0.0.1", int(sys.argv[1])))
+client.sendall(b"GET /healthz HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n")
+print(client.recv(4096).decode())
+"""
+
+
+@pytest.mark.requirement("SEC-10")
+def test_without_netlink_there_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> socket.socket:
+        raise PermissionError("seccomp")
+
+    monkeypatch.setattr("holdfast.front.access.local_peer.socket.socket", refused)
+    assert PeerUids.open() is None

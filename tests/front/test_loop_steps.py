@@ -1,0 +1,183 @@
+"""No input holds up the event loop: no step takes more than 50 ms of CPU, at any limit of any entry (SEC-7)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from holdfast.cli.serve_run import keep_collections_short
+from holdfast.errors import LoadFailed
+from tests.front.conftest import Served, front
+from tests.front.heavy_inputs import SHAPES, SIZE, Attack, Target, attacks
+from tests.front.loop_steps import LONGEST_STEP, LoopSteps, measured_loop
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-7")]
+
+TRIES = 3
+"""How often an input is tried that seems to take too long: the machine may have been the cause."""
+
+
+@dataclass
+class Hub:
+    """A served hub whose event loop is measured."""
+
+    served: Served
+    target: Target
+    steps: LoopSteps
+
+    async def longest(self, act: Callable[[], Awaitable[object]], tries: int = TRIES) -> float:
+        """The CPU of the longest step while something happens: the least of a few tries."""
+        least = float("inf")
+        for _ in range(tries):
+            self.steps.start()
+            with anyio.fail_after(60):
+                await act()
+            least = min(least, self.steps.longest)
+            if least <= LONGEST_STEP:
+                break
+        return least
+
+    async def attacked(self, attack: Attack, tries: int = TRIES) -> float:
+        async def act() -> None:
+            await anyio.to_thread.run_sync(attack.run, self.target)
+
+        return await self.longest(act, tries)
+
+
+@asynccontextmanager
+async def _hub(folder: Path) -> AsyncIterator[Hub]:
+    server = {"command": sys.executable, "args": ["-m", "tests.front.heavy_server", str(folder)]}
+    settings: dict[str, Any] = {"call": {"timeout": "3s"}, "breaker": {"threshold": 1000}}
+    with measured_loop() as steps:
+        async with front({"heavy": server}, **settings) as served:
+            target = Target(served.base, folder)
+            keep_collections_short(served.hub)
+            await anyio.to_thread.run_sync(target.greet)
+            yield Hub(served, target, steps)
+
+
+async def _worst(folder: Path, *, every: bool) -> dict[str, float]:
+    """The inputs by their longest step, the longest first."""
+    took: dict[str, float] = {}
+    async with _hub(folder) as hub:
+        for attack in attacks(every=every):
+            took[str(attack)] = await hub.attacked(attack)
+    return dict(sorted(took.items(), key=lambda one: -one[1]))
+
+
+async def test_no_message_at_the_limit_holds_up_the_event_loop(tmp_path: Path) -> None:
+    took = await _worst(tmp_path, every=False)
+    assert {what: seconds for what, seconds in took.items() if seconds > LONGEST_STEP} == {}
+
+
+def _write_down(took: dict[str, float]) -> None:
+    results = Path("test-results")
+    results.mkdir(exist_ok=True)
+    lines = [f"{1000 * seconds:6.1f} ms  {what}\n" for what, seconds in took.items()]
+    (results / "loop-steps.txt").write_text("".join(lines))
+
+
+@pytest.mark.long
+async def test_no_message_of_any_shape_holds_up_the_event_loop(tmp_path: Path) -> None:
+    took = await _worst(tmp_path, every=True)
+    _write_down(took)
+    assert {what: seconds for what, seconds in took.items() if seconds > LONGEST_STEP} == {}
+
+
+def _listing(**tool: object) -> bytes:
+    tools = [{"name": f"tool_{number}", "inputSchema": {"type": "object"}, **tool} for number in range(10_000)]
+    return json.dumps({"tools": tools}).encode()
+
+
+LISTINGS: dict[str, Callable[[], bytes]] = {
+    "ten thousand tools": _listing,
+    "ten thousand tools of one name": lambda: _listing(name="same"),
+    "a tool with a schema of small objects": lambda: (
+        b'{"tools":[{"name":"a","inputSchema":{"type":"object","x":' + SHAPES["small objects"](SIZE) + b"}}]}"
+    ),
+    "a tool with a long description": lambda: (
+        b'{"tools":[{"name":"a","inputSchema":{"type":"object"},"description":' + SHAPES["text"](SIZE) + b"}]}"
+    ),
+    "tools that are none": lambda: b'{"tools":' + SHAPES["small lists"](SIZE) + b"}",
+}
+
+
+async def _listed(hub: Hub, listing: str, tries: int = TRIES) -> float:
+    async def act() -> None:
+        data = await anyio.to_thread.run_sync(LISTINGS[listing])
+        await anyio.to_thread.run_sync((hub.target.folder / "tools.list").write_bytes, data)
+        with suppress(LoadFailed):
+            await hub.served.hub.reconnect("heavy")
+        await anyio.to_thread.run_sync(hub.target.post, b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}')
+
+    return await hub.longest(act, tries)
+
+
+async def test_no_list_at_the_limit_holds_up_the_event_loop(tmp_path: Path) -> None:
+    async with _hub(tmp_path) as hub:
+        took = {listing: await _listed(hub, listing) for listing in LISTINGS}
+    assert {what: seconds for what, seconds in took.items() if seconds > LONGEST_STEP} == {}
+
+
+def _no_bound_on_lists(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("holdfast.wire.listing.COST_IN_A_ROW", 1 << 60)
+
+
+def _no_thread_for_catalogs(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("holdfast.hub.registry.AT_ONCE", 1 << 60)
+
+
+@pytest.mark.parametrize("mutant", [_no_bound_on_lists, _no_thread_for_catalogs])
+async def test_a_list_that_is_read_or_published_at_once_is_noticed(
+    mutant: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    async with _hub(tmp_path) as hub:
+        assert await _listed(hub, "ten thousand tools", tries=1) > LONGEST_STEP
+
+
+def _parsing_on_the_loop(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("holdfast.wire.large.is_dense", lambda data: False)
+
+
+def _masking_before_cutting(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("holdfast.wire.rpc.ERROR_TEXT_BYTES", 1 << 30)
+    patch.setattr("holdfast.core.redact.LONGEST_MASKED", 1 << 30)
+    patch.setattr("holdfast.core.redact.cut", lambda text, most=0: text)
+
+
+def _names_of_any_length(patch: pytest.MonkeyPatch) -> None:
+    for module in ("wire.envelope", "wire.large", "front.inbound"):
+        patch.setattr(f"holdfast.{module}.SMALL_BYTES", 1 << 30)
+    patch.setattr("holdfast.core.names.LONGEST_COMPARED", 1 << 30)
+
+
+def _meta_of_any_size(patch: pytest.MonkeyPatch) -> None:
+    for module in ("wire.envelope", "wire.large", "front.inbound"):
+        patch.setattr(f"holdfast.{module}.SMALL_BYTES", 1 << 30)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "attack"),
+    [
+        (_parsing_on_the_loop, Attack("a result itself", "members", 2 << 20)),
+        (_masking_before_cutting, Attack("the message of an error", "text", 1 << 20)),
+        (_names_of_any_length, Attack("the name of a tool", "text", 2 << 20)),
+        (_meta_of_any_size, Attack("the _meta of a call", "small objects", 2 << 20)),
+    ],
+)
+async def test_an_old_freeze_is_noticed(
+    mutant: Callable[[pytest.MonkeyPatch], None], attack: Attack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    async with _hub(tmp_path) as hub:
+        assert await hub.attacked(attack, tries=1) > LONGEST_STEP

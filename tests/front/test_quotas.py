@@ -1,0 +1,188 @@
+"""Quotas: what one principal uses does not take from another, and a refusal says when to try again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+import pytest
+
+from holdfast.config import QuotaSettings
+from holdfast.front.access.connections import ClientPeer, ConnectionLimits, peer_at
+from holdfast.front.access.logins import FAILURES, WINDOW_SECONDS, FailedLogins
+from holdfast.front.access.principals import TokenPolicy
+from holdfast.front.access.quotas import QuotaExceeded, Quotas
+from holdfast.front.http import create_app
+from holdfast.hub.hub import Hub
+from tests.front.web import serving
+
+pytestmark = pytest.mark.anyio
+
+HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+MODERN = {**HEADERS, "mcp-protocol-version": "2026-07-28", "mcp-method": "server/discover"}
+
+
+def initialize() -> dict[str, Any]:
+    client = {"name": "t", "version": "1"}
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client}
+    return {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+
+
+def discover() -> dict[str, Any]:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    return {"jsonrpc": "2.0", "id": 7, "method": "server/discover", "params": {"_meta": meta}}
+
+
+@asynccontextmanager
+async def endpoint(**quotas: int) -> AsyncIterator[httpx2.AsyncClient]:
+    hub = Hub.from_config({"mcpServers": {}, "holdfast": {"quotas": quotas}})
+    tokens = TokenPolicy(tokens={"ada": "token-a", "bob": "token-b"})
+    async with hub, serving(create_app(hub, tokens=tokens)) as base, httpx2.AsyncClient(base_url=base) as http:
+        yield http
+
+
+async def post(http: httpx2.AsyncClient, token: str, body: Any, headers: dict[str, str]) -> httpx2.Response:
+    return await http.post("/mcp", json=body, headers={**headers, "authorization": f"Bearer {token}"})
+
+
+@pytest.mark.requirement("SEC-11")
+async def test_a_principal_with_all_its_sessions_is_refused_and_another_is_served() -> None:
+    async with endpoint(sessions=2) as http:
+        first = await post(http, "token-a", initialize(), HEADERS)
+        assert [(await post(http, "token-a", initialize(), HEADERS)).status_code for _ in range(2)] == [200, 429]
+        refused = await post(http, "token-a", initialize(), HEADERS)
+        assert int(refused.headers["retry-after"]) > 0
+        error = refused.json()["error"]
+        assert "2 sessions are open" in error["message"]
+        assert error["data"] == {"retryAfter": int(refused.headers["retry-after"]), "quota": "sessions"}
+        assert (await post(http, "token-b", initialize(), HEADERS)).status_code == 200
+        ended = await http.delete(
+            "/mcp", headers={"authorization": "Bearer token-a", "mcp-session-id": first.headers["mcp-session-id"]}
+        )
+        assert ended.status_code == 200
+        assert (await post(http, "token-a", initialize(), HEADERS)).status_code == 200
+
+
+@pytest.mark.requirement("SEC-11")
+async def test_a_principal_that_calls_too_often_is_refused_and_another_is_served() -> None:
+    async with endpoint(callsPerMinute=3) as http:
+        statuses = [(await post(http, "token-a", discover(), MODERN)).status_code for _ in range(4)]
+        assert statuses == [200, 200, 200, 429]
+        refused = await post(http, "token-a", discover(), MODERN)
+        assert refused.json()["id"] == 7
+        assert 0 < int(refused.headers["retry-after"]) <= 20
+        assert (await post(http, "token-b", discover(), MODERN)).status_code == 200
+
+
+@pytest.mark.requirement("SEC-11")
+def test_requests_in_flight_are_counted_for_each_principal_and_given_back() -> None:
+    refused: list[tuple[str, str]] = []
+    quotas = Quotas(
+        lambda: QuotaSettings(calls_in_flight=2), on_refused=lambda who, what: refused.append((who, what.quota))
+    )
+    assert quotas.begin_call("ada") is None
+    assert quotas.begin_call("ada") is None
+    assert isinstance(quotas.begin_call("ada"), QuotaExceeded)
+    assert quotas.begin_call("bob") is None
+    quotas.end_call("ada")
+    assert quotas.begin_call("ada") is None
+    assert refused == [("ada", "callsInFlight")]
+
+
+@pytest.mark.requirement("SEC-11")
+def test_the_rate_refills_steadily_and_does_not_bind_the_user_of_the_machine() -> None:
+    now = [100.0]
+    quotas = Quotas(lambda: QuotaSettings(calls_per_minute=60), clock=lambda: now[0])
+
+    def calls(who: str, most: int) -> int:
+        done = 0
+        while done < most and quotas.begin_call(who) is None:
+            quotas.end_call(who)
+            done += 1
+        return done
+
+    assert calls("ada", 1000) == 60
+    now[0] += 5
+    assert calls("ada", 1000) == 5
+    now[0] += 1000
+    assert calls("ada", 1000) == 60
+    assert calls("local", 1000) == 1000
+
+
+@pytest.mark.requirement("SEC-11")
+def test_a_peer_that_only_opens_connections_pushes_out_itself() -> None:
+    limits = ConnectionLimits(lambda: 16)
+    closed: list[str] = []
+    for number in range(50):
+        place = limits.enter(ClientPeer("10.0.0.1"))
+        assert place is not None
+        place.close = lambda number=number: closed.append(f"flood {number}")  # type: ignore[misc]  # a default of a lambda
+        if number == 2:
+            quiet = limits.enter(ClientPeer("10.0.0.2"))
+            assert quiet is not None
+            quiet.close = lambda: closed.append("quiet")
+    assert "quiet" not in closed
+    assert limits.open <= 16
+    assert closed[:2] == ["flood 0", "flood 1"]
+
+
+@pytest.mark.requirement("SEC-11")
+def test_connections_of_principals_are_never_pushed_out_by_those_that_wait() -> None:
+    limits = ConnectionLimits(lambda: 16)
+    held = [limits.enter(ClientPeer("10.0.0.1")) for _ in range(4)]
+    for place in held:
+        assert place is not None
+        place.close = lambda: pytest.fail("it was closed")
+        assert place.accepted("ada", 4)
+    fifth = limits.enter(ClientPeer("10.0.0.1"))
+    assert fifth is not None
+    assert not fifth.accepted("ada", 4)
+    assert fifth.accepted("bob", 4)
+    for number in range(100):
+        limits.enter(ClientPeer(f"10.0.1.{number}"))
+    assert limits.open <= 16
+    for place in held:
+        assert place is not None
+        place.end()
+        place.end()
+    assert fifth.accepted("bob", 4)
+
+
+@pytest.mark.requirement("SEC-11")
+def test_peers_are_users_here_and_networks_elsewhere() -> None:
+    assert peer_at(("127.0.0.1", 1), 1000).key == peer_at(("::1", 1, 0, 0), 1000).key
+    assert peer_at(("2001:db8::1", 1, 0, 0)).key == peer_at(("2001:db8::ffff:2", 1, 0, 0)).key
+    assert peer_at(("2001:db8:0:1::1", 1, 0, 0)).key != peer_at(("2001:db8::1", 1, 0, 0)).key
+    assert peer_at(("::ffff:10.0.0.1", 1, 0, 0)).key == peer_at(("10.0.0.1", 1)).key
+    assert peer_at(("fe80::1%eth0", 1, 0, 2)).key
+    assert peer_at("").key == "?"
+
+
+@pytest.mark.requirement("SEC-11")
+def test_failed_logins_are_limited_for_their_peer_for_a_minute() -> None:
+    now = [0.0]
+    logins = FailedLogins(clock=lambda: now[0])
+    logins.succeeded("valid")
+    for _ in range(FAILURES):
+        assert logins.wait_for("10.0.0.1", "guess") == 0
+        logins.failed("10.0.0.1")
+    assert logins.wait_for("10.0.0.1", "guess") == WINDOW_SECONDS
+    assert logins.wait_for("10.0.0.1", "valid") == 0
+    assert logins.wait_for("10.0.0.2", "guess") == 0
+    now[0] += WINDOW_SECONDS
+    assert logins.wait_for("10.0.0.1", "guess") == 0
+
+
+def test_the_memory_of_failed_logins_is_bounded() -> None:
+    logins = FailedLogins()
+    for number in range(20_000):
+        logins.failed(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
+        logins.succeeded(f"token {number}")
+    assert len(logins._failed) <= 4_096
+    assert len(logins._known) <= 4_096
