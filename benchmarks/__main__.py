@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks import (
+    abandoned,
     call_path,
     capacity,
     dead_server,
@@ -50,6 +51,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "growth": Benchmark(growth.measure, growth.QUICK),
     "idle_servers": Benchmark(capacity.measure_idle, capacity.IDLE_QUICK),
     "sessions": Benchmark(capacity.measure_sessions, capacity.SESSIONS_QUICK),
+    "abandoned": Benchmark(abandoned.measure, abandoned.QUICK),
     "start": Benchmark(capacity.measure_start, capacity.START_QUICK),
     "hub_calls": Benchmark(hub_calls.measure, {"rounds": 2, "calls": 3}),
     "load": Benchmark(load.measure, {"rounds": 1, "servers": 4}),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import call_path, capacity, growth, other_gateways, outage, payloads, peers
+from benchmarks import abandoned, call_path, capacity, growth, other_gateways, outage, payloads, peers
 
 
 def test_the_hub_and_the_bare_relay_answer_the_same_calls_in_turns() -> None:
@@ -65,6 +65,7 @@ def test_idle_servers_and_open_sessions_are_counted() -> None:
     assert capacity.measure_idle(**capacity.IDLE_QUICK).checks[0].met
     assert len(capacity.measure_sessions(**capacity.SESSIONS_QUICK).rows) == 2
     assert capacity.measure_start(**capacity.START_QUICK).checks[-1].met
+    assert abandoned.measure(**abandoned.QUICK).checks[-1].met
 
 
 @pytest.mark.long

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx2
@@ -52,21 +52,33 @@ async def post(http: httpx2.AsyncClient, token: str, body: Any, headers: dict[st
 
 
 @pytest.mark.requirement("SEC-11")
-async def test_a_principal_with_all_its_sessions_is_refused_and_another_is_served() -> None:
-    async with endpoint(sessions=2) as http:
-        first = await post(http, "token-a", initialize(), HEADERS)
-        assert [(await post(http, "token-a", initialize(), HEADERS)).status_code for _ in range(2)] == [200, 429]
+async def test_a_principal_with_all_its_sessions_in_use_is_refused_and_another_is_served() -> None:
+    async with endpoint(sessions=2) as http, AsyncExitStack() as streams:
+        mine = {"authorization": "Bearer token-a"}
+        ids = [(await post(http, "token-a", initialize(), HEADERS)).headers["mcp-session-id"] for _ in range(2)]
+        for one in ids:
+            named = {**HEADERS, **mine, "mcp-session-id": one}
+            await streams.enter_async_context(http.stream("GET", "/mcp", headers=named, timeout=None))
         refused = await post(http, "token-a", initialize(), HEADERS)
+        assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) > 0
         error = refused.json()["error"]
         assert "2 sessions are open" in error["message"]
         assert error["data"] == {"retryAfter": int(refused.headers["retry-after"]), "quota": "sessions"}
         assert (await post(http, "token-b", initialize(), HEADERS)).status_code == 200
-        ended = await http.delete(
-            "/mcp", headers={"authorization": "Bearer token-a", "mcp-session-id": first.headers["mcp-session-id"]}
-        )
-        assert ended.status_code == 200
+        assert (await http.delete("/mcp", headers={**mine, "mcp-session-id": ids[0]})).status_code == 200
         assert (await post(http, "token-a", initialize(), HEADERS)).status_code == 200
+
+
+@pytest.mark.requirement("SEC-11", "PERF-8")
+async def test_sessions_that_are_idle_give_way_to_new_ones_and_go_on_when_they_are_used() -> None:
+    ping = {"jsonrpc": "2.0", "id": 9, "method": "ping"}
+    async with endpoint(sessions=2) as http:
+        begun = [await post(http, "token-a", initialize(), HEADERS) for _ in range(5)]
+        assert [answer.status_code for answer in begun] == [200] * 5
+        for answer in begun:
+            named = {**HEADERS, "mcp-session-id": answer.headers["mcp-session-id"]}
+            assert (await post(http, "token-a", ping, named)).status_code == 200
 
 
 @pytest.mark.requirement("SEC-11")

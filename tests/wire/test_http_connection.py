@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.wire.http import connection as http1
+from holdfast.wire.http import connection as http1, dialing
 from holdfast.wire.http.connection import (
     BadEncoding,
     ConnectFailed,
@@ -254,8 +254,8 @@ async def test_the_second_address_of_a_name_is_tried_when_the_first_does_not_ans
     async def addresses(host: str, port: int) -> list[str]:
         return ["203.0.113.1", "127.0.0.1"]  # the first is for documentation: nobody has it
 
-    monkeypatch.setattr(http1, "_addresses", addresses)
-    monkeypatch.setattr(http1, "STAGGER_SECONDS", 0.01)
+    monkeypatch.setattr(dialing, "_addresses", addresses)
+    monkeypatch.setattr(dialing, "STAGGER_SECONDS", 0.01)
     async with serving(Server(PLAIN)) as port:
         assert await post(Pool(HttpOrigin("name.example", port, tls=False))) == b"ok"
 
@@ -284,3 +284,25 @@ async def test_a_proxy_that_does_not_connect_us_says_so() -> None:
             await post(Pool(HttpOrigin("mcp.example", 443, tls=True), proxy=proxy))
     assert caught.value.status == 407
     assert server.requests[0].startswith(b"CONNECT mcp.example:443 HTTP/1.1\r\n")
+
+
+async def test_answers_with_a_known_head_are_read_whole_in_pieces_and_with_more_behind_them() -> None:
+    """A head that was parsed before, and a body of known length, are taken without the parser."""
+    whole = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nabcdef"
+    pieces = [[whole], [whole], [whole[:45], whole[45:]], [whole[:20], whole[20:43], whole[43:]], [whole]]
+
+    async def in_pieces(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in pieces:
+            await reader.readuntil(b"{}")
+            for piece in answer:
+                writer.write(piece)
+                await asyncio.sleep(0)
+        await reader.readuntil(b"{}")
+        writer.write(whole[:40] + b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nno")  # and what was not asked for
+        writer.close()
+
+    async with pool_to(in_pieces) as pool:
+        assert [await post(pool) for _ in pieces] == [b"abcdef"] * len(pieces)
+        assert len(pool._known) == 1
+        assert await post(pool) == b"ab" + b"HTTP"
+        assert not pool._idle or pool._idle[0].closed

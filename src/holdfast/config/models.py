@@ -376,7 +376,9 @@ class PerClientFile(_FileModel):
 class QuotasFile(_FileModel):
     """What one principal may use at a time. A hub that asks for no credentials has one principal, `local`."""
 
-    sessions: Count = Field(default=_QUOTAS.sessions, description="The most sessions of one principal.")
+    sessions: Count = Field(
+        default=_QUOTAS.sessions, description="The most sessions of one principal in memory; idle ones give way."
+    )
     connections: Count = Field(default=_QUOTAS.connections, description="The most connections of one principal.")
     calls_in_flight: Count = Field(
         default=_QUOTAS.calls_in_flight, description="The most requests of one principal that run at the same time."

@@ -42,7 +42,7 @@ class Channel(Protocol):
         """Return the client's answer to a request; raise ``MCPError`` if there is none."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Client:
     """One client, for as long as it is connected."""
 
@@ -64,7 +64,7 @@ class Client:
     """Whether the owner can leave without a notice; its connections then end after a time without use."""
     rebuilt: bool = False
     """Whether it is a session that was rebuilt from its id: connections of its own may have been lost."""
-    restarted: set[str] = field(default_factory=set)
+    restarted: frozenset[str] = frozenset()
     """The servers whose connection was made again for it, and it has not been told yet."""
     log_level: str | None = None
     subscribed: set[tuple[str, str]] = field(default_factory=set)

@@ -78,9 +78,9 @@ def _require_text(params: Fields) -> None:
         raise MCPError(INVALID_PARAMS, "the request contains characters that are not valid Unicode text")
 
 
-def result_for_client(method: str, result: RawObject, *, modern: bool, stamp: bytes) -> bytes:
+def result_for_client(method: str, result: RawObject, *, modern: bool, stamp: bytes) -> RawObject:
     """Return a server's result in the form that the client's era expects; as it came where that is the same."""
-    return (_modern(method, result, stamp) if modern else _legacy(result)).written()
+    return _modern(method, result, stamp) if modern else _legacy(result)
 
 
 def _legacy(result: RawObject) -> RawObject:

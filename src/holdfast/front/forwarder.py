@@ -59,7 +59,7 @@ class Forwarder:
         if client.modern and not _is_input_required(result) and self._broker.is_stateless(client, server):
             return RawObject.of(with_notice(result.value(), STATELESS, stateless_notice([server]), tool=tool))
         if server in client.restarted:
-            client.restarted.discard(server)
+            client.restarted -= {server}
             return RawObject.of(with_notice(result.value(), RESTARTED, restarted_notice(server), tool=tool))
         return result
 

@@ -22,6 +22,7 @@ from holdfast.wire import (
     BadJson,
     Bytes,
     Fields,
+    RawObject,
     RawValue,
     dump_object,
     dumps,
@@ -178,9 +179,10 @@ def error_of(exc: Exception) -> ErrorData:
     return ErrorData(code=INTERNAL_ERROR, message="Internal server error")
 
 
-def result_message(request_id: Bytes, result: bytes) -> bytes:
+def result_message(request_id: Bytes, result: RawObject | bytes) -> bytes:
     """The answer to a request."""
-    return b'{"jsonrpc":"2.0","id":' + bytes(request_id) + b',"result":' + result + b"}"
+    pieces = [result] if isinstance(result, bytes) else result.pieces()
+    return b"".join((b'{"jsonrpc":"2.0","id":', request_id, b',"result":', *pieces, b"}"))
 
 
 def error_message(request_id: Bytes | None, error: ErrorData) -> bytes:

@@ -221,7 +221,7 @@ class McpServer:
 
     # Every message.
 
-    async def answer(self, request: ClientRequest) -> bytes:
+    async def answer(self, request: ClientRequest) -> RawObject:
         """The result of a request, as the client's era writes it; raises ``MCPError``."""
         modern = request.client.modern
         try:

@@ -64,6 +64,9 @@ SESSION_IDLE_SECONDS = 300.0
 """A session without a stream and without a request is dropped from memory after this time, and rebuilt when used."""
 
 SWEEP_SECONDS = 60.0
+EVICTED_SHARE = 10
+"""One in so many idle sessions gives way at once where room is needed: they are not sorted for each new one."""
+
 
 _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"
@@ -93,7 +96,12 @@ class CallInFlight:
 
 
 class HttpSession:
-    """One legacy client."""
+    """One legacy client. It is small: thousands of them may wait for clients that do not come back."""
+
+    __slots__ = (
+        "_asked", "_first_question", "_opened", "_questions", "attached", "calls", "client", "ended", "header", "id",
+        "log", "noted_at", "notices", "principal", "rebuilt", "serving", "ticket", "used_at", "version",
+    )  # fmt: skip
 
     def __init__(
         self, session_id: str, ticket: SessionTicket, *, principal: Principal, bounds: LogBounds, backlog: Backlog
@@ -285,7 +293,7 @@ class HttpSessions:
             return None
         if (session := self._sessions.get(session_id)) is not None:  # another request was faster
             return session
-        if (exceeded := self._quotas.begin_session(principal.name)) is not None:
+        if (exceeded := self._begin_session(principal)) is not None:
             return exceeded
         ticket, record = opened
         session = self._add(session_id, ticket, principal)
@@ -306,6 +314,19 @@ class HttpSessions:
         """Another hub ended a session."""
         for one in [one for one in self._sessions.values() if one.ticket.id == session]:
             self._drop(one, released=True)
+
+    def _begin_session(self, principal: Principal) -> QuotaExceeded | None:
+        """Count a session. Where a principal has too many in memory, those that are idle longest give way.
+
+        They are rebuilt when they are used. So clients that left cannot take the place of those that are there; a
+        principal is refused only if all of its sessions have a request, a stream or a question under way.
+        """
+        if not self._quotas.has_room_for_session(principal.name):
+            idle = [one for one in self._sessions.values() if one.idle and one.principal == principal]
+            idle.sort(key=lambda one: one.used_at)
+            for session in idle[: len(idle) // EVICTED_SHARE + 1]:
+                self._drop(session)
+        return self._quotas.begin_session(principal.name)
 
     def _drop(self, session: HttpSession, *, released: bool = False) -> None:
         """Forget a session. Unless it is over, its own connections stay for a while: it may come back."""
@@ -490,7 +511,7 @@ class HttpSessions:
         except (MCPError, ValidationError, ValueError) as exc:
             reply.plain(200, error_message(message.id, error_of(exc)))
             return
-        if (exceeded := self._quotas.begin_session(principal.name)) is not None:
+        if (exceeded := self._begin_session(principal)) is not None:
             _over_quota(reply, message, exceeded)
             return
         # A client that shakes hands again declares itself again: its earlier id stays what it was.

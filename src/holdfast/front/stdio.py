@@ -53,7 +53,7 @@ from holdfast.front.inbound import (
 from holdfast.front.server import McpServer
 from holdfast.front.view import View
 from holdfast.hub import Hub
-from holdfast.wire import Bytes, dumps, loads, one_line, text_of
+from holdfast.wire import Bytes, RawObject, dumps, loads, one_line, text_of
 
 __all__ = ["PipeServer", "Refuse", "StdinLines", "StdoutWriter", "serve_stdio"]
 
@@ -332,7 +332,7 @@ class PipeServer:
         finally:
             self._calls.pop(message.key, None)
 
-    async def _result(self, message: Message) -> bytes:
+    async def _result(self, message: Message) -> RawObject:
         if not self._modern:
             if _has_envelope(message):
                 raise MCPError(

@@ -106,6 +106,8 @@ class _Event:
 class EventLog:
     """What one session was sent on its streams, so that a stream that broke can be read on (``Last-Event-ID``)."""
 
+    __slots__ = ("_bounds", "_events", "_held", "_mark", "_number")
+
     def __init__(self, bounds: LogBounds) -> None:
         self._bounds = bounds
         self._events: dict[int, _Event] = {}

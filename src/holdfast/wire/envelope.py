@@ -145,6 +145,10 @@ class RawObject:
         """As it goes over the wire."""
         return bytes(self._raw) if self._raw is not None else join_fields(self.members)
 
+    def pieces(self) -> list[Bytes]:
+        """The same in pieces, which are not copied: a large one is joined once with what is around it."""
+        return [self._raw] if self._raw is not None else _pieces(self.members)
+
     def value(self) -> dict[str, Any]:
         """The Python value."""
         return {key: loads(one) for key, one in self.members.items()}
@@ -228,8 +232,17 @@ def objects(data: Bytes) -> list[Fields]:
 
 def join_fields(members: Mapping[str, Bytes]) -> bytes:
     """A JSON object of these members."""
-    known = _KEYS.get
-    return b"{%b}" % b",".join([(known(key) or _key(key)) + value for key, value in members.items()])
+    return b"".join(_pieces(members))
+
+
+def _pieces(members: Mapping[str, Bytes]) -> list[Bytes]:
+    known, lead = _KEYS.get, b"{"
+    pieces: list[Bytes] = []
+    for key, value in members.items():
+        pieces += (lead, known(key) or _key(key), value)
+        lead = b","
+    pieces.append(b"}" if members else b"{}")
+    return pieces
 
 
 def join_items(values: list[Bytes]) -> bytes:

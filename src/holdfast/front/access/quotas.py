@@ -111,6 +111,11 @@ class Quotas:
         use.sessions += 1
         return None
 
+    def has_room_for_session(self, principal: str) -> bool:
+        """Whether ``begin_session`` would count one more; nothing is reported."""
+        use = self._used.get(principal)
+        return use is None or use.sessions < self._settings().sessions
+
     def end_session(self, principal: str) -> None:
         """A session that ``begin_session`` counted is over."""
         if (use := self._used.get(principal)) is not None:

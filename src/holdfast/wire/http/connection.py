@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import select
-import socket
 import ssl
 import zlib
 from collections import deque
@@ -21,6 +20,8 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import httptools
+
+from holdfast.wire.http.dialing import dial
 
 __all__ = [
     "BadEncoding",
@@ -55,9 +56,6 @@ turns faster than this has told of all others."""
 KNOWN_HEADS: Final = 16
 KNOWN_HEAD_BYTES: Final = 2048
 """Heads of answers that are remembered: most answers of a server have the same head, apart from the date."""
-
-STAGGER_SECONDS: Final = 0.25
-"""Before the next address of a name is tried beside the first (RFC 8305)."""
 
 
 class ConnectFailed(OSError):
@@ -132,7 +130,9 @@ class _KnownHead(NamedTuple):
 class Response:
     """An answer whose head is here; its body is read once, whole or in pieces."""
 
-    __slots__ = ("_connection", "_decode", "_parts", "_size", "_waiter", "complete", "error", "headers", "status")
+    __slots__ = (
+        "_connection", "_decode", "_parts", "_read_ahead", "_size", "_waiter", "complete", "error", "headers", "status",
+    )  # fmt: skip
 
     def __init__(
         self, connection: _Connection | None, status: int, headers: Mapping[str, str], body: bytes | None = None
@@ -147,9 +147,14 @@ class Response:
         self._decode = _decoder(headers.get("content-encoding", ""))
         self.complete = body is not None
         self.error: Exception | None = None
+        self._read_ahead = 0
+        """How much may come before the reader is woken."""
 
     async def read(self, most: int) -> bytes | None:
         """The whole body; None if it is larger than ``most`` bytes. The rest is not read then."""
+        if self._decode is None and self._connection is not None:
+            self._read_ahead = most  # all of it is wanted: no piece wakes the reader, or holds the sender up
+            self._connection.resume()
         size, parts = 0, []
         while (chunk := await self.next_chunk()) is not None:
             size += len(chunk)
@@ -199,6 +204,8 @@ class Response:
         """A piece of the body."""
         self._parts.append(data)
         self._size += len(data)
+        if self._size <= self._read_ahead:
+            return
         if self._size > BUFFERED_BYTES and self._connection is not None:
             self._connection.pause()
         self._wake()
@@ -230,6 +237,8 @@ class _Connection(asyncio.Protocol):
         self._response: Response | None = None
         self._headers: dict[str, str] = {}
         self._head_size = 0
+        self._left = 0
+        """How much of the body is still to come, where the head says its length."""
         self._close_delimited = False
         self._paused = False
         self.closed = False
@@ -294,6 +303,9 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of an answer."""
+        if self._left:
+            self._take_body(data)
+            return
         parser = self._parser
         if parser is None:
             if self._head is None:
@@ -313,6 +325,17 @@ class _Connection(asyncio.Protocol):
             self._head_size += len(data)
             if self._head_size > HEAD_BYTES:
                 self._fail(NotHttp("its headers are too large"))
+
+    def _take_body(self, data: bytes) -> None:
+        """Take a piece of a body of known length as it is: the parser would copy it, and has nothing to say."""
+        assert self._response is not None  # noqa: S101 - a body is being read
+        body, rest = (data, b"") if len(data) <= self._left else (data[: self._left], data[self._left :])
+        self._left -= len(body)
+        self._response.feed(body)
+        if not self._left:
+            self.on_message_complete()
+        if rest:
+            self.data_received(rest)
 
     def _take_known(self, data: bytes) -> bool:
         """Take an answer that is complete, with a head that was parsed before; False leaves it to the parser."""
@@ -355,7 +378,7 @@ class _Connection(asyncio.Protocol):
 
     def _fail(self, error: Exception) -> None:
         head, response = self._head, self._response
-        self._response, self._parser = None, None
+        self._response, self._parser, self._left = None, None, 0
         if response is not None:
             response.end(error)
         elif head is not None and not head.done():
@@ -386,6 +409,9 @@ class _Connection(asyncio.Protocol):
         headers = self._headers
         self._close_delimited = "content-length" not in headers and "transfer-encoding" not in headers
         self._response = Response(self, status, headers)
+        length = headers.get("content-length", "")
+        if length.isascii() and length.isdigit() and "transfer-encoding" not in headers and status not in (204, 304):
+            self._left = int(length)
         head, self._head = self._head, None
         if head is not None and not head.done():
             head.set_result(self._response)
@@ -393,6 +419,7 @@ class _Connection(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         """A piece of the body."""
         if self._response is not None:
+            self._left = max(self._left - len(data), 0)
             self._response.feed(data)
 
     def on_message_complete(self) -> None:
@@ -402,7 +429,7 @@ class _Connection(asyncio.Protocol):
             return
         keep = self._parser is not None and self._parser.should_keep_alive() and not self._close_delimited
         self.resume()
-        self._response, self._parser = None, None
+        self._response, self._parser, self._left = None, None, 0
         response.end()
         if keep:
             keep_for = _kept_for(response.headers.get("keep-alive", ""))
@@ -547,7 +574,7 @@ class Pool:
         proxy, origin = self._proxy, self.origin
         host, port = (proxy.host, proxy.port) if proxy is not None else (origin.host, origin.port)
         first_tls = self._tls if (proxy.tls if proxy is not None else origin.tls) else None
-        connection = await _dial(lambda: _Connection(self._release, self._known), host, port, first_tls)
+        connection = await dial(lambda: _Connection(self._release, self._known), host, port, first_tls)
         if proxy is not None and origin.tls:
             try:
                 await self._tunnel(connection, proxy)
@@ -601,56 +628,6 @@ class _Tunnel(asyncio.Protocol):
         """The proxy hung up."""
         if not self.status.done():
             self.status.set_exception(exc or ConnectFailed("the proxy closed the connection"))
-
-
-async def _dial(make: Callable[[], _Connection], host: str, port: int, tls: ssl.SSLContext | None) -> _Connection:
-    """A connection to whichever address of a name answers first; each next one is tried a moment later."""
-    loop = asyncio.get_running_loop()
-
-    async def one(address: str) -> _Connection:
-        _, protocol = await loop.create_connection(
-            make, address, port, ssl=tls, server_hostname=host if tls is not None else None
-        )
-        return protocol
-
-    addresses = deque(await _addresses(host, port))
-    if len(addresses) == 1:
-        return await one(addresses[0])
-    under_way: set[asyncio.Task[_Connection]] = set()
-    failures: list[BaseException] = []
-    try:
-        while addresses or under_way:
-            if addresses:
-                under_way.add(loop.create_task(one(addresses.popleft())))
-            wait = STAGGER_SECONDS if addresses else None
-            done, _ = await asyncio.wait(under_way, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                if (failure := task.exception()) is None:
-                    under_way.discard(task)
-                    return task.result()
-                under_way.discard(task)
-                failures.append(failure)
-        raise failures[0]
-    finally:
-        for task in under_way:
-            task.cancel()
-        for outcome in await asyncio.gather(*under_way, return_exceptions=True):
-            if isinstance(outcome, _Connection):
-                outcome.abort()
-
-
-async def _addresses(host: str, port: int) -> list[str]:
-    """The addresses of a name, the families in turn: one that does not work must not hold up the other."""
-    if ":" in host or host.replace(".", "").isdigit():
-        return [host]
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    by_family: dict[int, list[str]] = {}
-    for family, _, _, _, address in found:
-        by_family.setdefault(family, []).append(str(address[0]))
-    lists = [list(dict.fromkeys(addresses)) for addresses in by_family.values()]
-    longest = max(map(len, lists), default=0)
-    return [addresses[turn] for turn in range(longest) for addresses in lists if turn < len(addresses)]
 
 
 def _readable(transport: Any) -> bool:

@@ -1,0 +1,75 @@
+"""A connection to a name: its addresses in turn, each next one a moment after the one before (RFC 8305)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol, TypeVar
+
+__all__ = ["Dialed", "dial"]
+
+STAGGER_SECONDS: Final = 0.25
+"""Before the next address of a name is tried beside the first (RFC 8305)."""
+
+
+class Dialed(Protocol):
+    """The protocol of a connection, which can be closed at once."""
+
+    def abort(self) -> None:
+        """Close it now."""
+
+
+_P = TypeVar("_P", bound=Any)
+
+
+async def dial(make: Callable[[], _P], host: str, port: int, tls: ssl.SSLContext | None) -> _P:
+    """A connection to whichever address of a name answers first; each next one is tried a moment later."""
+    loop = asyncio.get_running_loop()
+
+    async def one(address: str) -> _P:
+        _, protocol = await loop.create_connection(
+            make, address, port, ssl=tls, server_hostname=host if tls is not None else None
+        )
+        return protocol
+
+    addresses = deque(await _addresses(host, port))
+    if len(addresses) == 1:
+        return await one(addresses[0])
+    under_way: set[asyncio.Task[_P]] = set()
+    failures: list[BaseException] = []
+    try:
+        while addresses or under_way:
+            if addresses:
+                under_way.add(loop.create_task(one(addresses.popleft())))
+            wait = STAGGER_SECONDS if addresses else None
+            done, _ = await asyncio.wait(under_way, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if (failure := task.exception()) is None:
+                    under_way.discard(task)
+                    return task.result()
+                under_way.discard(task)
+                failures.append(failure)
+        raise failures[0]
+    finally:
+        for task in under_way:
+            task.cancel()
+        for outcome in await asyncio.gather(*under_way, return_exceptions=True):
+            if not isinstance(outcome, BaseException):
+                outcome.abort()
+
+
+async def _addresses(host: str, port: int) -> list[str]:
+    """The addresses of a name, the families in turn: one that does not work must not hold up the other."""
+    if ":" in host or host.replace(".", "").isdigit():
+        return [host]
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    by_family: dict[int, list[str]] = {}
+    for family, _, _, _, address in found:
+        by_family.setdefault(family, []).append(str(address[0]))
+    lists = [list(dict.fromkeys(addresses)) for addresses in by_family.values()]
+    longest = max(map(len, lists), default=0)
+    return [addresses[turn] for turn in range(longest) for addresses in lists if turn < len(addresses)]

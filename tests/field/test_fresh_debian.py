@@ -1,0 +1,207 @@
+"""The README and the tutorial on a fresh Debian, whose Python is externally managed: empty home, no Holdfast on PATH.
+
+A chroot is made by ``mmdebstrap`` from the package sources of this machine. The machine's pip settings and
+certificates are lent to it; nothing of them is part of the project.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.docs.documented import ROOT, commands_of
+from tests.docs.test_docs import steady
+
+pytestmark = [pytest.mark.field, pytest.mark.requirement("DX-1"), pytest.mark.timeout(1500)]
+
+PACKAGES = "ca-certificates,make,pipx,python3-venv"
+LENT = re.compile(r"^(PIP_|UV_|SSL_CERT_|REQUESTS_CA_|HTTPS?_PROXY|NO_PROXY|https?_proxy|no_proxy)")
+MINUTES = 900
+
+CURSOR = '{"mcpServers": {"words": {"command": "python3", "args": ["/home/me/clone/docs/examples/files_server.py"]}}}'
+
+
+class Debian:
+    """A Debian of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def run(self, script: str, *, user: str = "me", network: bool = False) -> subprocess.CompletedProcess[str]:
+        """Run a script as a new login of a user. Without the network, every port is free."""
+        alone = [] if network else ["unshare", "--net", "bash", "-c", 'ip link set lo up && exec "$@"', "alone"]
+        lent = {name: value for name, value in os.environ.items() if LENT.match(name)}
+        shell = f"cd; cd clone 2>/dev/null; export TERM=dumb COLUMNS=80\n{script}"
+        inner = f'exec setpriv --reuid {user} --regid {user} --init-groups env -i HOME=/home/{user} "$@" bash -lc "$0"'
+        given = [f"{name}={value}" for name, value in lent.items()]
+        command = [*alone, "chroot", str(self.root), "bash", "-c", inner, shell, *given]
+        return subprocess.run(command, capture_output=True, text=True, timeout=MINUTES, check=False)
+
+    def does(self, script: str, *, user: str = "me", network: bool = False) -> str:
+        ran = self.run(script, user=user, network=network)
+        assert ran.returncode == 0, f"{script}\n{ran.stdout[-3000:]}\n{ran.stderr[-3000:]}"
+        return ran.stdout + ran.stderr
+
+
+@pytest.fixture(scope="module")
+def debian(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Debian]:
+    if os.geteuid() != 0 or shutil.which("mmdebstrap") is None:
+        pytest.skip("needs root and mmdebstrap: apt-get install mmdebstrap")
+    folder = tmp_path_factory.mktemp("debian")
+    archive = folder / "debian.tar"
+    if given := os.environ.get("HOLDFAST_FRESH_DEBIAN"):  # a tarball of an earlier run, to save its minutes
+        archive = Path(given)
+    else:
+        suite = re.search(r"VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text())
+        assert suite is not None
+        sources = sorted(map(str, Path("/etc/apt/sources.list.d").glob("*.sources")))
+        command = ["mmdebstrap", "--variant=apt", f"--include={PACKAGES}", suite[1], str(archive), *sources]
+        subprocess.run(command, check=True, capture_output=True, timeout=MINUTES)
+    root = folder / "root"
+    root.mkdir()
+    with tarfile.open(archive) as packed:
+        packed.extractall(root, filter="fully_trusted")
+    with ExitStack() as stack:
+        _lend(root, stack)
+        machine = Debian(root)
+        for user in ("me", "you"):
+            subprocess.run(["chroot", str(root), "useradd", "-m", "-s", "/bin/bash", user], check=True)
+            _clone(root / "home" / user / "clone")
+            subprocess.run(["chroot", str(root), "chown", "-R", f"{user}:", f"/home/{user}"], check=True)
+        yield machine
+
+
+def _lend(root: Path, stack: ExitStack) -> None:
+    """The machine's names, certificates, pip settings, and the folders that those settings name."""
+    files = ["/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", *_certificates()]
+    for name in files:
+        if Path(name).is_file():
+            target = root / name.lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            shutil.copyfile(name, target)
+    settings = Path("/etc/pip.conf").read_text() if Path("/etc/pip.conf").is_file() else ""
+    named = f"{settings} {' '.join(value for name, value in os.environ.items() if LENT.match(name))}"
+    folders = {
+        "/" + Path(found).parts[1] + "/" + Path(found).parts[2] for found in re.findall(r"(?<!\w)/opt/[\w./-]+", named)
+    }
+    for folder in sorted(one for one in folders if Path(one).is_dir()):
+        _mounted(folder, root / folder.lstrip("/"), stack)
+    for folder in ("/proc", "/dev"):
+        _mounted(folder, root / folder.lstrip("/"), stack)
+
+
+def _certificates() -> list[str]:
+    return sorted(
+        {value for name, value in os.environ.items() if LENT.match(name) and value.endswith((".crt", ".pem"))}
+    )
+
+
+def _mounted(folder: str, place: Path, stack: ExitStack) -> None:
+    place.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "--bind", folder, str(place)], check=True)
+    stack.callback(subprocess.run, ["umount", "--lazy", str(place)], check=True)
+
+
+def _clone(place: Path) -> None:
+    """What a clone has: the files under version control."""
+    place.mkdir(parents=True)
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in filter(None, listed.stdout.split("\0")):
+        target = place / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, target)
+
+
+def printed(said: str, command: str) -> str:
+    """What a command of a walk printed."""
+    return said.partition(f"### {command}\n")[2].partition("\n### ")[0]
+
+
+WALK = """\
+say() {{ printf '\\n### %s\\n' "$1"; }}
+mkdir -p ~/.cursor; printf '%s' '{cursor}' > ~/.cursor/mcp.json
+say '{demo}'; {demo} > ~/demo 2>&1 & hub=$!
+until grep -q 'ready when' ~/demo; do sleep 0.2; done
+cat ~/demo
+say '{tour}'; {tour} 2>&1
+say '{watch}'; timeout 6 {watch} 2>&1
+kill $hub; wait $hub 2>/dev/null
+say '{import_}'; {import_} 2>&1
+say '{apply}'; {apply} --yes 2>&1
+say '{serve}'; timeout 8 {serve} 2>&1
+say '{tools}'; {tools} 2>&1
+say '{call}'; {call} 2>&1
+say '{doctor}'; {doctor} 2>&1
+say end
+"""
+
+
+def test_the_readme_works_as_printed(debian: Debian) -> None:
+    refused = debian.run("pip install . || python3 -m pip install .", network=True)
+    assert "externally-managed-environment" in refused.stderr or "No module named pip" in refused.stderr
+    assert debian.run("command -v holdfast").returncode != 0
+    install, demo, tour, watch, import_, apply, serve, tools, call, doctor = commands_of("README.md")
+    assert install == "pipx install ."
+    debian.does(install, network=True)
+
+    said = debian.does(
+        WALK.format(
+            cursor=CURSOR,
+            demo=demo,
+            tour=tour,
+            watch=watch,
+            import_=import_,
+            apply=apply,
+            serve=serve,
+            tools=tools,
+            call=call,
+            doctor=doctor,
+        )
+    )
+    readme = (ROOT / "README.md").read_text()
+    assert "MCP endpoint: http://127.0.0.1:4653/mcp" in printed(said, demo)
+    assert "command not found" not in said
+    assert printed(said, tour).strip()
+    assert "vault" in printed(said, watch)
+    assert "cursor" in printed(said, import_)
+    assert "Cursor uses the hub now" in printed(said, apply)
+    assert "MCP endpoint: http://127.0.0.1:4653/mcp" in printed(said, serve)
+    assert printed(said, call).strip() == "6"
+    for command in (tools, doctor):
+        shown = readme.partition(f"$ {command}\n")[2].partition("```")[0]
+        assert steady(printed(said, command).replace("/home/me/clone/", "")) == steady(shown)
+
+
+def test_the_tutorial_works_as_printed(debian: Debian) -> None:
+    install, *rest = commands_of("docs/tutorial.md")
+    debian.does(f"{install} 2>&1 || true", network=True)
+    say = "".join(
+        f"printf '\\n### %s\\n' '{command}'; {command} 2>&1 || true\n" for command in rest if "'" not in command
+    )
+    said = debian.does(say + "printf '\\n### end\\n'")
+    assert "command not found" not in said
+    tools, call, add, show, own, doctor = rest
+    assert "files  available  2 tools" in printed(said, tools)
+    assert printed(said, call).strip() == "6"
+    assert "It works: 2 tools." in printed(said, add)
+    assert "words" in printed(said, show)
+    assert "words  available  2 tools" in printed(said, own)
+    assert "1 of 3 servers work" in printed(said, doctor)
+    program = re.findall(r"```python\n(.*?)```", (ROOT / "docs/tutorial.md").read_text(), flags=re.DOTALL)[0]
+    debian.does("python3 -m venv ~/env && ~/env/bin/pip install -q .", network=True)
+    assert debian.does(f"~/env/bin/python - <<'END'\n{program}\nEND").splitlines()[-1] == "6"
+
+
+def test_uv_gives_the_command_too(debian: Debian) -> None:
+    assert "`uv tool install .` does the same" in (ROOT / "README.md").read_text()
+    debian.does("pipx install uv && ~/.local/bin/uv tool install .", user="you", network=True)
+    assert debian.does("holdfast --version", user="you").startswith("holdfast ")
