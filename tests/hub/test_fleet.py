@@ -168,12 +168,12 @@ async def test_what_another_key_signed_is_ignored_and_counted(store: RedisPeer, 
 async def test_a_switch_on_one_hub_holds_on_all_and_says_so(store: RedisPeer, one: dict[str, object]) -> None:
     async with hubs(store, one, 3) as (first, second, third):
         await first.toggle("one", enabled=False)
-        assert await first.scope("one") == "all 3 replicas"
+        assert await first.registry.scope("one") == "all 3 replicas"
         assert second.server_health("one").status == third.server_health("one").status == "disabled"
         async with running(one, hub={"fleet": fleet_on(store)}) as fresh:
             await reaches(fresh, "one", State.DISABLED)
         await third.toggle("one", enabled=True)
-        await third.scope("one")
+        await third.registry.scope("one")
         await reaches(first, "one")
 
 
@@ -187,7 +187,7 @@ async def test_without_the_store_hubs_go_on_and_a_switch_is_for_this_replica_onl
         await store.kill()
         assert (await first.call_tool("one__a")).text == "1"
         await first.toggle("one", enabled=False)
-        assert await first.scope("one") == "this replica only"
+        assert await first.registry.scope("one") == "this replica only"
         await until(lambda: fleet_of(first).not_shared_since is not None)
         assert (await second.call_tool("one__a")).text == "1"
         await store.start()
@@ -204,7 +204,7 @@ async def test_a_switch_survives_what_happens_to_the_store(
         await reaches(first, "one")
         copy = await store.save()
         await first.toggle("one", enabled=False)
-        assert await first.scope("one") == "all 2 replicas"
+        assert await first.registry.scope("one") == "all 2 replicas"
         if accident == "flushed":
             await store.command("FLUSHALL")
         elif accident == "stopped":
@@ -213,7 +213,7 @@ async def test_a_switch_survives_what_happens_to_the_store(
             store.go_on()
         else:
             await store.replace_by(copy if accident == "older" else None)
-        await first.scope("one")
+        await first.registry.scope("one")
         await until(lambda: fleet_of(first).is_settled and fleet_of(second).is_settled)
         assert second.server_health("one").status == "disabled"
         async with running(one, hub={"fleet": fleet_on(store)}) as fresh:
@@ -232,7 +232,7 @@ async def test_a_fresh_replica_holds_a_changed_tool_until_any_replica_approves_i
                 with pytest.raises(ToolHeld):
                     await fresh.call_tool("o__echo", {"text": "hi"})
                 fresh.approve("o")
-                assert await fresh.scope("o") == "all 2 replicas"
+                assert await fresh.registry.scope("o") == "all 2 replicas"
                 assert (await fresh.call_tool("o__echo", {"text": "hi"})).text == "hi"
                 await first.reconnect("o")
                 assert (await first.call_tool("o__echo", {"text": "hi"})).text == "hi"

@@ -196,14 +196,6 @@ class Hub:
             self.registry.fleet.switched(name, disabled=not enabled)
         return await switch(slot, enabled=enabled)
 
-    async def scope(self, name: str) -> str:
-        """Where the latest switch and approvals of a server hold: everywhere, or "this replica only".
-
-        Empty for a hub that is alone. It waits for the other replicas, two seconds at most.
-        """
-        fleet = self.registry.fleet
-        return fleet.scope(await fleet.everywhere(fleet.tickets(name))) if fleet is not None else ""
-
     async def apply(self, config: Config) -> None:
         """Use a new configuration; only the connections of servers whose definition changed are touched."""
         await self.registry.apply(config)

@@ -319,6 +319,14 @@ class SlotRegistry:
         self.approvals.may_pin = lambda: fleet.is_settled
         self.approvals.on_pin = fleet.note_pin
 
+    async def scope(self, server: str) -> str:
+        """Where the latest switch and approvals of a server hold: everywhere, or "this replica only".
+
+        Empty for a hub that is alone. It waits for the other replicas, two seconds at most.
+        """
+        fleet = self.fleet
+        return fleet.scope(await fleet.everywhere(fleet.tickets(server))) if fleet is not None else ""
+
     def review_again(self, server: str) -> None:
         """Publish the latest listing again: what the fleet approved has changed."""
         listing = self.approvals.latest(server)

@@ -277,7 +277,7 @@ class ControlApi:
         return await self._with_scope(request.server)
 
     async def _with_scope(self, server: str) -> Server:
-        scope = await self._hub.scope(server)
+        scope = await self._hub.registry.scope(server)
         return self._views.server(server).model_copy(update={"scope": scope})
 
     async def _approve(self, request: ApiRequest) -> Server:
