@@ -26,6 +26,7 @@ __all__ = [
     "locked",
     "make_private",
     "private_folder",
+    "read_private",
     "read_secret",
     "replace_file",
     "require_private",
@@ -115,6 +116,10 @@ def _below(folder: Path) -> list[Path]:
     return []
 
 
+LARGEST_SECRET = 1 << 20
+"""Bytes; a file with tokens or keys is smaller."""
+
+
 class NotPrivate(PermissionError):
     """Other users can read or write a file that holds a secret; ``command`` corrects it."""
 
@@ -124,21 +129,23 @@ class NotPrivate(PermissionError):
 
 
 def read_secret(file: Path) -> str:
-    """The text of a file that only its owner can read; raises ``NotPrivate``, ``OSError`` or ``UnicodeDecodeError``.
+    """The text of a file that only its owner can read; raises ``NotPrivate``, ``OSError`` or ``UnicodeDecodeError``."""
+    return read_private(file).decode("utf-8")
+
+
+def read_private(file: Path, *, largest: int = LARGEST_SECRET) -> bytes:
+    """The first bytes of a file that only its owner can read; raises ``NotPrivate`` or ``OSError``.
 
     The checked file is the one that is read, also if its path changes meanwhile.
     """
     with file.open("rb") as stream:
         _check_private(file, os.fstat(stream.fileno()))
-        return stream.read(LARGEST_SECRET).decode("utf-8")
+        return stream.read(largest)
 
 
 def require_private(file: Path) -> None:
     """Raise ``NotPrivate`` if other users can read or write a file."""
     _check_private(file, file.stat())
-
-
-LARGEST_SECRET = 1 << 20
 
 
 def _check_private(file: Path, found: os.stat_result) -> None:

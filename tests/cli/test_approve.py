@@ -50,13 +50,16 @@ def test_without_arguments_every_change_is_shown_with_the_command_that_approves_
         '  +  "title": "Export"',
         "  $ holdfast approve crm export --mark m2",
     ]
-    assert ran.err == "3 tools changed, 2 held until approved\n"
+    assert ran.err == "3 changes, 2 held until approved\n"
     assert approved(hub) == []
 
 
 def test_programs_get_the_changes_as_the_control_api_tells_them(inside: Inside, hub: HubPeer) -> None:
     ran = inside("approve", "--json", environment=hub.environment)
-    assert json.loads(ran.out) == {"version": 1, "approvals": [SEARCH, EXPORT, OTHER]}
+    assert json.loads(ran.out) == {
+        "version": 1,
+        "approvals": [one | {"kind": "tool", "new": False} for one in (SEARCH, EXPORT, OTHER)],
+    }
 
 
 def test_a_servers_changes_are_shown_and_approved_as_they_were_shown(inside: Inside, hub: HubPeer) -> None:
@@ -66,8 +69,8 @@ def test_a_servers_changes_are_shown_and_approved_as_they_were_shown(inside: Ins
     assert "buy" not in ran.out
     assert ran.out.endswith("approved: crm  search\napproved: crm  export\n")
     assert approved(hub) == [
-        ("crm/approve", {"tool": "search", "mark": "m1"}),
-        ("crm/approve", {"tool": "export", "mark": "m2"}),
+        ("crm/approve", {"tool": "search", "kind": "tool", "mark": "m1"}),
+        ("crm/approve", {"tool": "export", "kind": "tool", "mark": "m2"}),
     ]
 
 
@@ -77,14 +80,14 @@ def test_one_tool_alone_can_be_approved_by_the_mark_of_what_was_looked_at(inside
     ran = inside("approve", "crm", "search", "--mark", "m0", environment=hub.environment)
     assert ran.code == 1
     assert "changed again since it was looked at" in ran.err
-    assert approved(hub) == [("crm/approve", {"tool": "search", "mark": "m0"})]
+    assert approved(hub) == [("crm/approve", {"tool": "search", "kind": "tool", "mark": "m0"})]
 
 
 def test_programs_get_what_was_approved_and_what_was_not(inside: Inside, hub: HubPeer) -> None:
     hub.answers["POST /api/servers/crm/approve"] = (409, {"error": "it changed again", "hint": ""})
     ran = inside("approve", "crm", "search", "--json", environment=hub.environment)
     assert ran.code == 1
-    refused = {"server": "crm", "tool": "search", "error": "it changed again", "hint": None}
+    refused = {"server": "crm", "tool": "search", "kind": "tool", "error": "it changed again", "hint": None}
     assert json.loads(ran.out) == {"version": 1, "approved": [], "refused": [refused]}
 
 

@@ -20,6 +20,7 @@ from mcp import Client
 from holdfast.cli.handover import handing_over
 from holdfast.cli.listen import bind
 from holdfast.control.find import running_hubs
+from holdfast.files import replace_file
 from holdfast.testing import HttpServer, StdioServer
 from tests.cli.serve_process import COMMAND, Served, config, run, served, spawned
 from tests.cli.test_serve import Gate, ready
@@ -83,7 +84,7 @@ async def test_an_ended_session_stays_ended_after_a_kill(tmp_path: Path, home: P
 
 async def test_two_hubs_with_one_key_serve_one_session(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text(KEY)
+    replace_file(keys, KEY)
     with StdioServer({"a": "one"}) as one:
         file = config(tmp_path / "mcp.json", one=one.definition)
         async with (
@@ -105,7 +106,7 @@ async def _one_session_at(first: Served, second: Served) -> None:
 def test_a_key_file_that_cannot_be_used_refuses_the_start(tmp_path: Path, home: Path) -> None:
     file = config(tmp_path / "mcp.json")
     short = tmp_path / "short"
-    short.write_text("too short")
+    replace_file(short, "too short")
     for keys, why in ((tmp_path / "none", "cannot read"), (short, "fewer than 32 bytes")):
         ran = run("serve", "--port", "0", "--config", str(file), "--session-key-file", str(keys), home=home)
         assert ran.returncode != 0
@@ -155,7 +156,7 @@ async def test_a_successor_that_fails_to_start_leaves_the_hub_as_it_was(tmp_path
         file = config(tmp_path / "mcp.json", one=server.definition)
         async with served(home, "--config", str(file), "--drain", "1") as old:
             short = tmp_path / "short"
-            short.write_text("too short")
+            replace_file(short, "too short")
             failed = await anyio.to_thread.run_sync(
                 lambda: run("serve", "--config", str(file), "--takeover", "--session-key-file", str(short), home=home)
             )

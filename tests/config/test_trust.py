@@ -67,6 +67,24 @@ def test_an_edit_after_trust_asks_again(project: Path, environ: dict[str, str]) 
     load_config(environ=environ, cwd=project)
 
 
+@pytest.mark.requirement("SEC-8")
+def test_a_file_that_is_exchanged_after_the_check_is_not_used(
+    project: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = project / "mcp.json"
+    TrustStore(environ).trust(file, file.read_bytes())
+    checked = TrustStore.is_trusted
+
+    def exchange(self: TrustStore, found: Path, data: bytes) -> bool:
+        answer = checked(self, found, data)
+        file.write_text('{"mcpServers": {"evil": {"command": "evil"}}}')
+        return answer
+
+    monkeypatch.setattr(TrustStore, "is_trusted", exchange)
+    assert "evil" not in load_config(environ=environ, cwd=project).servers
+
+
+@pytest.mark.requirement("SEC-8")
 def test_the_same_content_at_another_path_is_not_trusted(
     project: Path, tmp_path: Path, environ: dict[str, str]
 ) -> None:

@@ -36,7 +36,11 @@ def test_the_session_key_is_mounted_from_its_secret_and_every_replica_takes_ever
     found = manifests(values={"hub": HUBS})
     (container,) = _pod(found)["containers"]
     assert "--session-key-file=/etc/holdfast/session/session-key" in container["args"]
-    secret = {"secretName": "hub-session", "items": [{"key": "session-key", "path": "session-key"}]}
+    secret = {
+        "secretName": "hub-session",
+        "defaultMode": 0o440,
+        "items": [{"key": "session-key", "path": "session-key"}],
+    }
     assert {"name": "session-key", "secret": secret} in _pod(found)["volumes"]
     assert "sessionAffinity" not in by_kind(found, "Service", "-hub")["spec"]
     assert "--session-key-file" not in str(manifests(*ONE))
@@ -127,7 +131,11 @@ def test_a_service_monitor_reads_the_metrics_of_the_hubs_service_with_its_token(
 def test_the_gateways_session_key_comes_from_its_secret_through_the_bridge(tmp_path: Path) -> None:
     found = manifests("global.agentgateway.sessionKeySecret=gateway-key")
     pod = _pod(found, "agentgateway")
-    secret = {"secretName": "gateway-key", "items": [{"key": "session-key", "path": "session-key"}]}
+    secret = {
+        "secretName": "gateway-key",
+        "defaultMode": 0o440,
+        "items": [{"key": "session-key", "path": "session-key"}],
+    }
     assert {"name": "session-key", "secret": secret} in pod["volumes"]
     for container in (*pod["initContainers"], *(one for one in pod["containers"] if one["name"] == "bridge")):
         assert "--session-key-file=/etc/holdfast/session/session-key" in container["args"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,14 @@ pytestmark = pytest.mark.requirement("FLEET-1")
 OLD = "the old key, thirty-two bytes long"
 NEW = "ein neuer Schlüssel: any characters at all"
 TICKET = SessionTicket(b"0123456789abcdef", "2025-11-25", 0, "", {}, {})
+
+
+@pytest.fixture(autouse=True)
+def private_files() -> Iterator[None]:
+    """New files are private, as those with keys must be."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
 
 
 def _seal(keys: SessionKeys) -> str:
@@ -132,3 +142,13 @@ def test_a_key_of_our_own_that_is_damaged_refuses_the_start(tmp_path: Path) -> N
     (tmp_path / "session.key").write_text("damaged")
     with pytest.raises(UsageError, match="fewer than 32 bytes"):
         SessionKeys.find(environ={}, kept_in=tmp_path)
+
+
+@pytest.mark.requirement("SEC-10")
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(OLD)
+    file.chmod(0o644)
+    with pytest.raises(HoldfastError, match="not private") as refused:
+        SessionKeys.find(file=file, environ={}, kept_in=None)
+    assert refused.value.hint == f"run: chmod 600 {file}"

@@ -275,8 +275,8 @@ async def test_a_tool_that_changed_and_its_approval_are_records() -> None:
         hub.approve("a", said[0].name)
         shown = [as_fields(record) for record in told if isinstance(record, ToolChanged | ToolApproved)]
         assert shown == [
-            {"event": "tool_changed", "server": "a", "tool": said[0].name, "held": True},
-            {"event": "tool_approved", "server": "a", "tool": said[0].name},
+            {"event": "tool_changed", "server": "a", "tool": said[0].name, "kind": "tool", "new": False, "held": True},
+            {"event": "tool_approved", "server": "a", "tool": said[0].name, "kind": "tool"},
         ]
         assert [(ended.outcome, ended.error) for ended in calls(told)] == [("refused", "ToolHeld")]
 

@@ -1,11 +1,11 @@
-"""``holdfast approve``: show tools whose description or schema changed, and approve the changes."""
+"""``holdfast approve``: show what servers changed of what a model reads, and approve the changes."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -15,7 +15,7 @@ from holdfast.cli.output import data_console, print_error, print_json, side_cons
 from holdfast.cli.running_hub import AsJson, Config, Url, ask, chosen, found_hub, near
 from holdfast.cli.status_view import counted, one_line
 from holdfast.control import Approval, ControlClient, RunningHub
-from holdfast.core import plain
+from holdfast.core import ApprovalKind, plain
 from holdfast.errors import HubRefused, UnknownTool, UsageError
 
 __all__ = ["app"]
@@ -30,7 +30,11 @@ def approve(
     server: Annotated[
         str | None, typer.Argument(metavar="SERVER", help="Approve the changed tools of this server")
     ] = None,
-    tool: Annotated[str | None, typer.Argument(metavar="TOOL", help="Approve only this tool")] = None,
+    tool: Annotated[str | None, typer.Argument(metavar="NAME", help="Approve only this tool or prompt")] = None,
+    kind: Annotated[
+        Literal["tool", "prompt", "instructions"] | None,
+        typer.Option("--kind", help="What NAME is; the instructions of a server have no name"),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")] = False,
     mark: Annotated[
         str | None,
@@ -40,18 +44,18 @@ def approve(
     url: Url = None,
     config: Config = None,
 ) -> None:
-    """Show the tools that changed since they were first seen. With a SERVER, approve the changes.
+    """Show what changed since it was first seen, or is new. With a SERVER, approve the changes.
 
-    Each change is shown before it is approved, and on a terminal you are asked. A
-    tool that changes again in the meantime is not approved. A held tool can be
-    called again once its change is approved.
+    Tools, prompts and the server's instructions are watched. Each change is shown
+    before it is approved, and on a terminal you are asked. What changes again in the
+    meantime is not approved. What is held can be used once its change is approved.
 
     Exit code 0: shown, or approved. 1: not approved, or no hub is running.
     """
-    if mark is not None and tool is None:
-        raise UsageError("--mark needs one tool", hint="name the SERVER and the TOOL")
+    if mark is not None and tool is None and kind != "instructions":
+        raise UsageError("--mark needs one change", hint="name the SERVER and the NAME, or --kind instructions")
     found = found_hub(url, config)
-    changes = _wanted(found, server, tool, mark)
+    changes = _wanted(found, server, tool, mark, kind)
     if as_json and server is None:
         print_json({"approvals": [change.model_dump(mode="json") for change in changes]})
         return
@@ -64,7 +68,9 @@ def approve(
         _print_done([], [])
 
 
-def _wanted(found: RunningHub, server: str | None, tool: str | None, mark: str | None) -> list[Approval]:
+def _wanted(
+    found: RunningHub, server: str | None, tool: str | None, mark: str | None, kind: ApprovalKind | None
+) -> list[Approval]:
     """The changes that the arguments select."""
 
     async def look(control: ControlClient) -> list[Approval]:
@@ -72,13 +78,16 @@ def _wanted(found: RunningHub, server: str | None, tool: str | None, mark: str |
             chosen([server], (one.id for one in (await control.servers()).servers))
         return [one for one in (await control.approvals()).approvals if server in (None, one.server)]
 
-    changes = ask(found, look)
-    if tool is None:
+    changes = [change for change in ask(found, look) if kind in (None, change.kind)]
+    if tool is None and mark is None:
         return changes
+    tool = tool or ""
     one = next((change for change in changes if change.tool == tool), None)
     if one is None:
         hint = near(tool, [change.tool for change in changes], f"no change of `{server}` waits for approval")
-        raise UnknownTool(f"the tool `{tool}` of `{server}` has no change that waits for approval", hint=hint)
+        raise UnknownTool(
+            f"the {kind or 'tool'} `{tool}` of `{server}` has no change that waits for approval", hint=hint
+        )
     return [one.model_copy(update={"mark": mark}) if mark is not None else one]
 
 
@@ -91,18 +100,25 @@ def _show(changes: Sequence[Approval], server: str | None, *, offered: bool) -> 
         side.print(f"no changes wait for approval{f' at {server}' if server else ''}")
     elif offered:
         held = sum(change.held for change in changes)
-        side.print(f"{counted(len(changes), 'tool')} changed, {held} held until approved", style="bold")
+        side.print(f"{counted(len(changes), 'change')}, {held} held until approved", style="bold")
 
 
 def _show_change(console: Console, change: Approval, *, offered: bool) -> None:
-    how = ("held", "yellow") if change.held else ("changed, not held", "dim")
-    title = Text.assemble((f"{one_line(change.server)}  {one_line(change.tool)}", "bold"), "  ", how)
+    what = "new" if change.new else "changed"
+    how = (f"{what}, held" if change.new else "held", "yellow") if change.held else (f"{what}, not held", "dim")
+    title = Text.assemble((f"{one_line(change.server)}  {one_line(_name(change))}", "bold"), "  ", how)
     console.print(title, soft_wrap=True)
     for line in change.changes:
         console.print(Text(f"  {_diff_line(line)}", style=_DIFF.get(line[:1], "")), soft_wrap=True)
     if offered:
-        command = f"{typed_command()} {shlex.join(['approve', change.server, change.tool, '--mark', change.mark])}"
+        which = ["--kind", "instructions"] if change.kind == "instructions" else [change.tool]
+        which += ["--kind", "prompt"] if change.kind == "prompt" else []
+        command = f"{typed_command()} {shlex.join(['approve', change.server, *which, '--mark', change.mark])}"
         console.print(Text.assemble("  $ ", (plain(command), "bold cyan"), "\n"), soft_wrap=True)
+
+
+def _name(change: Approval) -> str:
+    return change.tool if change.kind == "tool" else f"{change.kind} {change.tool}".strip()
 
 
 def _diff_line(line: str) -> str:
@@ -122,7 +138,9 @@ def _approve(found: RunningHub, changes: Sequence[Approval], *, as_json: bool) -
     async def each(control: ControlClient) -> None:
         for change in changes:
             try:
-                await control.approve(change.server, tool=change.tool, mark=change.mark or None)
+                await control.approve(
+                    change.server, tool=change.tool or None, mark=change.mark or None, kind=change.kind
+                )
                 done.append(change)
             except HubRefused as exc:  # the other changes are approved all the same
                 refused.append((change, exc))
@@ -132,16 +150,22 @@ def _approve(found: RunningHub, changes: Sequence[Approval], *, as_json: bool) -
         _print_done(done, refused)
         return 1 if refused else 0
     for change in done:
-        data_console().print(f"approved: {one_line(change.server)}  {one_line(change.tool)}", soft_wrap=True)
+        data_console().print(f"approved: {one_line(change.server)}  {one_line(_name(change))}", soft_wrap=True)
     for _, exc in refused:
         print_error(one_line(exc.message), one_line(exc.hint))
     return 1 if refused else 0
 
 
 def _print_done(done: Sequence[Approval], refused: Sequence[tuple[Approval, HubRefused]]) -> None:
-    approved = [{"server": change.server, "tool": change.tool} for change in done]
+    approved = [{"server": change.server, "tool": change.tool, "kind": change.kind} for change in done]
     failed = [
-        {"server": change.server, "tool": change.tool, "error": exc.message, "hint": exc.hint or None}
+        {
+            "server": change.server,
+            "tool": change.tool,
+            "kind": change.kind,
+            "error": exc.message,
+            "hint": exc.hint or None,
+        }
         for change, exc in refused
     ]
     print_json({"approved": approved, "refused": failed})

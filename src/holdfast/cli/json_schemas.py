@@ -92,6 +92,7 @@ class ApprovedTool(TypedDict):
 
     server: str
     tool: str
+    kind: str
 
 
 class RefusedTool(ApprovedTool):

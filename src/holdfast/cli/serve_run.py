@@ -39,6 +39,7 @@ from holdfast.cli.serve_fleet import WorkerLink, make_fleet
 from holdfast.cli.serve_telemetry import keep_log, mask_in_log
 from holdfast.config import Config, load_config, state_folder
 from holdfast.control import TOKEN_VARIABLE, ControlServer, HubInfo, MayRead, RunningHub, registered
+from holdfast.core import is_loopback
 from holdfast.demo import demo_fleet, forget_running, note_running
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.files import make_private
@@ -190,6 +191,7 @@ async def _run_http(serving: ServeOptions) -> None:
             certificate=serving.tls.certificate if serving.tls is not None else None,
         )
         follower = SecretFiles(serving, accepted, admin=admin, tls=tls, note=note)
+        hold_beyond_loopback(hub, serving.host)
         keep_collections_short(hub)
         async with hub, anyio.create_task_group() as tasks:
             _watch(tasks, serving, hub, follower)
@@ -483,6 +485,12 @@ async def _fleet(serving: ServeOptions, url: str) -> AsyncIterator[tuple[Config,
 
 
 LARGE_CATALOG = 1_000
+
+
+def hold_beyond_loopback(hub: Hub, host: str) -> None:
+    """A hub that others can reach holds changes of servers, unless the configuration says something else (SEC-9)."""
+    if not is_loopback(host):
+        hub.registry.default_approvals = "hold"
 
 
 def keep_collections_short(hub: Hub) -> None:

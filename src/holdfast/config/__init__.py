@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         spec_from_connection as spec_from_connection,
     )
     from holdfast.config.spec import (
+        ApprovalMode as ApprovalMode,
         BadServer as BadServer,
         CallPolicy as CallPolicy,
         Config as Config,
@@ -112,6 +113,7 @@ __getattr__, __dir__ = lazy_exports(
             "spec_from_connection",
         ],
         "spec": [
+            "ApprovalMode",
             "BadServer",
             "CallPolicy",
             "Config",

@@ -25,7 +25,7 @@ from holdfast.config.expand import Expansion, expand, variables_for
 from holdfast.config.fields import InvalidValue, kind_of, read_flag, read_transport
 from holdfast.config.jsonc import KeyPath, SourceMap, joined, quoted
 from holdfast.config.models import SERVER_KEYS, ServerFile, oauth_settings
-from holdfast.config.spec import BadServer, EraChoice, ServerSpec, Sharing, ToolFilter, Transport
+from holdfast.config.spec import ApprovalMode, BadServer, EraChoice, ServerSpec, Sharing, ToolFilter, Transport
 from holdfast.core import has_secret_shape, secrets_in_url
 from holdfast.errors import Problem
 
@@ -289,7 +289,7 @@ class _DefinitionReader:
             allow_plain_http=model.allow_plain_http,
             oauth=oauth_settings(model.oauth),
             tools=_tool_filter(model),
-            hold_changed=model.tools.hold_changed,
+            approvals=_approvals(model),
             prefix=model.prefix,
             enabled=model.enabled is not False and not model.disabled,
             lazy=model.lazy,
@@ -314,6 +314,13 @@ def _transport(model: ServerFile, url: str) -> Transport:
         return "stdio"
     is_sse = urlsplit(url).path.rstrip("/").endswith("/sse") and not model.http_url
     return "sse" if is_sse else "http"
+
+
+def _approvals(model: ServerFile) -> ApprovalMode | None:
+    """The server's own setting; ``tools.holdChanged`` is its old name."""
+    if model.approvals is None and model.tools.hold_changed:
+        return "hold"
+    return cast("ApprovalMode | None", model.approvals)
 
 
 def _tool_filter(model: ServerFile) -> ToolFilter:

@@ -20,6 +20,7 @@ __all__ = [
     "DURATION_PATTERN",
     "SIZE_PATTERN",
     "TRANSPORTS",
+    "ApprovalName",
     "Count",
     "Duration",
     "EnvName",
@@ -153,6 +154,7 @@ TRANSPORTS = {
 """Every spelling of a transport that clients write, and the transport it stands for."""
 
 SHARINGS = ("shared", "per-client")
+APPROVALS = ("off", "warn", "hold")
 ERAS = ("auto", "legacy", "modern")
 
 _FOLDED = {re.sub("[-_]", "", spelling).lower(): meaning for spelling, meaning in TRANSPORTS.items()}
@@ -290,6 +292,16 @@ def _era(value: object) -> str:
     )
 
 
+def _approval(value: object) -> str:
+    if value in APPROVALS:
+        return str(value)
+    if value is False:
+        return "off"
+    raise InvalidValue(
+        "must be `off`, `warn` or `hold`", hint='write "hold" to keep a changed tool back until a person approves it'
+    )
+
+
 def _sharing(value: object) -> str:
     if value in SHARINGS:
         return str(value)
@@ -404,6 +416,7 @@ Size: TypeAlias = Annotated[
     BeforeValidator(parse_size),
     _schema({"type": "string", "pattern": SIZE_PATTERN}, {"type": "integer", "minimum": 1}, _EXPANDS),
 ]
+ApprovalName: TypeAlias = Annotated[str, BeforeValidator(_approval), _schema({"enum": list(APPROVALS)}, _EXPANDS)]
 EraName: TypeAlias = Annotated[str, BeforeValidator(_era), _schema({"enum": list(ERAS)}, _EXPANDS)]
 SharingName: TypeAlias = Annotated[str, BeforeValidator(_sharing), _schema({"enum": list(SHARINGS)}, _EXPANDS)]
 TransportName: TypeAlias = Annotated[str, BeforeValidator(_transport), _schema({"enum": list(TRANSPORTS)}, _EXPANDS)]

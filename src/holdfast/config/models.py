@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from pydantic.alias_generators import to_camel
 
 from holdfast.config.fields import (
+    ApprovalName,
     Count,
     Duration,
     EnvName,
@@ -222,8 +223,7 @@ class ToolsFile(_FileModel):
     )
     hold_changed: Flag = Field(
         default=False,
-        description="Hold a tool whose description or schema changed since it was first seen, "
-        "until the change is approved. Otherwise the change is only reported.",
+        description='The old name of `approvals`: `true` means `"approvals": "hold"`, if that is not set.',
     )
 
 
@@ -266,6 +266,12 @@ class ServerFile(_FileModel):
         default="auto",
         description="The protocol era to speak with it. `auto`: the one that it speaks, and that of each client where "
         "it speaks both. `legacy`: `initialize` (2024-11-05 to 2025-11-25). `modern`: 2026-07-28.",
+    )
+    approvals: ApprovalName | None = Field(
+        default=None,
+        description="What happens when this server changes a tool, a prompt or its instructions, or adds one, after it "
+        "was first listed: `off`, `warn` (reported) or `hold` (shown as first seen, or hidden, until a person approves "
+        "it). Left out, `holdfast.approvals` decides.",
     )
     sharing: SharingName = Field(
         default="shared",
@@ -420,6 +426,11 @@ class HoldfastSettings(_FileModel):
     refresh: Period = Field(
         default=_DEFAULTS.refresh,
         description="How often each server is listed again; `off` for only when it announces a change.",
+    )
+    approvals: ApprovalName | None = Field(
+        default=None,
+        description="What happens when a server changes what a model reads: `off`, `warn` or `hold`. A server's own "
+        "`approvals` wins. Left out, it is `warn` for a hub on loopback and `hold` for one beyond it.",
     )
     idle: Timeout = Field(
         default=_DEFAULTS.idle, description="How long a `lazy` server may be idle before it is stopped."

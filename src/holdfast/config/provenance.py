@@ -165,7 +165,9 @@ class _ServerValues:
         yield self._value("prefix", self._server.id if prefix is None else prefix, "prefix")
         tools = self._server.tools
         yield self._value("tools.include", tools.include, "tools.include", "tools", "includeTools")
-        yield self._value("tools.holdChanged", self._server.hold_changed, "tools.holdChanged")
+        yield self._value(
+            "approvals", self._server.approvals or "as holdfast.approvals", "approvals", "tools.holdChanged"
+        )
         yield self._value("tools.exclude", tools.exclude, "tools.exclude", "excludeTools", "disabledTools")
 
     def _transport(self) -> Value:

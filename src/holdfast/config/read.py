@@ -29,6 +29,7 @@ from holdfast.config.find import find_config, is_named, project_folder, read_con
 from holdfast.config.jsonc import DEEPEST, Duplicate, KeyPath, SourceMap, joined, parse, quoted
 from holdfast.config.models import CONNECTION_KEYS, SERVER_KEYS, TOP_KEYS, ConfigFile, HoldfastSettings
 from holdfast.config.spec import (
+    ApprovalMode,
     BadServer,
     BreakerSettings,
     CallPolicy,
@@ -311,6 +312,7 @@ def _meant(model: HoldfastSettings) -> Settings:
         per_client=PerClientSettings(**model.per_client.model_dump()),
         quotas=QuotaSettings(**model.quotas.model_dump()),
         refresh=model.refresh,
+        approvals=cast("ApprovalMode | None", model.approvals),
         idle=model.idle,
     )
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from holdfast.errors import Problem
 
 __all__ = [
+    "ApprovalMode",
     "BadServer",
     "BreakerSettings",
     "CallPolicy",
@@ -39,6 +40,8 @@ __all__ = [
 ]
 
 Transport: TypeAlias = Literal["stdio", "http", "sse"]
+ApprovalMode: TypeAlias = Literal["off", "warn", "hold"]
+"""What happens with a changed or new tool: nothing, a report, or it waits for a person."""
 Sharing: TypeAlias = Literal["shared", "per-client"]
 EraChoice: TypeAlias = Literal["auto", "legacy", "modern"]
 
@@ -98,8 +101,8 @@ class ServerSpec:
     """The protocol era to speak with it: found out and fitted to each client, or fixed."""
     lazy: bool = False
     """Start at the first use, and stop after ``Settings.idle`` without use."""
-    hold_changed: bool = False
-    """Whether a tool that changed since it was first seen is held until approved."""
+    approvals: ApprovalMode | None = None
+    """What happens when it changes what a model reads; None for the setting of all servers."""
     sharing: Sharing = "shared"
     """Whether all clients share one connection, or each has its own."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
@@ -216,6 +219,8 @@ class Settings:
     quotas: QuotaSettings = QuotaSettings()
     refresh: float | None = 60.0
     """Seconds between two listings of a server; None for only when it announces a change."""
+    approvals: ApprovalMode | None = None
+    """What happens when a server changes what a model reads; None: `warn` on loopback, `hold` beyond it."""
     idle: float = 300.0
     """Seconds that a lazy server may be idle before it is stopped."""
 

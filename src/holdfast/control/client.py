@@ -30,7 +30,15 @@ from holdfast.control.models import (
     SignInCode,
     TargetsView,
 )
-from holdfast.core import Evidence, NetworkFailure, NetworkFault, PlainHttpRefused, classify_evidence, mask_url
+from holdfast.core import (
+    ApprovalKind,
+    Evidence,
+    NetworkFailure,
+    NetworkFault,
+    PlainHttpRefused,
+    classify_evidence,
+    mask_url,
+)
 from holdfast.errors import HubRefused, NoHub, ServerFailure
 from holdfast.wire import ApiClient, HttpAnswer
 
@@ -137,9 +145,11 @@ class ControlClient:
         """Disable a server."""
         return await self._ask(Server, "POST", f"{_of(server)}/disable", within=RECONNECT_SECONDS)
 
-    async def approve(self, server: str, *, tool: str | None = None, mark: str | None = None) -> Server:
+    async def approve(
+        self, server: str, *, tool: str | None = None, mark: str | None = None, kind: ApprovalKind = "tool"
+    ) -> Server:
         """Approve the change of one tool, or of all tools of a server."""
-        return await self._ask(Server, "POST", f"{_of(server)}/approve", body=Approve(tool=tool, mark=mark))
+        return await self._ask(Server, "POST", f"{_of(server)}/approve", body=Approve(tool=tool, mark=mark, kind=kind))
 
     async def code(self) -> SignInCode:
         """Make a code that signs in one browser."""

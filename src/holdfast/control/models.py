@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from holdfast.core import ServerStatus
+from holdfast.core import ApprovalKind, ServerStatus
 
 __all__ = [
     "Activity",
@@ -220,17 +220,19 @@ class CatalogView(ApiModel):
 
 
 class Approval(ApiModel):
-    """A tool that changed since it was first seen."""
+    """A tool, a prompt or the instructions of a server that changed since they were first seen, or are new."""
 
     server: str
-    tool: str
+    tool: str = Field(description="The name of the tool or the prompt; empty for the instructions")
+    kind: ApprovalKind = "tool"
+    new: bool = Field(default=False, description="Whether it appeared after the server was first listed")
     held: bool
     changes: tuple[str, ...] = Field(default=(), description="The change as the lines of a diff")
     mark: str = Field(default="", description="Identifies the current version of the tool; see `Approve`")
 
 
 class ApprovalList(ApiModel):
-    """All tools that changed."""
+    """All changes that wait."""
 
     approvals: tuple[Approval, ...]
 
@@ -238,7 +240,8 @@ class ApprovalList(ApiModel):
 class Approve(ApiModel):
     """Which change is approved."""
 
-    tool: str | None = Field(default=None, description="One tool; all tools of the server if left out")
+    tool: str | None = Field(default=None, description="One tool or prompt; all changes of the server if left out")
+    kind: ApprovalKind = Field(default="tool", description="What `tool` names; `instructions` have no name")
     mark: str | None = Field(
         default=None, description="The mark of the reviewed change: a newer change is not approved"
     )

@@ -26,7 +26,14 @@ if TYPE_CHECKING:
         NameKey as NameKey,
         Unknown as Unknown,
     )
-    from holdfast.core.changes import WATCHED as WATCHED, ChangedTool as ChangedTool, said as said
+    from holdfast.core.changes import (
+        WATCHED as WATCHED,
+        ApprovalKind as ApprovalKind,
+        ChangedTool as ChangedTool,
+        key_of as key_of,
+        kind_of as kind_of,
+        said as said,
+    )
     from holdfast.core.classify import (
         STOPPED_FROM_OUTSIDE as STOPPED_FROM_OUTSIDE,
         Verdict as Verdict,
@@ -149,7 +156,7 @@ __getattr__, __dir__ = lazy_exports(
         "backoff": ["delay"],
         "breaker": ["BreakerPolicy", "BreakerState", "Outcome", "Permit", "Refusal", "RefusalReason", "Tripped"],
         "catalog": ["Catalog", "CatalogEntry", "CatalogSource", "Item", "Listing", "NameKey", "Unknown"],
-        "changes": ["ChangedTool", "WATCHED", "said"],
+        "changes": ["ApprovalKind", "ChangedTool", "WATCHED", "key_of", "kind_of", "said"],
         "classify": [
             "STOPPED_FROM_OUTSIDE",
             "Verdict",

@@ -63,6 +63,8 @@ class Listing:
     prompts: tuple[Item, ...] = ()
     resources: tuple[Item, ...] = ()
     templates: tuple[Item, ...] = ()
+    instructions: str | None = None
+    """The server's instructions for its use; None where they are not known, as after a restart."""
     failed: Mapping[Kind, str] = field(default_factory=dict)
     """The kinds that could not be listed, and why: they keep their last good list (LIFE-26)."""
 

@@ -1,4 +1,8 @@
-"""A tool whose description changed: the parts that changed, as a person can read them. Nothing here decides."""
+"""What a model reads of a server, and what changed in it, as a person can read it. Nothing here decides.
+
+Tools, prompts and the server's instructions are watched. Each has a key: the name of a tool, and for the other kinds a
+text that no such name equals.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +11,44 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import unified_diff
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
 
-__all__ = ["WATCHED", "ChangedTool", "said"]
+__all__ = ["WATCHED", "ApprovalKind", "ChangedTool", "key_of", "kind_of", "said"]
 
-WATCHED = ("description", "title", "inputSchema", "outputSchema", "annotations")
-"""The parts that a model reads when it calls a tool."""
+WATCHED = (
+    "description", "title", "inputSchema", "outputSchema", "annotations", "arguments", "icons", "instructions"
+)  # fmt: skip
+"""The parts that a model, or the person beside it, reads."""
+
+ApprovalKind: TypeAlias = Literal["tool", "prompt", "instructions"]
+
+_MARK = "\0"
+
+
+def key_of(kind: ApprovalKind, name: str) -> str:
+    """The key of a watched text: a tool's name, or a text that no tool of that name has."""
+    return name if kind == "tool" and not name.startswith(_MARK) else f"{_MARK}{kind}{_MARK}{name}"
+
+
+def kind_of(key: str) -> tuple[ApprovalKind, str]:
+    """The kind and the name of a key."""
+    if not key.startswith(_MARK):
+        return "tool", key
+    _, kind, name = key.split(_MARK, 2)
+    return ("prompt" if kind == "prompt" else "instructions" if kind == "instructions" else "tool"), name
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedTool:
-    """One changed tool, which waits for a review."""
+    """One changed or new tool, prompt or text of instructions, which waits for a review."""
 
     server: str
     tool: str
-    """Its name at its server."""
+    """Its name at its server; empty for the instructions."""
+    kind: ApprovalKind = "tool"
+    new: bool = False
+    """Whether it appeared after the server was first listed: nothing of it was seen before."""
     held: bool
     """Whether it is not called until the change is approved."""
     was: Mapping[str, Any]
@@ -32,12 +59,12 @@ class ChangedTool:
         """The parts that changed: ``description``, ``inputSchema`` and so on."""
         return tuple(part for part in WATCHED if self.was.get(part) != self.now.get(part))
 
-    @property
+    @cached_property
     def mark(self) -> str:
         """Identifies the current content: an approval names it, and so approves nothing newer."""
         return hashlib.blake2s(json.dumps(self.now, sort_keys=True).encode(), digest_size=8).hexdigest()
 
-    @property
+    @cached_property
     def diff(self) -> str:
         """The change line by line, part by part. Characters that could deceive a terminal or a reader are escaped."""
         return "\n".join(line for part in self.parts for line in self._diff(part))

@@ -130,9 +130,7 @@ def instructions(view: View, status_tool: str) -> str:
 
 
 def _instructions_of(hub: Hub, server: str) -> str:
-    lease = hub.registry.slot(server).lease
-    connection = lease.connection if lease is not None else None
-    return connection.instructions if connection is not None else ""
+    return hub.registry.instructions(server)
 
 
 STATUS_URI = "holdfast://status"

@@ -15,7 +15,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.files import FileStamp, file_stamp, locked, private_folder, replace_file
+from holdfast.files import (
+    FileStamp,
+    NotPrivate,
+    file_stamp,
+    locked,
+    private_folder,
+    read_private,
+    replace_file,
+)
 from holdfast.front.seal import SHORTEST_KEY, KeyRing
 
 __all__ = ["KEY_VARIABLE", "SessionKeys"]
@@ -131,8 +139,9 @@ class SessionKeys:
 
 def _read(file: Path) -> list[bytes]:
     try:
-        with file.open("rb") as stream:
-            content = stream.read(LARGEST_FILE + 1)
+        content = read_private(file, largest=LARGEST_FILE + 1)
+    except NotPrivate as exc:
+        raise HoldfastError(f"the session key is not private: {exc}", hint=f"run: {exc.command}") from exc
     except OSError as exc:
         raise HoldfastError(f"cannot read the session key file {file}: {exc.strerror}", hint="check the path") from exc
     if len(content) > LARGEST_FILE:

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from holdfast.hub.fleet.messages import SignedStore as SignedStore, StoreUnavailable as StoreUnavailable
     from holdfast.hub.fleet.redis_store import RedisAddress as RedisAddress, RedisStore as RedisStore
     from holdfast.hub.hub import Hub as Hub
-    from holdfast.hub.journal import transition_text as transition_text, warnings_of as warnings_of
+    from holdfast.hub.journal import (
+        changed_text as changed_text,
+        subject_of as subject_of,
+        transition_text as transition_text,
+        warnings_of as warnings_of,
+    )
     from holdfast.hub.lease import is_shown as is_shown
     from holdfast.hub.limits import DialLimit as DialLimit
     from holdfast.hub.loader import (
@@ -61,7 +66,7 @@ __getattr__, __dir__ = lazy_exports(
         "fleet.messages": ["SignedStore", "StoreUnavailable"],
         "fleet.redis_store": ["RedisAddress", "RedisStore"],
         "hub": ["Hub"],
-        "journal": ["transition_text", "warnings_of"],
+        "journal": ["changed_text", "subject_of", "transition_text", "warnings_of"],
         "lease": ["is_shown"],
         "limits": ["DialLimit"],
         "loader": ["Loader", "call_tool", "get_tools_with_resilience", "load"],

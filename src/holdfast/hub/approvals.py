@@ -1,10 +1,11 @@
-"""Approvals: a tool that changes after it was first seen is reported, and can be held (SEC-5).
+"""Approvals: what a model reads is pinned when it is first seen; a change is reported, and can be held (SEC-5, SEC-9).
 
-A server can change the description of a tool after people, or their models, came to trust it. The version that was
-first seen is pinned in a file beside the hub's state, because the servers cannot be asked for it again. Several hubs of
-one configuration share this file, so a hub merges its changes into it under a lock. Changes that wait for approval are
-stored too, so that they can be reviewed while their server is down. A held tool stays in the list as it was first seen,
-and cannot be called until the change is approved. A tool without a recorded baseline is held too.
+A server can change a tool, a prompt or its instructions after people, or their models, came to trust it, or add one.
+The version that was first seen is pinned in a file beside the hub's state, because the servers cannot be asked for it
+again. Several hubs of one configuration share this file, so a hub merges its changes into it under a lock. Changes that
+wait for approval are stored too, so that they can be reviewed while their server is down. What is held is shown as it
+was first seen, or not at all if it is new, and cannot be used until the change is approved. A tool without a recorded
+baseline is held too.
 """
 
 from __future__ import annotations
@@ -12,13 +13,25 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from holdfast.core import WATCHED, CatalogEntry, ChangedTool, Item, Listing, said
+from holdfast.config import ApprovalMode
+from holdfast.core import (
+    WATCHED,
+    ApprovalKind,
+    CatalogEntry,
+    ChangedTool,
+    Item,
+    Kind,
+    Listing,
+    key_of,
+    kind_of,
+    said,
+)
 from holdfast.errors import ToolHeld, UnknownTool
 from holdfast.files import FileStamp, file_stamp, locked, replace_file, set_aside
 from holdfast.hub.journal import Journal
@@ -135,9 +148,7 @@ def _by_server(read: object) -> dict[str, ToolTexts]:
 
 def _still_changed(seen: Mapping[str, ToolTexts], changed: Mapping[str, ToolTexts]) -> dict[str, ToolTexts]:
     return {
-        server: {
-            tool: what for tool, what in tools.items() if tool in seen.get(server, {}) and what != seen[server][tool]
-        }
+        server: {tool: what for tool, what in tools.items() if server in seen and what != seen[server].get(tool)}
         for server, tools in changed.items()
     }
 
@@ -161,8 +172,8 @@ HELD = "holdfast/held"
 REMEMBERED = 1_000
 """How many tools that a server no longer lists stay pinned, in case they come back.
 
-Where changed tools are held, no pin is dropped for another: a server could list so many tools once that the first
-version of a tool is lost. Its new tools are held instead.
+Where changes are held, no pin is dropped for another: a server could list so many tools once that the first version of
+a tool is lost.
 """
 
 COMPARED_AT_ONCE = 200
@@ -171,18 +182,23 @@ UNKNOWN = {"inputSchema": {"type": "object"}}
 """How a tool without a recorded baseline is shown: a client needs that much."""
 
 
-class Approvals:
-    """The pinned version of every tool, and the changes that wait. Without a state file they last for this run.
+INSTRUCTIONS = key_of("instructions", "")
+LISTED_PROMPTS = "\0listed\0prompts"
+"""Pinned with the first list of prompts, which may be empty: a later prompt is then a new one."""
 
-    ``holds`` tells whether a server's changed tools are held.
+
+class Approvals:
+    """The pinned version of everything watched, and the changes that wait. Without a state file they last for this run.
+
+    ``mode`` tells what happens with a server's changes.
     """
 
-    def __init__(self, state_file: Path | None, *, holds: Callable[[str], bool], journal: Journal) -> None:
+    def __init__(self, state_file: Path | None, *, mode: Callable[[str], ApprovalMode], journal: Journal) -> None:
         self._path = state_file.with_suffix(".tools.json") if state_file is not None else None
         self._file = PinFile(self._path) if self._path is not None else None
         self._unread = False
         """Whether a file may exist that could not be read."""
-        self._holds = holds
+        self._mode = mode
         self._journal = journal
         self._seen: dict[str, ToolTexts] = {}
         self._now: dict[str, ToolTexts] = {}
@@ -193,6 +209,8 @@ class Approvals:
         self._gone: set[str] = set()
         self.unsaved = False
         """Whether changes wait to be written."""
+        self._waiting: set[str] = set()
+        """Servers whose first listing came before it was known whether it is the first."""
         self.may_pin: Callable[[], bool] = lambda: True
         """Whether a tool that is seen for the first time here is new: in a fleet, a peer may have seen it before."""
         self.on_pin: Callable[[str, str, Mapping[str, Any], bool], None] = lambda *_: None
@@ -200,81 +218,142 @@ class Approvals:
 
     @property
     def changed(self) -> Mapping[str, frozenset[str]]:
-        """By server, the tools that changed since they were first seen."""
-        return {server: frozenset(tools) for server, tools in self._now.items() if tools}
+        """By server, what changed since it was first seen: tools by their names, ``prompt x``, ``instructions``."""
+        return {server: frozenset(map(_label, keys)) for server, keys in self._now.items() if keys}
+
+    def count(self, server: str) -> int:
+        """How many changes of a server wait for approval."""
+        return len(self._now.get(server, ()))
+
+    def held(self, server: str) -> tuple[str, ...]:
+        """What of a server is held, sorted, by the words of ``changed``."""
+        return tuple(sorted(map(_label, self._now.get(server, ())))) if self._holds(server) else ()
+
+    def _holds(self, server: str) -> bool:
+        return self._mode(server) == "hold"
 
     def pending(self, server: str | None = None) -> tuple[ChangedTool, ...]:
         """Every change that waits for approval, of one server or of all, sorted by name."""
         servers = sorted(self._now) if server is None else [server]
         return tuple(
-            ChangedTool(server=one, tool=tool, held=self._holds(one), was=self._was(one, tool), now=now)
-            for one in servers
-            for tool, now in sorted(self._now.get(one, {}).items())
+            self._change(one, key, now) for one in servers for key, now in sorted(self._now.get(one, {}).items())
         )
 
-    def is_held(self, server: str, tool: str) -> bool:
-        """Whether a tool cannot be called until its change is approved."""
-        return tool in self._now.get(server, {}) and self._holds(server)
+    def _change(self, server: str, key: str, now: Mapping[str, Any]) -> ChangedTool:
+        kind, name = kind_of(key)
+        seen = self._seen.get(server, {})
+        return ChangedTool(
+            server=server,
+            tool=name,
+            kind=kind,
+            new=key not in seen,
+            held=self._holds(server),
+            was=seen.get(key, {}),
+            now=now,
+        )
+
+    def is_held(self, server: str, tool: str, kind: ApprovalKind = "tool") -> bool:
+        """Whether a tool or a prompt cannot be used until its change is approved."""
+        return key_of(kind, tool) in self._now.get(server, {}) and self._holds(server)
+
+    def instructions(self, server: str, said_now: str) -> str:
+        """The server's instructions as they may be shown: held ones as first seen, none where nothing was seen."""
+        if not self._holds(server):
+            return said_now
+        pinned = self._seen.get(server, {}).get(INSTRUCTIONS)
+        return str(pinned.get("instructions", "")) if pinned is not None else ""
 
     def review(self, listing: Listing) -> Listing:
         """Compare a new listing with the pins; returns it as it may be published."""
-        self._latest[listing.server] = listing
-        if self._unread:
-            self.load()
-        self._pin_new(listing)
-        return self._reviewed(listing, self._changes(listing, listing.tools))
+        self._begin(listing)
+        watched = _watched(listing)
+        self._pin_new(listing, watched)
+        return self._reviewed(listing, self._changes(listing.server, watched))
 
     async def review_in_steps(self, listing: Listing) -> Listing:
-        """The same for a listing of many tools, with turns for other tasks in between."""
-        self._latest[listing.server] = listing
-        if self._unread:
-            self.load()
-        self._pin_new(listing)
-        now: ToolTexts = {}
-        for start in range(0, len(listing.tools), COMPARED_AT_ONCE):
-            now |= self._changes(listing, listing.tools[start : start + COMPARED_AT_ONCE])
+        """The same for a listing of many items, with turns for other tasks in between."""
+        self._begin(listing)
+        watched: ToolTexts = {}
+        for part in _parts(listing):
+            watched |= _watched(part)
+            await asyncio.sleep(0)
+        self._pin_new(listing, watched)
+        keys, now = [*watched], ToolTexts()
+        for start in range(0, len(keys), COMPARED_AT_ONCE):
+            some = {key: watched[key] for key in keys[start : start + COMPARED_AT_ONCE]}
+            now |= self._changes(listing.server, some)
             await asyncio.sleep(0)
         return self._reviewed(listing, now)
 
-    def _changes(self, listing: Listing, tools: Sequence[Item]) -> ToolTexts:
-        seen = self._seen[listing.server]
-        return {item.name: what for item in tools if (what := said(item.raw)) != seen.get(item.name)}
+    def _begin(self, listing: Listing) -> None:
+        self._latest[listing.server] = listing
+        if self._unread:
+            self.load()
+
+    def _changes(self, server: str, watched: ToolTexts) -> ToolTexts:
+        if self._mode(server) == "off":
+            return {}
+        seen = self._seen[server]
+        return {key: what for key, what in watched.items() if what != seen.get(key)}
 
     def _reviewed(self, listing: Listing, now: ToolTexts) -> Listing:
         server = listing.server
-        seen, before = self._seen[server], self._now.get(server, {})
-        for name in sorted(now):
-            if before.get(name) != now[name]:
-                at = self._journal.clock.now()
-                self._journal.write(ToolChanged(server=server, tool=name, held=self._holds(server), at=at))
+        seen, before, holds = self._seen[server], self._now.get(server, {}), self._holds(server)
+        if Kind.PROMPT in listing.failed:  # nothing new is known of them
+            now |= {key: what for key, what in before.items() if kind_of(key)[0] == "prompt"}
+        for key in sorted(now):
+            if before.get(key) != now[key]:
+                kind, name = kind_of(key)
+                at, new = self._journal.clock.now(), key not in seen
+                self._journal.write(ToolChanged(server=server, tool=name, kind=kind, new=new, held=holds, at=at))
         self.unsaved |= now != before
         self._now[server] = now
-        if not now or not self._holds(server):
+        if not now or not holds:
             return listing
         return replace(
-            listing, tools=tuple(_as_seen(item, seen) if item.name in now else item for item in listing.tools)
+            listing,
+            tools=self._shown("tool", listing.tools, now, seen),
+            prompts=self._shown("prompt", listing.prompts, now, seen),
         )
 
-    def approve(self, server: str, tool: str | None = None, *, mark: str | None = None) -> tuple[str, ...]:
-        """Approve the pending changes of a server's tools, one or all; returns the tools that were approved.
+    def _shown(self, kind: ApprovalKind, items: Sequence[Item], now: ToolTexts, seen: ToolTexts) -> tuple[Item, ...]:
+        """The items as they may be shown: a held one as first seen; a new one is hidden."""
+        shown: list[Item] = []
+        for item in items:
+            key = key_of(kind, item.name)
+            if key not in now:
+                shown.append(item)
+            elif key in seen:
+                shown.append(_as_seen(item, seen[key]))
+            elif self._unread:
+                shown.append(_as_seen(item, UNKNOWN if kind == "tool" else {}))
+        return tuple(shown)
+
+    def approve(
+        self, server: str, tool: str | None = None, *, mark: str | None = None, kind: ApprovalKind = "tool"
+    ) -> tuple[str, ...]:
+        """Approve the pending changes of a server, one or all; returns the names of what was approved.
 
         With the ``mark`` of the change that was reviewed, a newer change is not approved.
         """
-        pending = {change.tool: change for change in self.pending(server)}
-        if tool is not None and tool not in pending and tool not in self._seen.get(server, {}):
-            raise UnknownTool(f"`{server}` has no tool named `{tool}`", hint=_waiting(pending))
-        wanted = [change for name, change in pending.items() if tool in (None, name)]
+        pending = {key_of(change.kind, change.tool): change for change in self.pending(server)}
+        one = key_of(kind, tool or "") if tool is not None or kind != "tool" else None
+        if one is not None and one not in pending and one not in self._seen.get(server, {}):
+            raise UnknownTool(f"`{server}` has no {kind} named `{tool}`", hint=_waiting(pending))
+        wanted = [change for key, change in pending.items() if one in (None, key)]
         if mark is not None and any(change.mark != mark for change in wanted):
             raise ToolHeld(
-                f"the tool `{tool}` of `{server}` changed again since it was reviewed",
+                f"the {_label(one or '')} of `{server}` changed again since it was reviewed",
                 hint="review the current change, and approve it",
             )
         for change in wanted:
-            self._seen[server][change.tool] = self._now[server].pop(change.tool)
-            self._approved.add((server, change.tool))
+            key = key_of(change.kind, change.tool)
+            self._seen[server][key] = self._now[server].pop(key)
+            self._approved.add((server, key))
             self.unsaved = True
-            self.on_pin(server, change.tool, self._seen[server][change.tool], True)
-            self._journal.write(ToolApproved(server=server, tool=change.tool, at=self._journal.clock.now()))
+            self.on_pin(server, key, self._seen[server][key], True)
+            at = self._journal.clock.now()
+            self._journal.write(ToolApproved(server=server, tool=change.tool, kind=change.kind, at=at))
         return tuple(change.tool for change in wanted)
 
     def take_pin(self, server: str, tool: str, text: Mapping[str, Any]) -> bool:
@@ -287,7 +366,8 @@ class Approvals:
         self.unsaved = True
         if self._now.get(server, {}).get(tool) == text:
             del self._now[server][tool]
-            self._journal.write(ToolApproved(server=server, tool=tool, at=self._journal.clock.now()))
+            kind, name = kind_of(tool)
+            self._journal.write(ToolApproved(server=server, tool=name, kind=kind, at=self._journal.clock.now()))
         return True
 
     def share_pins(self, server: str) -> None:
@@ -317,7 +397,7 @@ class Approvals:
             known = self._file.read()
         except OSError as exc:
             self._unread = True
-            until = "until then, tools of servers with holdChanged are held unless they are approved"
+            until = "until then, the tools of servers whose changes are held are held"
             log.warning("%s cannot be read (%s): %s", self._path, exc, until)
             return
         self._unread = False
@@ -335,7 +415,9 @@ class Approvals:
             for tool, text in tools.items():
                 if self._was(server, tool) == text:
                     self._now[server].pop(tool, None)
-                    self._journal.write(ToolApproved(server=server, tool=tool, at=self._journal.clock.now()))
+                    kind, name = kind_of(tool)
+                    at = self._journal.clock.now()
+                    self._journal.write(ToolApproved(server=server, tool=name, kind=kind, at=at))
         return tuple(self._latest)
 
     def to_save(self) -> PinChanges:
@@ -380,18 +462,33 @@ class Approvals:
     def _was(self, server: str, tool: str) -> Mapping[str, Any]:
         return self._seen.get(server, {}).get(tool, {})
 
-    def _pin_new(self, listing: Listing) -> None:
-        server, seen = listing.server, self._seen.setdefault(listing.server, {})
-        listed = {item.name for item in listing.tools}
-        unlisted = [name for name in seen if name not in listed]
-        if self._holds(server) and (self._unread or not self.may_pin() or len(unlisted) > REMEMBERED):
+    def _pin_new(self, listing: Listing, watched: ToolTexts) -> None:
+        """Pin what is seen for the first time: all at the first listing, later only kinds that were not watched yet."""
+        server, mode = listing.server, self._mode(listing.server)
+        first = not self._seen.get(server) if server in self._waiting else server not in self._seen
+        seen = self._seen.setdefault(server, {})
+        if (self._unread or not self.may_pin()) and mode == "hold":
+            self._waiting |= {server} if first and not self._unread else set()
             return
-        for item in listing.tools:
-            if item.name not in seen:
-                seen[item.name], self.unsaved = said(item.raw), True
-                self.on_pin(server, item.name, seen[item.name], False)
-                self._dropped.discard((server, item.name))
-        if not self._holds(server):
+        self._waiting.discard(server)
+        older = INSTRUCTIONS not in seen and listing.instructions is not None
+        prompts = LISTED_PROMPTS not in seen and Kind.PROMPT not in listing.failed
+        for key, what in watched.items():
+            kind, _ = kind_of(key)
+            fresh = {"tool": first, "prompt": prompts, "instructions": older}[kind] or mode == "off"
+            if key not in seen and fresh:
+                seen[key], self.unsaved = what, True
+                self.on_pin(server, key, what, False)
+                self._dropped.discard((server, key))
+            elif older and not first and _without_icons(what) == seen.get(key) != what:
+                # An earlier version of Holdfast did not pin icons.
+                seen[key], self.unsaved = what, True
+                self._approved.add((server, key))
+        if prompts:
+            seen[LISTED_PROMPTS], self.unsaved = {}, True
+            self.on_pin(server, LISTED_PROMPTS, {}, False)
+        if mode != "hold":
+            unlisted = [key for key in seen if key not in watched and not key.startswith("\0")]
             self._drop(server, unlisted[:-REMEMBERED])
 
     def _drop(self, server: str, tools: Sequence[str]) -> None:
@@ -401,12 +498,40 @@ class Approvals:
             self.unsaved = True
 
 
-def _as_seen(item: Item, seen: Mapping[str, Mapping[str, Any]]) -> Item:
+def _watched(listing: Listing) -> ToolTexts:
+    """What is watched of a listing, by its keys."""
+    watched: ToolTexts = {key_of("tool", item.name): said(item.raw) for item in listing.tools}
+    watched |= {key_of("prompt", item.name): said(item.raw) for item in listing.prompts}
+    if listing.instructions is not None:
+        watched[INSTRUCTIONS] = {"instructions": listing.instructions}
+    return watched
+
+
+def _parts(listing: Listing) -> Iterator[Listing]:
+    """The same listing in parts that are looked at in one step each."""
+    yield replace(listing, tools=(), prompts=())
+    for start in range(0, len(listing.tools), COMPARED_AT_ONCE):
+        yield replace(listing, tools=listing.tools[start : start + COMPARED_AT_ONCE], prompts=())
+    for start in range(0, len(listing.prompts), COMPARED_AT_ONCE):
+        yield replace(listing, tools=(), prompts=listing.prompts[start : start + COMPARED_AT_ONCE])
+
+
+def _without_icons(what: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {part: text for part, text in what.items() if part != "icons"}
+
+
+def _label(key: str) -> str:
+    """A key in words: a tool's name, ``prompt x``, ``instructions``."""
+    kind, name = kind_of(key)
+    return name if kind == "tool" else f"{kind} {name}".strip()
+
+
+def _as_seen(item: Item, seen: Mapping[str, Any]) -> Item:
     rest = {key: value for key, value in item.raw.items() if key not in WATCHED}
     meta = rest.get("_meta")
     rest["_meta"] = {**(meta if isinstance(meta, Mapping) else {}), HELD: True}
-    return Item(item.name, {**rest, **seen.get(item.name, UNKNOWN)})
+    return Item(item.name, {**rest, **seen})
 
 
 def _waiting(pending: Mapping[str, ChangedTool]) -> str:
-    return f"waiting for approval: {', '.join(pending) or 'none'}"
+    return f"waiting for approval: {', '.join(map(_label, pending)) or 'none'}"

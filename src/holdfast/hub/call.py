@@ -8,14 +8,16 @@ may have a resolution of a millisecond, and many calls take less.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from holdfast.config import CallPolicy, Config, ServerSpec
+from holdfast.config import ApprovalMode, CallPolicy, Config, ServerSpec
 from holdfast.core import (
+    ApprovalKind,
     Catalog,
     Evidence,
     HttpStatus,
@@ -70,7 +72,7 @@ from holdfast.hub.slot import Slot
 from holdfast.types import ProgressFn
 from holdfast.wire import Caller, Connection, Era, Fields, RawObject, descriptor_shortage
 
-__all__ = ["CallRequest", "CallTimer", "holds_changed", "is_repeatable", "known", "refuse_held", "send"]
+__all__ = ["CallRequest", "CallTimer", "approval_mode", "is_repeatable", "known", "refuse_held", "send"]
 
 
 def known(found: NameKey | Unknown, kind: Kind) -> NameKey:
@@ -91,18 +93,20 @@ def is_repeatable(catalog: Catalog, name: str) -> bool:
     return annotations.get("readOnlyHint") is True or annotations.get("idempotentHint") is True
 
 
-def holds_changed(config: Config, server: str) -> bool:
-    """Whether a server's tools are held when they change."""
+def approval_mode(config: Config, server: str, default: ApprovalMode) -> ApprovalMode:
+    """What happens with a server's changes: its own setting wins, then that of all servers, then ``default``."""
     spec = config.servers.get(server)
-    return isinstance(spec, ServerSpec) and spec.hold_changed
+    own = spec.approvals if isinstance(spec, ServerSpec) else None
+    return own or config.settings.approvals or default
 
 
-def refuse_held(approvals: Approvals, server: str, tool: str | None) -> None:
-    """Raise ``ToolHeld`` for a call to a tool that waits for approval."""
-    if tool is not None and approvals.is_held(server, tool):
+def refuse_held(approvals: Approvals, server: str, name: str, kind: ApprovalKind) -> None:
+    """Raise ``ToolHeld`` for a tool or a prompt that waits for approval."""
+    if approvals.is_held(server, name, kind):
+        command = shlex.join(["holdfast", "approve", server, name, *([] if kind == "tool" else ["--kind", kind])])
         raise ToolHeld(
-            f"the tool `{tool}` of `{server}` is held: it is not known to be unchanged since it was first seen",
-            hint="A person must review the change and approve it before the tool can be called.",
+            f"the {kind} `{name}` of `{server}` is held: it is not known to be unchanged since it was first seen",
+            hint=f"A person must review the change and approve it first: `{command}`",
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from holdfast.auth import Logins
 from holdfast.config import Config
-from holdfast.core import Catalog, Health, Kind, NameKey
+from holdfast.core import ApprovalKind, Catalog, Health, Kind, NameKey
 from holdfast.hub.approvals import Approvals, shown
 from holdfast.hub.call import is_repeatable, known
 from holdfast.hub.clock import Clock, RealClock
@@ -200,12 +200,15 @@ class Hub:
         """Use a new configuration; only the connections of servers whose definition changed are touched."""
         await self.registry.apply(config)
 
-    def approve(self, server: str, tool: str | None = None, *, mark: str | None = None) -> tuple[str, ...]:
-        """Approve the pending changes of a server's tools, one or all: held tools can be called again.
+    def approve(
+        self, server: str, tool: str | None = None, *, mark: str | None = None, kind: ApprovalKind = "tool"
+    ) -> tuple[str, ...]:
+        """Approve the pending changes of a server, one or all: what was held can be used again.
 
-        With the ``mark`` of the change that was reviewed, a newer change is not approved.
+        ``kind`` says what is named: a tool, a prompt, or the instructions, which have no name. With the ``mark`` of the
+        change that was reviewed, a newer change is not approved.
         """
-        return self.registry.approve(server, tool, mark)
+        return self.registry.approve(server, tool, mark, kind)
 
     def _owner(self, name: str, kind: Kind) -> NameKey:
         self.registry.require_open()

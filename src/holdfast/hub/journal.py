@@ -50,6 +50,8 @@ __all__ = [
     "Sink",
     "WarningSink",
     "Warnings",
+    "changed_text",
+    "subject_of",
     "transition_text",
     "warnings_of",
     "write_to_log",
@@ -111,12 +113,24 @@ def _write_state(record: HubRecord) -> None:
             _write(logging.WARNING, record, words, record.server, record.kind, record.reason)
         case ToolChanged():
             held = "; it is held until the change is approved" if record.held else ""
-            words = "%s: the tool %s changed since it was first seen%s"
-            _write(logging.WARNING, record, words, record.server, record.tool, held)
+            _write(logging.WARNING, record, "%s: %s%s", record.server, changed_text(record), held)
         case ToolApproved():
-            _write(logging.INFO, record, "%s: the change of the tool %s was approved", record.server, record.tool)
+            _write(logging.INFO, record, "%s: %s: the change was approved", record.server, subject_of(record))
         case Missed():
             _write(logging.WARNING, record, "a listener was too slow and missed %d records", record.count)
+
+
+def subject_of(record: ToolChanged | ToolApproved) -> str:
+    """What changed, in words: ``the tool x``, ``the prompt y``, ``its instructions``."""
+    return "its instructions" if record.kind == "instructions" else f"the {record.kind} {record.tool}"
+
+
+def changed_text(record: ToolChanged) -> str:
+    """What happened, in words."""
+    how = "appeared after the server was first listed" if record.new else "changed since it was first seen"
+    if record.kind == "instructions" and not record.new:
+        how = "changed since they were first seen"
+    return f"{subject_of(record)} {how}"
 
 
 def transition_text(record: Transition) -> str:

@@ -308,7 +308,7 @@ class Connector:
             known.era, known.connected = connection.era, True
 
         async def listing(connection: Connection, within: float) -> Listing:
-            return _listing(spec, lease, await connection.list_everything(within=within))
+            return _listing(spec, lease, connection, await connection.list_everything(within=within))
 
         attempt = lease.attempt = Attempt(
             spec=spec,
@@ -350,7 +350,7 @@ class Connector:
 
     async def _list(self, spec: ServerSpec, lease: Lease, connection: Connection) -> Listing:
         offers = await connection.list_everything(within=self._policy.attempt_timeout)
-        return _listing(spec, lease, offers)
+        return _listing(spec, lease, connection, offers)
 
 
 async def _stay(connection: Connection, changed: Callable[[], object], desired: DesiredState) -> Evidence:
@@ -391,14 +391,21 @@ def is_shown(name: str, tools: ToolFilter) -> bool:
     return included and not any(fnmatchcase(name, pattern) for pattern in tools.exclude)
 
 
-def _listing(spec: ServerSpec, lease: Lease, offers: Offers) -> Listing:
+def _listing(spec: ServerSpec, lease: Lease, connection: Connection, offers: Offers) -> Listing:
     items = {kind: tuple(Item(name, raw) for name, raw in offered) for kind, offered in offers.items()}
     tools = tuple(item for item in items.pop("tools", ()) if is_shown(item.name, spec.tools))
     failed = {
         Kind(kind): classify_evidence(masked(seen, lease.redactor), connected_before=True).reason
         for kind, seen in offers.failures.items()
     }
-    return Listing(server=spec.id, generation=lease.generation, tools=tools, failed=failed, **items)
+    return Listing(
+        server=spec.id,
+        generation=lease.generation,
+        tools=tools,
+        instructions=connection.instructions,
+        failed=failed,
+        **items,
+    )
 
 
 def _failed(lease: Lease, seen: Evidence, *, ever_connected: bool) -> FailedDial:

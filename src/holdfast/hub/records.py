@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from holdfast.config import Config, Settings
 from holdfast.core import (
     AccessChanged,
+    ApprovalKind,
     BreakerChanged,
     CloseFailed,
     Record,
@@ -126,10 +127,14 @@ class AccessRefused:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolChanged:
-    """A tool changed since it was first seen."""
+    """A tool, a prompt or the instructions changed since they were first seen, or are new."""
 
     server: str
     tool: str
+    """The name of the tool or the prompt; empty for the instructions."""
+    kind: ApprovalKind = "tool"
+    new: bool = False
+    """Whether it appeared after the server was first listed."""
     held: bool
     """Whether it cannot be called until the change is approved."""
     at: float
@@ -137,10 +142,11 @@ class ToolChanged:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolApproved:
-    """The change of a tool was approved."""
+    """The change of a tool, a prompt or the instructions was approved."""
 
     server: str
     tool: str
+    kind: ApprovalKind = "tool"
     at: float
 
 

@@ -17,11 +17,22 @@ import anyio.abc
 import anyio.to_thread
 
 from holdfast.auth import Logins, canonical, takes_login
-from holdfast.config import BadServer, Config, ServerSpec, Settings
-from holdfast.core import Catalog, Health, Kind, Listing, NameKey, State, Unknown, effects as do, events as on
+from holdfast.config import ApprovalMode, BadServer, Config, ServerSpec, Settings
+from holdfast.core import (
+    ApprovalKind,
+    Catalog,
+    Health,
+    Kind,
+    Listing,
+    NameKey,
+    State,
+    Unknown,
+    effects as do,
+    events as on,
+)
 from holdfast.errors import HubClosed, HubNotOpen, LoadFailed, ServerDisabled, UnknownServer
 from holdfast.hub.approvals import Approvals
-from holdfast.hub.call import CallRequest, CallTimer, holds_changed, refuse_held, send
+from holdfast.hub.call import CallRequest, CallTimer, approval_mode, refuse_held, send
 from holdfast.hub.client_slots import ClientSlots, ready_within
 from holdfast.hub.clock import Clock
 from holdfast.hub.fleet.fleet import Fleet
@@ -71,7 +82,9 @@ class SlotRegistry:
         self.catalog = Catalog()
         self.clock = clock
         self.journal = Journal(clock)
-        self.approvals = Approvals(state_file, holds=lambda one: holds_changed(self.config, one), journal=self.journal)
+        self.default_approvals: ApprovalMode = "warn"
+        """What happens with changes of servers where the configuration does not say it."""
+        self.approvals = Approvals(state_file, mode=self._approval_mode, journal=self.journal)
         self.clients = ClientSlots()
         """The slots that belong to one client each."""
         self.slots: dict[str, Slot] = {}
@@ -193,9 +206,20 @@ class SlotRegistry:
             return found
         return next((key for key in self.catalog.possible_owners(name, kind) if self._may_own(key)), found)
 
+    def _approval_mode(self, server: str) -> ApprovalMode:
+        return approval_mode(self.config, server, self.default_approvals)
+
+    def instructions(self, server: str) -> str:
+        """The instructions of a server that is connected, as they may be shown."""
+        lease = self.slot(server).lease
+        connection = lease.connection if lease is not None else None
+        return self.approvals.instructions(server, connection.instructions) if connection is not None else ""
+
     def _may_own(self, key: NameKey) -> bool:
         """Whether a call can tell more than "unknown": a connected server has listed all that it has."""
         slot = self.slots.get(key.server)
+        if self.approvals.is_held(key.server, key.original, "tool" if key.kind is Kind.TOOL else "prompt"):
+            return True  # it is hidden, and the refusal says why
         if slot is None or slot.lease is not None:
             return False
         return key.kind is not Kind.TOOL or isinstance(slot.spec, BadServer) or is_shown(key.original, slot.spec.tools)
@@ -264,8 +288,9 @@ class SlotRegistry:
         if late:
             listed = self.catalog.listed_name(NameKey(kind, server, name))
             params, name = {**params, "name": dumps(listed)}, listed
-        if kind is Kind.TOOL and self.approvals.is_held(server, name):
-            refuse_held(self.approvals, server, name)
+        which: ApprovalKind = "tool" if kind is Kind.TOOL else "prompt"
+        if self.approvals.is_held(server, name, which):
+            refuse_held(self.approvals, server, name, which)
         return params
 
     # For the hub.
@@ -302,10 +327,10 @@ class SlotRegistry:
         self.state_changed()
         return applied
 
-    def approve(self, server: str, tool: str | None, mark: str | None) -> tuple[str, ...]:
-        """Approve the pending changes of a server's tools, one or all."""
+    def approve(self, server: str, tool: str | None, mark: str | None, kind: ApprovalKind = "tool") -> tuple[str, ...]:
+        """Approve the pending changes of a server, one or all."""
         self.slot(server)
-        approved = self.approvals.approve(server, tool, mark=mark)
+        approved = self.approvals.approve(server, tool, mark=mark, kind=kind)
         listing = self.approvals.latest(server)
         if listing is not None and not self.catalog.servers[server].withdrawn:
             self.publish(listing)

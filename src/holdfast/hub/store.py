@@ -364,7 +364,7 @@ def _restored(catalog: Catalog, kept: StoredServer) -> Catalog:
 
 def _unstamped(listing: Listing | None) -> Listing | None:
     """The listing as it is read from the file: the generation is not stored."""
-    return replace(listing, generation=0) if listing is not None else None
+    return replace(listing, generation=0, instructions=None) if listing is not None else None
 
 
 def _stored(config: Config, catalog: Catalog, off: frozenset[str]) -> dict[str, StoredServer]:

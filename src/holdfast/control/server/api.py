@@ -282,7 +282,8 @@ class ControlApi:
 
     async def _approve(self, request: ApiRequest) -> Server:
         assert isinstance(request.body, Approve)  # noqa: S101 - the table says so
-        self._hub.approve(request.server, request.body.tool, mark=request.body.mark)
+        body = request.body
+        self._hub.approve(request.server, body.tool, mark=body.mark, kind=body.kind)
         self._events.touched(request.server)
         return await self._with_scope(request.server)
 
@@ -301,7 +302,7 @@ class ControlApi:
         return self._views.server(request.server)
 
     async def _list_approvals(self, request: ApiRequest) -> ApiModel:
-        return self._views.approvals()
+        return await self._views.approvals()
 
     async def _get_catalog(self, request: ApiRequest) -> ApiModel:
         return self._views.catalog()

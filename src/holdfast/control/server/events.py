@@ -231,10 +231,20 @@ def event_for(record: HubRecord, at: float) -> tuple[str, str, dict[str, Any]] |
             data = {"server": record.server, "generation": record.generation, "error": record.error, "at": at}
             return record.server, "close_failed", data
         case ToolChanged():
-            data = {"server": record.server, "tool": record.tool, "held": record.held, "at": at}
+            data = {"server": record.server, "tool": record.tool, "kind": record.kind, "new": record.new}
+            data |= {"held": record.held, "at": at}
             return record.server, "tool_changed", data
         case ToolApproved():
-            return record.server, "tool_approved", {"server": record.server, "tool": record.tool, "at": at}
+            return (
+                record.server,
+                "tool_approved",
+                {
+                    "server": record.server,
+                    "tool": record.tool,
+                    "kind": record.kind,
+                    "at": at,
+                },
+            )
     return None
 
 

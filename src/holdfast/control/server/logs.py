@@ -32,6 +32,8 @@ from holdfast.hub import (
     ToolChanged,
     Transition,
     as_fields,
+    changed_text,
+    subject_of,
     transition_text,
 )
 from holdfast.wire import LONGEST_LINE, LONGEST_SECRET
@@ -381,7 +383,7 @@ def log_text(record: HubRecord) -> tuple[str, str, str] | None:
             return record.server, "warning", f"an old connection did not close cleanly: {record.error}"
         case ToolChanged():
             held = "; it is held until the change is approved" if record.held else ""
-            return record.server, "warning", f"the tool {record.tool} changed since it was first seen{held}"
+            return record.server, "warning", f"{changed_text(record)}{held}"
         case ToolApproved():
-            return record.server, "info", f"the change of the tool {record.tool} was approved"
+            return record.server, "info", f"{subject_of(record)}: the change was approved"
     return None

@@ -422,7 +422,6 @@ class Metrics:
     def _seen(self) -> dict[str, ServerSample]:
         hub = self._hub
         tools = Counter(entry.server for entry in hub.catalog.tools)
-        pending = Counter(change.server for change in hub.approvals.pending())
         own: Counter[str] = Counter()
         in_flight: Counter[str] = Counter()
         waiting: Counter[str] = Counter()
@@ -438,7 +437,7 @@ class Metrics:
                 waiting=waiting[name] + hub.registry.slot(name).bulkhead.waiting,
                 own=own[name],
                 tools=tools[name],
-                pending=pending[name],
+                pending=hub.approvals.count(name),
             )
             for name, health in hub.servers.items()
         }

@@ -62,6 +62,9 @@ __all__ = ["AT_ONCE", "HubInfo", "Views"]
 AT_ONCE = 25
 """How many servers are viewed without a pause: it takes a few milliseconds of the event loop."""
 
+MOST_HELD, MOST_APPROVALS = 200, 500
+"""How many held names, and how many changes, are shown at a time."""
+
 LONGEST_TARGET = 300
 LONGEST_DESCRIPTION = 1_000
 """Characters; a client's list has the whole description."""
@@ -155,7 +158,7 @@ class Views:
         health, spec = slot.health(), slot.spec
         source = self._hub.catalog.servers.get(name, CatalogSource())
         listed = _counted(() if source.withdrawn else source.entries)
-        held = tuple(change.tool for change in self._hub.approvals.pending(name) if change.held)
+        held = self._hub.approvals.held(name)[:MOST_HELD]
         text = self._text(slot, health, tools=listed[Kind.TOOL], held=len(held))
         return Server(
             id=name,
@@ -214,20 +217,23 @@ class Views:
             ),
         )
 
-    def approvals(self) -> ApprovalList:
-        """Return every tool that changed since it was first seen."""
-        return ApprovalList(
-            approvals=tuple(
+    async def approvals(self) -> ApprovalList:
+        """Return every change that waits, up to a bound; each diff takes a turn of the event loop."""
+        shown: list[Approval] = []
+        for one in self._hub.approvals.pending()[:MOST_APPROVALS]:
+            await anyio.lowlevel.checkpoint()
+            shown.append(
                 Approval(
                     server=one.server,
                     tool=one.tool,
+                    kind=one.kind,
+                    new=one.new,
                     held=one.held,
                     changes=tuple(one.diff.split("\n")),
                     mark=one.mark,
                 )
-                for one in self._hub.approvals.pending()
             )
-        )
+        return ApprovalList(approvals=tuple(shown))
 
     def activity(self, name: str) -> Activity | None:
         """Return the recent calls of a server; None if there were none."""

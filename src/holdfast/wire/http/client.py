@@ -251,6 +251,10 @@ class HttpPeer:
         self._own_authorization = False
         """Whether the latest request used an ``Authorization`` of the server's definition."""
 
+    def learn_secret(self, secret: str) -> None:
+        """Mask a secret that the server gave, such as the id of a session, in its later texts."""
+        self._redactor.learn(secret)
+
     async def aclose(self) -> None:
         """Close every connection to the server."""
         for pool in self._pools.values():

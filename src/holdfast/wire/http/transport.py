@@ -262,6 +262,8 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 await self._refuse_errors(response)
             if method == "initialize":
                 self._session_id, self._common = response.headers.get(SESSION_HEADER), None
+                if self._session_id is not None:
+                    self._peer.learn_secret(self._session_id)
             kind = content_type(response)
             if kind == "application/json":
                 came = response.whole()

@@ -3,6 +3,9 @@
 import { el, field, show } from "./dom.js";
 import { count } from "./format.js";
 
+// A tool's name alone, or the kind before the name.
+const nameOf = ({ kind, tool }) => (kind === "tool" ? tool : `${kind} ${tool}`.trim());
+
 export class Changed {
   #id;
   #env;
@@ -51,22 +54,23 @@ export class Changed {
     if (!approvals.length) return this.node.replaceChildren();
     const held = approvals.filter((one) => one.held).length;
     const title = held
-      ? `${count(held, "tool")} held until you approve the change`
-      : `${count(approvals.length, "tool")} changed since first seen`;
+      ? `${count(held, "change")} held until you approve`
+      : `${count(approvals.length, "change")} since first seen`;
     const all = approvals.length > 1 ? this.#button("Approve all", "Approve all", approvals) : null;
     return this.node.replaceChildren(
       el("div", { class: "changed-head" }, el("h4", {}, title), all),
       el(
         "p",
         { class: "fine" },
-        "A tool’s description is an instruction to the model. Read the change before you approve it.",
+        "What a server says of its tools, prompts and itself is an instruction to the model. Read the change before you approve it.",
       ),
       ...approvals.map((one) => this.#tool(one)),
     );
   }
 
   #tool(approval) {
-    const { tool, held, changes } = approval;
+    const { held, changes } = approval;
+    const tool = nameOf(approval);
     const lines = changes.map((line) => el(LINES[line[0]] ?? "span", { class: "line" }, line));
     return el(
       "article",
@@ -75,7 +79,7 @@ export class Changed {
         "header",
         {},
         field("held", tool, tool, "code"),
-        el("span", { class: "tag" }, held ? "held" : "not held"),
+        el("span", { class: "tag" }, `${approval.new ? "new, " : ""}${held ? "held" : "not held"}`),
         this.#button("Approve", `Approve ${tool}`, [approval]),
       ),
       lines.length
@@ -91,7 +95,9 @@ export class Changed {
   /** Send the mark of the shown change with each approval: a newer change is not approved unseen. */
   async #approve(approvals) {
     this.#approving = true;
-    for (const { tool, mark } of approvals) await this.#env.act(this.#id, "approve", { tool, mark });
+    for (const { tool, kind, mark } of approvals) {
+      await this.#env.act(this.#id, "approve", { tool: tool || null, kind, mark });
+    }
     this.#approving = false;
     await this.#load();
     // The button is gone with its change: move the focus to the next one.
