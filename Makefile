@@ -13,7 +13,8 @@ PARALLEL = -n $(WORKERS) --dist worksteal
 # Many tests start Python programs: without compiled modules each start takes half a second longer.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help serve test tests test-long test-field programs cover lint format bench bench-docs docs screenshots schema lock clean
+.PHONY: help serve test tests test-long test-field clients programs cover lint format bench bench-docs docs screenshots schema \
+	lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -33,6 +34,9 @@ test-long: $(NODE_READY) programs  ## The tests that search longer: more seeds, 
 
 test-field: $(READY)  ## Real clients from PyPI and npm, each in an environment of its own: needs the network
 	$(BIN)/python -m pytest -m field -q
+
+clients: $(READY)  ## Write docs/reference/clients.md from the results of `make test-field`
+	$(BIN)/python -m tests.field.results
 
 # Programs that the tests run and that PyPI and npm do not have: a browser, a proxy, a store, shells, promtool.
 # Where they cannot be installed, the tests that need them are skipped and say so. RUNLEVEL=1: start no service.

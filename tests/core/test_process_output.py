@@ -124,3 +124,17 @@ def test_the_status_depends_on_the_exit_code_and_never_on_the_output() -> None:
     for text in (NPM_404, SENTRY, NODE_THROWS, ""):
         assert classify_evidence(ProcessExit(code=1, stderr=text)).status == "permanent"
         assert classify_evidence(ProcessExit(code=75, stderr=text)).status == "transient"
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("Either FIGMA_API_KEY or FIGMA_OAUTH_TOKEN is required (via CLI argument or .env file)", ("FIGMA_API_KEY",)),
+        ("Error: set `ACME_KEY`, or `ACME_TOKEN`", ("ACME_KEY",)),
+        ("Error: ACME_KEY and ACME_SECRET must be set", ("ACME_KEY", "ACME_SECRET")),
+    ],
+)
+def test_of_two_variables_that_are_alternatives_one_is_asked_for(line: str, names: tuple[str, ...]) -> None:
+    need = need_of(line)
+    assert need is not None
+    assert need.names == names

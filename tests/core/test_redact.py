@@ -287,3 +287,11 @@ def test_secrets_of_usual_forms_are_recognised() -> None:
         words = ["".join(chance.choices(alphabet, k=size)) for _ in range(500)]
         missed = [word for word in words if not has_secret_shape(word)]
         assert len(missed) <= 10, f"{name}: {missed}"
+
+
+@pytest.mark.requirement("MSG-6", "DOC-8")
+def test_the_name_of_a_variable_is_no_token() -> None:
+    for name in ("npm_config_cache", "npm_config_registry", "hf_home_directory"):
+        command = f'read -rs {name} && export {name} && env {name}="${name}"'
+        assert Redactor().mask(command) == command
+    assert "npm_" not in Redactor().mask("the token npm_" + "a1B2c3D4e5" * 4)

@@ -1,7 +1,7 @@
 """The client matrix: what each client saw is what happened, and what Holdfast said of it.
 
 Each client lists, calls, is told of an outage, works after the server's restart, and does the same over stdio. The
-server counts what reached it. The table of results is written to ``test-results/field/``.
+server counts what reached it. The table of results is in ``test-results/field/`` (results.py).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ import pytest
 
 from holdfast.testing import HttpServer
 from tests.cli.serve_process import Served, config, environment, run, served
+from tests.field import results
 from tests.field.matrix import CLIENTS, Client, Driven
 
 pytestmark = [pytest.mark.anyio, pytest.mark.field, pytest.mark.timeout(900)]
@@ -29,35 +30,6 @@ REASON = re.compile("refused|closed|reset|ended")
 """What a stopped HTTP server looks like: nothing listens, or the connection broke."""
 # A restarted server is back within a second; an open breaker makes a caller wait for its cooldown.
 RESTART = 75.0
-RESULTS = Path(__file__).parents[2] / "test-results" / "field"
-COLUMNS = ("list", "call", "outage", "server restart", "unknown tool", "stderr")
-
-
-class Table:
-    """What was seen, for people: one row for each client and way."""
-
-    def __init__(self) -> None:
-        self.rows: dict[tuple[str, str], dict[str, str]] = {}
-        self.versions: dict[str, str] = {}
-
-    def note(self, client: Client, way: Way, column: str, seen: str) -> None:
-        self.versions[client.name] = client.versions
-        self.rows.setdefault((client.name, way), {})[column] = seen
-
-    def text(self) -> str:
-        lines = [f"| client | way | {' | '.join(COLUMNS)} |", f"|---|---|{'---|' * len(COLUMNS)}"]
-        for (name, way), row in self.rows.items():
-            cells = [row.get(column, "").replace("|", "\\|").replace("\n", " ") for column in COLUMNS]
-            lines.append(f"| {name} ({self.versions[name]}) | {way} | {' | '.join(cells)} |")
-        return "\n".join(lines) + "\n"
-
-
-@pytest.fixture(scope="module")
-def table() -> Iterator[Table]:
-    table = Table()
-    yield table
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "clients.md").write_text(table.text())
 
 
 class Fleet:
@@ -103,14 +75,14 @@ async def fleet(way: Way, folder: Path) -> AsyncIterator[Fleet]:
 class Visit:
     """One client at one hub: what it sees is noted, and every finding is collected, so that the table is complete."""
 
-    def __init__(self, client: Client, way: Way, table: Table, fleet: Fleet, driven: Driven) -> None:
-        self._client, self._way, self._table = client, way, table
+    def __init__(self, client: Client, way: Way, fleet: Fleet, driven: Driven) -> None:
+        self._client, self._way = client, way
         self.fleet = fleet
         self.driven = driven
         self.found: list[str] = []
 
     def note(self, column: str, seen: str) -> None:
-        self._table.note(self._client, self._way, column, seen)
+        results.note(self._client.name, self._client.versions, self._way, column, seen)
 
     def expect(self, holds: bool, words: str) -> None:
         if not holds:
@@ -170,14 +142,12 @@ class Visit:
 @pytest.mark.requirement("HUB-15")
 @pytest.mark.parametrize("way", ["http", "stdio"])
 @pytest.mark.parametrize("client", CLIENTS, ids=str)
-async def test_a_client_sees_what_happens_and_what_holdfast_says(
-    client: Client, way: Way, tmp_path: Path, table: Table
-) -> None:
+async def test_a_client_sees_what_happens_and_what_holdfast_says(client: Client, way: Way, tmp_path: Path) -> None:
     if client.bridge == "mcp-remote" and way == "stdio":
         pytest.skip("mcp-remote connects to URLs only")
     await anyio.to_thread.run_sync(client.ready)
     async with fleet(way, tmp_path) as behind, client.driven(behind.hub, tmp_path) as driven:
-        visit = Visit(client, way, table, behind, driven)
+        visit = Visit(client, way, behind, driven)
         await visit.lists_and_calls()
         await visit.is_told_of_an_outage()
         await visit.works_after_the_restart()

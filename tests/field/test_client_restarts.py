@@ -21,8 +21,9 @@ from tests.cli.serve_process import Served, config, served
 from tests.cli.test_serve import ready
 from tests.cli.test_serve_fleet import three_hubs
 from tests.cli.test_serve_restart import free_port
+from tests.field import results
 from tests.field.matrix import CLIENTS, Client, Driven
-from tests.field.test_client_matrix import RESULTS, TOOL
+from tests.field.test_client_matrix import TOOL
 
 pytestmark = [pytest.mark.anyio, pytest.mark.field, pytest.mark.timeout(900), pytest.mark.requirement("HUB-14")]
 
@@ -41,6 +42,7 @@ class Seen:
     def note(self, client: Client, column: str, seen: str) -> None:
         self._versions[client.name] = client.versions
         self._rows.setdefault(client.name, {})[column] = seen
+        results.note(client.name, client.versions, "http", column, seen)
 
     def text(self) -> str:
         lines = [f"| client | {' | '.join(COLUMNS)} |", f"|---|{'---|' * len(COLUMNS)}"]
@@ -54,8 +56,7 @@ class Seen:
 def seen() -> Iterator[Seen]:
     found = Seen()
     yield found
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "client-restarts.md").write_text(found.text())
+    (results.FOLDER / "client-restarts.md").write_text(found.text())
 
 
 class Hub:

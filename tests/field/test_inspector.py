@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.field import results
 from tests.field.environments import NodeEnvironment
 from tests.field.matrix import _env
 from tests.field.test_client_matrix import TOOL, Way, fleet
@@ -49,3 +50,12 @@ async def test_it_lists_calls_and_shows_an_outage(way: Way, tmp_path: Path) -> N
             while (again := await inspect(all_of_it.hub, *calling, folder=tmp_path)).get("isError"):
                 pass
         assert again["content"][0]["text"] == "hello"
+    versions = INSPECTOR.versions("@modelcontextprotocol/inspector")
+    seen = {
+        "list": f"{len(listed['tools'])} tools",
+        "call": "hello",
+        "outage": told["content"][0]["text"],
+        "server restart": "back",
+    }
+    for column, words in seen.items():
+        results.note("Inspector CLI", versions, way, column, words)

@@ -15,7 +15,7 @@ import pytest
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
-from holdfast.front import clients, sessions
+from holdfast.front import clients, http_session
 from holdfast.front.access.principals import TokenPolicy
 from tests.front.conftest import PATIENT, Era, Person, front, over_stdio, text_of
 from tests.front.peer_server import running
@@ -266,7 +266,7 @@ async def test_a_server_that_asked_for_roots_without_a_client_gets_them_when_one
 async def test_a_client_that_keeps_no_stream_open_is_not_waited_for_when_it_cannot_be_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sessions, "OPENING_SECONDS", 0.05)
+    monkeypatch.setattr(http_session, "OPENING_SECONDS", 0.05)
     async with running("legacy") as origin, front({"o": {"url": origin.url}}) as served, httpx2.AsyncClient() as http:
         session = Session(http, served.all)
         with anyio.fail_after(20):

@@ -537,8 +537,15 @@ def _in_args(args: Sequence[str]) -> Iterator[str]:
 
 
 def _by_shape(arg: str, value: str) -> Iterator[str]:
-    """The secret in an argument that no name announces: the argument, its value, or what follows ``-k``."""
-    if "://" in arg:
+    """The secret in an argument that no name announces: the argument, its value, or what follows ``-k``.
+
+    An argument with blanks is a text or a script (``sh -c``): each of its words counts by itself, else every reason
+    that shares a word with it would be masked.
+    """
+    words = arg.split()
+    if len(words) > 1:
+        yield from (word for word in words if has_secret_shape(word, uuid=True))
+    elif "://" in arg:
         yield from secrets_in_url(arg)
     elif has_secret_shape(value or arg.lstrip("-"), uuid=True):
         yield value or arg

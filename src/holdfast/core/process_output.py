@@ -249,6 +249,7 @@ _LACKS = re.compile(
     r"(?i)not (?:set|found|defined|provided|given|configured|specified|present)|missing|must|require|need|\bset\b"
     r"|please|undefined|unset|empty|\bor pass\b|\bno\b.{0,60}\b(?:provided|given|configured|specified|found|set)\b"
 )
+_OR = re.compile(r"[^\w]*\bor\b[^\w]*")
 _USAGE = re.compile(r"(?i)\s*(?:usage|options|commands|environment variables)\b")
 _NOT_VARIABLES = re.compile(r"^(?:ERR|E|UV|NODE|HTTP|SIG|MODULE)_")
 
@@ -268,8 +269,15 @@ def _asking(line: str, following: Sequence[str]) -> _Said | None:
 
 
 def _named(line: str) -> Iterator[str]:
-    if _LACKS.search(line):
-        yield from (name for name in _VARIABLE.findall(line) if not _NOT_VARIABLES.match(name))
+    """The variables that a line asks for; of several alternatives the first."""
+    if not _LACKS.search(line):
+        return
+    end = 0
+    for found in _VARIABLE.finditer(line):
+        alternative = end and _OR.fullmatch(line, end, found.start())
+        end = found.end()
+        if not alternative and not _NOT_VARIABLES.match(found[1]):
+            yield found[1]
 
 
 _WORDS = re.compile(

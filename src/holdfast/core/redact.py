@@ -80,7 +80,9 @@ _SHAPES: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (re.compile(r"(?<![\w-])eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{4,}+\.[A-Za-z0-9_-]*+"), MASK),
     (re.compile(r"\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}+"), MASK),
-    (re.compile(r"\b(?:gh[opsur]_|github_pat_|glpat-|xox[abeoprs]-|npm_|hf_)[A-Za-z0-9_-]{10,}+"), MASK),
+    (re.compile(r"\b(?:gh[opsur]_|github_pat_|glpat-|xox[abeoprs]-)[A-Za-z0-9_-]{10,}+"), MASK),
+    # These two begin names of variables too (`npm_config_cache`): a credential has no second underscore.
+    (re.compile(r"\b(?:npm_|hf_)[A-Za-z0-9]{20,}+"), MASK),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), MASK),
 )
 

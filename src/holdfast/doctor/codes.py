@@ -267,7 +267,8 @@ NETWORK = (
         "error",
         "No answer came in time",
         "The server accepted the connection, or was started, and sent no answer.",
-        "Allow more time with --timeout; if that helps, raise holdfast.load.attemptTimeout. Otherwise look at its log.",
+        "Allow more time with --timeout; if that helps, raise holdfast.load.attemptTimeout, or the startTimeout of a "
+        "process. Otherwise look at its log.",
     ),
 )
 

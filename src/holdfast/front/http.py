@@ -39,6 +39,9 @@ __all__ = ["Front", "McpEndpoint", "create_app"]
 
 _LEAVING = dumps({"error": "Holdfast is shutting down and takes no new requests; try again in a moment"})
 
+EVICTED_SHARE = 10
+"""One in so many idle sessions gives way at once where room is needed: they are not sorted for each new one."""
+
 ENDING_SECONDS = 5.0
 """How long the sessions of a removed server stay open, so that calls in flight get their answers."""
 
@@ -106,6 +109,7 @@ class Front:
     def __init__(self, hub: Hub, ids: SessionIds | None = None, quotas: Quotas | None = None) -> None:
         self.hub = hub
         self.quotas = quotas or Quotas()
+        self.quotas.make_room = self._make_room
         self._broker = Broker(hub)
         self._ids = ids or SessionIds()
         self.retiring = False
@@ -194,6 +198,13 @@ class Front:
         if key is not None:
             self.hub.registry.clients.release(key)
         return key is not None
+
+    def _make_room(self, principal: str) -> None:
+        """Drop the sessions of a principal that are idle longest, of all endpoints."""
+        idle = [(one, sessions) for sessions in self._endpoints.values() for one in sessions.idle_sessions(principal)]
+        idle.sort(key=lambda found: found[0].used_at)
+        for one, sessions in idle[: len(idle) // EVICTED_SHARE + 1]:
+            sessions.drop_idle(one)
 
     def _ended(self, session: bytes) -> None:
         """Another hub ended a session."""

@@ -17,7 +17,7 @@ from holdfast.front.requests import Reply
 from holdfast.wire import Bytes, loads
 
 if TYPE_CHECKING:
-    from holdfast.front.sessions import HttpSession
+    from holdfast.front.http_session import HttpSession
 
 __all__ = ["Backlog", "EventLog", "LogBounds", "LostEvent", "MessageStream", "lost_event"]
 

@@ -183,7 +183,7 @@ def _silence(wire: Wire, left: float, times: _Times) -> TimedOut:
     if not isinstance(wire, StdioDispatcher):
         return TimedOut(doing="its first answer", after=round(left, 1))
     if wire.spoke:
-        return TimedOut(doing="the end of the handshake", after=round(times.within, 1))
+        return TimedOut(doing="the end of the handshake", after=round(min(times.within, left), 1))
     return TimedOut(doing="its first answer", after=round(left, 1), setting="startTimeout", stderr=wire.last_line)
 
 

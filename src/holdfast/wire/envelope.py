@@ -42,6 +42,8 @@ Bytes: TypeAlias = bytes | Raw
 Fields: TypeAlias = dict[str, Bytes]
 """The members of a JSON object: each value is the bytes that it came in."""
 
+_BOM = b"\xef\xbb\xbf"
+
 _OBJECT = msgspec.json.Decoder(dict[str, Raw])
 _ARRAY = msgspec.json.Decoder(list[Raw])
 _OBJECTS = msgspec.json.Decoder(list[dict[str, Raw]])
@@ -155,8 +157,12 @@ class RawObject:
 
 
 def read_bytes(data: bytes) -> bytes:
-    """The same bytes, checked: JSON is UTF-8, and the splitter does not look inside strings."""
+    """The same bytes, checked: JSON is UTF-8, and the splitter does not look inside strings.
+
+    A byte order mark before them is no part of them (RFC 8259 allows a reader to ignore it).
+    """
     if not data.isascii():
+        data = data.removeprefix(_BOM)
         try:
             data.decode()
         except UnicodeDecodeError:

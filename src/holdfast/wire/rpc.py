@@ -50,6 +50,7 @@ from holdfast.wire.envelope import (
     dumps,
     fields,
     is_object,
+    items,
     join_fields,
     load_object,
     loads,
@@ -276,7 +277,9 @@ def _error_parts(error: Bytes) -> tuple[object, object, object]:
     """Code, message and data of an error. What is large is cut, or passed on unread."""
     if len(memoryview(error)) <= SMALL_BYTES:
         said = loads(error)
-        return (said.get("code"), said.get("message"), said.get("data")) if isinstance(said, dict) else (None,) * 3
+        return (
+            (said.get("code"), said.get("message"), said.get("data")) if isinstance(said, dict) else (None, said, None)
+        )
     members = fields(error)
     code, message, data = members.get("code"), members.get("message"), members.get("data")
     return (
@@ -439,9 +442,21 @@ class Exchange:
         if isinstance(members, BadJson):
             if "object" not in str(members):
                 raise UnusableMessage(str(members)) from members
+            if len(data) <= SMALL_BYTES and self._take_batch(data):
+                return
             detail = data[:80].decode("utf-8", "replace")
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail)) from members
         self.route(members)
+
+    def _take_batch(self, data: bytes) -> bool:
+        """Route the messages of a batch, which the version 2025-03-26 allows; False if it is none."""
+        try:
+            batch = [fields(one) for one in items(data)]
+        except BadJson:
+            return False
+        for members in batch:
+            self.route(members)
+        return bool(batch)
 
     async def take_any(self, data: bytes) -> None:
         """The same for a message of any size: only a large one takes a wait."""
@@ -492,10 +507,29 @@ class Exchange:
 
     def _resolve(self, message_id: RequestId | None, members: Fields) -> bool:
         """Give an answer to the request that waits for it; False if there is none."""
-        waiter = self._waiters.pop(coerce_request_id(message_id), None) if message_id is not None else None
+        if message_id is None:
+            return self._resolve_only(members)
+        waiter = self._waiters.pop(coerce_request_id(message_id), None)
         if waiter is not None:
             waiter.put(members)
         return waiter is not None
+
+    def _resolve_only(self, members: Fields) -> bool:
+        """An answer without an id is to the request that waits, if that is only one: it need not wait longer.
+
+        JSON-RPC allows ``null`` in an error alone.
+        """
+        written = members.get("id")
+        nameless = written is None or ("error" in members and bytes(written) == b"null")
+        if len(self._waiters) != 1 or not nameless or not members.keys() & {"result", "error"}:
+            return False
+        _, waiter = self._waiters.popitem()
+        if "error" in members:
+            waiter.put(members)
+        else:
+            detail = "an answer without an id"
+            waiter.put(ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=detail)))
+        return True
 
     def _notice(self, method: str, params: object) -> None:
         self._count_notice()
@@ -598,6 +632,8 @@ def _id_of(raw: Bytes | None) -> RequestId | None:
         value = loads(raw) if raw is not None and len(memoryview(raw)) <= LONGEST_ID else None
     except BadJson:
         return None
+    if isinstance(value, float) and value.is_integer():
+        return int(value)  # some servers have no integers: 1.0 is the same number as 1
     return value if isinstance(value, str | int) and not isinstance(value, bool) else None
 
 

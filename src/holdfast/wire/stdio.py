@@ -60,6 +60,8 @@ class StdioDispatcher(DuplexDispatcher):
         self._deaf = False
         """Whether it closed its stdin and lives on."""
         self._skipped = 0
+        self._unended = False
+        """Whether it printed the beginning of a line, and no more so far."""
         self.on_first_message: Callable[[], None] | None = None
         """Called once, for the first message of the protocol."""
 
@@ -86,6 +88,8 @@ class StdioDispatcher(DuplexDispatcher):
         """A program that printed only noise is no MCP server."""
         if self._noise and not self._exchange.spoke:
             return NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"it printed {self._noise!r}")
+        if self._unended and not self._exchange.spoke:
+            return NotMcp(fault=NotMcpFault.NOT_JSON, detail="it printed a line without an end")
         return None
 
     async def _write(self, data: bytes, *, doing: str, headers: Mapping[str, str]) -> None:
@@ -167,6 +171,7 @@ class StdioDispatcher(DuplexDispatcher):
                 chunk = await self._child.receive(FAIR_BYTES)
                 buffer += chunk
                 await self._take_whole_lines(buffer, searched)
+                self._unended = bool(buffer)
                 if len(chunk) == FAIR_BYTES:
                     await anyio.lowlevel.checkpoint()
         except ServerFailure as failure:

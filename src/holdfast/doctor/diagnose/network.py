@@ -118,6 +118,15 @@ def cut(case: Case, seen: NetworkFailure) -> Finding:
 def silent(case: Case, seen: TimedOut) -> Finding:
     """No answer came in time."""
     longer = max(round(seen.after * 4), 60)
+    if seen.setting == "startTimeout":
+        return finding(
+            "HF-SILENT",
+            f"no answer within {seen.after:g} s (waiting for {seen.doing})",
+            "its process runs and says nothing: allow more time with `startTimeout`, or run it by hand and look at it",
+            *case.by_hand(),
+            detail=seen.stderr,
+            edits=(case.edit("startTimeout", f"{max(longer, 240)}s", certain=False),),
+        )
     return finding(
         "HF-SILENT",
         f"no answer within {seen.after:g} s (waiting for {seen.doing})",

@@ -76,6 +76,8 @@ class Quotas:
         self._on_refused = on_refused
         self._clock = clock
         self._used: dict[str, _Use] = {}
+        self.make_room: Callable[[str], None] | None = None
+        """Ends the use of sessions that a principal does not need in memory now."""
 
     def begin_call(self, principal: str) -> QuotaExceeded | None:
         """Count a request in flight, until ``end_call``; or say why it is refused, and count nothing."""
@@ -103,18 +105,19 @@ class Quotas:
             use.calls = max(use.calls - 1, 0)
 
     def begin_session(self, principal: str) -> QuotaExceeded | None:
-        """Count a session, until ``end_session``; or say why it is refused."""
+        """Count a session, until ``end_session``; or say why it is refused.
+
+        Idle sessions give way first, because they can be rebuilt. So clients that left cannot take the place of those
+        that are there: a principal is refused only if all of its sessions are in use.
+        """
         most = self._settings().sessions
         use = self._used.get(principal) or self._new(principal)
+        if use.sessions >= most and self.make_room is not None:
+            self.make_room(principal)
         if use.sessions >= most:
             return self._refused(principal, QuotaExceeded("sessions", most, RETRY_SECONDS))
         use.sessions += 1
         return None
-
-    def has_room_for_session(self, principal: str) -> bool:
-        """Whether ``begin_session`` would count one more; nothing is reported."""
-        use = self._used.get(principal)
-        return use is None or use.sessions < self._settings().sessions
 
     def end_session(self, principal: str) -> None:
         """A session that ``begin_session`` counted is over."""

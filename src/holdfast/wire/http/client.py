@@ -283,9 +283,12 @@ class HttpPeer:
             finally:
                 response.close()
 
-    def post(self, content: bytes, headers: Mapping[str, str]) -> Coroutine[Any, Any, Response]:
-        """POST to the endpoint itself; the caller closes the response, and translates exceptions."""
-        return self.send(_Asked("POST", self.url, headers, content))
+    def post(self, content: bytes, headers: Mapping[str, str], *, again: bool) -> Coroutine[Any, Any, Response]:
+        """POST to the endpoint itself; the caller closes the response, and translates exceptions.
+
+        ``again``: the server may get it twice.
+        """
+        return self.send(_Asked("POST", self.url, headers, content, again=again))
 
     async def send(self, asked: _Asked) -> Response:
         """The same for any request."""
@@ -318,7 +321,8 @@ class HttpPeer:
         pool = self._own_pool if asked.url is self.url else None
         if pool is None:
             pool = self._pool(asked.url)
-        response = await pool.send(self._head(pool, asked, own, token), asked.content, asked.on_sending)
+        head = self._head(pool, asked, own, token)
+        response = await pool.send(head, asked.content, asked.on_sending, again=asked.again)
         headers = response.headers
         if "set-cookie" in headers:
             self._note_cookies(headers["set-cookie"])
@@ -535,6 +539,8 @@ class _Asked(NamedTuple):
     headers: Mapping[str, str]
     content: bytes | None
     on_sending: Callable[[], None] | None = None
+    again: bool = False
+    """Whether the server may get it twice."""
 
 
 def _basic(url: httpx2.URL) -> str:

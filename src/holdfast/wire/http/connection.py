@@ -53,6 +53,11 @@ SUSPECT_SECONDS: Final = 0.02
 The event loop tells of a close in its next turn. Only a close within the present turn is not known, and a loop that
 turns faster than this has told of all others."""
 
+CLOSING_SECONDS: Final = 60.0
+"""After a kept connection met its end under a request, no connection to that peer is kept for so long.
+
+Some servers close after each answer and do not say so."""
+
 KNOWN_HEADS: Final = 16
 KNOWN_HEAD_BYTES: Final = 2048
 """Heads of answers that are remembered: most answers of a server have the same head, apart from the date."""
@@ -473,6 +478,7 @@ class Pool:
         self._idle: deque[_Connection] = deque()
         self._all: set[_Connection] = set()
         self._closed = False
+        self._keep_none_until = 0.0
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def request(
@@ -490,15 +496,35 @@ class Pool:
         return await self.send(self.head(method, target, headers), body, on_sending)
 
     async def send(
-        self, head: bytes, body: bytes | None = None, on_sending: Callable[[], None] | None = None
+        self,
+        head: bytes,
+        body: bytes | None = None,
+        on_sending: Callable[[], None] | None = None,
+        *,
+        again: bool = False,
     ) -> Response:
-        """The same for a request whose ``head`` is made already."""
-        connection = self._free() or await self._connected()
+        """The same for a request whose ``head`` is made already.
+
+        A peer may close a kept connection while the next request is on its way. With ``again``, a request that met
+        such an end is sent once more: only for those that a server may get twice.
+        """
+        whole = head + b"\r\n" if body is None else b"%bcontent-length: %d\r\n\r\n" % (head, len(body))
+        connection = self._free()
+        if connection is not None:
+            try:
+                return await self._exchanged(connection, whole, body, on_sending)
+            except (Disconnected, ConnectionResetError, BrokenPipeError):
+                self._keep_none_until = self._loop.time() + CLOSING_SECONDS
+                if not again:
+                    raise
+        return await self._exchanged(await self._connected(), whole, body, on_sending)
+
+    async def _exchanged(
+        self, connection: _Connection, head: bytes, body: bytes | None, on_sending: Callable[[], None] | None
+    ) -> Response:
         if on_sending is not None:
             on_sending()
-        if body is None:
-            return await connection.exchange(head + b"\r\n", b"")
-        return await connection.exchange(b"%bcontent-length: %d\r\n\r\n" % (head, len(body)), body)
+        return await connection.exchange(head, body or b"")
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -536,7 +562,7 @@ class Pool:
 
     def _release(self, connection: _Connection) -> None:
         connection.idle_since = self._loop.time()
-        if self._closed:
+        if self._closed or connection.idle_since < self._keep_none_until:
             self._drop(connection)
             return
         self._idle.append(connection)

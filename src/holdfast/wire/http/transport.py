@@ -34,7 +34,18 @@ from holdfast.config import Limits
 from holdfast.core import Evidence, HttpStatus, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, TimedOut
 from holdfast.errors import ServerFailure
 from holdfast.wire.deadlines import Deadlines
-from holdfast.wire.envelope import SMALL_BYTES, BadJson, Bytes, Fields, dump_object, dumps, fields, loads, read_bytes
+from holdfast.wire.envelope import (
+    SMALL_BYTES,
+    BadJson,
+    Bytes,
+    Fields,
+    dump_object,
+    dumps,
+    fields,
+    items,
+    loads,
+    read_bytes,
+)
 from holdfast.wire.event_stream import ServerEvent
 from holdfast.wire.http.client import (
     EVENT_STREAM,
@@ -77,6 +88,13 @@ RESUME_ATTEMPTS = 2
 
 HTTP_LEVEL = frozenset({401, 403, 407, 408, 429})
 """Statuses that concern the path to the server and not the request, for any body. 5xx belong here too."""
+
+
+REPEATABLE = frozenset(
+    {"initialize", "server/discover", "ping"}
+    | {"tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read", "prompts/get"}
+)
+"""Requests that a server may get twice: they change nothing, or only make a session that is not used."""
 
 
 class HttpDispatcher(Dispatcher[TransportContext]):
@@ -256,7 +274,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
     async def _ask(
         self, request_id: RequestId, waiter: PendingRequest, method: str, body: bytes, headers: Mapping[str, str]
     ) -> Bytes:
-        response = await self._peer.post(body, headers)
+        response = await self._peer.post(body, headers, again=method in REPEATABLE)
         try:
             if response.status >= 400:
                 await self._refuse_errors(response)
@@ -389,13 +407,28 @@ async def _split(data: bytes, *, stood: bool) -> Fields:
     try:
         return fields(read_bytes(data)) if len(data) <= SMALL_BYTES else await split(data)
     except BadJson as exc:
+        if "object" in str(exc) and (only := _only_item(data)) is not None:
+            return only
         if stood:
             raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))) from exc
+        if not data:
+            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail="its answer is empty")) from exc
         if "object" in str(exc):
             detail = "its answer is no JSON-RPC response"
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail)) from exc
         start = data[:80].decode("utf-8", "replace")
         raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=start)) from exc
+
+
+def _only_item(data: bytes) -> Fields | None:
+    """The message in a batch of one: the version 2025-03-26 allows batches."""
+    if len(data) > SMALL_BYTES:
+        return None
+    try:
+        batch = items(data)
+        return fields(batch[0]) if len(batch) == 1 else None
+    except BadJson:
+        return None
 
 
 def _is_id(raw: Bytes | None, request_id: RequestId, *, or_none: bool) -> bool:
@@ -410,6 +443,8 @@ def _is_id(raw: Bytes | None, request_id: RequestId, *, or_none: bool) -> bool:
         given = loads(raw)
     except BadJson:
         return False
+    if isinstance(given, float) and given.is_integer():
+        given = int(given)  # some servers have no integers
     return isinstance(given, str | int) and coerce_request_id(given) == coerce_request_id(request_id)
 
 

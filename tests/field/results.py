@@ -1,0 +1,80 @@
+"""What each client of the matrix saw, kept in a file: parts of the matrix may run at different times.
+
+``python -m tests.field.results`` writes the page of the documentation from it.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+__all__ = ["FOLDER", "note", "page", "table"]
+
+_ROOT = Path(__file__).parents[2]
+FOLDER = _ROOT / "test-results" / "field"
+PAGE = _ROOT / "docs" / "reference" / "clients.md"
+
+COLUMNS = ("list", "call", "outage", "server restart", "hub restart", "unknown tool", "stderr")
+"""What is looked at. ``hub restart`` is noted by the tests of sessions."""
+
+_WORKS = {"back": "works", "hello": "works", "0 lines": "silent", "3 of 3": "works"}
+
+
+def note(client: str, versions: str, way: str, column: str, seen: str) -> None:
+    """Keep what a client saw, and write the table with all that is known."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    rows = _rows()
+    row = rows.setdefault(f"{client} / {way}", {"client": client, "way": way})
+    row |= {"versions": versions, "date": f"{datetime.now(UTC):%Y-%m-%d}", column: seen}
+    (FOLDER / "clients.json").write_text(json.dumps(rows, indent=1))
+    (FOLDER / "clients.md").write_text(table(rows))
+
+
+def table(rows: dict[str, dict[str, str]]) -> str:
+    """One row for each client and way, with the words that the client got."""
+    lines = [f"| client | way | {' | '.join(COLUMNS)} |", f"|---|---|{'---|' * len(COLUMNS)}"]
+    for row in rows.values():
+        cells = [row.get(column, "").replace("|", "\\|").replace("\n", " ") for column in COLUMNS]
+        lines.append(f"| {row['client']} ({row['versions']}) | {row['way']} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def page(rows: dict[str, dict[str, str]]) -> str:
+    """The page of the documentation: what works, with which version, seen when."""
+    shown = ("list", "call", "outage", "server restart", "hub restart", "stderr")
+    lines = [
+        "# Clients",
+        "",
+        "Each client was installed from its registry into an environment of its own and connected to `holdfast serve`",
+        "as its documentation says. It listed and called tools, called during an outage of the server behind the hub,",
+        "and called again after the server's restart. `make test-field` repeats this; `make clients` writes this page.",
+        "",
+        "- **outage**: the client gets an error with the true reason, and the tools stay on its list.",
+        "- **stderr**: what the client logs while all is well.",
+        "- An empty cell was not tried in this run.",
+        "",
+        f"| client | versions | transport | {' | '.join(shown)} | seen |",
+        f"|---|---|---|{'---|' * len(shown)}---|",
+    ]
+    for row in rows.values():
+        cells = " | ".join(_brief(column, row.get(column, "")) for column in shown)
+        lines.append(f"| {row['client']} | {row['versions']} | {row['way']} | {cells} | {row['date']} |")
+    return "\n".join(lines) + "\n"
+
+
+def _brief(column: str, seen: str) -> str:
+    if column == "outage" and seen:
+        return "true reason" if "refused" in seen or "closed" in seen else "no reason"
+    if column == "list" and seen:
+        return "works"
+    return _WORKS.get(seen, seen.replace("|", "\\|"))
+
+
+def _rows() -> dict[str, dict[str, str]]:
+    file = FOLDER / "clients.json"
+    return dict(json.loads(file.read_text())) if file.exists() else {}
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(_rows()))
