@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
         measure, quick = BENCHMARKS[name]
         reports.append(measure(**{**(quick if options.quick else {}), **settings}))
         if options.docs:  # after each one, so that a run that is ended keeps what it has measured
-            page.record(reports[-1:], where)
+            page.record(reports[-1:], where, order=list(BENCHMARKS))
             page.write()
     print(json.dumps(as_json(reports), indent=2) if options.json else as_table(reports))
     return 0 if all(report.met for report in reports) else 1

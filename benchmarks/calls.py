@@ -75,7 +75,7 @@ class Sample:
 
 
 class Generator:
-    """A generator that is connected to one subject, and calls when it is told to."""
+    """A generator that is connected to one subject, and calls on demand."""
 
     def __init__(self, process: subprocess.Popen[str], subject: Subject) -> None:
         self._process = process
@@ -85,8 +85,7 @@ class Generator:
 
     def run(self) -> Sample:
         """One batch of calls."""
-        pids = self._tree.pids()
-        before = self._tree.cpu(pids)
+        before = self._tree.cpu()
         assert self._process.stdin is not None
         try:
             self._process.stdin.write("go\n")
@@ -94,7 +93,7 @@ class Generator:
         except BrokenPipeError:
             raise self._failed() from None
         seen = json.loads(self._expect("{"))
-        used, times = self._tree.cpu(pids) - before, [time / 1000 for time in seen["times"]]
+        used, times = self._tree.cpu_since(before), [time / 1000 for time in seen["times"]]
         return Sample(
             times=times,
             rate=len(times) / seen["seconds"],

@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 from benchmarks.clients import LegacyClient, open_sessions
+from benchmarks.growth import NO_QUOTA
 from benchmarks.processes import Tree, hub, upstream, wait_until
 from benchmarks.report import Check, Report, Row, at_most, median
 
@@ -45,7 +46,7 @@ START_QUICK: dict[str, Any] = {"rounds": 1, "servers": 3}
 def measure_idle(
     *, rounds: int = 1, servers: int = IDLE_SERVERS, seconds: float = WINDOW, settle: float = 5.0
 ) -> Report:
-    """A hub with many servers that nobody calls."""
+    """A hub with many idle servers."""
     with ExitStack() as stack:
         _, ports = stack.enter_context(upstream("--eras", "legacy", "--ports", str(servers)))
         small, _ = stack.enter_context(hub(_definitions(ports[:1])))
@@ -61,7 +62,7 @@ def measure_idle(
         title=f"{servers} idle HTTP servers, {rounds} windows of {seconds:g} s",
         requirements=("PERF-4",),
         about=(
-            "All servers are connected and nobody calls them. The window is as long as the refresh interval, so each "
+            "All servers are connected and idle. The window is as long as the refresh interval, so each "
             "server's tools are listed once in it. CPU is the share of one core."
         ),
         rows=(
@@ -86,7 +87,7 @@ def _shares(trees: Sequence[Tree], seconds: float) -> tuple[float, float]:
     before, began = [tree.cpu() for tree in trees], time.monotonic()
     time.sleep(seconds)
     lasted = time.monotonic() - began
-    one, two = ((tree.cpu() - used) / lasted for tree, used in zip(trees, before, strict=True))
+    one, two = (tree.cpu_since(used) / lasted for tree, used in zip(trees, before, strict=True))
     return one, two
 
 
@@ -96,7 +97,7 @@ def measure_sessions(*, rounds: int = 1, sessions: int = SESSIONS) -> Report:
     with upstream("--eras", "legacy") as (_, ports):
         for _ in range(rounds):
             for streams, each in found.items():
-                with hub(_definitions(ports)) as (pid, base):
+                with hub(_definitions(ports), settings=NO_QUOTA) as (pid, base):
                     tree = Tree(pid)
                     with open_sessions(f"{base}/mcp", 1, streams=streams):
                         before = tree.memory()
@@ -130,7 +131,7 @@ def measure_start(*, rounds: int = 1, servers: int = START_SERVERS) -> Report:
             with hub(_definitions(ports), ready=False) as (pid, base):
                 wait_until(f"{base}/readyz", seconds=300)
                 times.append(time.monotonic() - began)
-                connected, cpu = _connected(base), Tree(pid).cpu()
+                connected, cpu = _connected(base), Tree(pid).cpu_since({})
     found = median(times)
     return Report(
         name="start",

@@ -44,6 +44,14 @@ How it is measured:
 - The load generator is a Node program on plain sockets (`benchmarks/generator.mjs`), the server behind is one
   `asyncio.Protocol` (`benchmarks/upstream.py`). Directly connected they exchange many times the calls of any gateway.
 - Memory is the proportional set size of the measured process tree after the calls.
+
+[Where the time of a call goes](flame/README.md) has flame graphs of the path of a call.
+"""
+
+BUSY_LOAD = 2.0
+BUSY = """\
+The machine of these results was busy with other work, as the load averages under the tables say. Rates are lower and
+latencies longer than on an idle machine. Ratios compare rounds that ran side by side, so they hold.
 """
 
 
@@ -61,15 +69,18 @@ def surroundings() -> dict[str, str]:
     }
 
 
-def record(reports: Sequence[Report], where: Mapping[str, str], *, folder: Path = FOLDER) -> None:
-    """Keep these results, beside those of the benchmarks that did not run."""
+def record(
+    reports: Sequence[Report], where: Mapping[str, str], *, order: Sequence[str] = (), folder: Path = FOLDER
+) -> None:
+    """Keep these results, beside those of the benchmarks that did not run, in the order of the benchmarks."""
     file = folder / RESULTS
     old = json.loads(file.read_text()) if file.exists() else {"benchmarks": []}
     found = {one["name"]: one for one in old["benchmarks"]}
     for data in as_json(reports)["benchmarks"]:
         found[data["name"]] = {**data, "where": dict(where)}
+    kept = sorted(found.values(), key=lambda one: order.index(one["name"]) if one["name"] in order else len(order))
     folder.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"benchmarks": list(found.values())}, indent=1, ensure_ascii=False) + "\n")
+    file.write_text(json.dumps({"benchmarks": kept}, indent=1, ensure_ascii=False) + "\n")
 
 
 def write(*, folder: Path = FOLDER) -> None:
@@ -87,7 +98,8 @@ def files(results: Mapping[str, Any]) -> dict[str, str]:
     plots = {
         f"{report.name}-{number}.svg": drawn(plot) for report, _ in found for number, plot in enumerate(report.plots, 1)
     }
-    page = [HEAD, "## Verdicts\n", _verdicts([report for report, _ in found])]
+    busy = [where["load"] for _, where in found if float(where["load"].split()[0]) > BUSY_LOAD]
+    page = [HEAD, *([BUSY] if busy else []), "## Verdicts\n", _verdicts([report for report, _ in found])]
     page += [_section(report, where) for report, where in found]
     return {"README.md": "\n".join(page), **plots}
 

@@ -56,15 +56,19 @@ class Tree:
         """The MCP servers that run as its children, or as theirs."""
         return [pid for pid in self._all() if pid != self.pid and _is_server(pid)]
 
-    def cpu(self, pids: Sequence[int] | None = None) -> float:
-        """Seconds of CPU used so far. The scheduler's account has nanoseconds; the process's has ticks of 10 ms."""
-        total = 0
-        for pid in self.pids() if pids is None else pids:
+    def cpu(self) -> Mapping[tuple[int, int], int]:
+        """Nanoseconds of CPU of each thread so far. The process's own account has ticks of 10 ms."""
+        used = {}
+        for pid in self.pids():
             with contextlib.suppress(OSError):
                 for task in Path(f"/proc/{pid}/task").iterdir():
                     with contextlib.suppress(OSError):
-                        total += int((task / "schedstat").read_text().split()[0])
-        return total / 1e9
+                        used[pid, int(task.name)] = int((task / "schedstat").read_text().split()[0])
+        return used
+
+    def cpu_since(self, before: Mapping[tuple[int, int], int]) -> float:
+        """Seconds of CPU since then. A thread that has ended meanwhile is left out, with what it had used before."""
+        return sum(used - before.get(thread, 0) for thread, used in self.cpu().items()) / 1e9
 
     def memory(self) -> int:
         """Bytes in memory; what processes share counts once."""
@@ -187,13 +191,17 @@ def relay(url: str) -> Iterator[tuple[int, str]]:
 
 @contextlib.contextmanager
 def hub(
-    servers: Mapping[str, Any], *options: str, settings: Mapping[str, Any] | None = None, ready: bool = True
+    servers: Mapping[str, Any],
+    *options: str,
+    settings: Mapping[str, Any] | None = None,
+    ready: bool = True,
+    source: Path = ROOT,
 ) -> Iterator[tuple[int, str]]:
-    """``holdfast serve``: its process and its base address."""
+    """``holdfast serve``, of this checkout or another: its process and its base address."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "mcp.json"
         file.write_text(json.dumps({"mcpServers": servers, "holdfast": settings or {}}))
-        env = {"HOME": folder, "XDG_STATE_HOME": folder, "PYTHONPATH": str(ROOT / "src")}
+        env = {"HOME": folder, "XDG_STATE_HOME": folder, "PYTHONPATH": str(source / "src")}
         command = [
             sys.executable,
             "-m",
@@ -206,7 +214,7 @@ def hub(
             "0",
             *options,
         ]
-        with started(command, env=env, pipe=True) as process:
+        with started(command, env=env, cwd=source, pipe=True) as process:
             base = _line(process, r"MCP endpoint: (http://\S+)/mcp")
             if ready:
                 wait_until(f"{base}/readyz", process)

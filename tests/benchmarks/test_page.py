@@ -6,7 +6,7 @@ import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from benchmarks import __main__ as command, page
+from benchmarks import __main__ as command, flame, page
 from benchmarks.plots import drawn
 from benchmarks.report import Check, Plot, Report, Row, Spread, as_json, from_json
 
@@ -25,7 +25,7 @@ FULL = Report(
     ),
     missing=("a gateway: no network",),
 )
-WHERE = {"date": "2026-01-02 03:04 UTC", "commit": "abc", "machine": "m", "load": "0.1", "versions": "Python 3"}
+WHERE = {"date": "2026-01-02 03:04 UTC", "commit": "abc", "machine": "m", "load": "0.1 0.1 0.1", "versions": "Python 3"}
 
 
 def test_the_page_in_the_repository_is_the_one_of_its_results() -> None:
@@ -82,3 +82,21 @@ def test_a_plot_has_a_bar_for_each_name_its_interval_and_the_limit() -> None:
     title = picture.find(f"{space}title")
     assert title is not None
     assert title.text == "Bars & more. Holdfast: 2 ms; other: 4 ms; limit: 3 ms"
+
+
+def test_a_flame_graph_shows_where_stacks_end_and_how_wide_they_are() -> None:
+    folded = (
+        "run (asyncio/runners.py:190);reply (/x/src/holdfast/front/server.py:7);dumps (/lib/python3.11/json/a.py:3) 3\n"
+        "run (asyncio/runners.py:190);reply (/x/src/holdfast/front/server.py:9) 1\n"
+        "_bootstrap (threading.py:1002);wait (threading.py:320) 50\n"
+    )
+    stacks = flame.read(folded)
+    assert flame.shares(stacks) == {"json": 0.75, "Holdfast: HTTP, sessions and MCP towards clients": 0.25}
+    picture = ET.fromstring(flame.drawn("A title", stacks))
+    titles = [title.text for title in picture.iter("{http://www.w3.org/2000/svg}title")]
+    assert titles == [
+        "A title",
+        "run (asyncio/runners.py) 100.0%",
+        "reply (holdfast/front/server.py) 100.0%",
+        "dumps (json/a.py) 75.0%",
+    ]
