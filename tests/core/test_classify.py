@@ -298,3 +298,15 @@ def test_a_timeout_names_the_setting_that_gives_more_time() -> None:
     assert (
         "holdfast.call.timeout" in classify_evidence(TimedOut(doing="x", after=1, setting="holdfast.call.timeout")).hint
     )
+
+
+@pytest.mark.requirement("LOAD-4", "MSG-3")
+def test_a_server_that_wants_a_password_does_not_send_people_to_a_login() -> None:
+    login = Login(state=LoginState.NONE, command="holdfast login a")
+    wanted = {"www-authenticate": 'Basic realm="x"'}
+    verdict = classify_evidence(HttpStatus(status=401, headers=wanted, login=login))
+    assert verdict.status == "denied"
+    assert "a user name and a password" in verdict.reason
+    assert "holdfast login" not in verdict.reason
+    both = {"www-authenticate": 'Basic realm="x", Bearer'}
+    assert "holdfast login a" in classify_evidence(HttpStatus(status=401, headers=both, login=login)).reason

@@ -256,6 +256,13 @@ def _http(seen: HttpStatus) -> Verdict:
 
 def _unauthorized(seen: HttpStatus) -> Verdict:
     challenge = read_challenge(seen.headers.get("www-authenticate", ""))
+    if not seen.credentials_sent and _wants_password(seen):
+        return Verdict(
+            status="denied",
+            reason="it asks for a user name and a password, and none are configured (HTTP 401)",
+            hint='add them to its definition: "headers": {"Authorization": "Basic ${env:CREDENTIALS}"}, where '
+            "CREDENTIALS is `user:password` in base64; a login does not help here",
+        )
     if seen.login is not None and (challenge.made or not seen.credentials_sent):
         return (
             _wants_scope(seen, challenge, seen.login) if challenge.wants_scope else _wants_login(seen.login, challenge)
@@ -271,6 +278,12 @@ def _unauthorized(seen: HttpStatus) -> Verdict:
         reason="it asks for credentials and none are configured (HTTP 401)",
         hint='log in, or add the credentials to its definition: "headers": {"Authorization": "Bearer ${env:TOKEN}"}',
     )
+
+
+def _wants_password(seen: HttpStatus) -> bool:
+    """Whether the server offers no other way than HTTP's basic authentication."""
+    challenge = seen.headers.get("www-authenticate", "").lower()
+    return challenge.startswith("basic") and "bearer" not in challenge
 
 
 def _forbidden(seen: HttpStatus, said: str) -> Verdict:
