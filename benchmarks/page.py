@@ -86,7 +86,7 @@ def record(
 def write(*, folder: Path = FOLDER) -> None:
     """Make the page and the plots of the kept results."""
     made = files(json.loads((folder / RESULTS).read_text()))
-    for old in folder.glob("*.svg"):
+    for old in (one for one in folder.glob("*.svg") if not one.name.startswith("flame-")):
         old.unlink()
     for name, text in made.items():
         (folder / name).write_text(text)

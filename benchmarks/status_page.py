@@ -89,7 +89,7 @@ async def _painted(base: str, rounds: int, seconds: float) -> tuple[Row, ...]:
     idle: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         async with browser(Path(folder)) as window:
-            await window.cdp("Performance.enable")
+            await window.cdp("Performance.enable", timeDomain="threadTicks")
             await window.go(base)
             await window.run(f"localStorage.setItem('holdfast.token', {json.dumps(TOKEN)})")
             for _ in range(rounds):

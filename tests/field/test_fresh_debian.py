@@ -26,7 +26,7 @@ PACKAGES = "ca-certificates,make,pipx,python3-venv"
 LENT = re.compile(r"^(PIP_|UV_|SSL_CERT_|REQUESTS_CA_|HTTPS?_PROXY|NO_PROXY|https?_proxy|no_proxy)")
 MINUTES = 900
 
-CURSOR = '{"mcpServers": {"words": {"command": "python3", "args": ["/home/me/clone/docs/examples/files_server.py"]}}}'
+CURSOR = '{"mcpServers": {"letters": {"command": "python3", "args": ["/home/me/clone/docs/examples/files_server.py"]}}}'
 
 
 class Debian:
@@ -95,7 +95,7 @@ def _lend(root: Path, stack: ExitStack) -> None:
     }
     for folder in sorted(one for one in folders if Path(one).is_dir()):
         _mounted(folder, root / folder.lstrip("/"), stack)
-    for folder in ("/proc", "/dev"):
+    for folder in ("/proc", "/dev", "/dev/pts"):
         _mounted(folder, root / folder.lstrip("/"), stack)
 
 
@@ -133,7 +133,7 @@ say '{demo}'; {demo} > ~/demo 2>&1 & hub=$!
 until grep -q 'ready when' ~/demo; do sleep 0.2; done
 cat ~/demo
 say '{tour}'; {tour} 2>&1
-say '{watch}'; timeout 6 {watch} 2>&1
+say '{watch}'; TERM=xterm timeout 20 script -qec '{watch}' /dev/null 2>&1 </dev/null | head -c 4000
 kill $hub; wait $hub 2>/dev/null
 say '{import_}'; {import_} 2>&1
 say '{apply}'; {apply} --yes 2>&1

@@ -14,7 +14,7 @@ from starlette.requests import Request as AsgiRequest
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
-from holdfast.front import listener, requests
+from holdfast.front import asgi, listener, requests
 from holdfast.front.requests import Reply, Request
 from holdfast.front.streams import Backlog
 from tests.front.web import serving
@@ -133,6 +133,26 @@ async def test_a_client_that_sends_no_complete_request_is_cut_off(sent: bytes, m
         writer.write(sent)
         await reader.read()
         assert reader.at_eof()
+
+
+@pytest.mark.requirement("SEC-11")
+@pytest.mark.parametrize("path", [b"/hello", b"/mcp"])
+async def test_a_body_that_comes_byte_by_byte_is_cut_off_although_it_makes_progress(
+    path: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asgi, "BODY_SECONDS", 0.2)
+
+    async def slow(request: Request, reply: Reply) -> None:
+        reply.plain(200, await request.body(1 << 20, within=0.2))
+
+    async with connected(slow) as (reader, writer):
+        writer.write(b"POST " + path + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n")
+        closed = asyncio.ensure_future(reader.read())
+        while not closed.done():
+            writer.write(b"x")
+            await asyncio.wait([closed], timeout=0.01)
+        cut = isinstance(closed.exception(), ConnectionResetError)  # what was sent last met a closed connection
+        assert cut or b" 200 " not in closed.result()
 
 
 @pytest.mark.requirement("SEC-11")

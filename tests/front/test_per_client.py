@@ -20,6 +20,7 @@ from holdfast.front.access.principals import CLIENT_HEADER, CLIENT_META_KEY, Tok
 from holdfast.front.http import create_app
 from holdfast.front.messages import STATELESS
 from holdfast.hub.hub import Hub
+from holdfast.hub.records import CallEnded, as_fields
 from holdfast.testing import FakeClock
 from tests.front.conftest import PATIENT, Person, Served, front, over_stdio, text_of
 from tests.front.peer_server import Origin, running
@@ -120,6 +121,44 @@ async def test_two_principals_with_the_same_key_are_two_clients(ada: Person, bob
                 await hub.ready()
                 assert await _bumps(one, 2) == ["1", "2"]
                 assert await _bumps(other) == ["1"]
+
+
+@pytest.mark.requirement("SEC-11")
+async def test_one_principal_cannot_take_every_connection_to_a_per_client_server(ada: Person, bob: Person) -> None:
+    async with running("legacy") as origin:
+        quotas = {"quotas": {"clientConnections": 1}}
+        hub = Hub.from_config({"mcpServers": _definition(origin), "holdfast": quotas})
+        app = create_app(hub, tokens=TokenPolicy(tokens={"ada": "token-a", "bob": "token-b"}))
+        async with (
+            hub,
+            serving(app) as base,
+            _known(ada, f"{base}/mcp", _key(), token="token-a") as first,
+            _known(ada, f"{base}/mcp", _key(), token="token-a") as second,
+            _known(bob, f"{base}/mcp", _key(), token="token-b") as other,
+        ):
+            with anyio.fail_after(30):
+                await hub.ready()
+                assert await _bumps(first) == ["1"]
+                refused = await second.call_tool("o__bump", {})
+                assert await _bumps(other) == ["1"]
+    assert refused.is_error
+    assert "holdfast.quotas.clientConnections" in text_of(refused)
+
+
+@pytest.mark.requirement("SEC-18")
+async def test_the_record_of_a_call_names_its_principal(ada: Person) -> None:
+    records: list[object] = []
+    async with running("legacy") as origin:
+        hub = Hub.from_config({"mcpServers": _definition(origin)})
+        hub.listen(records.append)
+        app = create_app(hub, tokens=TokenPolicy(tokens={"ada": "token-a"}))
+        async with hub, serving(app) as base, _known(ada, f"{base}/mcp", _key(), token="token-a") as client:
+            with anyio.fail_after(30):
+                await hub.ready()
+                await _bumps(client)
+    (ended,) = [record for record in records if isinstance(record, CallEnded)]
+    assert ended.principal == "ada"
+    assert as_fields(ended)["principal"] == "ada"
 
 
 async def test_two_clients_behind_one_token_that_do_not_say_who_they_are_share_nothing_and_are_told(

@@ -158,8 +158,12 @@ def _blocks(raw: Bytes) -> list[Bytes]:
 
 def _mentions_resources(raw: Bytes) -> bool:
     """Whether a block may be a resource. No server writes the letters of a word as escapes, but it may."""
-    data = bytes(raw)
-    return b"resource" in data or (len(data) <= SMALL_BYTES and b"\\u00" in data)
+    view = memoryview(raw)
+    if len(view) <= SMALL_BYTES:
+        data = bytes(view)
+        return b"resource" in data or b"\\u00" in data
+    # In steps: a copy of the whole would cost more than the search.
+    return any(b"resource" in bytes(view[at : at + SMALL_BYTES + 8]) for at in range(0, len(view), SMALL_BYTES))
 
 
 def _message(raw: Bytes, shown: Callable[[str], str]) -> bytes | None:
