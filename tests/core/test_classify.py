@@ -269,11 +269,11 @@ def test_a_401_tells_a_missing_credential_from_a_rejected_one() -> None:
 def test_the_last_line_of_stderr_is_the_reason_of_an_exit_and_else_the_noise() -> None:
     words = "Traceback…\nKeyError: 'API_KEY'\n\n"
     assert classify_evidence(ProcessExit(code=1, stderr=words, noise="hi")).reason.endswith(
-        "before it was ready: KeyError: 'API_KEY'"
+        "before it was ready; stderr: \"KeyError: 'API_KEY'\""
     )
     assert (
         classify_evidence(ProcessExit(code=-15, stood=True, noise="bye\n")).reason
-        == "its process was killed by signal 15: bye"
+        == 'its process was killed by signal 15; stdout: "bye"'
     )
 
 
