@@ -269,11 +269,11 @@ def test_a_401_tells_a_missing_credential_from_a_rejected_one() -> None:
 def test_the_last_line_of_stderr_is_the_reason_of_an_exit_and_else_the_noise() -> None:
     words = "Traceback…\nKeyError: 'API_KEY'\n\n"
     assert classify_evidence(ProcessExit(code=1, stderr=words, noise="hi")).reason.endswith(
-        "before it was ready: KeyError: 'API_KEY'"
+        "before it was ready; stderr: \"KeyError: 'API_KEY'\""
     )
     assert (
         classify_evidence(ProcessExit(code=-15, stood=True, noise="bye\n")).reason
-        == "its process was killed by signal 15: bye"
+        == 'its process was killed by signal 15; stdout: "bye"'
     )
 
 
@@ -298,3 +298,15 @@ def test_a_timeout_names_the_setting_that_gives_more_time() -> None:
     assert (
         "holdfast.call.timeout" in classify_evidence(TimedOut(doing="x", after=1, setting="holdfast.call.timeout")).hint
     )
+
+
+@pytest.mark.requirement("LOAD-4", "MSG-3")
+def test_a_server_that_wants_a_password_does_not_send_people_to_a_login() -> None:
+    login = Login(state=LoginState.NONE, command="holdfast login a")
+    wanted = {"www-authenticate": 'Basic realm="x"'}
+    verdict = classify_evidence(HttpStatus(status=401, headers=wanted, login=login))
+    assert verdict.status == "denied"
+    assert "a user name and a password" in verdict.reason
+    assert "holdfast login" not in verdict.reason
+    both = {"www-authenticate": 'Basic realm="x", Bearer'}
+    assert "holdfast login a" in classify_evidence(HttpStatus(status=401, headers=both, login=login)).reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -131,7 +132,8 @@ async def test_a_script_whose_interpreter_is_gone_says_which(clinic: Examination
 async def test_a_command_that_the_system_refuses_to_start_is_told_with_its_reason(clinic: Examination) -> None:
     found = await clinic.found({"command": "/bin/echo", "args": ["x" * 200_000]})
     assert found.code == "HF-COMMAND-START"
-    short = found.remedy.model_copy(update={"commands": (found.remedy.commands[0].replace("x" * 200_000, "XXX"),)})
+    shown = re.sub(r"x{1000,}( … \(cut\))?", "XXX", found.remedy.commands[0])
+    short = found.remedy.model_copy(update={"commands": (shown,)})
     clinic.matches("command_start", found.model_copy(update={"remedy": short}))
 
 

@@ -75,7 +75,7 @@ def final(
 TABLE = [
     final("401", respond(401), "denied", "asks for credentials and none are configured (HTTP 401)", hint="log in"),
     final(
-        "403 policy", respond(403, "RBAC: access denied"), "denied", "(HTTP 403: RBAC: access denied)", hint="access"
+        "403 policy", respond(403, "RBAC: access denied"), "denied", '(HTTP 403: "RBAC: access denied")', hint="access"
     ),
     final("403 empty", respond(403), "denied", "not allowed to use it (HTTP 403)", hint="status_on_error"),
     final(
@@ -92,7 +92,7 @@ TABLE = [
         "not allowed to use it",
     ),
     *(
-        transient(f"403 {body}", respond(403, body), f"could not complete its authorization check (HTTP 403: {body})")
+        transient(f"403 {body}", respond(403, body), f'could not complete its authorization check (HTTP 403: "{body}")')
         for body in sorted(OUTAGE_BODIES)
     ),
     final("404", respond(404), "permanent", "no MCP endpoint at its URL (HTTP 404)", requests=2, hint="/mcp"),
@@ -100,7 +100,7 @@ TABLE = [
     final("405", respond(405), "permanent", "does not take MCP requests", requests=2, hint='"type": "sse"'),
     transient("408", respond(408), "HTTP 408"),
     transient("429", respond(429, headers={"retry-after": "0"}), "limiting requests (HTTP 429)"),
-    transient("500", respond(500, "boom"), "not ready (HTTP 500: boom)"),
+    transient("500", respond(500, "boom"), 'not ready (HTTP 500: "boom")'),
     transient("502", respond(502), "HTTP 502"),
     transient("503", respond(503, "Authorization service unavailable"), "HTTP 503"),
     transient("504", respond(504, "upstream call timeout"), "HTTP 504"),

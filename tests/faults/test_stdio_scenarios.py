@@ -49,7 +49,7 @@ TABLE = [
         ("--exit-at-once", "3", "--stderr", "API_KEY is not set"),
         "permanent",
         1,
-        "exited with code 3 before it was ready: API_KEY is not set",
+        'exited with code 3 before it was ready; stderr: "API_KEY is not set"',
         starts=1,
     ),
     Row("exits at once without a word", ("--exit-at-once", "1"), "permanent", 1, "exited with code 1", starts=1),

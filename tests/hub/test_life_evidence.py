@@ -335,7 +335,7 @@ async def test_a_one_shot_load_promises_only_what_happens() -> None:
         }
         result = await get_tools_with_resilience(connections, base_backoff_s=0.01)
         transient, denied = result.outcomes
-        assert transient.error == "it is not ready (HTTP 503: mending); it is tried again at the next load"
+        assert transient.error == 'it is not ready (HTTP 503: "mending"); it is tried again at the next load'
         assert "it will be retried" not in transient.message
         assert transient.message.endswith("it is tried again at the next load.")
         assert (denied.status, denied.attempts, len(denying.requests)) == ("denied", 1, 1)

@@ -46,6 +46,15 @@ class Certificates:
         self._ca.cert_pem.write_to_path(str(path))
         return path
 
+    def write_server(self, folder: Path) -> tuple[Path, Path, Path]:
+        """Write a good certificate, its key and the authority's certificate, for a server that reads files."""
+        leaf, key = self._issue("good"), folder / "server.key"
+        chain = folder / "server.pem"
+        leaf.private_key_pem.write_to_path(str(key))
+        for number, blob in enumerate(leaf.cert_chain_pems):
+            blob.write_to_path(str(chain), append=number > 0)
+        return chain, key, self.write_ca(folder)
+
     def _issue(self, kind: CertificateKind) -> trustme.LeafCert:
         now = dt.datetime.now(dt.UTC)
         if kind == "expired":

@@ -131,8 +131,8 @@ class TokensRestart(SharedStore):
 class LatestWins(FleetMember):
     """Takes the latest first sight of a tool instead of the earliest."""
 
-    def write(self, key: str, value: object, wall: float, *, first: bool = False) -> Ticket | None:
-        return super().write(key, value, wall)
+    def write(self, key: str, value: object, wall: float, *, first: bool = False, again: bool = False) -> Ticket | None:
+        return super().write(key, value, wall, again=again)
 
 
 def replica_with(member: type[FleetMember] = FleetMember, machine: type[Machine] = Machine) -> type[Replica]:

@@ -99,7 +99,7 @@ class Replica:
         self.unpinned: set[str] = set()
         self._exchanging = False
         self._exchange_number = 0
-        self._last_ended: FleetExchange | None = None
+        self._under_way: FleetExchange | None = None
         self.catalog = Catalog().arrange(config.prefixes)
         self.slots: dict[str, _Slot] = {}
         self.off: set[str] = set()
@@ -239,7 +239,7 @@ class Replica:
         known = self.member.book.get(evidence_key(server))
         if isinstance(evidence, on.PeerRecovered) and (known is None or record_value(known).get("up") is not False):
             return
-        self.member.write(evidence_key(server), evidence_value(evidence, DEFINITION), self.wall)
+        self.member.write(evidence_key(server), evidence_value(evidence, DEFINITION), self.wall, again=True)
         self._plan_exchange()
 
     def _wake(self, server: str, slot: _Slot, number: int, at: float) -> None:
@@ -333,6 +333,7 @@ class Replica:
             self.member.reconnected()
         asked = self.member.request(now, chance=self.chance.random(), nonce=f"{self.name}@{now}")
         self._exchanging = True
+        self._under_way = asked
         self._send(asked)
 
     def _send(self, asked: FleetExchange) -> None:
@@ -351,9 +352,9 @@ class Replica:
             self.later(STORE_TIMEOUT, lambda: self._ended(asked, None))
 
     def _ended(self, asked: FleetExchange, reply: FleetReply | None) -> None:
-        if self._last_ended is asked:
-            return
-        self._last_ended = asked
+        if self._under_way is not asked:
+            return  # it ended before: an answer came, or its time was over
+        self._under_way = None
         self._exchanging = False
         now = self.world.now
         if reply is None:

@@ -11,8 +11,8 @@ from tests.simulation.capacity import dials_of_a_dead_server, measure, most_in_s
 from tests.simulation.run import Action, Failure, Plan, make_plan, play, search, shrunk
 from tests.simulation.world import Broken
 
-ORDINARY = range(8)
-LONG = range(8, 400)
+ORDINARY = range(4)
+LONG = range(4, 404)
 
 
 def told(failure: Failure) -> str:
@@ -45,9 +45,9 @@ def test_a_seed_is_played_again_step_by_step() -> None:
 @pytest.mark.requirement("FLEET-4")
 @pytest.mark.parametrize("mode", ["not_ready", "refuses", "hangs", "denies"])
 def test_a_dead_server_sees_as_many_dials_from_many_replicas_as_from_one(mode: str) -> None:
-    one, three, six = (dials_of_a_dead_server(replicas, mode) for replicas in (1, 3, 6))
-    assert 0.8 * one <= three <= 1.2 * one
-    assert 0.8 * one <= six <= 1.2 * one
+    one = dials_of_a_dead_server(1, mode)
+    for replicas in (3, 6, 20) if mode == "not_ready" else (3, 6):
+        assert 0.8 * one <= dials_of_a_dead_server(replicas, mode) <= 1.2 * one
 
 
 def test_replicas_without_the_right_to_probe_are_caught() -> None:
@@ -116,8 +116,8 @@ def test_a_first_sight_that_the_latest_replica_decides_is_caught() -> None:
 
 def test_a_failing_run_is_shrunk_to_what_it_needs() -> None:
     mutant = mutants.replica_with(mutants.NoVersion)
-    noise = tuple(Action(70.0 + n, "call", n % 3, text="search") for n in range(20))
-    short = shrunk(directed(*OLDER_COPY.actions, *noise), mutant, tries=40)
+    noise = tuple(Action(70.0 + n, "call", n % 3, text="search") for n in range(6))
+    short = shrunk(directed(*OLDER_COPY.actions, *noise), mutant, tries=12)
     assert {action.what for action in short.actions} <= {"save", "switch", "older", "crash"}
 
 

@@ -139,4 +139,7 @@ def _show(done: _Done) -> None:
         (f"{sign} {server.status}", STYLES[server.status]),
         GAP,
     )
-    console.print(title.append(one_line(server.summary)), soft_wrap=True)
+    title.append(one_line(server.summary))
+    if server.scope:
+        title.append(f"{GAP}on {one_line(server.scope)}", style="yellow" if "only" in server.scope else "")
+    console.print(title, soft_wrap=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import unquote, urlsplit
 
 import typer
 
@@ -178,6 +179,15 @@ def serve(
             help="Keys for session ids, one a line, the newest first; the same file for all replicas",
         ),
     ] = None,
+    fleet: Annotated[
+        str | None,
+        typer.Option(
+            "--fleet",
+            metavar="URL",
+            envvar="HOLDFAST_FLEET",
+            help="Share switches, approvals and evidence with other hubs: redis://, rediss:// or redis+sentinel://",
+        ),
+    ] = None,
     takeover: Annotated[
         bool,
         typer.Option("--takeover", help="Take over from the running hub of this mcp.json, on its address"),
@@ -274,6 +284,7 @@ def serve(
             session_key_file=session_key_file,
             predecessor=predecessor,
             lame_duck=lame_duck,
+            fleet=fleet,
         )
 
 
@@ -330,6 +341,7 @@ def _serve(
     session_key_file: Path | None = None,
     predecessor: Predecessor | None = None,
     lame_duck: float | None = None,
+    fleet: str | None = None,
 ) -> None:
     # These imports take a second, and a bad config must not wait for them.
     from holdfast.cli.serve_run import ServeOptions, run  # noqa: PLC0415 - see above
@@ -339,7 +351,7 @@ def _serve(
     adopt_orphans()
     who = callers or CallerAuth()
     token = control_token(os.environ, callers=who.token, file=control_token_file)
-    log_to_stderr(log.format.value, log.level.value, secrets=_secrets(who, token))
+    log_to_stderr(log.format.value, log.level.value, secrets=[*_secrets(who, token), *_passwords(fleet)])
     serving = ServeOptions(
         config=config,
         listener=listener,
@@ -352,6 +364,7 @@ def _serve(
         tls=tls,
         session_key_file=session_key_file,
         predecessor=predecessor,
+        fleet=fleet or None,
         lame_duck=(0.0 if is_loopback(host) else LAME_DUCK_SECONDS) if lame_duck is None else lame_duck,
     )
     with traced(os.environ):
@@ -361,6 +374,11 @@ def _serve(
 def _secrets(callers: CallerAuth, control: str) -> list[str]:
     gateway = callers.gateway.secret if callers.gateway is not None else None
     return [secret for secret in (callers.token, control, gateway) if secret]
+
+
+def _passwords(url: str | None) -> list[str]:
+    password = urlsplit(url or "").password
+    return [unquote(password)] if password else []
 
 
 def _gateway(

@@ -17,7 +17,7 @@ from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
 from holdfast.cli.layout import GAP, Cell, Page
-from holdfast.control import Activity, BreakerView, Change, HubView, Server, Status
+from holdfast.control import Activity, BreakerView, Change, FleetView, HubView, Server, Status
 from holdfast.core import cause_of, plain
 
 __all__ = [
@@ -352,7 +352,23 @@ def heading(hub: HubView, now: float, page: Page) -> list[Text]:
         )
     if hub.notice:
         lines += page.block("", one_line(hub.notice), style="yellow")
+    if hub.fleet is not None:
+        lines += _fleet_lines(hub.fleet, now, page)
     return [page.fit(line) for line in lines]
+
+
+def _fleet_lines(fleet: FleetView, now: float, page: Page) -> list[Text]:
+    """The replicas, and what is not shared."""
+    others = [f"{one.host} (pid {one.pid})" for one in fleet.replicas if not one.here]
+    count = len(fleet.replicas)
+    words = f"fleet: {count} replica{'s' if count != 1 else ''} on {fleet.store}"
+    lines = page.block("", one_line(f"{words}{'; others: ' + ', '.join(others) if others else ''}"))
+    if fleet.not_shared_since is not None:
+        since = f"not shared since {span(now - fleet.not_shared_since)}: the store does not answer ({fleet.problem})"
+        lines += page.block("", one_line(since), style="yellow")
+    if fleet.refused:
+        lines += page.block("", f"{fleet.refused} messages of the store had a wrong signature", style="yellow")
+    return lines
 
 
 def table(servers: Sequence[Server], now: float, page: Page) -> list[Text]:

@@ -24,12 +24,14 @@ __all__ = [
     "CatalogView",
     "Change",
     "Clash",
+    "FleetView",
     "HubView",
     "LastError",
     "LogLine",
     "LoginAnswer",
     "LoginPage",
     "Logs",
+    "Replica",
     "Server",
     "Servers",
     "Session",
@@ -128,6 +130,9 @@ class Server(ApiModel):
     last_error: LastError | None = None
     timeline: tuple[Change, ...] = Field(default=(), description="Recent transitions, oldest first")
     activity: Activity | None = Field(default=None, description="None if there were no recent calls")
+    scope: str = Field(
+        default="", description="Where a switch or an approval holds in a fleet; only in the answer to it"
+    )
 
 
 class Servers(ApiModel):
@@ -135,6 +140,29 @@ class Servers(ApiModel):
 
     now: float
     servers: tuple[Server, ...]
+
+
+class Replica(ApiModel):
+    """One replica of a fleet."""
+
+    id: str
+    here: bool = Field(default=False, description="Whether it gave this answer")
+    host: str = ""
+    pid: int = 0
+    version: str = ""
+    started: float = 0.0
+    address: str = ""
+
+
+class FleetView(ApiModel):
+    """The replicas of the hub, and what they share."""
+
+    store: str = Field(description="The store, without its password")
+    shared: bool = Field(description="Whether the store answers")
+    not_shared_since: float | None = None
+    problem: str = ""
+    refused: int = Field(default=0, description="Messages of the store with a wrong signature")
+    replicas: tuple[Replica, ...] = ()
 
 
 class HubView(ApiModel):
@@ -156,6 +184,7 @@ class HubView(ApiModel):
     ready: bool = False
     catalog_version: int = 0
     identity: str = Field(default="", description="Whose credentials the hub uses for its servers")
+    fleet: FleetView | None = Field(default=None, description="None for a hub that is alone")
     notice: str = Field(default="", description="What users should know about the hub itself; empty if nothing")
 
 

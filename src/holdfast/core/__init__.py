@@ -131,6 +131,12 @@ if TYPE_CHECKING:
         need_of as need_of,
         telling_line as telling_line,
     )
+    from holdfast.core.quoting import (
+        quote_block as quote_block,
+        quoted as quoted,
+        quoted_line as quoted_line,
+        without_invisible as without_invisible,
+    )
     from holdfast.core.redact import (
         MASK as MASK,
         Redactor as Redactor,
@@ -234,6 +240,7 @@ __getattr__, __dir__ = lazy_exports(
         ],
         "names": ["Kind", "nearest", "uri_lead"],
         "process_output": ["Need", "hint_for", "need_of", "telling_line"],
+        "quoting": ["quote_block", "quoted", "quoted_line", "without_invisible"],
         "redact": ["MASK", "Redactor", "cut", "has_secret_shape", "mask_url", "masked", "plain", "secrets_in_url"],
         "remedies": ["Facts", "FailureRemedy", "ServerText", "pasteable", "remedy_of", "text_for"],
     },

@@ -74,6 +74,7 @@ from holdfast.core.evidence import (
 )
 from holdfast.core.messages import FailureStatus
 from holdfast.core.process_output import hint_for, need_of, telling_line
+from holdfast.core.quoting import quoted, quoted_line
 
 __all__ = [
     "OUTAGE_BODIES",
@@ -229,7 +230,7 @@ def is_unconfirmed(status: int, body: str) -> bool:
 
 
 def _http(seen: HttpStatus) -> Verdict:
-    said = f": {body}" if (body := _short(seen.body)) and "<" not in body else ""
+    said = f": {body}" if (body := quoted(seen.body)) and "<" not in body else ""
     code = f"HTTP {seen.status}"
     match status_class(seen.status, seen.body), seen.status:
         case "denied", 401:
@@ -256,6 +257,13 @@ def _http(seen: HttpStatus) -> Verdict:
 
 def _unauthorized(seen: HttpStatus) -> Verdict:
     challenge = read_challenge(seen.headers.get("www-authenticate", ""))
+    if not seen.credentials_sent and _wants_password(seen):
+        return Verdict(
+            status="denied",
+            reason="it asks for a user name and a password, and none are configured (HTTP 401)",
+            hint='add them to its definition: "headers": {"Authorization": "Basic ${env:CREDENTIALS}"}, where '
+            "CREDENTIALS is `user:password` in base64; a login does not help here",
+        )
     if seen.login is not None and (challenge.made or not seen.credentials_sent):
         return (
             _wants_scope(seen, challenge, seen.login) if challenge.wants_scope else _wants_login(seen.login, challenge)
@@ -271,6 +279,12 @@ def _unauthorized(seen: HttpStatus) -> Verdict:
         reason="it asks for credentials and none are configured (HTTP 401)",
         hint='log in, or add the credentials to its definition: "headers": {"Authorization": "Bearer ${env:TOKEN}"}',
     )
+
+
+def _wants_password(seen: HttpStatus) -> bool:
+    """Whether the server offers no other way than HTTP's basic authentication."""
+    challenge = seen.headers.get("www-authenticate", "").lower()
+    return challenge.startswith("basic") and "bearer" not in challenge
 
 
 def _forbidden(seen: HttpStatus, said: str) -> Verdict:
@@ -353,7 +367,8 @@ def _network(seen: NetworkFailure, *, connected_before: bool) -> Verdict:
 
 
 def _rpc(seen: RpcError) -> Verdict:
-    reason = f"it answered {seen.method} with an error ({seen.code}: {_short(seen.message)})"
+    said = quoted(seen.message)
+    reason = f"it answered {seen.method} with an error ({seen.code}{f': {said}' if said else ''})"
     if seen.code == INTERNAL_ERROR:
         return Verdict(status="transient", reason=reason)
     return _permanent(reason, "the server's own log says more")
@@ -367,8 +382,9 @@ def _command(seen: CommandUnusable) -> Verdict:
 def _exit(seen: ProcessExit) -> Verdict:
     how = f"was killed by signal {-seen.code}" if seen.code < 0 else f"exited with code {seen.code}"
     when = "" if seen.stood else " before it was ready"
-    telling = _short(telling_line(seen.stderr) or telling_line(seen.noise))
-    reason = f"its process {how}{when}" + (f": {telling}" if telling else "")
+    line = telling_line(seen.stderr)
+    said = quoted(line, origin="stderr") if line else quoted(telling_line(seen.noise), origin="stdout")
+    reason = f"its process {how}{when}" + (f"; {said}" if said else "")
     if seen.stood or seen.code == EX_TEMPFAIL or -seen.code in STOPPED_FROM_OUTSIDE:
         return Verdict(status="transient", reason=reason)
     need = need_of(seen.stderr) or need_of(seen.noise)
@@ -376,7 +392,8 @@ def _exit(seen: ProcessExit) -> Verdict:
 
 
 def _quoted(line: str) -> str:
-    return f'; stderr: "{_short(line)}"' if line else ""
+    said = quoted(line, origin="stderr")
+    return f"; {said}" if said else ""
 
 
 def _permanent(reason: str, hint: str, *, detail: str = "") -> Verdict:
@@ -386,8 +403,7 @@ def _permanent(reason: str, hint: str, *, detail: str = "") -> Verdict:
 
 def _short(text: str) -> str:
     """One line of a text that the server wrote, cut to a bound."""
-    line = " ".join(text.split())
-    return line if len(line) <= SHOWN else line[: SHOWN - 1].rstrip() + "…"
+    return quoted_line(text, SHOWN)
 
 
 _LOGIN = {

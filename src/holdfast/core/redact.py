@@ -33,6 +33,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
 from holdfast.core.evidence import Evidence, HttpStatus
+from holdfast.core.quoting import without_invisible
 
 __all__ = ["MASK", "Redactor", "cut", "has_secret_shape", "mask_url", "masked", "plain", "secrets_in_url"]
 
@@ -112,12 +113,6 @@ _ROOTS = re.compile(
 )
 _DIGEST = re.compile(r"(?i:sha(?:1|256|384|512)|md5|blake2b)(?:[:=]\Z|-)")
 
-_CONTROL = re.compile(
-    r"\x1b\[[0-?]*+[ -/]*+[@-~]|\x1b\][^\x07\x1b]*+(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
-    r"|[\u202a-\u202e\u2066-\u2069]"
-)
-"""Terminal sequences, control characters, and characters that change the writing direction."""
-
 
 class Redactor:
     """Masks known secrets, and texts that have the shape of one."""
@@ -173,8 +168,8 @@ def cut(text: str, most: int = LONGEST_MASKED) -> str:
 
 
 def plain(text: str) -> str:
-    """``text`` without terminal escapes and control characters; line ends and tabs stay."""
-    return _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+    """``text`` without terminal escapes, control characters and invisible ones; line ends and tabs stay."""
+    return without_invisible(text)
 
 
 def mask_url(url: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
-from holdfast.core import Kind, RpcError, State, Unknown, shown_state
+from holdfast.core import Kind, RpcError, State, Unknown, quote_block, quoted_line, shown_state
 from holdfast.errors import CallFailed, HoldfastError, ServerUnavailable
 from holdfast.front.access.principals import HOW_TO_BE_KNOWN
 from holdfast.front.view import View
@@ -56,7 +56,7 @@ def unknown_name(kind: Kind, found: Unknown, *, modern: bool) -> MCPError:
     noun = kind.value.removesuffix("s")
     near = f"; did you mean {' or '.join(found.nearest)}?" if found.nearest else ""
     legacy = RESOURCE_NOT_FOUND if kind is Kind.RESOURCE else INVALID_PARAMS
-    return MCPError(INVALID_PARAMS if modern else legacy, f"Unknown {noun}: {found.name}{near}")
+    return MCPError(INVALID_PARAMS if modern else legacy, f"Unknown {noun}: {quoted_line(found.name)}{near}")
 
 
 def error_result(error: HoldfastError) -> dict[str, Any]:
@@ -116,7 +116,9 @@ def instructions(view: View, status_tool: str) -> str:
     hub = view.hub
     if view.server is not None:
         warning = warnings_of([hub.server_health(view.server)]).for_model
-        return "\n\n".join(filter(None, (_instructions_of(hub, view.server), warning)))
+        said_by = _instructions_of(hub, view.server)
+        # Its own instructions pass as they are, unless words of the hub stand beside them.
+        return f"{warning}\n\n{_section(view.server, said_by)}".rstrip() if warning else said_by
     names = ", ".join(view.servers) or "none"
     parts = [
         f"MCP servers behind one endpoint, kept by Holdfast: {names}. A tool's name begins with its server's name.",
@@ -125,8 +127,14 @@ def instructions(view: View, status_tool: str) -> str:
         IDENTITY,
     ]
     said = {server: _instructions_of(hub, server) for server in view.servers}
-    parts += [f"## {server}\n{words[:LONGEST_INSTRUCTIONS]}" for server, words in said.items() if words]
+    parts += [_section(server, words) for server, words in said.items()]
     return "\n\n".join(filter(None, parts))
+
+
+def _section(server: str, words: str) -> str:
+    """A server's instructions under its name. Each line is marked: no server can forge the heading of another."""
+    block = quote_block(words, LONGEST_INSTRUCTIONS)
+    return f"## {server}\nThe instructions of this server, in its own words:\n{block}" if block else ""
 
 
 def _instructions_of(hub: Hub, server: str) -> str:

@@ -102,6 +102,11 @@ class SessionKeys:
         """A key that ends with the process."""
         return cls([secrets.token_bytes(SHORTEST_KEY)], shared=False)
 
+    @property
+    def material(self) -> tuple[bytes, ...]:
+        """The keys themselves, to derive other keys from; the first is the newest."""
+        return tuple(self._keys)
+
     def refresh(self, *, now: bool = False) -> bool:
         """Read the file again if it changed; whether the keys are others. A bad file changes nothing."""
         if self._file is None or (not now and 0 <= self._clock() - self._checked < REREAD_SECONDS):

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from holdfast.hub.approvals import shown as shown
     from holdfast.hub.call import is_repeatable as is_repeatable
     from holdfast.hub.explanation import explain as explain
+    from holdfast.hub.fleet.fleet import Fleet as Fleet, ReplicaView as ReplicaView
+    from holdfast.hub.fleet.local_store import LocalStore as LocalStore, serve_broker as serve_broker
+    from holdfast.hub.fleet.messages import SignedStore as SignedStore, StoreUnavailable as StoreUnavailable
+    from holdfast.hub.fleet.redis_store import RedisAddress as RedisAddress, RedisStore as RedisStore
     from holdfast.hub.hub import Hub as Hub
     from holdfast.hub.journal import (
         changed_text as changed_text,
@@ -57,6 +61,10 @@ __getattr__, __dir__ = lazy_exports(
         "approvals": ["shown"],
         "call": ["is_repeatable"],
         "explanation": ["explain"],
+        "fleet.fleet": ["Fleet", "ReplicaView"],
+        "fleet.local_store": ["LocalStore", "serve_broker"],
+        "fleet.messages": ["SignedStore", "StoreUnavailable"],
+        "fleet.redis_store": ["RedisAddress", "RedisStore"],
         "hub": ["Hub"],
         "journal": ["changed_text", "subject_of", "transition_text", "warnings_of"],
         "lease": ["is_shown"],

@@ -209,6 +209,12 @@ class Approvals:
         self._gone: set[str] = set()
         self.unsaved = False
         """Whether changes wait to be written."""
+        self._waiting: set[str] = set()
+        """Servers whose first listing came before it was known whether it is the first."""
+        self.may_pin: Callable[[], bool] = lambda: True
+        """Whether a tool that is seen for the first time here is new: in a fleet, a peer may have seen it before."""
+        self.on_pin: Callable[[str, str, Mapping[str, Any], bool], None] = lambda *_: None
+        """Told of each first sight and of each approval (True)."""
 
     @property
     def changed(self) -> Mapping[str, frozenset[str]]:
@@ -345,9 +351,29 @@ class Approvals:
             self._seen[server][key] = self._now[server].pop(key)
             self._approved.add((server, key))
             self.unsaved = True
+            self.on_pin(server, key, self._seen[server][key], True)
             at = self._journal.clock.now()
             self._journal.write(ToolApproved(server=server, tool=change.tool, kind=change.kind, at=at))
         return tuple(change.tool for change in wanted)
+
+    def take_pin(self, server: str, tool: str, text: Mapping[str, Any]) -> bool:
+        """Use the version of a tool that the fleet agreed on; whether it is another one."""
+        seen = self._seen.setdefault(server, {})
+        if seen.get(tool) == text:
+            return False
+        seen[tool] = text
+        self._approved.add((server, tool))
+        self.unsaved = True
+        if self._now.get(server, {}).get(tool) == text:
+            del self._now[server][tool]
+            kind, name = kind_of(tool)
+            self._journal.write(ToolApproved(server=server, tool=name, kind=kind, at=self._journal.clock.now()))
+        return True
+
+    def share_pins(self, server: str) -> None:
+        """Report every pinned tool of a server as a first sight: it may be from before this hub joined a fleet."""
+        for tool, text in self._seen.get(server, {}).items():
+            self.on_pin(server, tool, text, False)
 
     def latest(self, server: str) -> Listing | None:
         """The latest listing of a server in this run."""
@@ -439,10 +465,12 @@ class Approvals:
     def _pin_new(self, listing: Listing, watched: ToolTexts) -> None:
         """Pin what is seen for the first time: all at the first listing, later only kinds that were not watched yet."""
         server, mode = listing.server, self._mode(listing.server)
-        first = server not in self._seen
+        first = not self._seen.get(server) if server in self._waiting else server not in self._seen
         seen = self._seen.setdefault(server, {})
-        if self._unread and mode == "hold":
+        if (self._unread or not self.may_pin()) and mode == "hold":
+            self._waiting |= {server} if first and not self._unread else set()
             return
+        self._waiting.discard(server)
         older = INSTRUCTIONS not in seen and listing.instructions is not None
         prompts = LISTED_PROMPTS not in seen and Kind.PROMPT not in listing.failed
         for key, what in watched.items():
@@ -450,6 +478,7 @@ class Approvals:
             fresh = {"tool": first, "prompt": prompts, "instructions": older}[kind] or mode == "off"
             if key not in seen and fresh:
                 seen[key], self.unsaved = what, True
+                self.on_pin(server, key, what, False)
                 self._dropped.discard((server, key))
             elif older and not first and _without_icons(what) == seen.get(key) != what:
                 # An earlier version of Holdfast did not pin icons.
@@ -457,6 +486,7 @@ class Approvals:
                 self._approved.add((server, key))
         if prompts:
             seen[LISTED_PROMPTS], self.unsaved = {}, True
+            self.on_pin(server, LISTED_PROMPTS, {}, False)
         if mode != "hold":
             unlisted = [key for key in seen if key not in watched and not key.startswith("\0")]
             self._drop(server, unlisted[:-REMEMBERED])

@@ -44,7 +44,7 @@ class ClientSlots:
 
     def open(self, context: SlotContext, write: Sink) -> None:
         """Start; the records of these slots are marked as those of one client."""
-        self._context = replace(context, host=_ClientSlotHost(write))
+        self._context = replace(context, host=_ClientSlotHost(write), fleet=None)
         context.tasks.start_soon(self._expire, name="unused connections")
 
     def adopt(self, settings: Settings) -> None:

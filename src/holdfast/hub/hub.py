@@ -18,6 +18,7 @@ from holdfast.core import ApprovalKind, Catalog, Health, Kind, NameKey
 from holdfast.hub.approvals import Approvals, shown
 from holdfast.hub.call import is_repeatable, known
 from holdfast.hub.clock import Clock, RealClock
+from holdfast.hub.fleet.fleet import Fleet
 from holdfast.hub.journal import HubRecord, OnWarning, Sink, Warnings, WarningSink, warnings_of
 from holdfast.hub.loader import read
 from holdfast.hub.registry import SlotRegistry, reconnect, switch
@@ -43,9 +44,15 @@ class Hub:
         clock: Clock | None = None,
         chance: Callable[[], float] = random.random,
         logins: Logins | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
         self.registry = SlotRegistry(
-            config, state_file=state_file, clock=clock or RealClock(), chance=chance, logins=logins or Logins()
+            config,
+            state_file=state_file,
+            clock=clock or RealClock(),
+            chance=chance,
+            logins=logins or Logins(),
+            fleet=fleet,
         )
         """The inside of the hub, for Holdfast's own packages. It may change with any version."""
         self.registry.journal.add_sink(WarningSink(on_warning, self.server_health), calls=False)
@@ -185,6 +192,8 @@ class Hub:
         """Enable or disable a server. Idempotent; enabling resets its health."""
         slot = self.registry.slot(name)
         self.registry.state_changed()
+        if self.registry.fleet is not None:
+            self.registry.fleet.switched(name, disabled=not enabled)
         return await switch(slot, enabled=enabled)
 
     async def apply(self, config: Config) -> None:

@@ -35,6 +35,8 @@ from holdfast.hub.approvals import Approvals
 from holdfast.hub.call import CallRequest, CallTimer, approval_mode, refuse_held, send
 from holdfast.hub.client_slots import ClientSlots, ready_within
 from holdfast.hub.clock import Clock
+from holdfast.hub.fleet.fleet import Fleet
+from holdfast.hub.fleet.host import RegistryHost
 from holdfast.hub.journal import HubRecord, Journal, Published
 from holdfast.hub.lease import Connector, ServerCache, is_shown
 from holdfast.hub.limits import DialLimit
@@ -64,9 +66,18 @@ class SlotRegistry:
     """The slots of one hub. It is the ``SlotHost`` of its shared slots."""
 
     def __init__(
-        self, config: Config, *, state_file: Path | None, clock: Clock, chance: Callable[[], float], logins: Logins
+        self,
+        config: Config,
+        *,
+        state_file: Path | None,
+        clock: Clock,
+        chance: Callable[[], float],
+        logins: Logins,
+        fleet: Fleet | None = None,
     ) -> None:
         self.config = config
+        self.fleet = fleet
+        """The other replicas of this hub, if it has any."""
         self.logins = logins
         self.catalog = Catalog()
         self.clock = clock
@@ -135,12 +146,17 @@ class SlotRegistry:
             tasks=tasks,
             host=self,
             relay=lambda: self._relay,
+            fleet=self.fleet,
         )
+        if self.fleet is not None:
+            self._join(self.fleet)
         self.clients.open(self._context, self.journal.write)
         for slot in [self._add(server) for server in self.config.servers.values()]:
             self._start(slot)
         tasks.start_soon(self._writer.run, name="state writer")
-        tasks.start_soon(self._writer.watch, self._switched_elsewhere, self._approved_elsewhere, name="state watch")
+        if self.fleet is not None:
+            tasks.start_soon(self.fleet.run, name="fleet")
+        tasks.start_soon(self._writer.watch, self.switched_elsewhere, self._approved_elsewhere, name="state watch")
         tasks.start_soon(self._warden.keep, name="warden keeper")
         tasks.start_soon(keep_reaping, self._warden, name="orphans")
         tasks.start_soon(_watch_logins, self, logins, name="login watch")
@@ -323,7 +339,35 @@ class SlotRegistry:
 
     # For the state that other hubs share.
 
-    def _switched_elsewhere(self, server: str, disabled: bool) -> None:
+    def _join(self, fleet: Fleet) -> None:
+        fleet.open(RegistryHost(self), self.clock)
+        self.approvals.may_pin = lambda: fleet.is_settled
+        self.approvals.on_pin = fleet.note_pin
+
+    async def scope(self, server: str) -> str:
+        """Where the latest switch and approvals of a server hold: everywhere, or "this replica only".
+
+        Empty for a hub that is alone. It waits for the other replicas, two seconds at most.
+        """
+        fleet = self.fleet
+        return fleet.scope(await fleet.everywhere(fleet.tickets(server))) if fleet is not None else ""
+
+    def review_again(self, server: str) -> None:
+        """Publish the latest listing again: what the fleet approved has changed."""
+        listing = self.approvals.latest(server)
+        if listing is not None and server in self.slots and not self.catalog.servers[server].withdrawn:
+            self.publish(listing)
+        self.state_changed()
+
+    def show_unverified(self, listing: Listing) -> None:
+        """Show what a peer listed of a server that was not listed here."""
+        catalog = self.catalog.publish(listing)
+        if self.catalog.servers[listing.server].withdrawn:
+            catalog = catalog.withdraw(listing.server)
+        self._show(listing.server, catalog)
+
+    def switched_elsewhere(self, server: str, disabled: bool) -> None:
+        """Follow another hub that enabled or disabled a server."""
         slot = self.slots.get(server)
         if slot is not None and slot.spec.enabled and slot.switched_off != disabled and not self._closing:
             slot.handle(on.DisableRequested() if disabled else on.EnableRequested())
@@ -347,7 +391,10 @@ class SlotRegistry:
                 self._publishing = True
                 self._tasks.start_soon(self._publish_large, name="publisher")
             return
-        self._show(listing.server, self.catalog.publish(self.approvals.review(listing)))
+        reviewed = self.approvals.review(listing)
+        self._show(listing.server, self.catalog.publish(reviewed))
+        if self.fleet is not None:
+            self.fleet.published(reviewed)
         if self.approvals.unsaved:
             self.state_changed()
 
@@ -364,6 +411,8 @@ class SlotRegistry:
                     continue  # a newer listing came, or the catalog changed meanwhile: once more
                 del self._unpublished[server]
                 self._replace(server, made, kinds)
+                if self.fleet is not None:
+                    self.fleet.published(reviewed)
                 if self.approvals.unsaved:
                     self.state_changed()
         finally:

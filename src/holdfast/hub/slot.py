@@ -53,8 +53,8 @@ def breaker_policy(settings: Settings) -> BreakerPolicy:
     )
 
 
-def lifecycle_policy(server: ServerSpec | BadServer, settings: Settings) -> LifecyclePolicy:
-    """The policy of a server's lifecycle."""
+def lifecycle_policy(server: ServerSpec | BadServer, settings: Settings, *, claims: bool = False) -> LifecyclePolicy:
+    """The policy of a server's lifecycle; ``claims`` if several replicas use it."""
     written = settings.reconnect
     return LifecyclePolicy(
         failures=written.failures,
@@ -66,6 +66,7 @@ def lifecycle_policy(server: ServerSpec | BadServer, settings: Settings) -> Life
         lazy=isinstance(server, ServerSpec) and server.lazy,
         idle_after=settings.idle,
         watchable=watch_address(server) is not None,
+        claims=claims,
     )
 
 
@@ -133,6 +134,19 @@ class SlotHost(Protocol):
         """Write a record to the journal."""
 
 
+class FleetLink(Protocol):
+    """The other replicas, as a slot sees them."""
+
+    def claim(self, server: str, at: float | None, number: int) -> None:
+        """Ask for the right to probe at that time; None: it is not needed any more."""
+
+    def release(self, server: str, delay: float) -> None:
+        """Give the right to probe back."""
+
+    def share(self, server: str, evidence: on.Event) -> None:
+        """Tell the other replicas."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SlotContext:
     """What all slots of a hub share."""
@@ -144,6 +158,7 @@ class SlotContext:
     tasks: anyio.abc.TaskGroup
     host: SlotHost
     relay: FindRelay
+    fleet: FleetLink | None = None
 
     def adopting(self, settings: Settings) -> SlotContext:
         """The same with other settings."""
@@ -160,7 +175,7 @@ class Slot:
         self.machine = Machine(
             spec.id,
             breaker=breaker_policy(context.settings),
-            lifecycle=lifecycle_policy(spec, context.settings),
+            lifecycle=lifecycle_policy(spec, context.settings, claims=context.fleet is not None),
             listed=listed,
         )
         self.desired_state = DesiredState()
@@ -289,7 +304,8 @@ class Slot:
     def adopt(self, settings: Settings) -> None:
         """Use new settings; connections and calls in flight are not touched."""
         context = self._context = replace(self._context, settings=settings)
-        policies = breaker_policy(settings), lifecycle_policy(self.spec, settings)
+        lifecycle = lifecycle_policy(self.spec, settings, claims=context.fleet is not None)
+        policies = breaker_policy(settings), lifecycle
         call = settings.call
         self.bulkhead.resize(call.concurrency, call.queue, patience=call.timeout)
         for lease in self._leases.values():
@@ -331,8 +347,22 @@ class Slot:
                 start(self._check, generation, name=f"{self.id} liveness")
             case do.Emit(record=record):
                 context.host.record(record)
+            case do.ClaimProbe() | do.ReleaseProbe() | do.ShareEvidence():
+                self._tell_fleet(effect)
             case do.Reject():
                 pass  # the caller of handle() finds it among the effects
+
+    def _tell_fleet(self, effect: do.ClaimProbe | do.ReleaseProbe | do.ShareEvidence) -> None:
+        fleet = self._context.fleet
+        if fleet is None:
+            return
+        match effect:
+            case do.ClaimProbe(at=at, round=number):
+                fleet.claim(self.id, at, number)
+            case do.ReleaseProbe(delay=delay):
+                fleet.release(self.id, delay)
+            case do.ShareEvidence(evidence=evidence):
+                fleet.share(self.id, evidence)
 
     def _note(self) -> None:
         """Wake the tasks that wait for the server, and the owner task once the machine has stopped."""

@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 import anyio
 
 from holdfast.config import ServerSpec
-from holdfast.core import Evidence, Redactor, TimedOut, Unexpected, masked
+from holdfast.core import Evidence, Redactor, TimedOut, Unexpected, masked, quoted
 from holdfast.errors import ServerFailure
 from holdfast.wire.descriptors import descriptor_shortage
 from holdfast.wire.dial import Dialer, DialHooks, OnNotification
@@ -46,7 +46,8 @@ class Starting(NamedTuple):
     @property
     def words(self) -> str:
         """``starting for 12 s; stderr: "fetching …"``: the process's own text is quoted and labelled."""
-        return f"starting for {self.seconds:.0f} s" + (f'; stderr: "{self.line}"' if self.line else "")
+        said = quoted(self.line, origin="stderr")
+        return f"starting for {self.seconds:.0f} s" + (f"; {said}" if said else "")
 
 
 @dataclass(kw_only=True)

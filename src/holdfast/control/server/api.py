@@ -270,18 +270,22 @@ class ControlApi:
 
     async def _enable(self, request: ApiRequest) -> Server:
         await self._hub.toggle(request.server, True)
-        return self._views.server(request.server)
+        return await self._with_scope(request.server)
 
     async def _disable(self, request: ApiRequest) -> Server:
         await self._hub.toggle(request.server, False)
-        return self._views.server(request.server)
+        return await self._with_scope(request.server)
+
+    async def _with_scope(self, server: str) -> Server:
+        scope = await self._hub.registry.scope(server)
+        return self._views.server(server).model_copy(update={"scope": scope})
 
     async def _approve(self, request: ApiRequest) -> Server:
         assert isinstance(request.body, Approve)  # noqa: S101 - the table says so
         body = request.body
         self._hub.approve(request.server, body.tool, mark=body.mark, kind=body.kind)
         self._events.touched(request.server)
-        return self._views.server(request.server)
+        return await self._with_scope(request.server)
 
     async def _login(self, request: ApiRequest) -> Response:
         spec = self._hub.registry.slot(request.server).spec

@@ -121,6 +121,12 @@ METRICS: dict[str, Metric] = {
             (),
             "Largest delay of the event loop in the last minute: how long a step kept all others waiting",
         ),
+        Metric("holdfast_fleet_replicas", "gauge", (), "Replicas of the fleet that are present; 1 for a hub alone"),
+        Metric(
+            "holdfast_fleet_shared", "gauge", (), "1 while the store of the fleet answers, else 0; 1 for a hub alone"
+        ),
+        Metric("holdfast_fleet_exchanges", "counter", ("result",), "Exchanges with the store of the fleet"),
+        Metric("holdfast_fleet_refused", "counter", (), "Messages of the store with a wrong signature"),
         Metric("holdfast_events_missed", "counter", (), "Records that a slow listener missed"),
         Metric("holdfast_build_info", "gauge", ("version", "python"), "1, with the running version"),
     )
@@ -192,6 +198,17 @@ class ServerSample:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FleetSample:
+    """The fleet, as this replica sees it."""
+
+    replicas: int = 1
+    shared: bool = True
+    exchanges: int = 0
+    failures: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class HubSample:
     """A whole hub at one moment, immutable."""
 
@@ -202,6 +219,7 @@ class HubSample:
     missed: int
     loop_lag: float
     catalog_version: int
+    fleet: FleetSample
 
 
 def metrics_text(sample: HubSample, process: ProcessCollector) -> bytes:
@@ -248,6 +266,12 @@ def _seen(sample: HubSample) -> Iterator[Family]:
     yield _counter("holdfast_access_refused", (((kind,), times) for kind, times in sample.refused.items()))
     yield _gauge("holdfast_loop_lag_seconds", [((), sample.loop_lag)])
     yield _counter("holdfast_events_missed", [((), sample.missed)])
+    fleet = sample.fleet
+    yield _gauge("holdfast_fleet_replicas", [((), fleet.replicas)])
+    yield _gauge("holdfast_fleet_shared", [((), fleet.shared)])
+    results = {"ok": fleet.exchanges - fleet.failures, "failed": fleet.failures}
+    yield _counter("holdfast_fleet_exchanges", (((result,), times) for result, times in results.items()))
+    yield _counter("holdfast_fleet_refused", [((), fleet.refused)])
     yield _gauge("holdfast_build_info", [((__version__, platform.python_version()), 1)])
 
 
@@ -380,6 +404,19 @@ class Metrics:
             missed=self._missed,
             loop_lag=self.loop.largest,
             catalog_version=self._hub.catalog.version,
+            fleet=self._fleet(),
+        )
+
+    def _fleet(self) -> FleetSample:
+        fleet = self._hub.registry.fleet
+        if fleet is None:
+            return FleetSample()
+        return FleetSample(
+            replicas=len(fleet.replicas),
+            shared=fleet.is_shared,
+            exchanges=fleet.exchanges,
+            failures=fleet.failures,
+            refused=getattr(fleet.store, "refused", 0),
         )
 
     def _seen(self) -> dict[str, ServerSample]:

@@ -26,8 +26,10 @@ from holdfast.control.models import (
     CatalogItem,
     CatalogView,
     Clash,
+    FleetView,
     HubView,
     LastError,
+    Replica,
     Server,
     Servers,
     TargetsView,
@@ -113,6 +115,31 @@ class Views:
             catalog_version=hub.catalog.version,
             identity=about.identity,
             notice=about.notice(),
+            fleet=self._fleet(),
+        )
+
+    def _fleet(self) -> FleetView | None:
+        fleet = self._hub.registry.fleet
+        if fleet is None:
+            return None
+        return FleetView(
+            store=fleet.store.name,
+            shared=fleet.is_shared,
+            not_shared_since=fleet.not_shared_since,
+            problem=fleet.problem,
+            refused=getattr(fleet.store, "refused", 0),
+            replicas=tuple(
+                Replica(
+                    id=one.replica,
+                    here=one.here,
+                    host=one.host,
+                    pid=one.pid,
+                    version=one.version,
+                    started=one.started,
+                    address=one.address,
+                )
+                for one in fleet.replicas
+            ),
         )
 
     async def servers(self) -> Servers:

@@ -144,10 +144,10 @@ class _Want:
 
 @dataclass(slots=True)
 class _Held:
+    key: str
     token: int
     until: float
     local: bool
-    since: float
 
 
 @dataclass(slots=True)
@@ -195,6 +195,7 @@ class FleetMember:
         self._places: dict[str, _Place] = {}
         self._releases: list[ClaimRelease] = []
         self._tokens: dict[str, int] = {}
+        self._definitions: dict[str, str] = {}
         self._next_exchange = 0.0
         self._last_exchange = float("-inf")
         self._last_roster = float("-inf")
@@ -217,16 +218,16 @@ class FleetMember:
         record = self.book.get(key)
         return json.loads(record.value) if record is not None else None
 
-    def write(self, key: str, value: object, wall: float, *, first: bool = False) -> Ticket | None:
+    def write(self, key: str, value: object, wall: float, *, first: bool = False, again: bool = False) -> Ticket | None:
         """Decide something for the fleet; with ``first`` it is a first sight, and an earlier one stays.
 
-        None if nothing changed.
+        None if nothing changed; with ``again`` the same value counts as new: two equal failures are two.
         """
         known = self.book.get(key)
         if first and known is not None:
             return None
         text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-        if known is not None and known.value == text:
+        if known is not None and known.value == text and not again:
             return None
         number = self._versions.next(wall)
         made = first_stamp(number, self.replica) if first else stamp(number, self.replica)
@@ -254,8 +255,9 @@ class FleetMember:
 
     # The right to probe.
 
-    def want_probe(self, server: str, at: float | None, number: int, now: float) -> None:
-        """The right to probe is needed at that time, or not any more."""
+    def want_probe(self, server: str, at: float | None, number: int, now: float, *, definition: str = "") -> None:
+        """The right to probe is needed at that time, or not any more. Each definition of a server has its own."""
+        self._definitions[server] = definition
         if at is None:
             self._wants.pop(server, None)
         else:
@@ -267,8 +269,11 @@ class FleetMember:
         """The right to probe was used, or is not needed."""
         held = self._held.pop(server, None)
         if held is not None and not held.local:
-            self._releases.append(ClaimRelease(_probe(server), held.token, delay))
+            self._releases.append(ClaimRelease(held.key, held.token, delay))
             self._urgent = True
+
+    def _probe(self, server: str) -> str:
+        return f"probe/{self._definitions.get(server, '')}/{server}"
 
     def _ask_at(self, server: str, at: float) -> float:
         """The turn follows from the latest evidence: every replica knows it, and it changes with every try."""
@@ -333,7 +338,7 @@ class FleetMember:
         self._urgent = False
         roster = leaving or now < self._watching_tickets or now - self._last_roster >= ROSTER_SECONDS
         if leaving:
-            self._releases += [ClaimRelease(_probe(server), held.token) for server, held in self._held.items()]
+            self._releases += [ClaimRelease(held.key, held.token) for held in self._held.values()]
             self._releases += [
                 ClaimRelease(_home(name), place.token) for name, place in self._places.items() if place.token
             ]
@@ -358,13 +363,13 @@ class FleetMember:
 
     def _probe_claims(self, now: float) -> list[Claim]:
         asked = [
-            Claim(_probe(server), self._tokens.get(_probe(server), 0), max(0.0, want.at - now), PROBE_SECONDS)
+            Claim(self._probe(server), self._tokens.get(self._probe(server), 0), max(0.0, want.at - now), PROBE_SECONDS)
             for server, want in self._wants.items()
             if want.ask_at <= now
         ]
         kept = [
-            Claim(_probe(server), held.token, 0.0, PROBE_SECONDS)
-            for server, held in self._held.items()
+            Claim(held.key, held.token, 0.0, PROBE_SECONDS)
+            for held in self._held.values()
             if not held.local and held.until - now < PROBE_SECONDS / 2
         ]
         return asked + kept
@@ -411,6 +416,8 @@ class FleetMember:
         for record in asked.records:
             self._has(record, reply)
         happened += [event for record in reply.records for event in self._merge(record)]
+        for record in reply.records:
+            self._arrived[record.key] = (reply.epoch, reply.sequence, record.stamp)
         self._cursor = reply.cursor
         self.synced = reply.cursor == reply.sequence or (self.synced and not restarted)
         if reply.replicas is not None:
@@ -442,7 +449,8 @@ class FleetMember:
         return []
 
     def _answered(self, answer: ClaimAnswer, began: float, now: float) -> list[Happening]:
-        kind, _, server = answer.key.partition("/")
+        kind, _, rest = answer.key.partition("/")
+        server = rest if kind == "home" else rest.partition("/")[2]
         if answer.token < self._tokens.get(answer.key, 0):
             return self._ask_later(kind, server, now)  # an older copy of the store: the next claim tells it the token
         self._tokens[answer.key] = answer.token
@@ -460,8 +468,10 @@ class FleetMember:
 
     def _probe_answered(self, server: str, answer: ClaimAnswer, began: float, now: float) -> list[Happening]:
         held, want = self._held.get(server), self._wants.get(server)
+        if answer.key != self._probe(server):
+            want = None  # the definition changed meanwhile
         if held is not None:
-            if answer.granted:
+            if answer.granted and held.key == answer.key:
                 held.until = began + PROBE_SECONDS
             return []
         if want is None:
@@ -472,7 +482,7 @@ class FleetMember:
             want.ask_at = now + max(answer.wait, SOONEST_SECONDS) + (GRACE_SECONDS if answer.holder else 0.0)
             return []
         until = max(began, want.at) + PROBE_SECONDS
-        return [self._grant(server, answer.token, until, now, local=False)]
+        return [self._grant(server, answer.token, until, local=False)]
 
     def _home_answered(self, server: str, answer: ClaimAnswer, began: float) -> list[Happening]:
         place = self._places.get(server)
@@ -491,9 +501,9 @@ class FleetMember:
             return []
         return [*([LeaseLost(server)] if before else []), LeaseGained(server, answer.token)]
 
-    def _grant(self, server: str, token: int, until: float, now: float, *, local: bool) -> Granted:
+    def _grant(self, server: str, token: int, until: float, *, local: bool) -> Granted:
         self._wants.pop(server, None)
-        self._held[server] = _Held(token, until, local, now)
+        self._held[server] = _Held(self._probe(server), token, until, local)
         return Granted(server, until)
 
     def failed(self, now: float) -> tuple[Happening, ...]:
@@ -523,7 +533,7 @@ class FleetMember:
         for server, want in list(self._wants.items()):
             patience = 0.0 if self.alone_since is not None else PATIENCE_SECONDS
             if want.at <= now and now - max(want.at, want.since) >= patience:
-                happened.append(self._grant(server, 0, now + PROBE_SECONDS, now, local=True))
+                happened.append(self._grant(server, 0, now + PROBE_SECONDS, local=True))
         for server, place in self._places.items():
             if place.token and now >= place.until:
                 place.token, place.home = 0, ""
@@ -544,10 +554,6 @@ def preferred(server: str, turn: str, replicas: Collection[str]) -> list[str]:
         return blake2s(f"{server}\0{turn}\0{replica}".encode(), digest_size=8).digest()
 
     return sorted(replicas, key=lambda replica: (weight(replica), replica))
-
-
-def _probe(server: str) -> str:
-    return f"probe/{server}"
 
 
 def _home(server: str) -> str:

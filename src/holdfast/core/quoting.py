@@ -1,0 +1,52 @@
+"""Foreign text inside our own: quoted, labelled with its origin, cut, and free of what a reader cannot see (MSG-11).
+
+A server, a process or a client may write anything. Where our text quotes it, it is data: it stays inside its quotes and
+on its line, so it cannot look like a sentence, a heading or a line of ours. Results and descriptions are not quoted:
+they pass as they are.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["quote_block", "quoted", "quoted_line", "without_invisible"]
+
+SHOWN = 200
+"""How many characters of a foreign text are shown in a sentence."""
+
+LONGEST_BLOCK = 4_000
+"""How many characters of a foreign text are shown as a block."""
+
+INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
+    "\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Characters without a shape: zero width, writing direction, variation, and tags, which spell hidden letters."""
+
+_CONTROL = re.compile(r"\x1b\[[0-?]*+[ -/]*+[@-~]|\x1b\][^\x07\x1b]*+(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def without_invisible(text: str) -> str:
+    """``text`` without terminal sequences, control characters and invisible ones; line ends and tabs stay."""
+    return INVISIBLE.sub("", _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
+
+
+def quoted_line(text: str, most: int = SHOWN) -> str:
+    """One line of a foreign text, cut to a bound, with no quote that could end ours early."""
+    line = " ".join(without_invisible(text[: 8 * most]).split()).replace('"', "'")
+    return line if len(line) <= most else line[: most - 1].rstrip() + "…"
+
+
+def quoted(text: str, *, origin: str = "", most: int = SHOWN) -> str:
+    """A foreign text in quotes, with its origin: ``stderr: "no such file"``. Empty if nothing of it can be shown."""
+    line = quoted_line(text, most)
+    if not line:
+        return ""
+    return f'{origin}: "{line}"' if origin else f'"{line}"'
+
+
+def quote_block(text: str, most: int = LONGEST_BLOCK) -> str:
+    """A foreign text of several lines, each of them marked as quoted: none can be taken for ours."""
+    shown = without_invisible(text[: 2 * most]).strip()
+    cut = shown if len(shown) <= most else shown[: most - 1].rstrip() + "…"
+    return "\n".join(f"> {line}".rstrip() for line in cut.splitlines())

@@ -1,0 +1,430 @@
+"""One hub as a replica of a fleet: exchanges with the store in a task of its own, and applies what peers decide.
+
+``FleetMember`` decides; this class performs. Nothing here is on the path of a call: a call asks its slot, and the slot
+knows what the last exchange brought. If the store is slow, wrong or gone, the hub goes on with its copy and says so.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import os
+import random
+import secrets
+import socket
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import anyio
+import anyio.to_thread
+
+from holdfast._version import __version__
+from holdfast.core import (
+    Alone,
+    Connected,
+    FleetMember,
+    FleetRecord,
+    Granted,
+    Happening,
+    Item,
+    Kind,
+    Listing,
+    RecordLearned,
+    Ticket,
+    Unused,
+    events as on,
+    evidence_event,
+    evidence_key,
+    evidence_value,
+    listing_key,
+    pin_key,
+    pinned_tool,
+    record_value,
+    switch_key,
+)
+from holdfast.hub.clock import Clock
+from holdfast.hub.fleet.messages import FleetStore, StoreUnavailable
+
+__all__ = ["Fleet", "FleetHost", "ReplicaView", "replica_name"]
+
+log = logging.getLogger("holdfast.fleet")
+
+EVERYWHERE_SECONDS = 2.0
+"""How long a switch waits for the other replicas before it is answered "this replica only"."""
+LEAVE_SECONDS = 1.0
+LARGEST_LISTING = 48 * 1024
+"""Bytes of a compressed listing that replicas share; of a larger one they share the hash alone."""
+LARGEST_UNPACKED = 16 * 1024 * 1024
+
+
+class FleetHost(Protocol):
+    """The hub, as its fleet sees it."""
+
+    def definition_of(self, server: str) -> str | None:
+        """Identifies the definition of a configured server; None for another server."""
+
+    def handle(self, server: str, event: on.Event) -> None:
+        """Give an event to the slot of a server."""
+
+    def is_trying(self, server: str) -> bool:
+        """Whether the right to probe is in use."""
+
+    def follow_switch(self, server: str, disabled: bool) -> None:
+        """A peer enabled or disabled a server."""
+
+    def follow_pin(self, server: str, tool: str, text: Mapping[str, Any]) -> None:
+        """The fleet's version of a tool."""
+
+    def follow_listing(self, listing: Listing) -> None:
+        """A peer's listing of a server that was not listed here."""
+
+    def needs_listing(self, server: str) -> bool:
+        """Whether a server was not listed here."""
+
+    def settled(self) -> None:
+        """The copy has what the fleet has: what is seen for the first time now is new."""
+
+    def disabled_servers(self) -> Iterable[str]:
+        """The servers that an operator disabled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaView:
+    """One replica, for people."""
+
+    replica: str
+    here: bool
+    host: str = ""
+    pid: int = 0
+    version: str = ""
+    started: float = 0.0
+    address: str = ""
+
+
+def replica_name() -> str:
+    """A name that no other replica has."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+class Fleet:
+    """The fleet of this hub."""
+
+    def __init__(
+        self,
+        store: FleetStore,
+        *,
+        replica: str | None = None,
+        address: str = "",
+        records: Iterable[FleetRecord] = (),
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.store = store
+        self.replica = replica or replica_name()
+        about = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "version": __version__,
+            "started": round(wall(), 3),
+            "address": address,
+        }
+        self.member = FleetMember(self.replica, about=about, records=records, using=self._is_trying)
+        self.problem = ""
+        """Why the last exchange failed; empty if it did not."""
+        self.not_shared_since: float | None = None
+        """Since when the store does not answer, in seconds since the epoch."""
+        self.exchanges = 0
+        self.failures = 0
+        self._wall = wall
+        self._host: FleetHost | None = None
+        self._clock: Clock | None = None
+        self._wake = anyio.Event()
+        self._changed = anyio.Event()
+        self._listings: dict[str, Listing] = {}
+        self._hashes: dict[str, str] = {}
+        self._was_settled = False
+
+    def open(self, host: FleetHost, clock: Clock) -> None:
+        """Begin for this hub; before ``run``."""
+        self._host, self._clock = host, clock
+
+    # For the slots.
+
+    def claim(self, server: str, at: float | None, number: int) -> None:
+        """A slot needs the right to probe at that time, or not any more."""
+        definition = self._hub().definition_of(server) or ""
+        self.member.want_probe(server, at, number, self._now(), definition=definition)
+        self._wake.set()
+
+    def release(self, server: str, delay: float) -> None:
+        """A slot used its right to probe."""
+        self.member.release_probe(server, delay)
+        self._wake.set()
+
+    def share(self, server: str, evidence: on.Event) -> None:
+        """A slot learned something about its server."""
+        definition = self._hub().definition_of(server)
+        known = self.member.book.get(evidence_key(server))
+        up = isinstance(evidence, on.PeerRecovered)
+        if definition is None or (up and (known is None or record_value(known).get("up") is not False)):
+            return
+        self.member.write(evidence_key(server), evidence_value(evidence, definition), self._wall(), again=True)
+        self._wake.set()
+
+    # For the hub.
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a first sight is one for the whole fleet."""
+        return self.member.is_settled(self._now())
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the store answers."""
+        return self.not_shared_since is None and self.member.is_connected(self._now())
+
+    def published(self, listing: Listing) -> None:
+        """This hub published a listing; peers learn it soon."""
+        self._listings[listing.server] = listing
+        self._wake.set()
+
+    def pinned(self, server: str, tool: str, text: Mapping[str, Any], *, approved: bool) -> Ticket | None:
+        """A tool was seen for the first time, or its change was approved."""
+        return self._write(pin_key(server, tool), {"text": text}, first=not approved)
+
+    def note_pin(self, server: str, tool: str, text: Mapping[str, Any], approved: bool) -> None:
+        """See ``pinned``; for ``Approvals``."""
+        self.pinned(server, tool, text, approved=approved)
+
+    def switched(self, server: str, *, disabled: bool) -> Ticket | None:
+        """An operator enabled or disabled a server here."""
+        return self._write(switch_key(server), {"off": disabled})
+
+    def tickets(self, server: str) -> list[Ticket]:
+        """The latest switch and approvals of a server."""
+        pins = pin_key(server, "")
+        return [
+            Ticket(record.key, record.stamp)
+            for record in self.member.book
+            if record.key == switch_key(server) or record.key.startswith(pins)
+        ]
+
+    async def everywhere(self, tickets: Iterable[Ticket | None]) -> bool:
+        """Wait until every replica that is present has seen these writes; False if that takes too long."""
+        waiting = [ticket for ticket in tickets if ticket is not None]
+        assert self._clock is not None  # noqa: S101 - the hub is open
+        until = self._now() + EVERYWHERE_SECONDS
+        self.member.watch_tickets(until)
+        self._wake.set()
+        while not all(self.member.is_everywhere(ticket, self._now()) for ticket in waiting):
+            changed = self._changed
+            if self._now() >= until or not await self._clock.wait(changed, until):
+                return all(self.member.is_everywhere(ticket, self._now()) for ticket in waiting)
+        return True
+
+    def scope(self, shared: bool) -> str:
+        """Where a decision holds, in words."""
+        if not shared:
+            return "this replica only"
+        return f"all {len(self.member.peers)} replicas" if len(self.member.peers) > 1 else "the fleet"
+
+    @property
+    def replicas(self) -> tuple[ReplicaView, ...]:
+        """The replicas that are present, as of the last good exchange; this one always."""
+        peers = self.member.peers
+        found = [_view(name, peer.about, here=name == self.replica) for name, peer in sorted(peers.items())]
+        if self.replica not in peers:
+            found.append(_view(self.replica, self.member.about, here=True))
+        return tuple(found)
+
+    # The task.
+
+    async def run(self) -> None:
+        """FleetExchange until cancelled; then tell the others that this replica leaves."""
+        assert self._clock is not None  # noqa: S101 - see open()
+        try:
+            while True:
+                await self._turn(self._clock)
+        finally:
+            with anyio.move_on_after(LEAVE_SECONDS, shield=True):
+                await self._leave()
+
+    async def _turn(self, clock: Clock) -> None:
+        self._wake = anyio.Event()
+        tick = self.member.next_tick()
+        at = min(self.member.due(), tick if tick is not None else float("inf"))
+        if self._listings:
+            at = min(at, self._now())
+        if at > self._now():
+            await clock.wait(self._wake, at)
+        await self._hash_listings()
+        self._apply(self.member.tick(self._now()))
+        if self.member.due() <= self._now():
+            await self._exchange()
+
+    async def _exchange(self) -> None:
+        before = self.store.connections
+        asked = self.member.request(self._now(), chance=random.random(), nonce=secrets.token_hex(8))  # noqa: S311 - spreads load
+        self.exchanges += 1
+        try:
+            reply = await self.store.exchange(asked)
+        except StoreUnavailable as exc:
+            self.problem = str(exc)
+            self.failures += 1
+            self._apply(self.member.failed(self._now()))
+            return
+        if before and self.store.connections != before:
+            self.member.reconnected()  # this answer is not from the store that the question was for
+            return
+        self.problem = ""
+        self._apply(self.member.receive(asked, reply, self._now()))
+        if not self._was_settled and self.is_settled:
+            self._was_settled = True
+            self._share_own()
+            self._hub().settled()
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def _leave(self) -> None:
+        asked = self.member.request(self._now(), chance=0.0, nonce=secrets.token_hex(8), leaving=True)
+        try:
+            await self.store.exchange(asked)
+        except StoreUnavailable as exc:
+            log.debug("the store was not told that this replica leaves: %s", exc)
+        await self.store.close()
+
+    def _share_own(self) -> None:
+        """What was decided here before this hub joined, unless the fleet decided otherwise."""
+        for server in self._hub().disabled_servers():
+            if self.member.book.get(switch_key(server)) is None:
+                self.switched(server, disabled=True)
+
+    def _apply(self, happened: Iterable[Happening]) -> None:
+        host = self._hub()
+        for one in happened:
+            match one:
+                case RecordLearned(record=record):
+                    self._learn(host, record)
+                case Granted(server=server, until=until):
+                    host.handle(server, on.ClaimGranted(until))
+                case Unused(server=server):
+                    host.handle(server, on.ClaimExpired())
+                case Alone():
+                    self.not_shared_since = self._wall()
+                    log.warning("%s does not answer (%s): this replica goes on alone", self.store.name, self.problem)
+                case Connected(emptied=emptied):
+                    self._was_settled = False
+                    if self.not_shared_since is not None or emptied:
+                        log.info("%s answers again%s", self.store.name, ", and was emptied" if emptied else "")
+                    self.not_shared_since = None
+
+    def _learn(self, host: FleetHost, record: FleetRecord) -> None:
+        kind = record.key.partition("/")[0]
+        server, tool = pinned_tool(record.key)
+        definition = host.definition_of(server)
+        if definition is None:
+            return
+        value = record_value(record)
+        if kind == "switch":
+            host.follow_switch(server, value.get("off") is True)
+        elif kind == "pin" and isinstance(value.get("text"), dict):
+            host.follow_pin(server, tool, value["text"])
+        elif kind == "evidence" and (event := evidence_event(record, definition)) is not None:
+            host.handle(server, event)
+        elif kind == "listing" and value.get("definition") == definition:
+            self._learn_listing(host, server, value)
+
+    def _learn_listing(self, host: FleetHost, server: str, value: Mapping[str, Any]) -> None:
+        if not host.needs_listing(server):
+            if value.get("hash") != self._hashes.get(server):
+                host.handle(server, on.PeerPublished())
+            return
+        listing = _unpacked(server, value.get("content"))
+        if listing is not None:
+            host.follow_listing(listing)
+
+    async def _hash_listings(self) -> None:
+        """Share the listings that changed; packing one takes a moment, so a thread does it."""
+        listings, self._listings = self._listings, {}
+        for server, listing in listings.items():
+            definition = self._hub().definition_of(server)
+            if definition is None:
+                continue
+            digest, content = await anyio.to_thread.run_sync(_packed, listing)
+            self._hashes[server] = digest
+            known = self.member.book.get(listing_key(server))
+            if known is None or record_value(known).get("hash") != digest:
+                value = {"definition": definition, "hash": digest, "content": content}
+                self._write(listing_key(server), value)
+
+    def _write(self, key: str, value: object, *, first: bool = False) -> Ticket | None:
+        ticket = self.member.write(key, value, self._wall(), first=first)
+        if ticket is None and not first and (known := self.member.book.get(key)) is not None:
+            ticket = Ticket(key, known.stamp)
+        self._wake.set()
+        return ticket
+
+    def _is_trying(self, server: str) -> bool:
+        return self._host is not None and self._host.is_trying(server)
+
+    def _hub(self) -> FleetHost:
+        assert self._host is not None  # noqa: S101 - see open()
+        return self._host
+
+    def _now(self) -> float:
+        assert self._clock is not None  # noqa: S101 - see open()
+        return self._clock.now()
+
+    def __repr__(self) -> str:
+        return f"<Fleet {self.replica!r} on {self.store.name}: {self.member!r}>"
+
+
+def _view(name: str, about: Mapping[str, object], *, here: bool) -> ReplicaView:
+    def text(key: str) -> str:
+        return str(about.get(key, ""))[:200]
+
+    pid, started = about.get("pid"), about.get("started")
+    return ReplicaView(
+        replica=name,
+        here=here,
+        host=text("host"),
+        pid=pid if isinstance(pid, int) else 0,
+        version=text("version"),
+        started=float(started) if isinstance(started, int | float) else 0.0,
+        address=text("address"),
+    )
+
+
+def _packed(listing: Listing) -> tuple[str, str | None]:
+    kinds = {kind.value: [[item.name, item.raw] for item in listing.of(kind)] for kind in Kind}
+    text = json.dumps(kinds, sort_keys=True).encode()
+    digest = hashlib.blake2s(text, digest_size=16).hexdigest()
+    packed = zlib.compress(text)
+    return digest, base64.b64encode(packed).decode() if len(packed) <= LARGEST_LISTING else None
+
+
+def _unpacked(server: str, content: object) -> Listing | None:
+    if not isinstance(content, str):
+        return None
+    try:
+        unpacker = zlib.decompressobj()
+        text = unpacker.decompress(base64.b64decode(content), LARGEST_UNPACKED)
+        read = json.loads(text)
+
+        def items(kind: Kind) -> tuple[Item, ...]:
+            return tuple(Item(str(name), dict(raw)) for name, raw in read[kind.value])
+
+        return Listing(
+            server=server,
+            generation=0,
+            tools=items(Kind.TOOL),
+            prompts=items(Kind.PROMPT),
+            resources=items(Kind.RESOURCE),
+            templates=items(Kind.TEMPLATE),
+        )
+    except (ValueError, KeyError, TypeError, zlib.error):
+        return None

@@ -1,0 +1,267 @@
+"""The store of a fleet in Redis: ``SharedStore.exchange`` as a script that runs inside Redis.
+
+One connection, one command an exchange. Every wait is bounded, and nothing is repeated: a failed exchange is reported,
+and the next one follows soon. Redis, Valkey and Redis behind Sentinel (``redis+sentinel://``) are supported.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import anyio
+
+from holdfast.core import FleetExchange, FleetReply
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.hub.fleet.messages import StoreUnavailable, exchange_to, reply_from
+
+__all__ = ["RedisAddress", "RedisStore"]
+
+EXCHANGE_SECONDS = 1.0
+"""A store that takes longer is treated like one that is gone; no call waits for it."""
+
+_SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
+_DEFAULT_FLEET = "default"
+
+SCRIPT = """
+local asked = cjson.decode(ARGV[1])
+local batch, present = tonumber(ARGV[2]), tonumber(ARGV[3])
+local meta, stamps, values, index, claims, replicas = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local time = redis.call('TIME')
+local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+
+local epoch = redis.call('HGET', meta, 'epoch')
+if not epoch then
+  epoch = asked.nonce
+  redis.call('HSET', meta, 'epoch', epoch, 'epoch_at', string.format('%.6f', now))
+end
+local epoch_at = tonumber(redis.call('HGET', meta, 'epoch_at')) or now
+
+for _, one in ipairs(asked.records) do
+  local known = redis.call('HGET', stamps, one[1])
+  if (not known) or known < one[2] then
+    local number = redis.call('HINCRBY', meta, 'sequence', 1)
+    redis.call('HSET', stamps, one[1], one[2])
+    redis.call('HSET', values, one[1], one[3])
+    redis.call('ZADD', index, number, one[1])
+  end
+end
+
+local function read(key)
+  local text = redis.call('HGET', claims, key)
+  if text then return cjson.decode(text) end
+  return {token = 0, holder = '', ['until'] = 0, next_at = 0}
+end
+local function write(key, state)
+  redis.call('HSET', claims, key, cjson.encode(state))
+end
+
+for _, one in ipairs(asked.releases) do
+  local state = read(one[1])
+  if state.holder == asked.replica and state.token == one[2] then
+    state.holder, state.next_at = '', now + one[3]
+    write(one[1], state)
+  end
+end
+
+local answers = {}
+for _, one in ipairs(asked.claims) do
+  local key, known, due, ttl = one[1], one[2], one[3], one[4]
+  local state = read(key)
+  local held = state.holder ~= '' and state['until'] > now
+  if held and state.holder ~= asked.replica then
+    table.insert(answers, {key, false, state.token, state['until'] - now, state.holder})
+  elseif held and state.token >= known then
+    state['until'] = math.max(state['until'], now + due + ttl)
+    write(key, state)
+    table.insert(answers, {key, true, state.token, 0, asked.replica})
+  elseif now + due < state.next_at then
+    table.insert(answers, {key, false, state.token, state.next_at - now, ''})
+  else
+    state.token = math.max(state.token, known) + 1
+    state.holder, state['until'] = asked.replica, now + due + ttl
+    write(key, state)
+    table.insert(answers, {key, true, state.token, 0, asked.replica})
+  end
+end
+
+if asked.leaving then
+  redis.call('HDEL', replicas, asked.replica)
+else
+  redis.call('HSET', replicas, asked.replica, cjson.encode({now + present, asked.presence}))
+end
+local roster = cjson.null
+if asked.roster then
+  roster = {}
+  local all = redis.call('HGETALL', replicas)
+  for i = 1, #all, 2 do
+    local entry = cjson.decode(all[i + 1])
+    if entry[1] > now then roster[all[i]] = entry[2] else redis.call('HDEL', replicas, all[i]) end
+  end
+end
+
+local sequence = tonumber(redis.call('HGET', meta, 'sequence')) or 0
+local since = 0
+if asked.epoch == epoch and asked.cursor <= sequence then since = asked.cursor end
+local found = redis.call('ZRANGEBYSCORE', index, '(' .. since, '+inf', 'WITHSCORES', 'LIMIT', 0, batch + 1)
+local records, cursor = {}, sequence
+for i = 1, #found, 2 do
+  if #records == batch then
+    cursor = tonumber(found[i - 1])
+    break
+  end
+  table.insert(records, {found[i], redis.call('HGET', stamps, found[i]), redis.call('HGET', values, found[i])})
+end
+return cjson.encode({
+  epoch = epoch, sequence = sequence, cursor = cursor, age = now - epoch_at,
+  records = records, claims = answers, replicas = roster,
+})
+"""
+
+
+@dataclass(frozen=True)
+class RedisAddress:
+    """Where the store of a fleet is."""
+
+    scheme: str
+    hosts: tuple[tuple[str, int], ...]
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    database: int = 0
+    service: str = ""
+    """The name of the master, behind Sentinel."""
+    fleet: str = _DEFAULT_FLEET
+    ca_file: str | None = None
+
+    @classmethod
+    def parse(cls, url: str) -> RedisAddress:
+        """Read a URL: ``redis[s]://[user:password@]host[:port][/db]?fleet=NAME``, or ``redis+sentinel://host,host/name``."""
+        parts = urlsplit(url)
+        if parts.scheme not in _SCHEMES or not parts.netloc:
+            raise UsageError(
+                "the address of the fleet's store is not a Redis URL",
+                hint="write redis://HOST:6379, rediss://… with TLS, or redis+sentinel://HOST:26379,HOST:26379/NAME",
+            )
+        login, _, places = parts.netloc.rpartition("@")
+        username, _, password = login.partition(":")
+        query = dict(parse_qsl(parts.query))
+        if unknown := set(query) - {"fleet", "ca"}:
+            raise UsageError(f"the fleet's address has an unknown parameter: {min(unknown)}", hint="use fleet or ca")
+        sentinel = parts.scheme.endswith("+sentinel")
+        first, _, second = parts.path.strip("/").partition("/")
+        try:
+            hosts = tuple(_place(one, 26379 if sentinel else 6379) for one in places.split(","))
+            database = int((second if sentinel else first) or 0)
+        except ValueError as exc:
+            raise UsageError("the fleet's address has a port or a database that is not a number") from exc
+        if sentinel and not first:
+            raise UsageError("the fleet's address names no service", hint="write redis+sentinel://HOST:26379/NAME")
+        return cls(
+            scheme=parts.scheme,
+            hosts=hosts,
+            username=unquote(username) or None,
+            password=unquote(password) or None,
+            database=database,
+            service=unquote(first) if sentinel else "",
+            fleet=query.get("fleet", _DEFAULT_FLEET),
+            ca_file=query.get("ca"),
+        )
+
+    @property
+    def shown(self) -> str:
+        """For people, without the password."""
+        places = ",".join(f"{host}:{port}" for host, port in self.hosts)
+        return f"{self.scheme}://{places}{f'/{self.service}' if self.service else ''}"
+
+
+def _place(text: str, port: int) -> tuple[str, int]:
+    parts = urlsplit(f"//{text}")
+    if not parts.hostname:
+        raise ValueError(text)
+    return parts.hostname, parts.port or port
+
+
+class RedisStore:
+    """The client. Entered and used by one task."""
+
+    def __init__(self, address: RedisAddress, *, batch: int = 1_000, present: float = 3.0) -> None:
+        self._address = address
+        self._limits = (str(batch), str(present))
+        self.connections = 0
+        self._client: Any = None
+        self._script: Any = None
+        prefix = f"holdfast:{{{address.fleet}}}"
+        self._keys = [f"{prefix}:{name}" for name in ("meta", "stamps", "values", "index", "claims", "replicas")]
+
+    @property
+    def name(self) -> str:
+        """Its address, without a secret."""
+        return self._address.shown
+
+    async def exchange(self, asked: FleetExchange) -> FleetReply:
+        """One exchange; ``StoreUnavailable`` if it failed."""
+        redis = _library()
+        try:
+            with anyio.fail_after(EXCHANGE_SECONDS):
+                if self._client is None:
+                    self._client, self._script = self._connect(redis)
+                answer = await self._script(keys=self._keys, args=[json.dumps(exchange_to(asked)), *self._limits])
+                return reply_from(json.loads(answer))
+        except (redis.RedisError, OSError, TimeoutError, ValueError) as exc:
+            await self.close()
+            raise StoreUnavailable(_reason(exc)) from exc
+
+    async def close(self) -> None:
+        """End the connection."""
+        client, self._client = self._client, None
+        if client is not None:
+            with anyio.move_on_after(EXCHANGE_SECONDS, shield=True):
+                try:
+                    await client.aclose()
+                except (OSError, _library().RedisError):
+                    pass  # it is gone already
+
+    def _connect(self, redis: Any) -> tuple[Any, Any]:
+        from redis.asyncio.retry import Retry  # noqa: PLC0415 - an extra
+        from redis.backoff import NoBackoff  # noqa: PLC0415 - an extra
+
+        address = self._address
+        options: dict[str, Any] = {
+            "username": address.username,
+            "password": address.password,
+            "db": address.database,
+            "socket_timeout": EXCHANGE_SECONDS,
+            "socket_connect_timeout": EXCHANGE_SECONDS,
+            "retry": Retry(NoBackoff(), 0),
+            "client_name": "holdfast",
+        }
+        if address.scheme.startswith("rediss"):
+            options |= {"ssl": True, "ssl_ca_certs": address.ca_file}
+        if address.service:
+            options.pop("retry")
+            sentinel = redis.asyncio.sentinel.Sentinel(
+                list(address.hosts), sentinel_kwargs=options | {"db": 0}, **options
+            )
+            client = sentinel.master_for(address.service)
+        else:
+            host, port = address.hosts[0]
+            client = redis.asyncio.Redis(host=host, port=port, single_connection_client=True, **options)
+        self.connections += 1
+        return client, client.register_script(SCRIPT)
+
+
+def _library() -> Any:
+    try:
+        import redis.asyncio  # noqa: PLC0415 - an extra
+        import redis.asyncio.sentinel  # noqa: PLC0415 - an extra
+    except ImportError as exc:
+        raise HoldfastError("a fleet on Redis needs the package redis", hint="install holdfast-mcp[fleet]") from exc
+    return redis
+
+
+def _reason(exc: Exception) -> str:
+    if isinstance(exc, TimeoutError):
+        return f"no answer within {EXCHANGE_SECONDS:g} s"
+    return f"{type(exc).__name__}: {exc}".splitlines()[0][:200]
