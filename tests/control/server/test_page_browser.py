@@ -149,7 +149,7 @@ async def test_it_shows_that_the_hub_does_not_answer_and_reconnects(tmp_path: Pa
         assert await page.window.run("document.querySelectorAll('.server').length") == 1
 
         assert await page.window.run(NOTICE) is None
-        for key in (tmp_path / "home").rglob("session.key"):  # noqa: ASYNC240 - nothing else runs
+        for key in (tmp_path / "home").rglob("session.key"):
             key.unlink()
         async with served(tmp_path / "home", *arguments, port=port, HOLDFAST_CONTROL_TOKEN=TOKEN):
             # It may have tried by itself already, and then there is no button any more.
