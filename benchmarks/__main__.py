@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 from typing import Any, NamedTuple
 
 from benchmarks import (
@@ -106,5 +108,11 @@ def _rounds(text: str) -> int:
     return rounds
 
 
+def _end(number: int, _: FrameType | None) -> None:
+    """End as after an exception, so that every process that was started is ended too."""
+    sys.exit(128 + number)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _end)
     sys.exit(main(sys.argv[1:]))

@@ -36,6 +36,7 @@ CANNOT: dict[str, str] = {
     "pip install '.[langchain]'": FRAMEWORK,
     "pip install '.[openai-agents]'": FRAMEWORK,
     "pip install '.[pydantic-ai]'": FRAMEWORK,
+    "make serve": "it installs from the network, and then runs `holdfast serve`, which this test runs",
     "make test": "it runs this test",
     ".venv/bin/pre-commit install": "it changes the hooks of the clone",
     "git pull": "it needs a remote",

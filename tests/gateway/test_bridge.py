@@ -220,6 +220,7 @@ async def test_a_silent_source_does_not_stop_the_bridge_from_reporting(tmp_path:
 
 async def test_the_token_goes_to_the_endpoint_and_nowhere_else(tmp_path: Path, config: Path) -> None:
     token = tmp_path / "token"
+    token.touch(mode=0o600)
     token.write_text(f"{TOKEN}\n")
     async with FaultServer(respond(200, mcp_json("a"))) as source:
         options = ("--targets-url", f"{source.origin}/targets?key={TOKEN}", "--token-file", token, "--no-watch")
