@@ -10,6 +10,7 @@ from contextlib import aclosing, closing
 from pathlib import Path
 
 import anyio
+import httpx2
 import pytest
 
 from holdfast.cli.listen import bind
@@ -17,6 +18,7 @@ from holdfast.cli.serve import control_token
 from holdfast.control.client import ControlClient
 from holdfast.control.find import RunningHub, find_hub, running_hubs
 from holdfast.errors import UsageError
+from holdfast.files import replace_file
 from holdfast.testing import StdioServer
 from tests.cli.command import Cli, cli
 from tests.cli.serve_process import PACKAGE, config, environment, run, served
@@ -46,6 +48,7 @@ async def test_a_hub_that_serves_is_found_steered_and_forgotten(tmp_path: Path) 
                 assert (await control.disable("one")).state == "disabled"
                 with anyio.fail_after(30):
                     await _a_broken_edit_is_told(control, file)
+                    await _a_new_session_key_is_told(control, home, hub.url)
                 names = []
                 with anyio.fail_after(30):
                     async for event in control.events():
@@ -70,6 +73,20 @@ async def _a_broken_edit_is_told(control: ControlClient, file: Path) -> None:
             elif event.name == "hub":
                 break
     assert (await control.hub()).config_problem == ""
+
+
+async def _a_new_session_key_is_told(control: ControlClient, home: Path, url: str) -> None:
+    (key,) = home.rglob("session.key")  # noqa: ASYNC240 - nothing else runs
+    async with aclosing(control.events()) as events:
+        assert json.loads((await anext(events)).data)["notice"] == ""
+        replace_file(key, "another session key that is long enough")
+        async with httpx2.AsyncClient(trust_env=False) as http:  # an id that does not open has the file read again
+            ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+            headers = {"accept": "application/json, text/event-stream", "mcp-session-id": "of-another-key"}
+            assert (await http.post(url, json=ping, headers=headers)).status_code == 404
+        event = await anext(events)
+    assert event.name == "hub"
+    assert "sessions from before must reconnect" in json.loads(event.data)["notice"]
 
 
 def _replaced(file: Path, text: str) -> None:

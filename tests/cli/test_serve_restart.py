@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -24,7 +25,9 @@ from holdfast.files import replace_file
 from holdfast.testing import HttpServer, StdioServer
 from tests.cli.serve_process import COMMAND, Served, config, run, served, spawned
 from tests.cli.test_serve import Gate, ready
+from tests.clients.raw import MODERN_META
 from tests.front.conftest import text_of
+from tests.front.peer_server import running
 from tests.front.raw_session import Session
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-14", "FLEET-1")]
@@ -62,6 +65,59 @@ async def test_clients_of_both_eras_go_on_after_a_restart(how: signal.Signals, t
                 async with served(home, "--config", str(file), port=port) as again:
                     assert again.url == url
                     assert [await call(legacy), await call(modern)] == ["one", "one"]
+
+
+async def test_calls_under_way_at_a_kill_are_told_as_uncertain_and_their_clients_go_on(
+    tmp_path: Path, home: Path
+) -> None:
+    port = free_port()
+    async with running("legacy") as origin, httpx2.AsyncClient(trust_env=False, timeout=60) as http:
+        file = config(tmp_path / "mcp.json", o={"url": origin.url})
+        async with served(home, "--config", str(file), port=port) as hub, anyio.create_task_group() as tasks:
+            await ready(hub)
+            tasks.start_soon(_is_cut_off, http, hub.url)
+            with anyio.fail_after(30):
+                await origin.waiting.wait()
+            legacy = Session(http, hub.url)
+            await legacy.begin()
+            async with legacy.call("o__wait", {}, progressToken="p") as events:
+                seen = await anext(events)
+                while "notifications/progress" not in seen.get("data", ""):
+                    seen = await anext(events)
+                hub.send(signal.SIGKILL)
+                with pytest.raises(httpx2.RemoteProtocolError):
+                    await anext(events)
+            await hub.ended()
+        origin.go.set()
+        async with served(home, "--config", str(file), port=port) as hub:
+            await ready(hub)
+            (told,) = await legacy.come_back(after=seen["id"])
+            async with legacy.call("o__echo", {"text": "legacy"}) as events:  # with the id of the lost one
+                again = json.loads((await anext(events))["data"])
+            modern = await _modern_call(http, hub.url, "o__echo", text="modern")
+    lost = json.loads(told["data"])
+    assert lost["id"] == again["id"] == 7
+    assert "Whether the server carried the request out is not known" in lost["error"]["message"]
+    assert again["result"]["content"][0]["text"] == "legacy"
+    assert modern.json()["result"]["content"][0]["text"] == "modern"
+
+
+async def _is_cut_off(http: httpx2.AsyncClient, url: str) -> None:
+    """A modern call, which cannot be resumed: its client sees that the connection closed."""
+    with pytest.raises(httpx2.RemoteProtocolError):
+        await _modern_call(http, url, "o__wait")
+
+
+async def _modern_call(http: httpx2.AsyncClient, url: str, tool: str, **arguments: str) -> httpx2.Response:
+    headers = {
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": MODERN_META["io.modelcontextprotocol/protocolVersion"],
+        "mcp-method": "tools/call",
+        "mcp-name": tool,
+    }
+    params = {"name": tool, "arguments": arguments, "_meta": MODERN_META}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    return await http.post(url, json=body, headers=headers)
 
 
 async def test_an_ended_session_stays_ended_after_a_kill(tmp_path: Path, home: Path) -> None:

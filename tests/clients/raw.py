@@ -17,7 +17,7 @@ __all__ = ["MODERN_META", "Answer", "discover", "initialize", "post", "send"]
 _PATIENCE = 15.0
 _MOST = 1 << 22
 
-MODERN_META = {
+MODERN_META: dict[str, Any] = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientInfo": {"name": "raw", "version": "1"},
     "io.modelcontextprotocol/clientCapabilities": {},

@@ -114,6 +114,7 @@ class Origin(Server[Any]):
             case "hang":
                 await self._hang()
             case "wait":
+                await self._count(ctx, 1)
                 self.waiting.set()
                 await self.go.wait()
                 return _text("waited")

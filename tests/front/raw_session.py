@@ -33,9 +33,12 @@ class Session:
         assert (await self._http.post(self._url, json=told, headers=self._headers)).status_code == 202
 
     @asynccontextmanager
-    async def call(self, tool: str, arguments: dict[str, Any]) -> AsyncIterator[AsyncIterator[dict[str, str]]]:
+    async def call(
+        self, tool: str, arguments: dict[str, Any], **meta: Any
+    ) -> AsyncIterator[AsyncIterator[dict[str, str]]]:
         """The events of the answer to a call."""
-        body = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": tool, "arguments": arguments}}
+        params = {"name": tool, "arguments": arguments, **({"_meta": meta} if meta else {})}
+        body = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
         async with self._http.stream("POST", self._url, json=body, headers=self._headers) as answer:
             assert answer.status_code == 200
             async with aclosing(_events(answer)) as events:

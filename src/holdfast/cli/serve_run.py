@@ -159,6 +159,7 @@ async def _run_http(serving: ServeOptions) -> None:
             callers=tokens,
             notice=lambda: ids.keys.notice,
         )
+        ids.keys.on_notice = admin.notice_changed
         web = create_app(
             hub,
             tokens=tokens,

@@ -50,6 +50,8 @@ class SessionKeys:
         """Whether other hubs may have the keys too: a session can then be used without this hub's knowledge."""
         self.notice = ""
         """What users should know about the keys; empty if there is nothing."""
+        self.on_notice: Callable[[], object] | None = None
+        """Called when the notice changed."""
         self._file = file
         self._stamp = file_stamp(file) if file is not None else None
         self._clock = clock
@@ -132,6 +134,8 @@ class SessionKeys:
         """Log what users should know, and show it in the status."""
         self.notice = notice
         log.warning("%s", notice)
+        if self.on_notice is not None:
+            self.on_notice()
 
     def __repr__(self) -> str:
         return f"<SessionKeys of {self._file or 'memory'}: {len(self._keys)}{', shared' if self.shared else ''}>"

@@ -148,11 +148,17 @@ async def test_it_shows_that_the_hub_does_not_answer_and_reconnects(tmp_path: Pa
         await no_barriers(page.window)
         assert await page.window.run("document.querySelectorAll('.server').length") == 1
 
+        assert await page.window.run(NOTICE) is None
+        for key in (tmp_path / "home").rglob("session.key"):
+            key.unlink()
         async with served(tmp_path / "home", *arguments, port=port, HOLDFAST_CONTROL_TOKEN=TOKEN):
             # It may have tried by itself already, and then there is no button any more.
             await page.window.run("document.querySelector('.banner[data-kind=lost] button')?.click()")
             await page.window.until("document.getElementById('touch').dataset.touch === 'live'")
             assert await page.window.run("document.querySelector('.banner[data-kind=lost]')") is None
+            notice = (await page.api("hub"))["notice"]
+            assert "sessions from before must reconnect" in notice
+            await page.window.until(f"{NOTICE}?.innerText === {notice!r}")
 
             # A session of the page ends with its hub, and the page says how to get in again.
             await page.window.run("localStorage.setItem('holdfast.token', 'of-a-hub-that-is-gone')")
@@ -260,6 +266,7 @@ async def test_five_hundred_servers_stay_usable_and_a_change_touches_one_row(tmp
 
 
 REFUSED_TITLE = "20 servers: nothing listens at its address (connection refused) at 127.0.0.1"
+NOTICE = "document.querySelector('#banners [data-field=notice]')"
 HEADLINE = "document.getElementById('headline').textContent"
 STATE_OF_NOTES = "document.querySelector('[data-id=notes] .state')?.dataset.value"
 

@@ -69,6 +69,10 @@ class ControlServer:
         self._about.draining = True
         self._events.hub_changed()
 
+    def notice_changed(self) -> None:
+        """What users should know about the hub itself changed."""
+        self._events.hub_changed()
+
     def close(self) -> None:
         """End every stream, so that a shutdown does not wait for readers."""
         self._events.close()

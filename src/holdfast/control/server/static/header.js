@@ -1,6 +1,6 @@
 // The header and the footer: the state of the fleet in one sentence, the connection to the hub, and the hub's data.
 
-import { copyable, el, field, setAttribute, setText, show } from "./dom.js";
+import { copyable, el, field, sentence, setAttribute, setText, show } from "./dom.js";
 import { GROUPS } from "./fleet.js";
 import { sign } from "./charts.js";
 import { clock, countdown, duration } from "./format.js";
@@ -255,6 +255,10 @@ function banners(hub) {
       ),
     );
   }
+  if (hub.notice)
+    parts.push(
+      el("p", { class: "banner", "data-kind": "hint", role: "status" }, "Note: ", sentence("notice", hub.notice)),
+    );
   if (hub.demo) {
     parts.push(
       el(
