@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ENTRIES", "SHAPES", "SIZE", "Attack", "Target", "attacks"]
+__all__ = ["ENTRIES", "QUICK_SIZE", "SHAPES", "SIZE", "Attack", "Target", "attacks", "call_message"]
 
 SIZE = 15 << 20
 """A little less than the largest message."""
@@ -76,7 +76,7 @@ class Target:
         head = self.post(_GREETING).partition(b"\r\n\r\n")[0].decode()
         lines = [line.partition(": ") for line in head.split("\r\n")]
         self.session = next(value for name, _, value in lines if name.lower() == "mcp-session-id")
-        assert b"poked" in self.post(_call(b"{}"))
+        assert b"poked" in self.post(call_message(b"{}"))
 
     def answered(self, method: str, data: bytes, *, stderr: bytes = b"") -> bytes:
         """Call the server's tool while it has this answer in store."""
@@ -86,7 +86,7 @@ class Target:
         if stderr:
             errors.write_bytes(stderr)
         try:
-            return self.post(_call(b"{}"))
+            return self.post(call_message(b"{}"))
         finally:
             stored.unlink()
             errors.unlink(missing_ok=True)
@@ -103,7 +103,8 @@ _ENVELOPE = (
 )
 
 
-def _call(arguments: bytes, *, name: bytes = b'"heavy__poke"', more: bytes = b"") -> bytes:
+def call_message(arguments: bytes, *, name: bytes = b'"heavy__poke"', more: bytes = b"") -> bytes:
+    """A call of a tool."""
     params = b'{"name":' + name + b',"arguments":' + arguments + more + b"}"
     return b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":' + params + b"}"
 
@@ -133,13 +134,13 @@ def _before_result(method: bytes, params: bytes, *, request: bool = False) -> Ca
 
 
 ENTRIES: dict[str, Callable[[Target, bytes], bytes]] = {
-    "the arguments of a call": _client(lambda data: _call(b'{"a":' + data + b"}")),
+    "the arguments of a call": _client(lambda data: call_message(b'{"a":' + data + b"}")),
     "the arguments of a modern call": lambda target, data: _modern(
-        target, _call(b'{"a":' + data + b"}", more=b"," + _ENVELOPE)
+        target, call_message(b'{"a":' + data + b"}", more=b"," + _ENVELOPE)
     ),
-    "the name of a tool": _client(lambda data: _call(b"{}", name=data)),
-    "a parameter of a call": _client(lambda data: _call(b"{}", more=b',"x":' + data)),
-    "the _meta of a call": _client(lambda data: _call(b"{}", more=b',"_meta":{"a":' + data + b"}")),
+    "the name of a tool": _client(lambda data: call_message(b"{}", name=data)),
+    "a parameter of a call": _client(lambda data: call_message(b"{}", more=b',"x":' + data)),
+    "the _meta of a call": _client(lambda data: call_message(b"{}", more=b',"_meta":{"a":' + data + b"}")),
     "the envelope of a request": _client(lambda data: b'{"jsonrpc":"2.0","id":1,"method":"ping","x":' + data + b"}"),
     "the id of a request": _client(lambda data: b'{"jsonrpc":"2.0","method":"ping","id":' + data + b"}"),
     "the method of a request": _client(lambda data: b'{"jsonrpc":"2.0","id":1,"method":' + data + b"}"),

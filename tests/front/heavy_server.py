@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["main"]
+__all__ = ["ANSWERS", "main"]
 
-_ANSWERS: dict[str, Any] = {
+ANSWERS: dict[str, Any] = {
     "initialize": {
         "protocolVersion": "2025-11-25",
         "capabilities": {"tools": {"listChanged": True}, "prompts": {}, "resources": {}, "logging": {}},
@@ -50,8 +50,8 @@ def main(folder: Path) -> None:
                 out.write(data[1:].replace(b"@ID@", request_id) + b"\n")
             else:
                 out.write(b'{"jsonrpc":"2.0","id":' + request_id + b',"result":' + data + b"}\n")
-        elif method in _ANSWERS:
-            result = json.dumps(_ANSWERS[method]).encode()
+        elif method in ANSWERS:
+            result = json.dumps(ANSWERS[method]).encode()
             out.write(b'{"jsonrpc":"2.0","id":' + request_id + b',"result":' + result + b"}\n")
         else:
             error = b'{"code":-32601,"message":"Method not found"}'

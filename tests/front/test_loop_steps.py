@@ -18,12 +18,9 @@ from holdfast.cli.serve_run import keep_collections_short
 from holdfast.errors import LoadFailed
 from tests.front.conftest import Served, front
 from tests.front.heavy_inputs import SHAPES, SIZE, Attack, Target, attacks
-from tests.front.loop_steps import LONGEST_STEP, LoopSteps, measured_loop
+from tests.front.loop_steps import LONGEST_STEP, TRIES, LoopSteps, measured_loop
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-7")]
-
-TRIES = 3
-"""How often an input is tried that seems to take too long: the machine may have been the cause."""
 
 
 @dataclass
@@ -35,16 +32,7 @@ class Hub:
     steps: LoopSteps
 
     async def longest(self, act: Callable[[], Awaitable[object]], tries: int = TRIES) -> float:
-        """The CPU of the longest step while something happens: the least of a few tries."""
-        least = float("inf")
-        for _ in range(tries):
-            self.steps.start()
-            with anyio.fail_after(60):
-                await act()
-            least = min(least, self.steps.longest)
-            if least <= LONGEST_STEP:
-                break
-        return least
+        return await self.steps.longest_in(act, tries)
 
     async def attacked(self, attack: Attack, tries: int = TRIES) -> float:
         async def act() -> None:

@@ -15,6 +15,8 @@ import httptools
 __all__ = ["BadRequest", "RequestBody", "RequestHead", "RequestParser", "RequestSink"]
 
 HEAD_BYTES: Final = 64 * 1024
+MOST_HEADERS: Final = 500
+"""A head over either bound is refused. Each header costs a step of Python, and a repeated one a copy of its values."""
 
 KNOWN_HEADS: Final = 4
 KNOWN_HEAD_BYTES: Final = 4096
@@ -93,6 +95,7 @@ class RequestParser:
         self.in_head = False
         """Whether a head has begun and is not complete."""
         self._head_size = 0
+        self._headers_size = 0
         self._request: RequestBody | None = None
         """The request whose body is being read."""
         self._body_left = 0
@@ -116,6 +119,8 @@ class RequestParser:
         except httptools.HttpParserUpgrade as upgrade:
             self._decline_upgrade(data[upgrade.args[0] :])
             return
+        except httptools.HttpParserCallbackError as exc:
+            raise BadRequest(431 if self._head_size > HEAD_BYTES else 400) from exc
         except httptools.HttpParserError as exc:
             raise BadRequest(400) from exc
         if self._head is not None:
@@ -187,7 +192,7 @@ class RequestParser:
     def on_message_begin(self) -> None:
         """A request begins."""
         self._head = RequestHead()
-        self._head_size = 0
+        self._head_size = self._headers_size = 0
         self.in_head = True
 
     def on_url(self, url: bytes) -> None:
@@ -199,6 +204,10 @@ class RequestParser:
         """One header."""
         head = self._head
         assert head is not None  # noqa: S101 - as above
+        self._headers_size += len(name) + len(value)
+        if self._headers_size > HEAD_BYTES or len(head.raw_headers) >= MOST_HEADERS:
+            self._head_size = HEAD_BYTES + 1
+            raise BadRequest(431)  # at once: one piece of a connection may have thousands more
         name = name.lower()
         head.raw_headers.append((name, value))
         key, text = name.decode("latin-1"), value.decode("latin-1")

@@ -53,7 +53,7 @@ from holdfast.front.inbound import (
 from holdfast.front.server import McpServer
 from holdfast.front.view import View
 from holdfast.hub import Hub
-from holdfast.wire import Bytes, RawObject, dumps, loads, one_line, text_of
+from holdfast.wire import BadJson, Bytes, RawObject, dumps, loads, one_line, text_of
 
 __all__ = ["PipeServer", "Refuse", "StdinLines", "StdoutWriter", "serve_stdio"]
 
@@ -285,7 +285,10 @@ class PipeServer:
     def _notified(self, message: Message) -> None:
         if message.method == "notifications/cancelled":
             raw = params_of(message).get("requestId")
-            wanted = loads(raw) if raw is not None else None
+            try:
+                wanted = loads(raw) if raw is not None else None
+            except BadJson:
+                return  # it is the id of no request
             if isinstance(wanted, str | int) and (scope := self._calls.get(wanted)) is not None:
                 scope.cancel()
             return

@@ -206,6 +206,9 @@ MAX_REDIRECTS = 5
 KNOWN_HEADS = 64
 """How many heads of requests are kept as bytes: one for each tool of a modern server, one for a legacy one."""
 
+LONGEST_TELLING = 8 * 1024
+"""How much of such a header is kept: a challenge is searched on the event loop."""
+
 TELLING_HEADERS = ("content-type", "retry-after", "www-authenticate", "server", "via", "x-request-id")
 """The response headers that explain a refusal."""
 
@@ -301,7 +304,9 @@ class HttpPeer:
         """An error response as evidence, and enough of its body for a JSON-RPC error."""
         body = await _head(response, ERROR_BODY_BYTES)
         text = body.decode("utf-8", "replace")
-        headers = {name: response.headers[name] for name in TELLING_HEADERS if name in response.headers}
+        headers = {
+            name: response.headers[name][:LONGEST_TELLING] for name in TELLING_HEADERS if name in response.headers
+        }
         seen = HttpStatus(
             status=response.status,
             headers=headers,

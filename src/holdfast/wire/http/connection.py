@@ -37,7 +37,10 @@ __all__ = [
 ]
 
 HEAD_BYTES: Final = 100 * 1024
-"""How large the status line and the headers of an answer may be."""
+MOST_HEADERS: Final = 1_000
+"""How large the status line and the headers of an answer may be, and how many: a repeated header is joined."""
+
+_LARGE_HEAD: Final = "its headers are too large"
 
 BUFFERED_BYTES: Final = 256 * 1024
 """How much of a body waits for its reader before the socket is no longer read."""
@@ -325,11 +328,11 @@ class _Connection(asyncio.Protocol):
         except httptools.HttpParserUpgrade:
             self._fail(NotHttp("it switched protocols"))
         except httptools.HttpParserError as exc:
-            self._fail(NotHttp(str(exc)))
+            self._fail(exc.__context__ if isinstance(exc.__context__, NotHttp) else NotHttp(str(exc)))
         if self._head is not None and self._response is None:
             self._head_size += len(data)
             if self._head_size > HEAD_BYTES:
-                self._fail(NotHttp("its headers are too large"))
+                self._fail(NotHttp(_LARGE_HEAD))
 
     def _take_body(self, data: bytes) -> None:
         """Take a piece of a body of known length as it is: the parser would copy it, and has nothing to say."""
@@ -395,9 +398,14 @@ class _Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """An answer begins."""
         self._headers = {}
+        self._headers_count = self._headers_size = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
+        self._headers_count += 1
+        self._headers_size += len(name) + len(value)
+        if self._headers_count > MOST_HEADERS or self._headers_size > HEAD_BYTES:
+            raise NotHttp(_LARGE_HEAD)  # at once: one piece of a connection may have thousands more
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
         known = self._headers.get(key)
         self._headers[key] = (

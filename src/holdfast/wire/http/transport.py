@@ -78,6 +78,9 @@ SESSION_HEADER = "mcp-session-id"
 VERSION_HEADER = "mcp-protocol-version"
 ACCEPT = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 
+LONGEST_SESSION_ID = 8 * 1024
+"""It goes with every request, and every spelling of it is masked: longer ones would hold up the event loop."""
+
 GOODBYE_SECONDS = 2.0
 """How long ending a session may take. It is best effort: the server drops an idle session by itself."""
 
@@ -281,6 +284,9 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             if method == "initialize":
                 self._session_id, self._common = response.headers.get(SESSION_HEADER), None
                 if self._session_id is not None:
+                    if len(self._session_id) > LONGEST_SESSION_ID:
+                        detail = f"its session id has more than {LONGEST_SESSION_ID} characters"
+                        raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=detail))
                     self._peer.learn_secret(self._session_id)
             kind = content_type(response)
             if kind == "application/json":
