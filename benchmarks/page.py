@@ -45,7 +45,7 @@ How it is measured:
   `asyncio.Protocol` (`benchmarks/upstream.py`). Directly connected they exchange many times the calls of any gateway.
 - Memory is the proportional set size of the measured process tree after the calls.
 
-[Where the time of a call goes](flame/README.md) has flame graphs of the path of a call.
+[Where the time of a call goes](profile.md) explains the path of a call, with [flame graphs](flame/README.md).
 """
 
 BUSY_LOAD = 2.0
@@ -86,7 +86,7 @@ def record(
 def write(*, folder: Path = FOLDER) -> None:
     """Make the page and the plots of the kept results."""
     made = files(json.loads((folder / RESULTS).read_text()))
-    for old in (one for one in folder.glob("*.svg") if not one.name.startswith("flame-")):
+    for old in folder.glob("*.svg"):
         old.unlink()
     for name, text in made.items():
         (folder / name).write_text(text)

@@ -78,6 +78,9 @@ OnStderr: TypeAlias = Callable[[str, bytes, Redactor], None]
 SHOWN_LINE = 200
 """How many characters of the last line on stderr are shown while a server starts."""
 
+LONGEST_LAST_WORDS = 16 * 1024
+"""How many characters of the end of stderr are masked and kept as evidence."""
+
 LONGEST_SECRET = 1024
 """How much is dropped where stderr was cut inside a line: a cut secret would not be recognised."""
 
@@ -213,6 +216,8 @@ class Child:
         text = self._stderr.decode("utf-8", "replace")
         if self._stderr_cut:
             text = text.partition("\n")[2] or text[LONGEST_SECRET:]
+        if len(text) > LONGEST_LAST_WORDS:  # a long text is cut before it is masked, and the end tells most
+            text = text[-LONGEST_LAST_WORDS:].partition("\n")[2] or text[LONGEST_SECRET - LONGEST_LAST_WORDS :]
         return self._redactor.mask(text).strip()
 
     def has_read(self) -> bool | None:
