@@ -263,14 +263,19 @@ def test_all_clients_together_are_bounded_and_the_one_that_reads_least_is_cut_of
     assert [reply.aborted for reply in replies] == [False, True, False]
 
 
-@pytest.mark.requirement("PERF-6")
+@pytest.mark.requirement("HUB-2")
 async def test_messages_that_are_sent_in_a_row_go_out_in_one_write_and_in_their_order() -> None:
     written: list[bytes] = []
 
     async def serve(request: Request, reply: Reply) -> None:
         connection: Any = reply.connection
         write = connection._transport.write
-        connection._transport = Watched(connection._transport, write=lambda data: (written.append(data), write(data)))
+
+        def noted(data: bytes) -> None:
+            written.append(data)
+            write(data)
+
+        connection._transport = Watched(connection._transport, write=noted)
         await request.body(1 << 20)
         reply.streams = True
         for number in range(20):
@@ -287,7 +292,7 @@ async def test_messages_that_are_sent_in_a_row_go_out_in_one_write_and_in_their_
     assert [piece.count(b"data: ") for piece in written] == [20, 2]
 
 
-@pytest.mark.requirement("PERF-6")
+@pytest.mark.requirement("HUB-2")
 async def test_what_waits_to_be_written_together_is_bounded_and_goes_out_before_the_connection_closes() -> None:
     waiting: list[int] = []
 
