@@ -1,7 +1,8 @@
-"""A legacy stdio server by hand whose messages belong to an earlier call: ``python -m tests.front.late_server``.
+"""A legacy stdio server by hand that times its messages: ``python -m tests.front.late_server``.
 
 The tool ``remember`` keeps a text. The tool ``speak``, called by any client, logs the kept text and sends a sampling
 request with it, both after the answer to ``speak`` is out; ``heard`` returns what the sampling request was answered.
+The tool ``narrate`` writes its logs and its answer in one piece.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import json
 import sys
 from typing import Any
 
-TOOLS = ("remember", "speak", "heard")
+TOOLS = ("remember", "speak", "heard", "narrate")
+NARRATED = 20
 
 
 def _send(**message: Any) -> None:
@@ -20,6 +22,13 @@ def _send(**message: Any) -> None:
 
 def _result(request: Any, text: str) -> None:
     _send(id=request, result={"content": [{"type": "text", "text": text}]})
+
+
+def _narrate(request: Any) -> None:
+    logs = [{"method": "notifications/message", "params": {"level": "error", "data": n}} for n in range(NARRATED)]
+    answer = {"id": request, "result": {"content": [{"type": "text", "text": "narrated"}]}}
+    sys.stdout.write("".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in (*logs, answer)))
+    sys.stdout.flush()
 
 
 class Server:
@@ -56,6 +65,8 @@ class Server:
             _result(request, "kept")
         elif params["name"] == "heard":
             _result(request, self.answer)
+        elif params["name"] == "narrate":
+            _narrate(request)
         else:
             _result(request, "spoken")
             _send(method="notifications/message", params={"level": "error", "data": self.kept})

@@ -18,6 +18,7 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from holdfast.front import clients, http_session
 from holdfast.front.access.principals import TokenPolicy
 from tests.front.conftest import PATIENT, Era, Person, front, over_stdio, text_of
+from tests.front.late_server import NARRATED
 from tests.front.peer_server import running
 from tests.front.raw_session import Session
 
@@ -93,6 +94,17 @@ async def test_a_spawned_servers_question_reaches_the_only_client_there_is(
             result = await client.call_tool("o__ask", {"kind": kind})
     assert ada.asked == [kind]
     assert "ada" in text_of(result)
+
+
+@pytest.mark.requirement("HUB-10")
+async def test_the_result_of_a_call_does_not_overtake_its_logs(client_era: Era, ada: Person) -> None:
+    definition = {"command": sys.executable, "args": ["-m", "tests.front.late_server"]}
+    level: Any = {"log_level": "debug"} if client_era == "modern" else {}
+    async with front({"o": definition}, call=PATIENT) as served, ada.client(served.all, client_era, **level) as client:
+        for _ in range(5):
+            ada.logs.clear()
+            assert text_of(await client.call_tool("o__narrate", {})) == "narrated"
+            await ada.until(lambda: len(ada.logs) == NARRATED)
 
 
 @pytest.mark.requirement("HUB-10")

@@ -261,3 +261,65 @@ def test_all_clients_together_are_bounded_and_the_one_that_reads_least_is_cut_of
     for reply in replies:
         backlog.wrote(reply, object())  # type: ignore[arg-type]
     assert [reply.aborted for reply in replies] == [False, True, False]
+
+
+@pytest.mark.requirement("HUB-2")
+async def test_messages_that_are_sent_in_a_row_go_out_in_one_write_and_in_their_order() -> None:
+    written: list[bytes] = []
+
+    async def serve(request: Request, reply: Reply) -> None:
+        connection: Any = reply.connection
+        write = connection._transport.write
+
+        def noted(data: bytes) -> None:
+            written.append(data)
+            write(data)
+
+        connection._transport = Watched(connection._transport, write=noted)
+        await request.body(1 << 20)
+        reply.streams = True
+        for number in range(20):
+            reply.event(b"%d" % number)
+        assert written == [], "what follows in the same turn goes with it"
+        await asyncio.sleep(0)
+        reply.event(b"20")
+        reply.result(b"21")
+
+    async with connected(serve) as (reader, writer):
+        writer.write(b"POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n")
+        _, body = await read_answer(reader)
+    assert body == b"".join(requests.event(b"%d" % number) for number in range(22))
+    assert [piece.count(b"data: ") for piece in written] == [20, 2]
+
+
+@pytest.mark.requirement("HUB-2")
+async def test_what_waits_to_be_written_together_is_bounded_and_goes_out_before_the_connection_closes() -> None:
+    waiting: list[int] = []
+
+    async def serve(request: Request, reply: Reply) -> None:
+        connection: Any = reply.connection
+        request.keep_alive = False
+        for _ in range(20):
+            reply.event(b"x" * 10_000)
+            waiting.append(connection._pieces_size)
+        reply.result(b"last")
+        connection.close()
+
+    async with connected(serve) as (reader, writer):
+        writer.write(b"POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n")
+        _, body = await read_answer(reader)
+        assert await reader.read() == b""
+    assert body.count(b"x" * 10_000) == 20
+    assert body.endswith(b"data: last\n\n")
+    assert max(waiting) < listener.TOGETHER_BYTES
+
+
+class Watched:
+    """A transport whose methods can be replaced."""
+
+    def __init__(self, transport: Any, **methods: Any) -> None:
+        self.__dict__.update(methods)
+        self._real = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)

@@ -140,6 +140,16 @@ async def test_progress_goes_to_the_call_it_belongs_to() -> None:
     assert (first.told, second.told) == ([(1.0, None, None)], [(2.0, None, None)])
 
 
+async def test_progress_that_its_call_was_told_is_no_notice_to_anybody_else() -> None:
+    steps = Steps()
+    async with wired() as wire, anyio.create_task_group() as tasks:
+        tasks.start_soon(wire.send_raw_request, "a", None, CallOptions(on_progress=steps))
+        (request,) = await wire.written(1)
+        wire.say(progress(request["id"], 1), progress("nobody", 2), progress(request["id"], 3), answer(request["id"]))
+    assert steps.told == [(1.0, None, None), (3.0, None, None)]
+    assert [params["progress"] for _, params in wire.notices if params is not None] == [2]
+
+
 @pytest.mark.parametrize("odd", ["soon", None, True, [], 10**400])
 async def test_progress_that_is_no_number_is_dropped_and_harms_nobody(odd: object) -> None:
     steps = Steps()

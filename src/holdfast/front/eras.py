@@ -30,7 +30,7 @@ from holdfast.wire import (
     RawObject,
     dumps,
     fields,
-    has_lone_surrogate,
+    have_lone_surrogate,
     is_array,
     is_object,
     items,
@@ -59,7 +59,9 @@ def is_modern(version: str) -> bool:
 
 def params_for_server(params: Fields, *, headers: Mapping[str, str], log_level: str | None) -> Fields:
     """Return a client's parameters for the server, without the ``_meta`` keys of the client's connection."""
-    _require_text(params)
+    if have_lone_surrogate(params.values()):
+        # Servers drop the whole message, and the client would wait for ever.
+        raise MCPError(INVALID_PARAMS, "the request contains characters that are not valid Unicode text")
     raw = params.get("_meta")
     if raw is None and log_level is None and "traceparent" not in headers:
         return params
@@ -70,12 +72,6 @@ def params_for_server(params: Fields, *, headers: Mapping[str, str], log_level: 
     if kept:
         return {**params, "_meta": join_fields(kept)}
     return {key: value for key, value in params.items() if key != "_meta"} if raw is not None else params
-
-
-def _require_text(params: Fields) -> None:
-    """Refuse lone surrogates: servers drop the whole message, and the client would wait for ever."""
-    if any(has_lone_surrogate(value) for value in params.values()):
-        raise MCPError(INVALID_PARAMS, "the request contains characters that are not valid Unicode text")
 
 
 def result_for_client(method: str, result: RawObject, *, modern: bool, stamp: bytes) -> RawObject:

@@ -57,6 +57,11 @@ LARGEST_READ: Final = 1024 * 1024
 LONGEST_ID: Final = 1_024
 """Bytes; no client needs a longer id, and each is kept and repeated."""
 
+_USUAL: Final = {
+    b'"%b"' % name.encode(): name for name in ("tools/call", "tools/list", "resources/read", "prompts/get")
+}
+"""The most frequent methods as they are usually written: they need no further look."""
+
 _ID: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(str | int)
 
 
@@ -69,21 +74,25 @@ class Message:
         self.id: Bytes | None = members.get("id")
         self.key: str | int | None = None
         """The id as a value: two ids that are written differently may be equal."""
-        self.method = text_of(members.get("method"))
+        method = members.get("method")
+        usual = _USUAL.get(bytes(method)) if method is not None and len(memoryview(method)) <= LONGEST_ID else None
+        self.method: str | None = usual or text_of(method)
         self.params: Bytes | None = members.get("params")
         self.result: Bytes | None = members.get("result")
         self.error: Bytes | None = members.get("error")
-        if text_of(members.get("jsonrpc")) != "2.0":
+        version = members.get("jsonrpc")
+        if version is None or (bytes(memoryview(version)[:6]) != b'"2.0"' and text_of(version) != "2.0"):
             raise MCPError(INVALID_REQUEST, "the message is not JSON-RPC 2.0")
         if self.id is not None:
             self.key = _key(self.id)
-        if "method" in members:
+        if method is None:
+            if self.id is None or (self.result is None) == (self.error is None):
+                raise MCPError(INVALID_REQUEST, "the message is neither a request, a notification nor a response")
+        elif usual is None:
             if self.method is None or not _is_text(self.method):
                 raise MCPError(INVALID_REQUEST, "the method is not a text")
             if len(self.method) > LONGEST_ID:
                 raise MCPError(INVALID_REQUEST, "the method is too long")
-        elif self.id is None or (self.result is None) == (self.error is None):
-            raise MCPError(INVALID_REQUEST, "the message is neither a request, a notification nor a response")
         self.is_request = self.method is not None and self.id is not None
         """Whether it wants an answer."""
 

@@ -33,6 +33,9 @@ IDLE_SECONDS: Final = 75.0
 PASSED_OVER_BYTES, PASSED_OVER_SECONDS = 64 * 1024 * 1024, 10.0
 """How much of a body that is not wanted is passed over, and for how long, so that its sender can read the answer."""
 
+TOGETHER_BYTES: Final = 64 * 1024
+"""Pieces of a stream that are written in one turn of the event loop go out together, up to this size."""
+
 _REASONS: Final = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
 
 log = logging.getLogger("holdfast.front")
@@ -68,6 +71,9 @@ class HttpConnection(AdmittedProtocol):
         self._waiter: asyncio.Future[None] | None = None
         self._drain: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._pieces: list[bytes] = []
+        """Pieces of a stream that go out at the end of this turn of the event loop, or before anything else does."""
+        self._pieces_size = 0
         self._paused_reading = False
         self._paused_writing = False
         self._ending = False
@@ -172,6 +178,7 @@ class HttpConnection(AdmittedProtocol):
         """Answer what is no request, and close."""
         self._ending = True
         if not self.lost and not self._requests:
+            self._flush()
             self._transport.write(
                 b"HTTP/1.1 " + _REASONS[status] + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
             )
@@ -192,6 +199,7 @@ class HttpConnection(AdmittedProtocol):
     def continue_body(self, request: Request) -> None:
         """Tell a client that asks first that its body is wanted."""
         if request.headers.get("expect", "").lower() == "100-continue" and not request.waiting and not self.lost:
+            self._flush()
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     async def wait(self, within: float | None = None) -> None:
@@ -242,6 +250,8 @@ class HttpConnection(AdmittedProtocol):
         """An answer in one piece."""
         if self.lost:
             return
+        if self._pieces:
+            self._flush()
         empty = request.method == "HEAD" or status in (204, 304)
         length = b"" if status in (204, 304) else b"content-length: %d\r\n" % len(body)
         head = b"HTTP/1.1 " + _REASONS[status] + b"\r\n" + _date() + headers + length + self._kept(request) + b"\r\n"
@@ -262,25 +272,44 @@ class HttpConnection(AdmittedProtocol):
         else:
             framing = b"transfer-encoding: chunked\r\n"
         line = b"HTTP/1.1 " + _REASONS[status] + b"\r\n"
-        self._transport.write(line + _date() + headers + framing + self._kept(request) + b"\r\n")
+        self._put(line + _date() + headers + framing + self._kept(request) + b"\r\n")
 
     def write_chunk(self, request: Request, data: bytes) -> None:
         """A piece of the answer."""
         if not self.lost and data:
-            self._transport.write(data if request.http_version == "1.0" else b"%x\r\n%b\r\n" % (len(data), data))
+            self._put(data if request.http_version == "1.0" else b"%x\r\n%b\r\n" % (len(data), data))
 
     def write_end(self, request: Request) -> None:
         """The answer is complete."""
         if not self.lost and request.http_version != "1.0":
-            self._transport.write(b"0\r\n\r\n")
+            self._put(b"0\r\n\r\n")
+
+    def _put(self, data: bytes) -> None:
+        """Write a piece together with those that follow at once: a write for each costs more than all else."""
+        if not self._pieces:
+            self._loop.call_soon(self._flush)
+        self._pieces.append(data)
+        self._pieces_size += len(data)
+        if self._pieces_size >= TOGETHER_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write the pieces that wait."""
+        if self._pieces:
+            data = b"".join(self._pieces)
+            self._pieces, self._pieces_size = [], 0
+            if not self.lost:
+                self._transport.write(data)
 
     def close(self) -> None:
         """Close when what was written is out."""
         if not self.lost:
+            self._flush()
             self._transport.close()
 
     def abort(self) -> None:
         """Close now, without sending what is left."""
+        self._pieces, self._pieces_size = [], 0
         if not self.lost:
             self._transport.abort()
 

@@ -49,12 +49,18 @@ class Request:
     """One request; its head is complete, its body may still be coming."""
 
     __slots__ = (
-        "_connection", "_parts", "_size", "complete", "head", "headers", "http_version", "keep_alive", "method",
-        "on_gone", "path",
+        "_connection", "_parts", "_size", "admission", "client_names", "client_verified", "complete", "head", "headers",
+        "http_version", "keep_alive", "method", "on_gone", "path",
     )  # fmt: skip
 
     def __init__(self, connection: HttpConnection, head: RequestHead, body: bytes | None = None) -> None:
         self._connection = connection
+        self.admission: Admission | None = connection.admission
+        """The place of its connection; None where no ``Acceptor`` made the connection."""
+        self.client_verified = connection.client_verified
+        """Whether TLS verified a certificate of the client."""
+        self.client_names = connection.client_names
+        """The names in that certificate."""
         self._parts = [body] if body else []
         self._size = len(body) if body else 0
         self.complete = body is not None
@@ -105,21 +111,6 @@ class Request:
         """Received data that was not taken yet."""
         parts, self._parts, self._size = self._parts, [], 0
         return b"".join(parts)
-
-    @property
-    def admission(self) -> Admission | None:
-        """The place of its connection; None where no ``Acceptor`` made the connection."""
-        return self._connection.admission
-
-    @property
-    def client_verified(self) -> bool:
-        """Whether TLS verified a certificate of the client."""
-        return self._connection.client_verified
-
-    @property
-    def client_names(self) -> frozenset[str]:
-        """The names in that certificate."""
-        return self._connection.client_names
 
     @property
     def waiting(self) -> int:

@@ -189,12 +189,13 @@ def lost_event(event_id: str) -> LostEvent | None:
 class MessageStream:
     """The messages of one request, or a session's notices, on their way to the client. A ``Channel``."""
 
-    __slots__ = ("_request_id", "backlog", "done", "logged", "reply", "session")
+    __slots__ = ("_request_id", "_suffix", "backlog", "done", "logged", "reply", "session")
 
     def __init__(
         self, session: HttpSession | None, reply: Reply | None, backlog: Backlog, request_id: Bytes | None = None
     ) -> None:
         self._request_id = request_id
+        self._suffix: str | None = None
         self.session = session
         self.reply = reply
         self.backlog = backlog
@@ -261,11 +262,16 @@ class MessageStream:
     @property
     def suffix(self) -> str:
         """What an event's id says about its stream: nothing for notices, else the id of the request."""
-        if self._request_id is None:
-            return ""
-        raw = bytes(self._request_id)
-        return "." + (base64.urlsafe_b64encode(raw).rstrip(b"=").decode() if len(raw) <= _LONGEST_REQUEST_ID else "")
+        if self._suffix is None:
+            self._suffix = _named(bytes(self._request_id)) if self._request_id is not None else ""
+        return self._suffix
 
     def _log(self, message: bytes) -> bytes:
         session = self.session
         return session.log.event_id(self, session.log.add(self, message)) if session is not None else b""
+
+
+def _named(request: bytes) -> str:
+    return "." + (
+        base64.urlsafe_b64encode(request).rstrip(b"=").decode() if len(request) <= _LONGEST_REQUEST_ID else ""
+    )

@@ -254,7 +254,10 @@ class Approvals:
 
     def is_held(self, server: str, tool: str, kind: ApprovalKind = "tool") -> bool:
         """Whether a tool or a prompt cannot be used until its change is approved."""
-        return key_of(kind, tool) in self._now.get(server, {}) and self._holds(server)
+        changed = self._now.get(server)
+        if not changed:
+            return False
+        return key_of(kind, tool) in changed and self._holds(server)
 
     def instructions(self, server: str, said_now: str) -> str:
         """The server's instructions as they may be shown: held ones as first seen, none where nothing was seen."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -26,6 +26,7 @@ __all__ = [
     "dumps",
     "fields",
     "has_lone_surrogate",
+    "have_lone_surrogate",
     "is_dense",
     "items",
     "join_fields",
@@ -338,6 +339,15 @@ def has_lone_surrogate(data: Bytes) -> bool:
     if _SURROGATE.search(memoryview(data)) is None:
         return False
     return _SURROGATE.search(_PAIR_OR_OTHER.sub(b"", data)) is not None
+
+
+def have_lone_surrogate(values: Iterable[Bytes]) -> bool:
+    """Whether one of some values has such an escape. Most have none of any surrogate, and are looked at once."""
+    for value in values:
+        suspect = value.lone_surrogates if isinstance(value, SplitBytes) else _SURROGATE.search(memoryview(value))
+        if suspect and has_lone_surrogate(value):
+            return True
+    return False
 
 
 def _refuse_constant(_: str) -> None:

@@ -152,10 +152,22 @@ class RelayDispatcher(Dispatcher[TransportContext]):
                 return await relay.asked(self._server, method, params, call.caller if call is not None else None)
 
         async def told(ctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None) -> None:
-            self.told(method, params)
+            if method not in CALL_NOTIFICATIONS:
+                self.told(method, params)
             await on_notify(ctx, method, params)
 
-        await self._wire.run(asked, told, on_notify_intercept, task_status=task_status)
+        def received(method: str, params: Mapping[str, Any] | None) -> bool:
+            """Runs in the order of receipt: the result of a call must not overtake what belongs to the call."""
+            if on_notify_intercept is not None and on_notify_intercept(method, params):
+                return True
+            if method not in CALL_NOTIFICATIONS:
+                return False
+            if attributed(method, params):
+                return True
+            self.told(method, params)
+            return False
+
+        await self._wire.run(asked, told, received, task_status=task_status)
 
     def told(self, method: str, params: Mapping[str, Any] | None) -> None:
         """Pass on a notification that belongs to no call."""

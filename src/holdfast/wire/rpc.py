@@ -479,7 +479,7 @@ class Exchange:
 
     def route(self, members: Fields) -> None:
         """The same for a message that was split already."""
-        message_id = _id_of(members.get("id"))
+        message_id = _id_of(members["id"]) if "id" in members else None
         if not ({"method", "result", "error"} & members.keys()):
             if self._resolve(message_id, members):
                 return  # an empty answer: its request fails now and need not wait
@@ -535,7 +535,8 @@ class Exchange:
         self._count_notice()
         params = params if isinstance(params, dict) else None
         if method == "notifications/progress" and params:
-            self._progress(params)
+            if self._progress(params):
+                return  # it belongs to that call alone
         elif method == "notifications/cancelled" and params:
             self._cancelled(params.get("requestId"))
         if not run_notify_intercept(self._intercept, method, params) and not attributed(method, params):
@@ -555,12 +556,15 @@ class Exchange:
                 )
             )
 
-    def _progress(self, params: Mapping[str, Any]) -> None:
+    def _progress(self, params: Mapping[str, Any]) -> bool:
+        """Give progress to the call that it is of; False if there is none."""
         token, progress, text = params.get("progressToken"), _number(params.get("progress")), params.get("message")
         if isinstance(token, str | int) and progress is not None:
             waiter = self._waiters.get(coerce_request_id(token))
             if waiter is not None:
                 waiter.put((progress, _number(params.get("total")), text if isinstance(text, str) else None))
+                return True
+        return False
 
     def _cancelled(self, message_id: object) -> None:
         if isinstance(message_id, str | int) and (scope := self._answering.get(coerce_request_id(message_id))):

@@ -1,203 +1,67 @@
 """One server's lifecycle: takes events, changes its state by the table, answers with effects.
 
-``Lifecycle`` holds the state of a slot. ``judge`` says what an event amounts to, ``act`` what follows
-from it. Pure: no I/O, no clock, no tasks. Time and chance are arguments.
+``judge`` says what an event amounts to; ``actions`` has what follows from it. Pure: no I/O, no clock, no tasks. Time
+and chance are arguments.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from holdfast.core.backoff import RETRY_AFTER_CAP
 from holdfast.core.lifecycle.effects import (
-    AccessChanged,
     Cause,
-    CheckAddress,
-    CheckLiveness,
     ClaimProbe,
     Close,
-    CloseFailed,
-    Dial,
     Effect,
     Emit,
-    Publish,
-    RefreshNow,
-    Reinstate,
     Reject,
     RejectReason,
-    RetryPlanned,
-    StopAddressCheck,
     Transition,
     WakeAt,
-    Withdraw,
 )
 from holdfast.core.lifecycle.events import (
     AddressCheckDue,
     AddressChecked,
     AllClosed,
-    CallCompleted,
-    CallDenial,
-    CallTimedOut,
     CallTransportFailed,
-    CallWaiting,
-    ClaimExpired,
-    ClaimGranted,
     Closed,
-    CloseOverdue,
     Command,
-    ConfigChanged,
     Denied,
     DialFailed,
     DialSucceeded,
-    DisableRequested,
-    EnableRequested,
     Event,
     FailedRepeatedly,
     IdleDue,
     ListChanged,
-    LivenessConfirmed,
     LivenessFailed,
-    LoginSucceeded,
     OfDial,
     OfLease,
     Parked,
-    PeerPublished,
-    PeerRecovered,
     PeerTripped,
-    ReconnectRequested,
-    RefreshDue,
     RefreshFailed,
-    RefreshSucceeded,
-    RemoveRequested,
     RetryDue,
     SelfProbeDue,
     SessionExpired,
-    ShutdownRequested,
-    StandingDue,
     StartRequested,
     Tick,
     TransportLost,
     WentIdle,
 )
 from holdfast.core.lifecycle.table import TRANSITIONS, State, next_state
-from holdfast.core.lifecycle.timing import AddressWatch, LifecyclePolicy, Timers, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
     from holdfast.core.messages import FailureStatus
 
-__all__ = ["Dialing", "LeaseState", "Lifecycle", "Step", "adopt_policy", "judge", "lost_session", "renewed_without_use"]
+from holdfast.core.lifecycle.actions import act, adopt_policy
+from holdfast.core.lifecycle.memory import DOWN, LifecycleMemory, Step
+
+__all__ = ["Lifecycle", "Step", "adopt_policy", "judge", "lost_session", "renewed_without_use"]
 
 
-@dataclass(slots=True)
-class Dialing:
-    """The dial that is under way."""
-
-    generation: int
-    cause: Cause
-    again: bool = False
-    """New credentials arrived during the dial: if it fails, dial once more."""
-    retry_at: float | None = None
-    """The time of the reconnect that was planned before this dial began."""
-    notices: int = 0
-    """The number of ``list_changed`` notices so far."""
-
-
-@dataclass(slots=True)
-class LeaseState:
-    """The connection that stands: what the lifecycle remembers of it."""
-
-    generation: int
-    cause: Cause
-    listed_at: float
-    proven: bool = False
-    """It has stood for a while, or completed a user's call: earlier failures are forgotten."""
-    failures: int = 0
-    denials: int = 0
-    """Denied listings in a row."""
-    denial: RefreshFailed | None = None
-    """The latest of them."""
-    call_denied: bool = False
-    """Whether a call was denied and none completed since."""
-    asked_at: float = -inf
-    """When a denied call last asked for a listing."""
-    refreshing: bool = False
-    checking: bool = False
-    suspect: bool = False
-    """A call on it failed, or the breaker refuses calls because of earlier failures: one failed liveness check
-    ends it."""
-    notices: int = 0
-    covered: int = 0
-    """How many of those notices are older than the last good listing."""
-    covering: int = 0
-    """How many are older than the listing that is under way."""
-
-    @property
-    def shut(self) -> bool:
-        """Whether calls and the listing are denied: then no call is sent before the next listing."""
-        return self.call_denied and self.denials > 0
-
-
-@dataclass(slots=True)
-class Step:
-    """The handling of one event: the time, the chance, and the effects so far."""
-
-    now: float
-    chance: float
-    effects: list[Effect] = field(default_factory=list)
-
-    def do(self, *effects: Effect) -> None:
-        """Add effects."""
-        self.effects += effects
-
-
-class Lifecycle:
+class Lifecycle(LifecycleMemory):
     """The state of one server's slot and the decisions about it. No I/O, no clock, no tasks."""
-
-    def __init__(self, server: str, policy: LifecyclePolicy | None = None, *, listed: bool = False) -> None:
-        self.server = server
-        self.policy = policy or LifecyclePolicy()
-        self.state = State.DISCONNECTED
-        self.reason = ""
-        self.evidence: FailureStatus | None = None
-        """The class of the latest failure; None while nothing failed."""
-        self.down_since: float | None = None
-        """Since when it should be connected and is not."""
-        self.denied_since: float | None = None
-        self.denials = 0
-        """Denied loads in a row."""
-        self.denied_until = 0.0
-        """Until then a denied server refuses calls; then one call may ask again."""
-        self.unconfirmed = False
-        """Whether the denial states no decision, and is asked again soon."""
-        self.generation = 0
-        self.attempts = 0
-        self.listed = listed
-        self.ever_connected = False
-        self.stopped = False
-        self.enable_next = False
-        self.immediate_at: float | None = None
-        self.parked_until = 0.0
-        self.dial: Dialing | None = None
-        self.lease: LeaseState | None = None
-        self.closing: set[int] = set()
-        self.calls = 0
-        self.last_used = 0.0
-        self.timers = Timers()
-        self.address_watch = AddressWatch()
-        self.claim_until: float | None = None
-        """This replica has the right to probe until then."""
-        self.claim_used = False
-        self.waiting: tuple[Cause, float] | None = None
-        """The dial that is due and waits for the right to probe, and since when."""
-        self.interest_at: float | None = None
-        """When a call that was refused may try: the right to probe is claimed before."""
-        self.peer_dial_at: float | None = None
-        self._armed: float | None = None
-        self._asked: float | None = None
 
     def __repr__(self) -> str:
         attempt = f" attempt={self.attempts}" if self.attempts else ""
@@ -245,7 +109,7 @@ class Lifecycle:
     def _claim_at(self) -> float | None:
         if self.stopped or self.dial is not None or self.claim_until is not None:
             return None
-        if self.lease is None and self.state in _DOWN:
+        if self.lease is None and self.state in DOWN:
             kinds = (RetryDue, SelfProbeDue, *((AddressCheckDue,) if self.address_watch.answers else ()))
             planned = [at for kind in kinds if (at := self.timers.at(kind)) is not None]
             waiting = [self.waiting[1]] if self.waiting is not None else []
@@ -253,17 +117,6 @@ class Lifecycle:
             planned, waiting = [], []
         interest = [self.interest_at] if self.interest_at is not None else []
         return min([*planned, *waiting, *interest], default=None)
-
-    def may_probe(self, now: float) -> bool:
-        """Whether a try is allowed now: this replica is alone, or has the right to probe."""
-        return not self.policy.claims or (self.claim_until is not None and now < self.claim_until)
-
-    def try_again(self, cause: Cause, step: Step) -> None:
-        """Dial a server that failed before: now with the right to probe, else once it is granted."""
-        if self.may_probe(step.now):
-            self.begin_dial(cause, step)
-        else:
-            self.waiting = (cause, step.now)
 
     def is_stale(self, event: Event) -> bool:
         """Whether the event belongs to a dial, a connection or an address check that is not the current one."""
@@ -275,154 +128,10 @@ class Lifecycle:
             case AddressChecked(number=number):
                 return self.address_watch.pending != number
             case ListChanged(generation=generation):
-                return generation not in self._live()
+                return generation not in self.live()
             case OfLease(generation=generation):
                 return self.lease is None or self.lease.generation != generation
         return False
-
-    # Steps that several events share. Only the functions below and the tests call these.
-
-    def begin_dial(self, cause: Cause, step: Step) -> None:
-        """Dial now; all other planned dials wait for its end."""
-        retry_at = self.timers.at(RetryDue)
-        self.timers.drop(RetryDue, SelfProbeDue, AddressCheckDue)
-        self.stop_address_check(self.address_watch.interrupt(), step)
-        self.waiting = self.interest_at = None
-        self.claim_used = self.claim_until is not None
-        self.generation += 1
-        self.dial = Dialing(self.generation, cause, retry_at=retry_at)
-        step.do(Dial(self.generation, cause))
-
-    def detach(self, step: Step) -> None:
-        """Detach the connection and the dial, if there are any, then close them."""
-        live = self._live()
-        self.lease = self.dial = None
-        self.closing.update(live)
-        step.do(*[Close(generation) for generation in live])
-
-    def plan_retry(
-        self,
-        step: Step,
-        *,
-        share: float = 1.0,
-        planned: float | None = None,
-        retry_after: float | None = None,
-        answers: bool = False,
-    ) -> None:
-        """Plan a reconnect: after the backoff (or a share of it), or at the time planned before if that is ahead."""
-        delay = shortened(share * self.policy.backoff[self.attempts], self.policy, step.chance)
-        if planned is not None and planned > step.now:
-            delay = planned - step.now
-        delay = max(delay, min(retry_after or 0.0, RETRY_AFTER_CAP), self.policy.not_ready_every if answers else 0.0)
-        self.timers.set(RetryDue, step.now + delay)
-        step.do(Emit(RetryPlanned(server=self.server, attempt=self.attempts + 1, delay=delay, at=step.now)))
-
-    def plan_self_probe(self, step: Step) -> None:
-        """Plan the hub's own try of a parked or denied server: soon on transient evidence, else slowly.
-
-        An address that is watched needs no early try: the watch sees its return sooner.
-        """
-        delay = self.policy.self_probe
-        if self.evidence == "transient" and AddressCheckDue not in self.timers:
-            delay = self.policy.transient_probe
-        elif self.evidence == "denied" and delay is not None:
-            delay = max(delay, self.policy.parked)
-        if delay is not None:
-            self.timers.set(SelfProbeDue, step.now + shortened(delay, self.policy, step.chance))
-
-    def plan_denied(self, step: Step, *, unconfirmed: bool) -> None:
-        """Plan when a denied server is asked again. A denial without a decision is asked a few times soon."""
-        if self.denied_since is None:
-            self.denied_since, self.denials = step.now, 0
-        self.denied_until = step.now + self.policy.parked
-        times = self.policy.ask_denied_after
-        self.unconfirmed = unconfirmed and self.denials < len(times)
-        if self.unconfirmed:
-            delay = max(self.denied_since + times[self.denials] - step.now, times[0])
-            self.timers.set(SelfProbeDue, step.now + shortened(delay, self.policy, step.chance))
-        else:
-            self.plan_self_probe(step)
-        self.denials += 1
-
-    def plan_address_check(self, step: Step, event: DialFailed | Parked) -> None:
-        """Plan address checks of an unreachable server, and dials of one that listens and is not ready.
-
-        No other fault can be seen from outside.
-        """
-        at: float | None = None
-        retry_after = event.retry_after
-        if event.unreachable and self.policy.watchable:
-            at = self.address_watch.unreachable(step.now, self.policy, known=self.ever_connected)
-        elif event.answers or (event.status == "transient" and self.address_watch.watching):
-            at = self.address_watch.not_ready(step.now, self.policy)
-        if at is None:
-            self.end_watch(step)
-        else:
-            self.timers.set(AddressCheckDue, max(at, step.now + min(retry_after or 0.0, RETRY_AFTER_CAP)))
-
-    def end_watch(self, step: Step) -> None:
-        """Stop watching the address."""
-        self.timers.drop(AddressCheckDue)
-        self.stop_address_check(self.address_watch.end(), step)
-
-    def stop_address_check(self, number: int | None, step: Step) -> None:
-        """Cancel the address check that is under way, if there is one."""
-        if number is not None:
-            step.do(StopAddressCheck(number))
-
-    def plan_refresh(self, lease: LeaseState, step: Step) -> None:
-        """Plan the next listing: soon after a ``list_changed`` notice, else after the period."""
-        if lease.notices > lease.covered:
-            # A failed listing is repeated more slowly: the third failure gives the connection up.
-            spacing = self.policy.refresh_spacing * 2**lease.failures
-            self.timers.hasten(RefreshDue, max(step.now, lease.listed_at + spacing))
-        elif self.policy.refresh is not None:
-            self.timers.set(RefreshDue, step.now + shortened(self.policy.refresh, self.policy, step.chance))
-
-    def open_access(self, lease: LeaseState, step: Step) -> None:
-        """A call completed, or a listing was not denied: calls may pass again."""
-        was_shut = lease.shut
-        lease.denials, lease.denial, lease.call_denied = 0, None, False
-        if was_shut:
-            step.do(Emit(AccessChanged(server=self.server, denied=False, reason="", at=step.now)))
-
-    def check_suspect(self, *, failures: int) -> list[Effect]:
-        """Check the liveness of a connection that the breaker holds responsible for earlier failures.
-
-        The breaker has tripped, though fewer than ``failures`` calls failed on this connection.
-        """
-        lease = self.lease
-        if lease is None or lease.failures + 1 >= failures:
-            return []
-        checking, lease.checking, lease.suspect = lease.checking, True, True
-        return [] if checking else [CheckLiveness(lease.generation)]
-
-    def charge_due(self) -> int:
-        """What the budget is charged if the current dial fails, or the current connection dies, now.
-
-        Only a reconnect is charged. A reconnect fails too if its connection dies before it is proven.
-        """
-        if self.dial is not None:
-            return int(self.dial.cause is Cause.RECONNECT and not self.dial.again)
-        if self.lease is not None:
-            return int(self.lease.cause is Cause.RECONNECT and not self.lease.proven)
-        return 0
-
-    def charge(self) -> None:
-        """Charge the budget."""
-        self.attempts = min(self.attempts + self.charge_due(), len(self.policy.backoff))
-
-    def budget_spent(self) -> bool:
-        """Whether the next charge uses up the budget."""
-        return self.attempts + self.charge_due() >= len(self.policy.backoff)
-
-    def mark_proven(self, lease: LeaseState) -> None:
-        """The connection is proven: the budget is full again."""
-        self.attempts = 0
-        lease.proven = True
-
-    def _live(self) -> list[int]:
-        return [part.generation for part in (self.lease, self.dial) if part is not None]
 
     def _change_state(self, new: State, event: Event, step: Step) -> None:
         old, self.state = self.state, new
@@ -436,7 +145,7 @@ class Lifecycle:
             self.down_since = self.evidence = None
         elif self.down_since is None:
             self.down_since = step.now
-        if new not in _DOWN:
+        if new not in DOWN:
             self.waiting = None
         if new in _WELL:
             self.reason = ""
@@ -481,7 +190,7 @@ def _evidence_of(event: Event) -> FailureStatus | None:
     return None
 
 
-def judge(life: Lifecycle, event: Event, now: float) -> Event:
+def judge(life: LifecycleMemory, event: Event, now: float) -> Event:
     """What an event amounts to: the same event, or a judgement that the table has a row for.
 
     Reads the lifecycle and changes nothing: an event that the table then forbids leaves no trace.
@@ -508,7 +217,7 @@ def judge(life: Lifecycle, event: Event, now: float) -> Event:
     return event
 
 
-def renewed_without_use(life: Lifecycle) -> bool:
+def renewed_without_use(life: LifecycleMemory) -> bool:
     """Whether the connection was made to renew a session and has completed no call since."""
     lease = life.lease
     return lease is not None and lease.cause is Cause.SESSION and not lease.proven
@@ -519,12 +228,12 @@ def lost_session(event: SessionExpired) -> TransportLost:
     return TransportLost(event.generation, "its sessions expire as soon as they are made")
 
 
-def _may_rest(life: Lifecycle) -> bool:
+def _may_rest(life: LifecycleMemory) -> bool:
     """A lazy server may stay idle only if its tools are known."""
     return life.policy.lazy and life.listed and life.state is State.DISCONNECTED
 
 
-def _judge_failed_dial(life: Lifecycle, event: DialFailed) -> Event:
+def _judge_failed_dial(life: LifecycleMemory, event: DialFailed) -> Event:
     if life.dial is not None and life.dial.again:
         return event
     if event.status == "denied":
@@ -535,17 +244,17 @@ def _judge_failed_dial(life: Lifecycle, event: DialFailed) -> Event:
     return Parked(event.reason, event.status, event.unreachable, event.answers, event.retry_after)
 
 
-def _judge_denied_refresh(life: Lifecycle, event: RefreshFailed) -> Event:
+def _judge_denied_refresh(life: LifecycleMemory, event: RefreshFailed) -> Event:
     """One denied listing proves nothing about the server; several in a row do."""
     denials = 1 + (life.lease.denials if life.lease is not None else 0)
     return event if denials < life.policy.denied_refreshes else Denied(event.reason, event.unconfirmed)
 
 
-def _judge_loss(life: Lifecycle, event: TransportLost) -> Event:
+def _judge_loss(life: LifecycleMemory, event: TransportLost) -> Event:
     return Parked(event.reason) if life.budget_spent() else event
 
 
-def _judge_failure(life: Lifecycle, event: RefreshFailed | CallTransportFailed | LivenessFailed) -> Event:
+def _judge_failure(life: LifecycleMemory, event: RefreshFailed | CallTransportFailed | LivenessFailed) -> Event:
     lease = life.lease
     failures = 1 + (lease.failures if lease is not None else 0)
     unanswered = isinstance(event, LivenessFailed) and lease is not None and lease.suspect
@@ -555,452 +264,11 @@ def _judge_failure(life: Lifecycle, event: RefreshFailed | CallTransportFailed |
     return Parked(event.reason, status) if life.budget_spent() else FailedRepeatedly(event.reason, status)
 
 
-def _unused(life: Lifecycle, now: float) -> bool:
+def _unused(life: LifecycleMemory, now: float) -> bool:
     # The same sum as the timer's: a rounding difference would make the timer fire for ever.
     return life.calls == 0 and life.last_used + life.policy.idle_after <= now
 
 
-def _judge_close(life: Lifecycle, event: Closed) -> Event:
+def _judge_close(life: LifecycleMemory, event: Closed) -> Event:
     last = life.closing <= {event.generation}
     return AllClosed(event.generation, event.error) if last and life.state is State.DISABLING else event
-
-
-def act(life: Lifecycle, event: Event, step: Step) -> None:
-    """Perform what follows from an event. The state is the new one already; the event is current and allowed."""
-    kind = type(event)
-    if kind in _ON_DIAL and life.dial is not None:
-        _ON_DIAL[kind](life, life.dial, event, step)
-    elif kind in ON_LEASE and life.lease is not None:
-        act_on_lease(life, life.lease, event, step)
-    else:
-        _ACTIONS[kind](life, event, step)
-
-
-# Commands.
-
-
-def _start(life: Lifecycle, _: StartRequested, step: Step) -> None:
-    life.begin_dial(Cause.START, step)
-
-
-def _reconnect(life: Lifecycle, event: ReconnectRequested, step: Step) -> None:
-    if life.state in _OFF:
-        step.do(Reject(event, RejectReason.DISABLED))
-    elif life.dial is not None:
-        life.dial.cause = Cause.MANUAL
-    else:
-        life.detach(step)
-        life.begin_dial(Cause.MANUAL, step)
-
-
-def _enable(life: Lifecycle, _: EnableRequested, step: Step) -> None:
-    if life.state is State.DISABLING:
-        life.enable_next = True
-    elif life.state is State.CONNECTING and life.dial is None:
-        _reset_budget(life)
-        step.do(Reinstate())
-        life.begin_dial(Cause.ENABLE, step)
-
-
-def _disable(life: Lifecycle, _: DisableRequested, step: Step) -> None:
-    life.enable_next = False
-    if life.state is State.DISABLED or CloseOverdue in life.timers:
-        return
-    step.do(Withdraw())
-    life.end_watch(step)
-    life.detach(step)
-    if life.closing:
-        life.timers.set(CloseOverdue, step.now + life.policy.close_patience)
-    else:
-        step.do(*life.apply(AllClosed(), step.now, chance=step.chance))
-
-
-def _login(life: Lifecycle, _: LoginSucceeded, step: Step) -> None:
-    if life.dial is not None:
-        # The dial may use the old credentials, and a second dial beside it is not allowed.
-        life.dial.again = True
-    elif life.state in _TRYING:
-        life.begin_dial(Cause.LOGIN, step)
-
-
-def _reconfigure(life: Lifecycle, event: ConfigChanged, step: Step) -> None:
-    life.policy = replace(life.policy, lazy=event.lazy, watchable=event.watchable)
-    life.ever_connected = False
-    if life.state is State.CONNECTING:
-        _reset_budget(life)
-        life.end_watch(step)
-        life.detach(step)
-        life.begin_dial(Cause.CONFIG, step)
-
-
-def _remove(life: Lifecycle, _: RemoveRequested, step: Step) -> None:
-    step.do(Withdraw(removed=True))
-    _stop(life, step)
-
-
-def _shut_down(life: Lifecycle, _: ShutdownRequested, step: Step) -> None:
-    _stop(life, step)
-
-
-def _stop(life: Lifecycle, step: Step) -> None:
-    life.stopped = True
-    life.end_watch(step)
-    life.detach(step)
-
-
-def _reset_budget(life: Lifecycle) -> None:
-    life.attempts = 0
-    life.reason = ""
-    life.evidence = life.denied_since = None
-
-
-# Dials.
-
-
-def _dial_succeeded(life: Lifecycle, dial: Dialing, event: DialSucceeded, step: Step) -> None:
-    life.dial = None
-    life.lease = lease = LeaseState(dial.generation, dial.cause, listed_at=step.now, notices=dial.notices)
-    life.ever_connected = life.listed = True
-    life.denied_since = None
-    life.last_used = max(life.last_used, step.now)
-    life.end_watch(step)
-    life.timers.set(StandingDue, step.now + life.policy.standing)
-    if life.policy.lazy:
-        life.timers.set(IdleDue, step.now + life.policy.idle_after)
-    life.plan_refresh(lease, step)
-    step.do(Publish(event.generation, event.listing))
-
-
-def _dial_failed(life: Lifecycle, dial: Dialing, event: DialFailed, step: Step) -> None:
-    life.charge()
-    life.dial = None
-    if dial.again:
-        life.begin_dial(Cause.LOGIN, step)
-        return
-    life.plan_retry(step, planned=dial.retry_at, retry_after=event.retry_after, answers=event.answers)
-    life.plan_address_check(step, event)
-
-
-def _park(life: Lifecycle, event: Parked, step: Step) -> None:
-    life.charge()
-    if life.dial is None and life.lease is None:
-        life.attempts = len(life.policy.backoff)  # a peer spent the budget
-    life.dial = None
-    life.detach(step)
-    life.parked_until = step.now + life.policy.parked
-    life.plan_address_check(step, event)
-    life.plan_self_probe(step)
-
-
-def _denied(life: Lifecycle, event: Denied, step: Step) -> None:
-    life.dial = None
-    life.detach(step)
-    life.end_watch(step)
-    life.plan_denied(step, unconfirmed=event.unconfirmed)
-
-
-def _retry(life: Lifecycle, _: RetryDue, step: Step) -> None:
-    life.try_again(Cause.RECONNECT, step)
-
-
-def _self_probe(life: Lifecycle, _: SelfProbeDue, step: Step) -> None:
-    life.try_again(Cause.SELF_PROBE, step)
-
-
-def _check_address(life: Lifecycle, _: AddressCheckDue, step: Step) -> None:
-    if life.address_watch.answers:
-        life.try_again(Cause.WATCH, step)
-    else:
-        step.do(CheckAddress(life.address_watch.begin_check(step.now)))
-
-
-def _address_checked(life: Lifecycle, event: AddressChecked, step: Step) -> None:
-    if event.listening:
-        life.address_watch.pending = None
-        life.try_again(Cause.WATCH, step)
-    else:
-        life.timers.set(AddressCheckDue, life.address_watch.not_listening(step.now, life.policy))
-
-
-# Other replicas.
-
-
-def _granted(life: Lifecycle, event: ClaimGranted, step: Step) -> None:
-    life.claim_until, life.claim_used = event.until, False
-    if life.waiting is not None and life.dial is None and step.now < event.until:
-        life.begin_dial(life.waiting[0], step)
-
-
-def _expired(life: Lifecycle, _: ClaimExpired, __: Step) -> None:
-    life.claim_until = life.interest_at = None
-
-
-def _peer_tripped(life: Lifecycle, event: PeerTripped, step: Step) -> None:
-    """A try of a peer replaces the next one of this replica; its own dial, if one is under way, tells more."""
-    if life.state not in _DOWN or life.dial is not None or event.by_calls:
-        return
-    life.waiting = None
-    at = step.now + event.retry_in
-    if life.state is State.RECONNECTING:
-        life.attempts = max(life.attempts, min(event.attempts, len(life.policy.backoff) - 1))
-        life.timers.set(RetryDue, at)
-    else:
-        life.timers.set(SelfProbeDue, at)
-    if life.address_watch.answers and AddressCheckDue in life.timers:
-        life.timers.set(AddressCheckDue, at)
-
-
-def _peer_recovered(life: Lifecycle, _: PeerRecovered, step: Step) -> None:
-    """Dial at once, but not each time that a peer loses and finds a server which this replica cannot reach."""
-    if life.state not in _DOWN or life.dial is not None:
-        return
-    if life.peer_dial_at is None or step.now - life.peer_dial_at >= life.policy.peer_spacing:
-        life.peer_dial_at = step.now
-        life.begin_dial(Cause.PEER, step)
-
-
-def _peer_published(life: Lifecycle, _: PeerPublished, step: Step) -> None:
-    lease = life.lease
-    if lease is not None:
-        lease.notices += 1
-        if not lease.refreshing:
-            life.plan_refresh(lease, step)
-
-
-# The connection that stands.
-
-
-def _lost(life: Lifecycle, _: TransportLost, step: Step) -> None:
-    life.charge()
-    life.detach(step)
-    if life.immediate_at is None or step.now - life.immediate_at >= life.policy.standing:
-        life.immediate_at = step.now
-        life.begin_dial(Cause.RECONNECT, step)
-    else:
-        life.plan_retry(step, share=1.0 if life.attempts else life.policy.after_loss)
-
-
-def _failed_repeatedly(life: Lifecycle, _: FailedRepeatedly, step: Step) -> None:
-    life.charge()
-    life.detach(step)
-    life.plan_retry(step)
-
-
-def _session_expired(life: Lifecycle, _: SessionExpired, step: Step) -> None:
-    life.detach(step)
-    life.begin_dial(Cause.SESSION, step)
-
-
-def _list_changed(life: Lifecycle, _: ListChanged, step: Step) -> None:
-    if life.dial is not None:
-        life.dial.notices += 1
-    elif life.lease is not None:
-        life.lease.notices += 1
-        if not life.lease.refreshing:
-            life.plan_refresh(life.lease, step)
-
-
-def _closed(life: Lifecycle, event: Closed | AllClosed, step: Step) -> None:
-    life.closing.discard(event.generation)
-    if event.error:
-        step.do(Emit(CloseFailed(server=life.server, generation=event.generation, error=event.error, at=step.now)))
-
-
-def _disabled(life: Lifecycle, event: AllClosed | CloseOverdue, step: Step) -> None:
-    if isinstance(event, AllClosed):
-        _closed(life, event, step)
-    if life.enable_next:
-        life.enable_next = False
-        step.do(*life.apply(EnableRequested(), step.now, chance=step.chance))
-
-
-# Calls.
-
-
-def _call_waiting(life: Lifecycle, event: CallWaiting, step: Step) -> None:
-    if life.dial is not None or life.lease is not None:
-        return
-    if life.state is State.CONNECTING:
-        life.begin_dial(Cause.FIRST_USE, step)
-    elif event.probe or life.state in _ASKED_BY_CALLS:
-        life.begin_dial(Cause.PROBE, step)
-
-
-def _idle_later(life: Lifecycle, _: IdleDue, step: Step) -> None:
-    since = step.now if life.calls else life.last_used
-    life.timers.set(IdleDue, since + life.policy.idle_after)
-
-
-def _go_idle(life: Lifecycle, _: WentIdle, step: Step) -> None:
-    life.detach(step)
-
-
-_OFF = frozenset({State.DISABLING, State.DISABLED})
-_TRYING = frozenset({State.CONNECTING, State.RECONNECTING})
-_ASKED_BY_CALLS = frozenset({State.PERMANENTLY_FAILED, State.DENIED})
-_DOWN = frozenset({State.RECONNECTING, State.PERMANENTLY_FAILED, State.DENIED})
-
-# The key decides the type of the event. No annotation of a mapping can express that.
-_ACTIONS: Mapping[type[Event], Callable[[Lifecycle, Any, Step], None]] = {
-    StartRequested: _start,
-    ReconnectRequested: _reconnect,
-    EnableRequested: _enable,
-    DisableRequested: _disable,
-    LoginSucceeded: _login,
-    ConfigChanged: _reconfigure,
-    RemoveRequested: _remove,
-    ShutdownRequested: _shut_down,
-    Parked: _park,
-    Denied: _denied,
-    RetryDue: _retry,
-    SelfProbeDue: _self_probe,
-    AddressCheckDue: _check_address,
-    AddressChecked: _address_checked,
-    TransportLost: _lost,
-    FailedRepeatedly: _failed_repeatedly,
-    SessionExpired: _session_expired,
-    ListChanged: _list_changed,
-    Closed: _closed,
-    AllClosed: _disabled,
-    CloseOverdue: _disabled,
-    CallWaiting: _call_waiting,
-    IdleDue: _idle_later,
-    WentIdle: _go_idle,
-    ClaimGranted: _granted,
-    ClaimExpired: _expired,
-    PeerTripped: _peer_tripped,
-    PeerRecovered: _peer_recovered,
-    PeerPublished: _peer_published,
-}
-_ON_DIAL: Mapping[type[Event], Callable[[Lifecycle, Dialing, Any, Step], None]] = {
-    DialSucceeded: _dial_succeeded,
-    DialFailed: _dial_failed,
-}
-
-
-ON_LEASE: frozenset[type[Event]] = frozenset(
-    {
-        CallCompleted,
-        CallDenial,
-        CallTransportFailed,
-        CallTimedOut,
-        LivenessConfirmed,
-        LivenessFailed,
-        RefreshDue,
-        RefreshFailed,
-        RefreshSucceeded,
-        StandingDue,
-    }
-)
-
-
-def act_on_lease(life: Lifecycle, lease: LeaseState, event: Event, step: Step) -> None:
-    """Perform what follows from an event of a standing connection. None of these changes the state."""
-    match event:
-        case RefreshDue():
-            _refresh(lease, step)
-        case RefreshSucceeded():
-            _refreshed(life, lease, event, step)
-        case RefreshFailed():
-            _refresh_failed(life, lease, event, step)
-        case CallTimedOut():
-            _check(lease, step)
-        case CallDenial():
-            # The listing shows whether the denial concerns this call or the server.
-            lease.call_denied = True
-            if not lease.refreshing and not lease.shut:
-                at = max(lease.asked_at + life.policy.denied_spacing, lease.listed_at + life.policy.refresh_spacing)
-                life.timers.hasten(RefreshDue, max(step.now, at))
-        case LivenessConfirmed():
-            # It shows that the connection stands, not that calls work: their failures still count.
-            lease.checking = lease.suspect = False
-        case LivenessFailed():
-            lease.checking = False
-            lease.failures += 1
-        case CallTransportFailed():
-            lease.failures += 1
-            lease.suspect = True
-            _check(lease, step)
-        case CallCompleted():
-            lease.failures = 0
-            life.open_access(lease, step)
-            life.timers.drop(StandingDue)
-            life.mark_proven(lease)
-        case StandingDue():
-            life.mark_proven(lease)
-
-
-def _refresh(lease: LeaseState, step: Step) -> None:
-    lease.refreshing = True
-    lease.covering = lease.notices
-    lease.listed_at = step.now
-    if lease.call_denied:
-        lease.asked_at = step.now
-    step.do(RefreshNow(lease.generation))
-
-
-def _refreshed(life: Lifecycle, lease: LeaseState, event: RefreshSucceeded, step: Step) -> None:
-    lease.refreshing = False
-    lease.covered = lease.covering
-    lease.failures = 0
-    life.open_access(lease, step)
-    if event.listing is not None:
-        step.do(Publish(event.generation, event.listing))
-    life.plan_refresh(lease, step)
-
-
-def _refresh_failed(life: Lifecycle, lease: LeaseState, event: RefreshFailed, step: Step) -> None:
-    """A denied listing is that request's denial: it says nothing about the connection."""
-    lease.refreshing = False
-    if event.status != "denied":
-        life.open_access(lease, step)
-        lease.failures += 1
-        life.plan_refresh(lease, step)
-        return
-    was_shut = lease.shut
-    lease.denials += 1
-    lease.denial = event
-    if not lease.shut:
-        life.plan_refresh(lease, step)
-        return
-    # Calls and the listing are denied: ask again soon, and send no call before that.
-    waits = life.policy.denied_again
-    delay = waits[min(lease.denials, len(waits)) - 1]
-    life.timers.set(RefreshDue, step.now + shortened(delay, life.policy, step.chance))
-    if not was_shut:
-        step.do(Emit(AccessChanged(server=life.server, denied=True, reason=event.reason, at=step.now)))
-
-
-def _check(lease: LeaseState, step: Step) -> None:
-    """Start one liveness check at a time, for any number of failed and unanswered calls."""
-    if not lease.checking:
-        lease.checking = True
-        step.do(CheckLiveness(lease.generation))
-
-
-def adopt_policy(life: Lifecycle, policy: LifecyclePolicy, step: Step) -> None:
-    """Use another policy from now on. The connection stays; times planned by the old policy are planned again.
-
-    A reconnect that is planned already keeps its time.
-    """
-    old, life.policy = life.policy, policy
-    life.attempts = min(life.attempts, len(policy.backoff))
-    life.parked_until += policy.parked - old.parked
-    life.denied_until += policy.parked - old.parked
-    waits = life.state in _ASKED_BY_CALLS and life.dial is None and not life.unconfirmed
-    if waits and (policy.self_probe, policy.transient_probe) != (old.self_probe, old.transient_probe):
-        life.timers.drop(SelfProbeDue)
-        life.plan_self_probe(step)
-    if life.lease is not None:
-        _adopt_on_lease(life, life.lease, old, step)
-
-
-def _adopt_on_lease(life: Lifecycle, lease: LeaseState, old: LifecyclePolicy, step: Step) -> None:
-    timers, policy = life.timers, life.policy
-    if (stands := timers.at(StandingDue)) is not None:
-        timers.set(StandingDue, stands + policy.standing - old.standing)
-    if IdleDue in timers:
-        timers.set(IdleDue, life.last_used + policy.idle_after)
-    if policy.refresh != old.refresh and not lease.refreshing:
-        timers.drop(RefreshDue)
-        life.plan_refresh(lease, step)

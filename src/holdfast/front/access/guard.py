@@ -120,7 +120,8 @@ class AccessRules:
         if self._client_certificates and not client_verified:
             return Refused(403, "a client certificate is required", hint="use one of the authority in --tls-client-ca")
         if self._tokens is None:
-            return self._counted(admission, LOCAL)
+            counted = admission is None or admission.principal is not None
+            return LOCAL if counted else self._counted(admission, LOCAL)
         identify = self._tokens.identify(headers, client_verified=client_verified, client_names=client_names)
         return await self._identified(identify, headers, admission)
 

@@ -1,0 +1,310 @@
+"""What a lifecycle remembers of its server, and the steps that several events share.
+
+``machine`` decides what an event amounts to, ``actions`` what follows from it. Both work on this state.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING
+
+from holdfast.core.backoff import RETRY_AFTER_CAP
+from holdfast.core.lifecycle.effects import (
+    AccessChanged,
+    Cause,
+    CheckLiveness,
+    Close,
+    Dial,
+    Effect,
+    Emit,
+    RetryPlanned,
+    StopAddressCheck,
+)
+from holdfast.core.lifecycle.events import (
+    AddressCheckDue,
+    DialFailed,
+    Event,
+    Parked,
+    RefreshDue,
+    RefreshFailed,
+    RetryDue,
+    SelfProbeDue,
+)
+from holdfast.core.lifecycle.table import State
+from holdfast.core.lifecycle.timing import AddressWatch, LifecyclePolicy, Timers, shortened
+
+if TYPE_CHECKING:
+    from holdfast.core.messages import FailureStatus
+
+__all__ = ["DOWN", "Dialing", "LeaseState", "LifecycleMemory", "Step"]
+
+DOWN = frozenset({State.RECONNECTING, State.PERMANENTLY_FAILED, State.DENIED})
+"""The states in which the server should be connected, failed, and is tried again."""
+
+
+@dataclass(slots=True)
+class Dialing:
+    """The dial that is under way."""
+
+    generation: int
+    cause: Cause
+    again: bool = False
+    """New credentials arrived during the dial: if it fails, dial once more."""
+    retry_at: float | None = None
+    """The time of the reconnect that was planned before this dial began."""
+    notices: int = 0
+    """The number of ``list_changed`` notices so far."""
+
+
+@dataclass(slots=True)
+class LeaseState:
+    """The connection that stands: what the lifecycle remembers of it."""
+
+    generation: int
+    cause: Cause
+    listed_at: float
+    proven: bool = False
+    """It has stood for a while, or completed a user's call: earlier failures are forgotten."""
+    failures: int = 0
+    denials: int = 0
+    """Denied listings in a row."""
+    denial: RefreshFailed | None = None
+    """The latest of them."""
+    call_denied: bool = False
+    """Whether a call was denied and none completed since."""
+    asked_at: float = -inf
+    """When a denied call last asked for a listing."""
+    refreshing: bool = False
+    checking: bool = False
+    suspect: bool = False
+    """A call on it failed, or the breaker refuses calls because of earlier failures: one failed liveness check
+    ends it."""
+    notices: int = 0
+    covered: int = 0
+    """How many of those notices are older than the last good listing."""
+    covering: int = 0
+    """How many are older than the listing that is under way."""
+
+    @property
+    def shut(self) -> bool:
+        """Whether calls and the listing are denied: then no call is sent before the next listing."""
+        return self.call_denied and self.denials > 0
+
+
+@dataclass(slots=True)
+class Step:
+    """The handling of one event: the time, the chance, and the effects so far."""
+
+    now: float
+    chance: float
+    effects: list[Effect] = field(default_factory=list)
+
+    def do(self, *effects: Effect) -> None:
+        """Add effects."""
+        self.effects += effects
+
+
+class LifecycleMemory(ABC):
+    """The state of one server's slot, and the steps that change it."""
+
+    def __init__(self, server: str, policy: LifecyclePolicy | None = None, *, listed: bool = False) -> None:
+        self.server = server
+        self.policy = policy or LifecyclePolicy()
+        self.state = State.DISCONNECTED
+        self.reason = ""
+        self.evidence: FailureStatus | None = None
+        """The class of the latest failure; None while nothing failed."""
+        self.down_since: float | None = None
+        """Since when it should be connected and is not."""
+        self.denied_since: float | None = None
+        self.denials = 0
+        """Denied loads in a row."""
+        self.denied_until = 0.0
+        """Until then a denied server refuses calls; then one call may ask again."""
+        self.unconfirmed = False
+        """Whether the denial states no decision, and is asked again soon."""
+        self.generation = 0
+        self.attempts = 0
+        self.listed = listed
+        self.ever_connected = False
+        self.stopped = False
+        self.enable_next = False
+        self.immediate_at: float | None = None
+        self.parked_until = 0.0
+        self.dial: Dialing | None = None
+        self.lease: LeaseState | None = None
+        self.closing: set[int] = set()
+        self.calls = 0
+        self.last_used = 0.0
+        self.timers = Timers()
+        self.address_watch = AddressWatch()
+        self.claim_until: float | None = None
+        """This replica has the right to probe until then."""
+        self.claim_used = False
+        self.waiting: tuple[Cause, float] | None = None
+        """The dial that is due and waits for the right to probe, and since when."""
+        self.interest_at: float | None = None
+        """When a call that was refused may try: the right to probe is claimed before."""
+        self.peer_dial_at: float | None = None
+        self._armed: float | None = None
+        self._asked: float | None = None
+
+    @abstractmethod
+    def apply(self, event: Event, now: float, *, chance: float = 0.0) -> list[Effect]:
+        """Take any event but a tick, and plan no wake-up."""
+
+    def may_probe(self, now: float) -> bool:
+        """Whether a try is allowed now: this replica is alone, or has the right to probe."""
+        return not self.policy.claims or (self.claim_until is not None and now < self.claim_until)
+
+    def try_again(self, cause: Cause, step: Step) -> None:
+        """Dial a server that failed before: now with the right to probe, else once it is granted."""
+        if self.may_probe(step.now):
+            self.begin_dial(cause, step)
+        else:
+            self.waiting = (cause, step.now)
+
+    def begin_dial(self, cause: Cause, step: Step) -> None:
+        """Dial now; all other planned dials wait for its end."""
+        retry_at = self.timers.at(RetryDue)
+        self.timers.drop(RetryDue, SelfProbeDue, AddressCheckDue)
+        self.stop_address_check(self.address_watch.interrupt(), step)
+        self.waiting = self.interest_at = None
+        self.claim_used = self.claim_until is not None
+        self.generation += 1
+        self.dial = Dialing(self.generation, cause, retry_at=retry_at)
+        step.do(Dial(self.generation, cause))
+
+    def detach(self, step: Step) -> None:
+        """Detach the connection and the dial, if there are any, then close them."""
+        live = self.live()
+        self.lease = self.dial = None
+        self.closing.update(live)
+        step.do(*[Close(generation) for generation in live])
+
+    def plan_retry(
+        self,
+        step: Step,
+        *,
+        share: float = 1.0,
+        planned: float | None = None,
+        retry_after: float | None = None,
+        answers: bool = False,
+    ) -> None:
+        """Plan a reconnect: after the backoff (or a share of it), or at the time planned before if that is ahead."""
+        delay = shortened(share * self.policy.backoff[self.attempts], self.policy, step.chance)
+        if planned is not None and planned > step.now:
+            delay = planned - step.now
+        delay = max(delay, min(retry_after or 0.0, RETRY_AFTER_CAP), self.policy.not_ready_every if answers else 0.0)
+        self.timers.set(RetryDue, step.now + delay)
+        step.do(Emit(RetryPlanned(server=self.server, attempt=self.attempts + 1, delay=delay, at=step.now)))
+
+    def plan_self_probe(self, step: Step) -> None:
+        """Plan the hub's own try of a parked or denied server: soon on transient evidence, else slowly.
+
+        An address that is watched needs no early try: the watch sees its return sooner.
+        """
+        delay = self.policy.self_probe
+        if self.evidence == "transient" and AddressCheckDue not in self.timers:
+            delay = self.policy.transient_probe
+        elif self.evidence == "denied" and delay is not None:
+            delay = max(delay, self.policy.parked)
+        if delay is not None:
+            self.timers.set(SelfProbeDue, step.now + shortened(delay, self.policy, step.chance))
+
+    def plan_denied(self, step: Step, *, unconfirmed: bool) -> None:
+        """Plan when a denied server is asked again. A denial without a decision is asked a few times soon."""
+        if self.denied_since is None:
+            self.denied_since, self.denials = step.now, 0
+        self.denied_until = step.now + self.policy.parked
+        times = self.policy.ask_denied_after
+        self.unconfirmed = unconfirmed and self.denials < len(times)
+        if self.unconfirmed:
+            delay = max(self.denied_since + times[self.denials] - step.now, times[0])
+            self.timers.set(SelfProbeDue, step.now + shortened(delay, self.policy, step.chance))
+        else:
+            self.plan_self_probe(step)
+        self.denials += 1
+
+    def plan_address_check(self, step: Step, event: DialFailed | Parked) -> None:
+        """Plan address checks of an unreachable server, and dials of one that listens and is not ready.
+
+        No other fault can be seen from outside.
+        """
+        at: float | None = None
+        retry_after = event.retry_after
+        if event.unreachable and self.policy.watchable:
+            at = self.address_watch.unreachable(step.now, self.policy, known=self.ever_connected)
+        elif event.answers or (event.status == "transient" and self.address_watch.watching):
+            at = self.address_watch.not_ready(step.now, self.policy)
+        if at is None:
+            self.end_watch(step)
+        else:
+            self.timers.set(AddressCheckDue, max(at, step.now + min(retry_after or 0.0, RETRY_AFTER_CAP)))
+
+    def end_watch(self, step: Step) -> None:
+        """Stop watching the address."""
+        self.timers.drop(AddressCheckDue)
+        self.stop_address_check(self.address_watch.end(), step)
+
+    def stop_address_check(self, number: int | None, step: Step) -> None:
+        """Cancel the address check that is under way, if there is one."""
+        if number is not None:
+            step.do(StopAddressCheck(number))
+
+    def plan_refresh(self, lease: LeaseState, step: Step) -> None:
+        """Plan the next listing: soon after a ``list_changed`` notice, else after the period."""
+        if lease.notices > lease.covered:
+            # A failed listing is repeated more slowly: the third failure gives the connection up.
+            spacing = self.policy.refresh_spacing * 2**lease.failures
+            self.timers.hasten(RefreshDue, max(step.now, lease.listed_at + spacing))
+        elif self.policy.refresh is not None:
+            self.timers.set(RefreshDue, step.now + shortened(self.policy.refresh, self.policy, step.chance))
+
+    def open_access(self, lease: LeaseState, step: Step) -> None:
+        """A call completed, or a listing was not denied: calls may pass again."""
+        was_shut = lease.shut
+        lease.denials, lease.denial, lease.call_denied = 0, None, False
+        if was_shut:
+            step.do(Emit(AccessChanged(server=self.server, denied=False, reason="", at=step.now)))
+
+    def check_suspect(self, *, failures: int) -> list[Effect]:
+        """Check the liveness of a connection that the breaker holds responsible for earlier failures.
+
+        The breaker has tripped, though fewer than ``failures`` calls failed on this connection.
+        """
+        lease = self.lease
+        if lease is None or lease.failures + 1 >= failures:
+            return []
+        checking, lease.checking, lease.suspect = lease.checking, True, True
+        return [] if checking else [CheckLiveness(lease.generation)]
+
+    def charge_due(self) -> int:
+        """What the budget is charged if the current dial fails, or the current connection dies, now.
+
+        Only a reconnect is charged. A reconnect fails too if its connection dies before it is proven.
+        """
+        if self.dial is not None:
+            return int(self.dial.cause is Cause.RECONNECT and not self.dial.again)
+        if self.lease is not None:
+            return int(self.lease.cause is Cause.RECONNECT and not self.lease.proven)
+        return 0
+
+    def charge(self) -> None:
+        """Charge the budget."""
+        self.attempts = min(self.attempts + self.charge_due(), len(self.policy.backoff))
+
+    def budget_spent(self) -> bool:
+        """Whether the next charge uses up the budget."""
+        return self.attempts + self.charge_due() >= len(self.policy.backoff)
+
+    def mark_proven(self, lease: LeaseState) -> None:
+        """The connection is proven: the budget is full again."""
+        self.attempts = 0
+        lease.proven = True
+
+    def live(self) -> list[int]:
+        """The generations of the connection and of the dial, where there are any."""
+        return [part.generation for part in (self.lease, self.dial) if part is not None]
