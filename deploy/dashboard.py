@@ -151,6 +151,22 @@ PANELS = (
         {"{{kind}}": f"sum by (kind) (increase(holdfast_access_refused_total{{{OF_HUB}}}[$__rate_interval]))"},
     ),
     Panel(
+        "Fleet: replicas, and whether their store answers",
+        {
+            "replicas, {{instance}}": f"holdfast_fleet_replicas{{{OF_HUB}}}",
+            "shared, {{instance}}": f"holdfast_fleet_shared{{{OF_HUB}}}",
+        },
+        description="A hub alone is one replica, and shares with nothing else.",
+    ),
+    Panel(
+        "Fleet: exchanges with the store",
+        {
+            "{{result}}": f"sum by (result) (rate(holdfast_fleet_exchanges_total{{{OF_HUB}}}[$__rate_interval]))",
+            "wrong signature": f"sum(rate(holdfast_fleet_refused_total{{{OF_HUB}}}[$__rate_interval]))",
+        },
+        unit="ops",
+    ),
+    Panel(
         "CPU of the hub",
         {"{{instance}}": f"rate(process_cpu_seconds_total{{{OF_HUB}}}[$__rate_interval])"},
         unit="percentunit",

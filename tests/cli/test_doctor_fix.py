@@ -119,7 +119,7 @@ def test_no_command_to_paste_runs_what_the_file_says(cli: Cli, definition: dict[
 
 @pytest.mark.requirement("DOC-8")
 def test_a_name_that_looks_like_an_option_is_not_one_in_a_command_to_paste(cli: Cli) -> None:
-    cli.configure({"--fix": {"command": "sleep", "args": ["60"]}})
+    cli.configure({"--fix": {"command": "sh", "args": ["-c", "kill -9 $$"]}})
     seen = cli.run("doctor", "--timeout", "1")
     ours = [command for command in typed(seen.stdout) if command.startswith("holdfast doctor")]
     assert ours

@@ -246,6 +246,8 @@ def _setting_origin(reading: ConfigReading, path: KeyPath) -> Origin:
 
 def _spelled(name: str, value: object) -> str | tuple[str, ...]:
     match value:
+        case None if name == "approvals":
+            return "warn; hold beyond loopback"
         case None:
             return "off"
         case tuple():

@@ -69,7 +69,7 @@ async def test_a_flapping_server_needs_attention_though_it_is_up_again(tmp_path:
             page.demo.heal("notes")
         await page.in_group("need", "notes")
         await page.says("notes", "It does not stay connected: lost 3 times", "connected")
-        await page.press("notes", "Details")
+        await page.open("notes")
         await page.says("notes", "notes exits: it is set to be down")  # what its process wrote at its end
 
 

@@ -4,7 +4,7 @@ const order = new Intl.Collator("en", { numeric: true }).compare;
 
 /** The groups, in display order. */
 export const GROUPS = [
-  { key: "need", title: "Needs you", verb: ["needs you", "need you"], about: "The hub cannot repair these by itself." },
+  { key: "need", title: "Needs you", verb: ["needs you", "need you"], about: "These need a person. The hub looks at them again now and then." },
   {
     key: "coming",
     title: "Coming back",
