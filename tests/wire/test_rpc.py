@@ -150,6 +150,28 @@ async def test_progress_that_its_call_was_told_is_no_notice_to_anybody_else() ->
     assert [params["progress"] for _, params in wire.notices if params is not None] == [2]
 
 
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"progress": 1, "total": None, "message": None}, (1, None, None)),
+        ({"progress": 2.5, "total": 10**30, "message": "\u00e4 \U0001f600"}, (2.5, 10**30, "\u00e4 \U0001f600")),
+        ({"progress": 3, "message": "cut \ud83d"}, (3, None, "cut \ud83d")),
+        ({"progress": 4, "total": 10**400, "message": 5, "other": {"deep": [1]}}, (4, None, None)),
+        ({"progress": 5, "message": "x" * 100_000}, (5, None, "x" * 100_000)),
+    ],
+    ids=["plain", "unicode", "lone surrogate", "odd", "large"],
+)
+async def test_progress_says_the_same_however_it_is_written(more: dict[str, object], told: object) -> None:
+    steps = Steps()
+    async with wired() as wire, anyio.create_task_group() as tasks:
+        tasks.start_soon(wire.send_raw_request, "a", None, CallOptions(on_progress=steps))
+        (request,) = await wire.written(1)
+        wire.say(progress(request["id"], more["progress"], **{k: v for k, v in more.items() if k != "progress"}))
+        wire.say(progress(str(request["id"]), 9))
+        wire.say(answer(request["id"]))
+    assert steps.told == [told, (9, None, None)]
+
+
 @pytest.mark.parametrize("odd", ["soon", None, True, [], 10**400])
 async def test_progress_that_is_no_number_is_dropped_and_harms_nobody(odd: object) -> None:
     steps = Steps()

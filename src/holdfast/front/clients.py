@@ -19,7 +19,7 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 from holdfast.front.access.principals import LOCAL
 from holdfast.front.tasks import with_related_task
 from holdfast.front.view import View
-from holdfast.wire import LOG_LEVELS, Era
+from holdfast.wire import LOG_LEVELS, Era, LoadedObject, dumps
 
 __all__ = ["ASK_SECONDS", "Call", "Channel", "Client", "require_capability"]
 
@@ -142,13 +142,24 @@ class Call:
         """Send progress, if the client asked for it."""
         if self._token is None:
             return
-        params: dict[str, Any] = {"progressToken": self._token, "progress": progress}
+        params = LoadedObject(progressToken=self._token, progress=progress)
+        raw = b'{"progressToken":%b,"progress":%b' % (_as_json(self._token), _as_json(progress))
         if total is not None:
             params["total"] = total
+            raw += b',"total":' + _as_json(total)
         if message is not None:
             params["message"] = message
+            raw += b',"message":' + dumps(message)
+        params.raw = raw + b"}"
         self._send("notifications/progress", params)
 
     def _send(self, method: str, params: Mapping[str, Any] | None) -> None:
         if self._channel is not None:
             self._channel.tell(method, params)
+
+
+def _as_json(value: float | str) -> bytes:
+    """A finite number or a text as JSON; a number needs no encoder."""
+    if type(value) is int:
+        return b"%d" % value
+    return repr(value).encode() if type(value) is float else dumps(value)

@@ -22,6 +22,7 @@ from holdfast.wire import (
     BadJson,
     Bytes,
     Fields,
+    LoadedObject,
     RawObject,
     RawValue,
     dump_object,
@@ -32,6 +33,7 @@ from holdfast.wire import (
     loads,
     read_bytes,
     split,
+    text_as_json,
     text_of,
 )
 
@@ -205,6 +207,8 @@ def error_message(request_id: Bytes | None, error: ErrorData) -> bytes:
 
 def notice_message(method: str, params: Mapping[str, Any] | None) -> bytes:
     """A notification."""
+    if isinstance(params, LoadedObject):
+        return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (text_as_json(method), params.raw)
     message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
     if params:
         message["params"] = params

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
-from math import isfinite
 from typing import Any, TypeAlias
 
 import anyio
@@ -59,6 +58,7 @@ from holdfast.wire.envelope import (
     text_of,
 )
 from holdfast.wire.large import split
+from holdfast.wire.progress import Progress, finite, usual_progress
 from holdfast.wire.relay import attributed
 
 __all__ = [
@@ -176,9 +176,6 @@ def call_message(request_id: RequestId, method: str, params: Fields, *, progress
     if not params:
         return b'{"jsonrpc":"2.0","id":%b,"method":%b}' % (raw_id, text_as_json(method))
     return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, text_as_json(method), join_fields(params))
-
-
-Progress: TypeAlias = tuple[float, float | None, str | None]
 
 
 class UnusableMessage(ValueError):
@@ -479,6 +476,8 @@ class Exchange:
 
     def route(self, members: Fields) -> None:
         """The same for a message that was split already."""
+        if "id" not in members and self._usual_progress(members):
+            return
         message_id = _id_of(members["id"]) if "id" in members else None
         if not ({"method", "result", "error"} & members.keys()):
             if self._resolve(message_id, members):
@@ -556,13 +555,27 @@ class Exchange:
                 )
             )
 
+    def _usual_progress(self, members: Fields) -> bool:
+        """Take a progress notice that is as the protocol has it, for a call under way; False leaves it as it is.
+
+        A server may send hundreds for one call, so this is the short way.
+        """
+        read = usual_progress(members)
+        waiter = self._waiters.get(coerce_request_id(read[0])) if read is not None else None
+        if read is None or waiter is None:
+            return False
+        self.spoke = True
+        self._count_notice()
+        waiter.put(read[1])
+        return True
+
     def _progress(self, params: Mapping[str, Any]) -> bool:
         """Give progress to the call that it is of; False if there is none."""
-        token, progress, text = params.get("progressToken"), _number(params.get("progress")), params.get("message")
+        token, progress, text = params.get("progressToken"), finite(params.get("progress")), params.get("message")
         if isinstance(token, str | int) and progress is not None:
             waiter = self._waiters.get(coerce_request_id(token))
             if waiter is not None:
-                waiter.put((progress, _number(params.get("total")), text if isinstance(text, str) else None))
+                waiter.put((progress, finite(params.get("total")), text if isinstance(text, str) else None))
                 return True
         return False
 
@@ -654,14 +667,6 @@ def value_of(result: Bytes) -> Message:
         return RawObject.read(result).value()
     except BadJson as exc:
         raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=str(exc))) from exc
-
-
-def _number(value: object) -> float | None:
-    """A finite number as it came; None for anything else, also for an integer that no float can hold."""
-    try:
-        return value if isinstance(value, int | float) and isfinite(value) else None
-    except OverflowError:
-        return None
 
 
 def _error_message(message_id: RequestId, code: int, text: str, data: object = None) -> Message:

@@ -1,0 +1,49 @@
+"""Progress notices of a server, read the short way where they are as the protocol has them: some calls have many."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TypeAlias
+
+import msgspec
+
+from holdfast.wire.envelope import SMALL_BYTES, Fields
+
+__all__ = ["Progress", "finite", "usual_progress"]
+
+Progress: TypeAlias = tuple[float, float | None, str | None]
+"""How far it is, of how much, and a text."""
+
+
+class _ProgressParams(msgspec.Struct):
+    progressToken: int | str  # noqa: N815 - the protocol's name
+    progress: int | float
+    total: int | float | None = None
+    message: str | None = None
+
+
+_METHOD = b'"notifications/progress"'
+_PARAMS = msgspec.json.Decoder(_ProgressParams)
+
+
+def usual_progress(members: Fields) -> tuple[int | str, Progress] | None:
+    """The token and the progress in a message; None for any other, and for a notice that needs a closer look."""
+    method, params = members.get("method"), members.get("params")
+    if method is None or params is None or len(memoryview(params)) > SMALL_BYTES:
+        return None
+    if bytes(memoryview(method)[: len(_METHOD) + 1]) != _METHOD:
+        return None
+    try:
+        said = _PARAMS.decode(params)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    progress = finite(said.progress)
+    return (said.progressToken, (progress, finite(said.total), said.message)) if progress is not None else None
+
+
+def finite(value: object) -> float | None:
+    """A finite number as it came; None for anything else, also for an integer that no float can hold."""
+    try:
+        return value if isinstance(value, int | float) and isfinite(value) else None
+    except OverflowError:
+        return None
