@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import anyio.to_thread
 
 from holdfast.auth import Logins, canonical, takes_login
@@ -99,6 +100,7 @@ class SlotRegistry:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._context: SlotContext | None = None
         self._closing = False
+        self._applying = anyio.Lock()
         self._unpublished: dict[str, Listing] = {}
         """Listings that wait to be published, because the catalog is large."""
         self._publishing = False
@@ -307,8 +309,10 @@ class SlotRegistry:
     async def apply(self, config: Config) -> ConfigApplied | None:
         """Use a new configuration; only the connections of servers whose definition changed are touched."""
         self.require_open()
-        if self._closing:
-            return None
+        async with self._applying:
+            return None if self._closing else await self._apply(config)
+
+    async def _apply(self, config: Config) -> ConfigApplied:
         before, self.config = self.config, config
         applied = config_applied(before, config, at=self.clock.now())
         if config.settings != before.settings:
@@ -317,8 +321,10 @@ class SlotRegistry:
         self._arrange(config)
         gone = [self.slots.pop(name) for name in applied.removed]
         fresh = [self._add(config.servers[name]) for name in applied.added]
-        for slot in gone:
+        for number, slot in enumerate(gone, start=1):
             slot.handle(on.RemoveRequested())
+            if number % REMOVED_AT_ONCE == 0:  # each one leaves the catalog; all of them get their event in any case
+                await anyio.lowlevel.cancel_shielded_checkpoint()
         for slot in fresh:
             self._start(slot)
         for name in applied.changed:
@@ -503,6 +509,9 @@ class SlotRegistry:
         off = frozenset(name for name, slot in self.slots.items() if slot.switched_off)
         return self.config, self.catalog, off
 
+
+REMOVED_AT_ONCE = 5
+"""So many servers leave in one step of the event loop."""
 
 AT_ONCE = 3_000
 """A catalog of so many items is made at once; that takes about 15 ms of the event loop."""

@@ -20,6 +20,8 @@ from typing import Literal, TypeAlias
 from urllib.parse import quote, urlsplit
 
 import anyio
+import anyio.lowlevel
+import anyio.to_thread
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -154,6 +156,9 @@ HEADERS = {
 
 LARGEST_BODY = 16 * 1024
 
+ITEMS_IN_A_TURN = 25
+"""How many items of an answer are written in one step of the event loop."""
+
 
 class ApiRefused(Exception):
     """A refused request; ``ControlApi`` turns it into an answer."""
@@ -234,7 +239,7 @@ class ControlApi:
         result = await self._handlers[found.operation.name](
             ApiRequest(found.operation, found.parameters, request, body, until=until)
         )
-        return result if isinstance(result, Response) else _json(result)
+        return result if isinstance(result, Response) else await _json_in_turns(result)
 
     def _check_token(self, operation: Operation, request: Request) -> float | None:
         """Check the access of a request; returns when it ends, for the token of a page."""
@@ -305,7 +310,7 @@ class ControlApi:
         return await self._views.approvals()
 
     async def _get_catalog(self, request: ApiRequest) -> ApiModel:
-        return self._views.catalog()
+        return await self._views.catalog()
 
     async def _get_logs(self, request: ApiRequest) -> ApiModel:
         self._hub.registry.slot(request.server)
@@ -431,6 +436,24 @@ def _next_step(error: HoldfastError) -> str:
         case ServerDisabled():
             return f"switch it on first: `holdfast enable {shlex.quote(error.server_id)}`"
     return ""
+
+
+async def _json_in_turns(shape: ApiModel) -> Response:
+    """The answer for a model that may be large: calls of tools get a turn between the items of its lists."""
+    pieces: list[bytes] = []
+    for name, value in shape:
+        pieces.append(b"," if pieces else b"{")
+        if not (isinstance(value, tuple) and value and isinstance(value[0], ApiModel)):
+            pieces.append(shape.model_dump_json(include={name})[1:-1].encode())
+            continue
+        pieces.append(f'"{name}":'.encode())
+        for number, item in enumerate(value):
+            if number % ITEMS_IN_A_TURN == 0:
+                await anyio.lowlevel.checkpoint()
+            pieces += (b"," if number else b"[", item.model_dump_json().encode())
+        pieces.append(b"]")
+    content = await anyio.to_thread.run_sync(b"".join, (*pieces, b"}"))
+    return Response(content, media_type="application/json", headers=HEADERS)
 
 
 def _json(shape: ApiModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

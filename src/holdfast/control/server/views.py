@@ -62,6 +62,9 @@ __all__ = ["AT_ONCE", "HubInfo", "Views"]
 AT_ONCE = 25
 """How many servers are viewed without a pause: it takes a few milliseconds of the event loop."""
 
+ITEMS_AT_ONCE = 500
+"""The same for the items of a catalog."""
+
 MOST_HELD, MOST_APPROVALS = 200, 500
 """How many held names, and how many changes, are shown at a time."""
 
@@ -195,22 +198,24 @@ class Views:
             activity=history.tally.activity(now),
         )
 
-    def catalog(self) -> CatalogView:
-        """Return the published catalog."""
+    async def catalog(self) -> CatalogView:
+        """Return the published catalog; calls of tools get a turn in between."""
         catalog, held = self._hub.catalog, self._hub.approvals.is_held
 
-        def items(kind: Kind) -> tuple[CatalogItem, ...]:
-            return tuple(
-                _item(entry, held=kind is Kind.TOOL and held(entry.server, entry.original))
-                for entry in catalog.of(kind)
-            )
+        async def items(kind: Kind) -> tuple[CatalogItem, ...]:
+            shown: list[CatalogItem] = []
+            for number, entry in enumerate(catalog.of(kind), start=1):
+                if number % ITEMS_AT_ONCE == 0:
+                    await anyio.lowlevel.checkpoint()
+                shown.append(_item(entry, held=kind is Kind.TOOL and held(entry.server, entry.original)))
+            return tuple(shown)
 
         return CatalogView(
             version=catalog.version,
-            tools=items(Kind.TOOL),
-            prompts=items(Kind.PROMPT),
-            resources=items(Kind.RESOURCE),
-            templates=items(Kind.TEMPLATE),
+            tools=await items(Kind.TOOL),
+            prompts=await items(Kind.PROMPT),
+            resources=await items(Kind.RESOURCE),
+            templates=await items(Kind.TEMPLATE),
             clashes=tuple(
                 Clash(name=one.wanted, server=one.key.server, original=one.key.original, shown=one.given)
                 for one in catalog.collisions

@@ -1,0 +1,191 @@
+"""The operator's side holds up the event loop for no input and no size: the control API, metrics, and a reload."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+
+from holdfast.cli.serve_run import keep_collections_short
+from holdfast.core import State, Transition
+from holdfast.hub import CallEnded
+from holdfast.hub.hub import Hub
+from holdfast.hub.reload import Reloader
+from tests.control.server.controlled_hub import TOKEN, Steered, steered
+from tests.front.heavy_http import answer, heavy_http
+from tests.front.loop_steps import LONGEST_STEP, LoopSteps, measured_loop
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-7")]
+
+SERVERS = 500
+TOOLS = 10_000
+RELOADED = 100
+"""Servers of one edit: they are added and changed in one step, so that no reader sees half of an edit."""
+OFF = {"url": "http://127.0.0.1:9/mcp", "enabled": False}
+
+
+def _too_long(took: dict[str, float]) -> dict[str, float]:
+    return {what: seconds for what, seconds in took.items() if seconds > LONGEST_STEP}
+
+
+def _ask(base: str, line: str, body: bytes = b"", *headers: str) -> bytes:
+    """One request by hand; the beginning of the answer."""
+    host, port = base.removeprefix("http://").split(":")
+    lines = (
+        f"{line} HTTP/1.1",
+        "host: 127.0.0.1",
+        "connection: close",
+        f"authorization: Bearer {TOKEN}",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        *headers,
+    )
+    first = b""
+    with socket.create_connection((host, int(port)), timeout=30) as connection, suppress(ConnectionError):
+        connection.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+        while piece := connection.recv(1 << 20):
+            first = first or piece
+    return first
+
+
+def _listing() -> bytes:
+    tools = [
+        {"name": f"tool_{number}", "description": "It does this. " * 9, "inputSchema": {"type": "object"}}
+        for number in range(TOOLS)
+    ]
+    return answer(b'{"jsonrpc":"2.0","id":@ID@,"result":' + json.dumps({"tools": tools}).encode() + b"}")
+
+
+def _lived(hub: Hub) -> None:
+    """Each server has as long a history as is kept."""
+    at = hub.registry.clock.now()
+    for server in hub.config.servers:
+        if server == "heavy":
+            continue
+        for number in range(100):
+            states = (State.CONNECTED, State.RECONNECTING)
+            old, new = states[number % 2], states[1 - number % 2]
+            cause = "the connection was lost: " + "x" * 80
+            hub.registry.record(
+                Transition(server=server, old=old, new=new, cause=cause, at=at, generation=number, reason=cause)
+            )
+        for method in ("tools/call", "prompts/get"):
+            hub.registry.record(
+                CallEnded(server=server, method=method, outcome="completed", waited=0.1, seconds=0.2, at=at)
+            )
+
+
+@asynccontextmanager
+async def _large() -> AsyncIterator[tuple[LoopSteps, Steered]]:
+    with heavy_http() as server, measured_loop() as steps:
+        server.stored["tools/list"] = await anyio.to_thread.run_sync(_listing)
+        servers: dict[str, Any] = {f"server-{number}": OFF for number in range(SERVERS)}
+        async with steered({"heavy": {"url": server.url}, **servers}) as hub:
+            keep_collections_short(hub.hub)
+            _lived(hub.hub)
+            with anyio.fail_after(20):
+                while len(hub.hub.catalog.tools) < TOOLS:  # a large catalog is made in a thread
+                    await anyio.lowlevel.checkpoint()
+            yield steps, hub
+
+
+VIEWS = (
+    "/api/hub",
+    "/api/servers",
+    "/api/servers/server-7",
+    "/api/catalog",
+    "/api/approvals",
+    "/api/targets",
+    "/api/openapi.json",
+    "/metrics",
+)
+
+
+async def test_no_view_of_a_large_hub_holds_up_the_event_loop() -> None:
+    took: dict[str, float] = {}
+    async with _large() as (steps, hub):
+        for path in VIEWS:
+
+            async def act(path: str = path) -> None:
+                first = await anyio.to_thread.run_sync(_ask, hub.base, f"GET {path}")
+                assert first.startswith(b"HTTP/1.1 200"), (path, first[:200])
+
+            took[path] = await steps.longest_in(act)
+    assert _too_long(took) == {}
+
+
+INPUTS: dict[str, Callable[[str], bytes]] = {
+    "a large body": lambda base: _ask(base, "POST /api/session", b'{"code":"' + b"a" * (15 << 20) + b'"}'),
+    "a body of lists": lambda base: _ask(base, "POST /api/session", b'{"code":' + b"[" * 8_000 + b"]" * 8_000 + b"}"),
+    "a body of members": lambda base: _ask(
+        base, "POST /api/session", b"{" + b",".join(b'"%d":1' % number for number in range(1_700)) + b"}"
+    ),
+    "a body that is not wanted": lambda base: _ask(base, "GET /api/hub", b"a" * (15 << 20)),
+    "a long path": lambda base: _ask(base, "GET /api/servers/" + "a%2F" * 15_000),
+    "a path of segments": lambda base: _ask(base, "GET /api/" + "a/" * 30_000),
+    "a long query": lambda base: _ask(base, "GET /api/servers/server-1/logs?" + "lines=1&" * 7_500),
+    "a long number": lambda base: _ask(base, "GET /api/servers/server-1/logs?lines=" + "9" * 60_000),
+    "a long token": lambda base: _ask(base, "GET /api/hub", b"", "authorization: Bearer " + "a" * 60_000),
+    "a long origin": lambda base: _ask(base, "GET /api/hub", b"", "origin: http://" + "a:" * 30_000),
+    "many headers": lambda base: _ask(base, "GET /api/hub", b"", *[f"a{number}: b" for number in range(6_000)]),
+}
+
+
+async def test_no_request_to_the_control_api_holds_up_the_event_loop() -> None:
+    took: dict[str, float] = {}
+    with measured_loop() as steps:
+        async with steered({"server-1": OFF}) as hub:
+            for what, send in INPUTS.items():
+
+                async def act(send: Callable[[str], bytes] = send) -> None:
+                    await anyio.to_thread.run_sync(send, hub.base)
+
+                took[what] = await steps.longest_in(act)
+    assert _too_long(took) == {}
+
+
+async def test_no_reload_of_a_large_file_holds_up_the_event_loop(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+
+    def write(**servers: Any) -> None:
+        file.write_text(json.dumps({"mcpServers": servers}))
+
+    off = {f"server-{number}": OFF for number in range(RELOADED)}
+    edits: dict[str, dict[str, Any]] = {
+        "added": off,
+        "the same": off,
+        "changed": {name: {**OFF, "url": "http://127.0.0.1:10/mcp"} for name in off},
+        "broken": {name: {"url": 7} for name in off},
+        "removed": {},
+        "a long command": {"a": {"command": "true", "args": ["x" * 50] * 50_000, "enabled": False}},
+        "a large environment": {
+            "a": {
+                "command": "true",
+                "enabled": False,
+                "env": {f"NAME_{n}": "a value that is long" for n in range(20_000)},
+            }
+        },
+        "none": {},
+    }
+    write()
+    took: dict[str, float] = {}
+    with measured_loop() as steps:
+        async with Hub.from_config(file) as hub:
+            keep_collections_short(hub)
+            reloader = Reloader(hub, file)
+            for what, servers in edits.items():
+
+                async def act(what: str = what, servers: dict[str, Any] = servers) -> None:
+                    await anyio.to_thread.run_sync(lambda: write(**servers))
+                    await reloader.reload()
+
+                took[what] = await steps.longest_in(act, tries=1)
+    assert _too_long(took) == {}
