@@ -1,7 +1,7 @@
 """A legacy stdio server by hand that times its messages: ``python -m tests.front.late_server``.
 
-The tool ``remember`` keeps a text. The tool ``speak``, called by any client, logs the kept text and sends a sampling
-request with it, both after the answer to ``speak`` is out; ``heard`` returns what the sampling request was answered.
+The tool ``remember`` keeps a text. The tool ``speak``, called by any client, logs the kept text, reports progress of the
+earlier call and sends a sampling request with it, all after the answer to ``speak`` is out; ``heard`` returns what the sampling request was answered.
 The tool ``narrate`` writes its logs and its answer in one piece.
 """
 
@@ -36,6 +36,7 @@ class Server:
 
     def __init__(self) -> None:
         self.kept = ""
+        self.token: Any = None
         self.answer = "nothing"
 
     def take(self, message: dict[str, Any]) -> None:
@@ -62,6 +63,7 @@ class Server:
         arguments = params.get("arguments") or {}
         if params["name"] == "remember":
             self.kept = arguments["text"]
+            self.token = params.get("_meta", {}).get("progressToken")
             _result(request, "kept")
         elif params["name"] == "heard":
             _result(request, self.answer)
@@ -70,6 +72,9 @@ class Server:
         else:
             _result(request, "spoken")
             _send(method="notifications/message", params={"level": "error", "data": self.kept})
+            if self.token is not None:
+                late = {"progressToken": self.token, "progress": 1, "message": self.kept}
+                _send(method="notifications/progress", params=late)
             content = {"type": "text", "text": self.kept}
             messages = [{"role": "user", "content": content}]
             _send(id="late", method="sampling/createMessage", params={"messages": messages, "maxTokens": 9})

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -16,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
 from holdfast.front import clients, http_session
-from holdfast.front.access.principals import TokenPolicy
+from holdfast.front.access.principals import TokenPolicy, TokensFile
 from tests.front.conftest import PATIENT, Era, Person, front, over_stdio, text_of
 from tests.front.late_server import NARRATED
 from tests.front.peer_server import running
@@ -172,11 +175,54 @@ async def test_what_a_server_says_late_does_not_reach_another_principal(ada: Per
     ):
         with anyio.fail_after(20):
             async with _caller(ada, served.all, tokens.tokens["ada"]) as adas:
-                await adas.call_tool("o__remember", {"text": "the secret of ada"})
+                await adas.call_tool("o__remember", {"text": "the secret of ada"}, progress_callback=_ignore)
             await bobs.call_tool("o__speak", {})
             heard = await _heard(bobs)
     assert (bob.asked, bob.logs) == ([], [])
+    assert "notifications/progress" not in bob.notices
     assert "served more than one user" in heard
+
+
+@pytest.mark.requirement("HUB-10", "SEC-18")
+async def test_an_answer_that_another_principal_forges_never_reaches_the_server(
+    tmp_path: Path, ada: Person, bob: Person
+) -> None:
+    secrets = {"ada": "ada-" + "x" * 16, "bob": "bob-" + "x" * 16}
+    file = tmp_path / "tokens.json"
+    entries = [{"name": name, "sha256": hashlib.sha256(token.encode()).hexdigest()} for name, token in secrets.items()]
+    file.write_text(json.dumps({"tokens": entries}))
+    file.chmod(0o600)
+    tokens = TokenPolicy(file=TokensFile(file))
+    answers: list[int] = []
+    async with (
+        front({"o": over_stdio("legacy")}, tokens=tokens, call=PATIENT) as served,
+        httpx2.AsyncClient(headers={"authorization": f"Bearer {secrets['bob']}"}) as http,
+        _caller(ada, served.all, secrets["ada"]) as adas,
+    ):
+        forger = Session(http, served.all)
+        await forger.begin(elicitation={}, sampling={})
+        sessions = served.app.state.front.sessions_of(None)._sessions
+
+        async def forge() -> None:
+            """While ada's question is open: its true id, in bob's own session and in hers, which he has stolen."""
+            (open_one,) = [one for one in sessions.values() if one._questions]
+            (number,) = open_one._questions
+            forged = {"jsonrpc": "2.0", "id": number, "result": {"action": "accept", "content": {"colour": "forged"}}}
+            for session in sessions:
+                headers = {**forger._headers, "mcp-session-id": session}
+                answers.append((await http.post(served.all, json=forged, headers=headers)).status_code)
+
+        ada.before_answering = forge
+        with anyio.fail_after(20):
+            result = await adas.call_tool("o__ask", {"kind": "elicit"})
+    assert text_of(result) == "ada's blue"
+    assert len(answers) == 2
+    assert 404 in answers  # her session does not exist for him
+    assert bob.asked == []
+
+
+async def _ignore(progress: float, total: float | None, message: str | None) -> None:
+    """Ada asks for progress."""
 
 
 @asynccontextmanager
