@@ -1,7 +1,8 @@
 """A legacy stdio server by hand that times its messages: ``python -m tests.front.late_server``.
 
-The tool ``remember`` keeps a text. The tool ``speak``, called by any client, logs the kept text, reports progress of the
-earlier call and sends a sampling request with it, all after the answer to ``speak`` is out; ``heard`` returns what the sampling request was answered.
+The tool ``remember`` keeps a text. The tool ``speak``, called by any client, logs the kept text, reports progress of
+the earlier call and sends a sampling request with the text, all after the answer to ``speak`` is out; ``heard`` returns
+what the sampling request was answered.
 The tool ``narrate`` writes its logs and its answer in one piece.
 """
 
