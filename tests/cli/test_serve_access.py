@@ -200,7 +200,7 @@ def test_a_token_file_that_others_can_read_or_write_is_refused_with_the_remedy(
     file = tmp_path / "a secret"
     file.write_text(TOKEN)
     file.chmod(mode)
-    done = run("serve", "--config", str(empty(tmp_path)), option, str(file), home=tmp_path / "home")
+    done = run("serve", "--port", "0", "--config", str(empty(tmp_path)), option, str(file), home=tmp_path / "home")
     assert done.returncode != 0
     assert "not private" in done.stderr
     assert f"chmod 600 '{file}'" in done.stderr

@@ -167,8 +167,8 @@ async def test_an_empty_registry_keeps_the_last_routes_and_is_not_reported_as_he
         metrics = await running.metrics()
         assert (metrics["healthy"], metrics["source_empty"], metrics["routes"]) == (0, 1, 2)
         replace(targets, mcp_json("b"))
-        await running.until(lambda seen: ok(seen) and not seen["source"]["empty"])
-        assert routes_in(config) == ["b"]
+        # The source is read before the routes are written.
+        await running.until(lambda seen: ok(seen) and not seen["source"]["empty"] and routes_in(config) == ["b"])
 
 
 async def test_a_registry_that_is_empty_after_a_restart_keeps_the_last_routes(
@@ -404,7 +404,8 @@ async def test_without_a_source_at_the_start_a_config_that_is_there_stays(
 
 async def test_without_a_source_and_a_config_the_bootstrap_is_put_in_place(tmp_path: Path, config: Path) -> None:
     async with bridge(tmp_path, "--targets", tmp_path / "none.json", "--no-watch") as running:
-        _, health = await running.until(lambda seen: bool(seen["status"] == "degraded"))
+        # The source is read before the config is written.
+        _, health = await running.until(lambda seen: bool(seen["status"] == "degraded") and config.exists())
         assert routes_in(config) == []
         assert health["config"]["state"] == "current"
 

@@ -166,11 +166,15 @@ class Attempt(Generic[T]):
         self.noise = connection.wire.noise if isinstance(connection.wire, StdioDispatcher) else ""
 
 
+SHORTEST_DIAL = 0.02
+"""Seconds. With less time left no server answers: a dial would only blame it for the wait."""
+
+
 async def _take(place: AsyncExitStack, limit: Limit, deadline: float) -> None:
     began = anyio.current_time()
     with anyio.move_on_at(deadline):
         await place.enter_async_context(limit.place())
-        if anyio.current_time() < deadline:
+        if anyio.current_time() < deadline - SHORTEST_DIAL:
             return
     after = max(round(deadline - began, 1), 0.0)
     raise ServerFailure(TimedOut(doing="its turn", after=after, setting="holdfast.load.concurrency"))
