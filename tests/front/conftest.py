@@ -48,7 +48,7 @@ async def front(
     app = create_app(hub, tokens=tokens)
     async with hub, serving(app) as base:
         if wait:
-            assert await hub.ready(10)
+            assert await hub.ready(60)
         yield Served(hub, app, base)
 
 
