@@ -157,10 +157,10 @@ def _meta_of_any_size(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("mutant", "attack"),
     [
-        (_parsing_on_the_loop, Attack("a result itself", "members", 2 << 20)),
-        (_masking_before_cutting, Attack("the message of an error", "text", 1 << 20)),
-        (_names_of_any_length, Attack("the name of a tool", "text", 2 << 20)),
-        (_meta_of_any_size, Attack("the _meta of a call", "small objects", 2 << 20)),
+        (_parsing_on_the_loop, Attack("a result itself", "members", 8 << 20)),
+        (_masking_before_cutting, Attack("the message of an error", "text", 2 << 20)),
+        (_names_of_any_length, Attack("the name of a tool", "text", 6 << 20)),
+        (_meta_of_any_size, Attack("the _meta of a call", "small objects", 6 << 20)),
     ],
 )
 async def test_an_old_freeze_is_noticed(
