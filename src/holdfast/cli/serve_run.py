@@ -35,7 +35,7 @@ from holdfast._version import __version__
 from holdfast.cli.handover import Predecessor, handing_over, start_successors
 from holdfast.cli.listen import CallerAuth, TlsOptions, endpoint, notify_ready, notify_successor, read_token
 from holdfast.cli.output import typed_command
-from holdfast.cli.serve_fleet import WorkerLink, make_fleet
+from holdfast.cli.serve_fleet import make_fleet
 from holdfast.cli.serve_telemetry import keep_log, mask_in_log
 from holdfast.config import Config, load_config, state_folder
 from holdfast.control import TOKEN_VARIABLE, ControlServer, HubInfo, MayRead, RunningHub, registered
@@ -117,8 +117,6 @@ class ServeOptions:
     lame_duck: float = 0.0
     fleet: str | None = field(default=None, repr=False)
     """The address of the store that the replicas share; it may have a password."""
-    worker: WorkerLink | None = None
-    """The supervisor of this process, if it is one of several workers."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -148,7 +146,7 @@ async def _run_http(serving: ServeOptions) -> None:
     async with _fleet(serving, url) as (config, state_file):
         _keep_state_private(os.environ)
         ids = _session_ids(serving, state_file)
-        fleet = make_fleet(serving.fleet, ids.keys, serving.worker)
+        fleet = make_fleet(serving.fleet, ids.keys)
         hub = Hub(config, state_file=state_file, fleet=fleet)
         tokens = _tokens(serving.callers, accepted := _accepted(serving.callers))
         admin = admin_of(
