@@ -194,7 +194,7 @@ def serve(
             "--advertise",
             metavar="URL",
             envvar="HOLDFAST_ADVERTISE",
-            help="Where the other replicas of --fleet reach this one: tcp://HOST:PORT, a port of its own, or unix:/PATH",
+            help="Where the other replicas of --fleet reach this one: tcp://HOST:PORT, with a port of its own",
         ),
     ] = None,
     takeover: Annotated[
