@@ -389,7 +389,7 @@ class Peers:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             seal = await self._greeted(reader, writer)
-            connection = _Served(seal, reader, writer, self._largest)
+            connection = _AskedConnection(seal, reader, writer, self._largest)
             while (asked := await connection.next_request()) is not None:
                 await self._answer(asked, connection)
         except (OSError, EOFError, TimeoutError):
@@ -412,7 +412,7 @@ class Peers:
         finally:
             self._unknown -= 1
 
-    async def _answer(self, asked: tuple[Mapping[str, Any], bytes | None], connection: _Served) -> None:
+    async def _answer(self, asked: tuple[Mapping[str, Any], bytes | None], connection: _AskedConnection) -> None:
         head, body = asked
         reply = PeerReply(connection.seal, connection.writer)
         handler = self._handlers.get(str(head.get("operation")))
@@ -435,7 +435,7 @@ class Peers:
         return f"<Peers of {self._replica!r} at {self.address or 'no address'}>"
 
 
-class _Served:
+class _AskedConnection:
     """The listener's side of a connection."""
 
     def __init__(
