@@ -198,6 +198,15 @@ def serve(
             help="How many processes serve together; `auto` for one a core",
         ),
     ] = "1",
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            "--advertise",
+            metavar="URL",
+            envvar="HOLDFAST_ADVERTISE",
+            help="Where the other replicas of --fleet reach this one: tcp://HOST:PORT, with a port of its own",
+        ),
+    ] = None,
     takeover: Annotated[
         bool,
         typer.Option("--takeover", help="Take over from the running hub of this mcp.json, on its address"),
@@ -321,6 +330,7 @@ def serve(
             lame_duck=spare,
             fleet=fleet,
             worker=worker,
+            advertise=advertise,
         )
 
 
@@ -447,6 +457,7 @@ def _serve(
     lame_duck: float = 0.0,
     fleet: str | None = None,
     worker: WorkerLink | None = None,
+    advertise: str | None = None,
 ) -> None:
     # These imports take a second, and a bad config must not wait for them.
     from holdfast.cli.serve_run import ServeOptions, run  # noqa: PLC0415 - see above
@@ -477,6 +488,7 @@ def _serve(
         fleet=fleet or None,
         lame_duck=lame_duck,
         worker=worker,
+        advertise=advertise or None,
     )
     with traced(os.environ):
         run(serving)

@@ -115,6 +115,8 @@ class ServeOptions:
     """The address of the store that the replicas share; it may have a password."""
     worker: WorkerLink | None = None
     """The link to the supervisor, in a worker of ``--workers``."""
+    advertise: str | None = None
+    """Where the other replicas reach this one."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -145,7 +147,7 @@ async def _run_http(serving: ServeOptions) -> None:
         if serving.worker is None:
             keep_state_private(os.environ)
         ids = _session_ids(serving, state_file)
-        fleet = make_fleet(serving.fleet, ids.keys, serving.worker)
+        fleet = make_fleet(serving, ids.keys)
         hub = Hub(config, state_file=state_file, fleet=fleet)
         tokens = _tokens(serving.callers, accepted := _accepted(serving.callers))
         admin = admin_of(
