@@ -1,4 +1,4 @@
-"""The fleet of ``holdfast serve``: the store of its replicas, in Redis or in a supervisor, and how they reach each other."""
+"""The fleet of ``holdfast serve``: the store of its replicas, in Redis or in a supervisor, and their links."""
 
 from __future__ import annotations
 
