@@ -49,6 +49,7 @@ from holdfast.front import (
     Acceptor,
     Broker,
     ConnectionLimits,
+    ConnectionShares,
     Front,
     HttpConnection,
     PeerUids,
@@ -179,6 +180,7 @@ async def _run_http(serving: ServeOptions) -> None:
             ),
             tls=tls,
             on_listen=lambda: _announce(serving, config, url, admin),
+            shares=_shares(serving.worker),
         )
 
         front: Front = web.state.front
@@ -221,6 +223,16 @@ async def _offered(serving: ServeOptions, leaving: _Leaving) -> AsyncIterator[st
         tasks.start_soon(start_successors, os.environ)
         yield path
         tasks.cancel_scope.cancel()
+
+
+def _shares(worker: WorkerLink | None) -> ConnectionShares | None:
+    if worker is None:
+        return None
+    try:
+        return ConnectionShares(worker.task.shares, worker.task.place)
+    except (OSError, ValueError) as exc:
+        log.warning("connections are not spread evenly over the workers: %s", exc)
+        return None
 
 
 class _Leaving:
@@ -397,8 +409,16 @@ def _tokens(callers: CallerAuth, accepted: Mapping[str, str]) -> TokenPolicy | N
 class _HubServer(uvicorn.Server):
     """A uvicorn server that ignores signals, takes connections by an ``Acceptor``, and reports when it listens."""
 
-    def __init__(self, config: uvicorn.Config, *, tls: ServerTls | None, on_listen: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        tls: ServerTls | None,
+        on_listen: Callable[[], None],
+        shares: ConnectionShares | None = None,
+    ) -> None:
         super().__init__(config)
+        self._shares = shares
         self._tls = tls
         self._uids = PeerUids.open()
         self._on_listen = on_listen
@@ -413,7 +433,10 @@ class _HubServer(uvicorn.Server):
             return
         limits = ConnectionLimits()
         self.servers = [
-            cast("asyncio.Server", Acceptor(one, self._made, limits=limits, uids=self._uids, tls=self._tls))
+            cast(
+                "asyncio.Server",
+                Acceptor(one, self._made, limits=limits, uids=self._uids, tls=self._tls, shares=self._shares),
+            )
             for one in sockets or ()
         ]
         self._on_listen()

@@ -45,6 +45,7 @@ from holdfast.cli.worker_link import (
 from holdfast.config import Config, state_folder
 from holdfast.errors import HoldfastError
 from holdfast.files import PRIVATE_FOLDER, private_folder
+from holdfast.front import ConnectionShares
 from holdfast.hub import serve_broker
 
 __all__ = ["Supervised", "Supervisor", "private_place"]
@@ -91,6 +92,8 @@ class _Worker:
     process: anyio.abc.Process
     channel: socket.socket
     begun: float
+    place: int
+    """Its place among the numbers of connections."""
     listening: anyio.Event = field(default_factory=anyio.Event)
     ended: anyio.Event = field(default_factory=anyio.Event)
     leaves: bool = False
@@ -127,6 +130,7 @@ class Supervisor:
         self._ending = False
         self._roll_wanted = anyio.Event()
         self._folder = Path()
+        self._shares: ConnectionShares | None = None
         self._tasks: anyio.abc.TaskGroup
         self.code = 0
         """The exit code: that of the first worker, if it does not start."""
@@ -136,6 +140,7 @@ class Supervisor:
         keep_state_private(os.environ)
         with private_place() as folder:
             self._folder = folder
+            self._shares = ConnectionShares.create(folder / "connections", 2 * self._serving.count)
             anyio.run(self._run)
 
     async def _run(self) -> None:
@@ -209,6 +214,7 @@ class Supervisor:
             folder=str(self._folder),
             address=str(self._folder / f"{number}.{self._started}.sock"),
             token=self._token,
+            place=self._place(number),
             waits=waits,
         )
         with theirs:
@@ -221,13 +227,19 @@ class Supervisor:
                 env={**os.environ, WORKER_VARIABLE: str(theirs.fileno())},
                 pass_fds=(self._serving.listener.fileno(), theirs.fileno()),
             )
-        worker = _Worker(number, process, ours, anyio.current_time())
+        worker = _Worker(number, process, ours, anyio.current_time(), task.place)
         self._workers[number] = worker
         self._all.add(worker)
         self._tasks.start_soon(self._attend, worker)
         if self._is_ending():
             worker.kill()
         return worker
+
+    def _place(self, number: int) -> int:
+        """A number has two places, because a worker and the one that replaces it run together."""
+        taken = {one.place for one in self._all}
+        first = 2 * (number - 1)
+        return first + 1 if first in taken else first
 
     async def _attend(self, worker: _Worker) -> None:
         """Listen to a worker until it ends, and start the next one if its end was not wanted."""
@@ -242,6 +254,8 @@ class Supervisor:
             code = await worker.process.wait()
             tasks.cancel_scope.cancel()
         worker.channel.close()
+        if self._shares is not None:
+            self._shares.clear(worker.place)
         self._all.discard(worker)
         worker.ended.set()
         first = not worker.listening.is_set() and self._started == 1

@@ -55,6 +55,8 @@ class WorkerTask:
     """The path of the Unix socket on which this worker listens for the others."""
     token: str = field(repr=False)
     """The token of the control API, the same for all."""
+    place: int = 0
+    """Its place in the file that says how many connections each worker holds."""
     waits: bool = False
     """Whether it connects its servers before it accepts: others accept meanwhile."""
 
@@ -62,6 +64,11 @@ class WorkerTask:
     def broker(self) -> Path:
         """The socket of the broker."""
         return Path(self.folder) / "broker.sock"
+
+    @property
+    def shares(self) -> Path:
+        """The file that says how many connections each worker holds."""
+        return Path(self.folder) / "connections"
 
     def sent(self) -> bytes:
         """As the worker reads it."""
