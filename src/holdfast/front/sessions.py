@@ -221,13 +221,13 @@ class HttpSessions:
     def serve(self, request: Request, reply: Reply, principal: Principal) -> Coroutine[Any, Any, None]:
         """Answer one HTTP request."""
         asked = request.head.reading
-        if not isinstance(asked, _Asked):
-            asked = request.head.reading = _Asked(request.headers)
+        if not isinstance(asked, _HeadersRead):
+            asked = request.head.reading = _HeadersRead(request.headers)
         if asked.modern is not None:
             return self._serve_modern(request, reply, principal, asked.modern)
         return self._serve_legacy(request, reply, principal, asked)
 
-    async def _serve_legacy(self, request: Request, reply: Reply, principal: Principal, asked: _Asked) -> None:
+    async def _serve_legacy(self, request: Request, reply: Reply, principal: Principal, asked: _HeadersRead) -> None:
         session, named = None, asked.session
         if named is not None:
             found = self._sessions.get(named) or await self._rebuild(named, principal)
@@ -251,7 +251,7 @@ class HttpSessions:
                 session.used_at = self._loop.time()
 
     def _serve_session(
-        self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal, asked: _Asked
+        self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal, asked: _HeadersRead
     ) -> Coroutine[Any, Any, None] | None:
         """Answer a request of the legacy era; the result is what is left to be done for it, if anything is."""
         headers = session.header if session is not None else b""
@@ -547,7 +547,7 @@ class HttpSessions:
         return client, route.protocol_version
 
 
-class _Asked:
+class _HeadersRead:
     """What the headers of a request say to the endpoint. Requests with the same head share it."""
 
     __slots__ = ("modern", "sends_json", "session", "takes_events", "takes_json")
