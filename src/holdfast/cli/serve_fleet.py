@@ -42,17 +42,20 @@ def make_fleet(serving: ServeOptions, keys: SessionKeys) -> Fleet | None:
         address, succeeds = _address_of(worker, address), True
     peers = _peers(address, keys, redis.fleet, succeeds=succeeds)
     store = SignedStore(RedisStore(redis), lambda: keys.material, redis.fleet)
-    return Fleet(store, replica=_name_of(worker), peers=peers)
+    if worker is None:
+        return Fleet(store, peers=peers)
+    return Fleet(store, replica=_name_of(worker), peers=peers, group=worker.group, worker=worker.number)
 
 
 def _workers(worker: WorkerTask, keys: SessionKeys) -> Fleet:
     """The fleet of the workers of one supervisor."""
     peers = Peers(lambda: keys.material, "workers", advertise=_address_of(worker, None))
-    return Fleet(LocalStore(worker.broker), replica=_name_of(worker), peers=peers)
+    store = LocalStore(worker.broker)
+    return Fleet(store, replica=_name_of(worker), peers=peers, group=worker.group, worker=worker.number)
 
 
-def _name_of(worker: WorkerTask | None) -> str | None:
-    return f"{socket.gethostname()}-worker-{worker.number}-{os.getpid()}" if worker is not None else None
+def _name_of(worker: WorkerTask) -> str:
+    return f"{socket.gethostname()}-worker-{worker.number}-{os.getpid()}"
 
 
 def _address_of(worker: WorkerTask, advertised: PeerAddress | None) -> PeerAddress:

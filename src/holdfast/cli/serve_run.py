@@ -37,9 +37,9 @@ from holdfast.cli.output import typed_command
 from holdfast.cli.serve_end import end_when_asked, on_terminal
 from holdfast.cli.serve_fleet import make_fleet
 from holdfast.cli.serve_telemetry import keep_log, mask_in_log
-from holdfast.cli.worker_link import WorkerLink
+from holdfast.cli.worker_link import WorkerLink, WorkerTask
 from holdfast.config import Config, load_config, state_folder
-from holdfast.control import ControlServer, HubInfo, MayRead
+from holdfast.control import ControlServer, HubInfo, MayRead, SharedSignIns
 from holdfast.core import is_loopback
 from holdfast.demo import demo_fleet, forget_running, note_running
 from holdfast.errors import HoldfastError, UsageError
@@ -158,6 +158,7 @@ async def _run_http(serving: ServeOptions) -> None:
             token=serving.control_token,
             callers=tokens,
             notice=lambda: ids.keys.notice,
+            worker=serving.worker.task if serving.worker is not None else None,
         )
         ids.keys.on_notice = admin.notice_changed
         web = create_app(
@@ -298,6 +299,10 @@ def _session_ids(serving: ServeOptions, state_file: Path | None) -> SessionIds:
     """The keys and the file of the sessions. An unusable key of the operator ends the start."""
     kept_in = state_file.parent if state_file is not None else None
     keys = SessionKeys.find(file=serving.session_key_file, environ=os.environ, kept_in=kept_in)
+    if serving.worker is not None and keys.is_of_one_process:
+        # No key can be kept: the one of the supervisor serves all its workers, and ends with it.
+        notice, keys = keys.notice, SessionKeys([serving.worker.task.key.encode()], shared=False)
+        keys.notice = notice
     store = SqliteSessions(state_file.with_suffix(".sessions.sqlite")) if state_file is not None else None
     return SessionIds(keys, store)
 
@@ -572,6 +577,7 @@ def admin_of(
     token: str,
     callers: TokenPolicy | None,
     notice: Callable[[], str] = str,
+    worker: WorkerTask | None = None,
 ) -> ControlServer:
     """The control API of a hub. Where callers need a token, the metrics need one too."""
     source = hub.config.source
@@ -582,9 +588,15 @@ def admin_of(
         identity=IDENTITY,
         program=typed_command(),
         notice=notice,
+        pid=worker.supervisor if worker is not None else 0,
+        started=worker.started if worker is not None else 0.0,
     )
     return ControlServer(
-        hub, about, control_token=token, metrics_for=_known_to(callers) if callers is not None else None
+        hub,
+        about,
+        control_token=token,
+        metrics_for=_known_to(callers) if callers is not None else None,
+        sign_ins=SharedSignIns(worker.key.encode(), worker.codes) if worker is not None else None,
     )
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -43,6 +45,7 @@ from holdfast.cli.worker_link import (
     tell,
 )
 from holdfast.config import Config, state_folder
+from holdfast.control import SharedSignIns
 from holdfast.errors import HoldfastError
 from holdfast.files import PRIVATE_FOLDER, private_folder
 from holdfast.front import ConnectionShares
@@ -121,6 +124,8 @@ class Supervisor:
             self._url.removesuffix("/mcp"), serving.config.source, token=serving.token, certificate=serving.certificate
         )
         self._token = serving.token
+        self._key = secrets.token_urlsafe(48)
+        self._began = time.time()
         self._workers: dict[int, _Worker] = {}
         """The worker in force for each number."""
         self._all: set[_Worker] = set()
@@ -191,7 +196,10 @@ class Supervisor:
     def _announce(self) -> None:
         """Print the addresses on stdout, because programs wait for them; log the rest."""
         base, config = self._url.removesuffix("/mcp"), self._serving.config
-        sys.stdout.write(f"MCP endpoint: {self._url}\nstatus page:  {base}/\nready when:   {base}/readyz answers 200\n")
+        code = f"#code={self._sign_in_code()}" if sys.stdout.isatty() else ""
+        sys.stdout.write(
+            f"MCP endpoint: {self._url}\nstatus page:  {base}/{code}\nready when:   {base}/readyz answers 200\n"
+        )
         sys.stdout.flush()
         if self._serving.predecessor is not None:
             self._serving.predecessor.ready()
@@ -200,6 +208,9 @@ class Supervisor:
         log.info("if a server does not start, run: %s doctor --config %s", typed_command(), config.source)
         if self._serving.open_to_user:
             log.info("every program of this user may call the hub, and use the credentials in that file")
+
+    def _sign_in_code(self) -> str:
+        return SharedSignIns(self._key.encode(), self._folder / "codes").new_code(self._token)
 
     # Workers.
 
@@ -214,6 +225,8 @@ class Supervisor:
             folder=str(self._folder),
             address=str(self._folder / f"{number}.{self._started}.sock"),
             token=self._token,
+            key=self._key,
+            started=self._began,
             place=self._place(number),
             waits=waits,
         )
