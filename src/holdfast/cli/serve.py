@@ -188,6 +188,15 @@ def serve(
             help="Share switches, approvals and evidence with other hubs: redis://, rediss:// or redis+sentinel://",
         ),
     ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            "--advertise",
+            metavar="URL",
+            envvar="HOLDFAST_ADVERTISE",
+            help="Where the other replicas of --fleet reach this one: tcp://HOST:PORT, with a port of its own",
+        ),
+    ] = None,
     takeover: Annotated[
         bool,
         typer.Option("--takeover", help="Take over from the running hub of this mcp.json, on its address"),
@@ -285,6 +294,7 @@ def serve(
             predecessor=predecessor,
             lame_duck=lame_duck,
             fleet=fleet,
+            advertise=advertise,
         )
 
 
@@ -342,6 +352,7 @@ def _serve(
     predecessor: Predecessor | None = None,
     lame_duck: float | None = None,
     fleet: str | None = None,
+    advertise: str | None = None,
 ) -> None:
     # These imports take a second, and a bad config must not wait for them.
     from holdfast.cli.serve_run import ServeOptions, run  # noqa: PLC0415 - see above
@@ -365,6 +376,7 @@ def _serve(
         session_key_file=session_key_file,
         predecessor=predecessor,
         fleet=fleet or None,
+        advertise=advertise or None,
         lame_duck=(0.0 if is_loopback(host) else LAME_DUCK_SECONDS) if lame_duck is None else lame_duck,
     )
     with traced(os.environ):

@@ -117,6 +117,8 @@ class ServeOptions:
     lame_duck: float = 0.0
     fleet: str | None = field(default=None, repr=False)
     """The address of the store that the replicas share; it may have a password."""
+    advertise: str | None = None
+    """Where the other replicas reach this one."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -146,7 +148,7 @@ async def _run_http(serving: ServeOptions) -> None:
     async with _fleet(serving, url) as (config, state_file):
         _keep_state_private(os.environ)
         ids = _session_ids(serving, state_file)
-        fleet = make_fleet(serving.fleet, ids.keys)
+        fleet = make_fleet(serving, ids.keys)
         hub = Hub(config, state_file=state_file, fleet=fleet)
         tokens = _tokens(serving.callers, accepted := _accepted(serving.callers))
         admin = admin_of(
