@@ -43,8 +43,13 @@ class _AlwaysPromises(Placement):
 
 
 class _OneWitness(Placement):
-    def _until(self, place: Any) -> float:
-        return max([place.until, *place.promises.values()])
+    def _prolonged(self, place: Any) -> float:
+        return max(place.promises.values())
+
+
+class _KnowsNoOther(Placement):
+    def _turn(self, server: str, replicas: Collection[str]) -> int:
+        return 0
 
 
 class NoFencing(FleetMember):
@@ -73,6 +78,12 @@ class OneWitness(NoFencing):
     """Goes on as soon as one replica of several promises."""
 
     placement_type = _OneWitness
+
+
+class KnowsNoOther(NoFencing):
+    """Finds its turn without the replicas that are present."""
+
+    placement_type = _KnowsNoOther
 
 
 class _AnyVersion(RecordBook):

@@ -232,7 +232,9 @@ class FleetMember:
             self._wants.pop(server, None)
         else:
             known = self._wants.get(server)
-            since = known.since if known is not None and known.round == number else max(now, at)
+            since = max(now, at)
+            if known is not None and known.round == number:
+                since = min(since, known.since)  # a turn that moved to an earlier time waits from then on
             self._wants[server] = _Want(at, number, self._ask_at(server, at), since)
 
     def release_probe(self, server: str, delay: float) -> None:

@@ -91,6 +91,8 @@ class _Place:
     """This replica promised to claim nothing before."""
     promises: dict[str, float] = field(default_factory=dict)
     """Until when this replica may go on, by the replica that promised."""
+    prolonged: float = 0.0
+    """When this replica stops, because all others promised."""
 
 
 class Placement:
@@ -139,17 +141,13 @@ class Placement:
         return place.known if place is not None else 0
 
     def _until(self, place: _Place) -> float:
-        if not self.witnesses:
-            return max(place.until, place.promises.get("", 0.0))
-        return max(place.until, min(place.promises.get(one, 0.0) for one in self.witnesses))
+        return max(place.until, place.prolonged)
 
     # Claims.
 
     def claims(self, now: float, *, replicas: Collection[str], may_take: bool) -> list[Claim]:
         """What to ask the store for: renewals, and leases that may be free."""
-        asked = [
-            server for server, place in self._places.items() if self._asks(server, place, now, replicas, may_take)
-        ]
+        asked = [server for server, place in self._places.items() if self._asks(server, place, now, replicas, may_take)]
         self._asked = frozenset(asked)
         return [Claim(_key(server), self._places[server].known, 0.0, LEASE_SECONDS) for server in asked]
 
@@ -200,7 +198,7 @@ class Placement:
     def _granted(self, server: str, place: _Place, token: int, began: float, now: float) -> list[PlaceHappening]:
         held = self.lease_of(server, now)
         had = place.token
-        place.token, place.turn_waited, place.promises = token, False, {}
+        place.token, place.turn_waited, place.promises, place.prolonged = token, False, {}, 0.0
         place.until, place.ask_at = began + LEASE_SECONDS - STOP_SECONDS, began + RENEW_SECONDS
         if now >= place.until:
             place.token = 0  # the answer took too long
@@ -214,7 +212,7 @@ class Placement:
         happened: list[PlaceHappening] = []
         for server, place in self._places.items():
             if place.token and now >= self._until(place):
-                place.token, place.home, place.promises = 0, "", {}
+                place.token, place.home, place.promises, place.prolonged = 0, "", {}, 0.0
                 happened.append(LeaseLost(server))
         return happened
 
@@ -231,12 +229,12 @@ class Placement:
     def wants_promises(self, now: float, last_good: float | None) -> dict[str, int]:
         """The servers, with their tokens, for which every witness should be asked for a promise now."""
         held = {server: place.token for server, place in self._places.items() if self.lease_of(server, now)}
-        if not held or last_good is None or now - last_good < LOST_SECONDS or now < self._promises_at:
+        if not held or last_good is None or now < max(last_good + LOST_SECONDS, self._promises_at):
             return {}
         self._promises_at = now + PROMISE_EVERY_SECONDS
         if not self.witnesses:
             for server in held:
-                self._places[server].promises[""] = now + PROMISE_SECONDS
+                self._places[server].prolonged = now + PROMISE_SECONDS - STOP_SECONDS
             return {}
         return held
 
@@ -249,15 +247,19 @@ class Placement:
     def promised(self, peer: str, server: str, token: int, asked_at: float, seconds: float) -> None:
         """A replica promised to claim nothing for so long; ``asked_at`` is when it was asked."""
         place = self._places.get(server)
-        if place is not None and place.token == token and seconds > STOP_SECONDS:
+        if place is not None and place.token == token and seconds > STOP_SECONDS and self.witnesses:
             place.promises[peer] = max(place.promises.get(peer, 0.0), asked_at + seconds - STOP_SECONDS)
+            place.prolonged = self._prolonged(place)
+
+    def _prolonged(self, place: _Place) -> float:
+        return max(place.prolonged, min(place.promises.get(one, 0.0) for one in self.witnesses))
 
     def promise(self, server: str, token: int, now: float, last_good: float | None) -> float:
         """Promise a holder to claim nothing for so many seconds; 0 if this replica does not."""
         place = self._places.get(server)
         if place is None:
             return PROMISE_SECONDS  # it is not configured here
-        reaches_store = last_good is not None and now - last_good < LOST_SECONDS
+        reaches_store = last_good is not None and now < last_good + LOST_SECONDS
         if reaches_store or server in self._asked or place.token or place.known > token:
             return 0.0
         place.promised_until = max(place.promised_until, now + PROMISE_SECONDS)
