@@ -44,7 +44,7 @@ class _AlwaysPromises(Placement):
 
 class _OneWitness(Placement):
     def _prolonged(self, place: Any) -> float:
-        return max(place.promises.values())
+        return float(max(place.promises.values()))
 
 
 class _KnowsNoOther(Placement):
