@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from holdfast.errors import UsageError
-from holdfast.front import SessionKeys
-from holdfast.hub import Fleet, RedisAddress, RedisStore, SignedStore
+from holdfast.front import FleetSessions, SessionIds, SessionKeys, SharedEvents
+from holdfast.hub import Fleet, RedisAddress, RedisEvents, RedisStore, SignedStore
 
-__all__ = ["FLEET_VARIABLE", "make_fleet"]
+__all__ = ["FLEET_VARIABLE", "make_fleet", "share_sessions"]
 
 FLEET_VARIABLE = "HOLDFAST_FLEET"
 
@@ -21,4 +21,16 @@ def make_fleet(url: str | None, keys: SessionKeys) -> Fleet | None:
             hint="give each of them the same --session-key-file FILE, or the same HOLDFAST_SESSION_KEY",
         )
     address = RedisAddress.parse(url)
-    return Fleet(SignedStore(RedisStore(address), lambda: keys.material, address.fleet))
+    store = SignedStore(RedisStore(address), lambda: keys.material, address.fleet)
+    return Fleet(store, events=RedisEvents(address))
+
+
+def share_sessions(ids: SessionIds, fleet: Fleet | None) -> None:
+    """Let the replicas of a fleet share what sessions have; before the front is made."""
+    if fleet is None:
+        return
+    ids.store = FleetSessions(fleet, ids.keys, ids.store)
+    if fleet.events is not None:
+        ids.events = SharedEvents(
+            fleet.events, ids.keys, replica=fleet.replica, replicas=lambda: tuple(fleet.member.peers)
+        )
