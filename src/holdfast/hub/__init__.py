@@ -22,6 +22,17 @@ if TYPE_CHECKING:
         serve_broker as serve_broker,
     )
     from holdfast.hub.fleet.messages import SignedStore as SignedStore, StoreUnavailable as StoreUnavailable
+    from holdfast.hub.fleet.peer_address import PeerAddress as PeerAddress
+    from holdfast.hub.fleet.peers import (
+        PeerAnswer as PeerAnswer,
+        PeerFailed as PeerFailed,
+        PeerHandler as PeerHandler,
+        PeerRefused as PeerRefused,
+        PeerReply as PeerReply,
+        PeerRequest as PeerRequest,
+        Peers as Peers,
+        PeerUnreachable as PeerUnreachable,
+    )
     from holdfast.hub.fleet.redis_events import RedisEvents as RedisEvents
     from holdfast.hub.fleet.redis_store import RedisAddress as RedisAddress, RedisStore as RedisStore
     from holdfast.hub.hub import Hub as Hub
@@ -75,6 +86,17 @@ __getattr__, __dir__ = lazy_exports(
         "fleet.fleet": ["Fleet", "ReplicaView"],
         "fleet.local_store": ["LocalEvents", "LocalStore", "serve_broker"],
         "fleet.messages": ["SignedStore", "StoreUnavailable"],
+        "fleet.peer_address": ["PeerAddress"],
+        "fleet.peers": [
+            "PeerAnswer",
+            "PeerFailed",
+            "PeerHandler",
+            "PeerRefused",
+            "PeerReply",
+            "PeerRequest",
+            "PeerUnreachable",
+            "Peers",
+        ],
         "fleet.redis_events": ["RedisEvents"],
         "fleet.redis_store": ["RedisAddress", "RedisStore"],
         "hub": ["Hub"],

@@ -50,6 +50,7 @@ from holdfast.core import (
 from holdfast.hub.clock import Clock
 from holdfast.hub.fleet.event_store import EventStore
 from holdfast.hub.fleet.messages import FleetStore, StoreUnavailable
+from holdfast.hub.fleet.peers import Peers
 
 __all__ = ["Fleet", "FleetHost", "ReplicaView", "replica_name"]
 
@@ -122,8 +123,8 @@ class Fleet:
         store: FleetStore,
         *,
         replica: str | None = None,
-        address: str = "",
         events: EventStore | None = None,
+        peers: Peers | None = None,
         records: Iterable[FleetRecord] = (),
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -131,12 +132,16 @@ class Fleet:
         self.events = events
         """Keeps the events of sessions; None if they are not shared."""
         self.replica = replica or replica_name()
+        self.peers = peers
+        """The direct link to the other replicas; None if this one has none."""
+        if peers is not None:
+            peers.join(self.replica, self._addresses)
         about = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "version": __version__,
             "started": round(wall(), 3),
-            "address": address,
+            "address": peers.address if peers is not None else "",
         }
         self.member = FleetMember(self.replica, about=about, records=records, using=self._is_trying)
         self.problem = ""
@@ -285,12 +290,16 @@ class Fleet:
     async def run(self) -> None:
         """FleetExchange until cancelled; then tell the others that this replica leaves."""
         assert self._clock is not None  # noqa: S101 - see open()
-        try:
-            while True:
-                await self._turn(self._clock)
-        finally:
-            with anyio.move_on_after(LEAVE_SECONDS, shield=True):
-                await self._leave()
+        async with anyio.create_task_group() as tasks:
+            if self.peers is not None:
+                tasks.start_soon(self.peers.run)
+            try:
+                while True:
+                    await self._turn(self._clock)
+            finally:
+                with anyio.move_on_after(LEAVE_SECONDS, shield=True):
+                    await self._leave()
+                tasks.cancel_scope.cancel()
 
     async def _turn(self, clock: Clock) -> None:
         self._wake = anyio.Event()
@@ -420,6 +429,10 @@ class Fleet:
             ticket = Ticket(key, known.stamp)
         self._wake.set()
         return ticket
+
+    def _addresses(self) -> dict[str, str]:
+        """Where the replicas that are present can be asked directly."""
+        return {name: str(peer.about.get("address", "")) for name, peer in self.member.peers.items()}
 
     def _is_trying(self, server: str) -> bool:
         return self._host is not None and self._host.is_trying(server)

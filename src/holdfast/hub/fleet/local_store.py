@@ -56,6 +56,7 @@ async def serve_broker(
             writer.close()
 
     server = await asyncio.start_unix_server(serve, path)
+    path.chmod(0o600)  # noqa: ASYNC240 - a moment, and nothing else runs yet
     task_status.started()
     try:
         await anyio.sleep_forever()
