@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -71,14 +72,15 @@ def create_app(
     machine that may connect; None for all. It needs an ``Acceptor`` that knows them. With ``client_certificates`` a
     caller needs a certificate that TLS verified.
     """
-    journal = hub.registry.journal
+    registry = hub.registry
+    journal = registry.journal
 
     def report(kind: RefusalKind, source: str, principal: str, quota: str) -> None:
         at = journal.clock.now()
         journal.write(AccessRefused(kind=kind, source=source, principal=principal, quota=quota, at=at))
 
     quotas = Quotas(
-        lambda: hub.config.settings.quotas,
+        lambda: registry.config.settings.quotas,
         on_refused=lambda principal, exceeded: report("quota", "", principal, exceeded.quota),
     )
     rules = AccessRules(
@@ -191,13 +193,14 @@ class Front:
         return sessions
 
     def _opened(self, server: str | None) -> HttpSessions:
+        registry = self.hub.registry
         mcp_server = McpServer(self._broker, View(self.hub, server))
         self._broker.add_subscriptions(mcp_server.subscriptions)
         return HttpSessions(
             mcp_server,
             bounds=self._bounds,
             backlog=self._backlog,
-            largest=lambda: self.hub.config.settings.limits.message_bytes,
+            largest=lambda: registry.config.settings.limits.message_bytes,
             forget=self._forget,
             quotas=self.quotas,
             ids=self._ids,
@@ -273,32 +276,47 @@ class McpEndpoint:
         """Whether a path is an MCP endpoint."""
         return path == "/mcp" or (path.startswith("/servers/") and path.endswith("/mcp") and path.count("/") == 3)
 
-    async def serve(self, request: Request, reply: Reply) -> None:
-        """Answer one request."""
+    def serve(self, request: Request, reply: Reply) -> Coroutine[Any, Any, None] | None:
+        """Answer one request; what is left to be done for it, if anything is."""
         if self._front.refusing:
             reply.plain(503, _LEAVING, b"content-type: application/json\r\nretry-after: 1\r\n")
-            return
-        found = await self._rules.check(
+            return None
+        found = self._rules.decide(
             request.headers,
             client_verified=request.client_verified,
             client_names=request.client_names,
             admission=request.admission,
         )
+        if isinstance(found, Principal) and not is_tracing():
+            return self._serve(request, reply, found)
+        return self._serve_later(request, reply, found)
+
+    async def _serve_later(
+        self, request: Request, reply: Reply, found: Principal | Refused | Coroutine[Any, Any, Principal | Refused]
+    ) -> None:
+        """Serve a request whose sender is found out by a wait, or one that is traced."""
+        if not isinstance(found, Principal | Refused):
+            found = await found
+        if not is_tracing():
+            if (served := self._serve(request, reply, found)) is not None:
+                await served
+            return
+        token = attach(extract(request.headers))
+        try:
+            if (served := self._serve(request, reply, found)) is not None:
+                await served
+        finally:
+            detach(token)
+
+    def _serve(self, request: Request, reply: Reply, found: Principal | Refused) -> Coroutine[Any, Any, None] | None:
         if isinstance(found, Refused):
             headers = {"content-type": "application/json", **found.headers}
             lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
             reply.plain(found.status, dumps(found.body), lines.encode("latin-1"))
-            return
+            return None
         server = None if request.path == "/mcp" else request.path[len("/servers/") : -len("/mcp")]
         sessions = self._front.sessions_of(server)
         if sessions is None:
             reply.plain(404, dumps({"error": f"no server named {server!r} is configured"}))
-            return
-        if not is_tracing():
-            await sessions.serve(request, reply, found)
-            return
-        token = attach(extract(request.headers))
-        try:
-            await sessions.serve(request, reply, found)
-        finally:
-            detach(token)
+            return None
+        return sessions.serve(request, reply, found)

@@ -41,6 +41,7 @@ from holdfast.front.inbound import (
     meta_of,
     params_of,
     read_message,
+    read_small,
     result_message,
 )
 from holdfast.front.requests import Reply, Request
@@ -50,7 +51,7 @@ from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_store import NOTE_SECONDS, SessionRecord
 from holdfast.front.shared_events import SharedEvent
 from holdfast.front.streams import Backlog, LogBounds, LostEvent, MessageStream, lost_event
-from holdfast.wire import loads, text_of
+from holdfast.wire import SMALL_BYTES, loads, text_of
 
 __all__ = ["HttpSessions"]
 
@@ -235,13 +236,15 @@ class HttpSessions:
 
     def serve(self, request: Request, reply: Reply, principal: Principal) -> Coroutine[Any, Any, None]:
         """Answer one HTTP request."""
-        version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER)
-        if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
-            return self._serve_modern(request, reply, principal, version)
-        return self._serve_legacy(request, reply, principal)
+        asked = request.head.reading
+        if not isinstance(asked, _HeadersRead):
+            asked = request.head.reading = _HeadersRead(request.headers)
+        if asked.modern is not None:
+            return self._serve_modern(request, reply, principal, asked.modern)
+        return self._serve_legacy(request, reply, principal, asked)
 
-    async def _serve_legacy(self, request: Request, reply: Reply, principal: Principal) -> None:
-        session, named = None, request.headers.get("mcp-session-id")
+    async def _serve_legacy(self, request: Request, reply: Reply, principal: Principal, asked: _HeadersRead) -> None:
+        session, named = None, asked.session
         if named is not None:
             found = self._sessions.get(named) or await self._rebuild(named, principal)
             if isinstance(found, QuotaExceeded):
@@ -256,7 +259,7 @@ class HttpSessions:
             reply.plain(204, b"", b"")
             return
         try:
-            if (served := self._serve_session(request, reply, session, principal)) is not None:
+            if (served := self._serve_session(request, reply, session, principal, asked)) is not None:
                 await served
         finally:
             if session is not None:
@@ -264,18 +267,17 @@ class HttpSessions:
                 session.used_at = self._loop.time()
 
     def _serve_session(
-        self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal
+        self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal, asked: _HeadersRead
     ) -> Coroutine[Any, Any, None] | None:
         """Answer a request of the legacy era; the result is what is left to be done for it, if anything is."""
-        takes_json, takes_events = accepted(request.headers.get("accept", ""))
         headers = session.header if session is not None else b""
         if request.method == "POST":
-            if not takes_json:
+            if not asked.takes_json:
                 _refuse(reply, 406, "Not Acceptable: Client must accept application/json", headers)
-            elif not _is_json(request.headers.get("content-type", "")):
+            elif not asked.sends_json:
                 _refuse(reply, 415, "Unsupported Media Type: Content-Type must be application/json", headers)
             else:
-                reply.streams = takes_events
+                reply.streams = asked.takes_events
                 return self._post(request, reply, session, principal)
         elif session is None:
             if request.method in ("GET", "DELETE"):
@@ -283,7 +285,7 @@ class HttpSessions:
             else:
                 _refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n")
         elif request.method == "GET":
-            if not takes_events:
+            if not asked.takes_events:
                 _refuse(reply, 406, "Not Acceptable: Client must accept text/event-stream", headers)
             else:
                 return self._get(request, reply, session)
@@ -363,38 +365,62 @@ class HttpSessions:
             session.rebuilt = False
             self.server.tell_missed(session.client)
 
-    async def _post(self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal) -> None:
+    def _post(
+        self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal
+    ) -> Coroutine[Any, Any, None] | None:
+        body = request.at_hand(self._largest())
+        if body is None or len(body) > SMALL_BYTES:
+            return self._post_later(body, request, reply, session, principal)
+        try:
+            message = read_small(body)
+        except MCPError as exc:
+            headers = session.header if session is not None else b""
+            reply.plain(400, error_message(None, exc.error), _JSON_HEADER + headers)
+            return None
+        return self._take(message, request, reply, session, principal)
+
+    async def _post_later(
+        self, body: bytes | None, request: Request, reply: Reply, session: HttpSession | None, principal: Principal
+    ) -> None:
+        """The same for a body that is not here yet, or large."""
         headers = session.header if session is not None else b""
         try:
-            message = await read_message(await request.body(self._largest()))
+            message = await read_message(await request.body(self._largest()) if body is None else body)
         except MCPError as exc:
             reply.plain(400, error_message(None, exc.error), _JSON_HEADER + headers)
             return
+        if (served := self._take(message, request, reply, session, principal)) is not None:
+            await served
+
+    def _take(
+        self, message: Message, request: Request, reply: Reply, session: HttpSession | None, principal: Principal
+    ) -> Coroutine[Any, Any, None] | None:
+        """Take a message of a client; what is left to be done for it, if anything is."""
         if message.is_request and message.method == "initialize":
             self._initialize(message, reply, principal)
-            return
+            return None
         if session is None:
             _refuse(reply, 400, "Bad Request: Missing session ID")
-            return
+            return None
         if session.client is not None:
             session.client.seen_at = self._loop.time()
             if not session.attached:
                 session.attached = True
                 self.server.attach(session.client)
         if message.is_request:
-            await self._request(message, request, reply, session)
-            return
+            return self._request(message, request, reply, session)
         if message.method is None:
             if session.answered(message):
-                reply.plain(202, b"", headers)
+                reply.plain(202, b"", session.header)
             else:
-                _refuse(reply, 400, UNKNOWN_QUESTION, headers)
-            return
-        reply.plain(202, b"", headers)
+                _refuse(reply, 400, UNKNOWN_QUESTION, session.header)
+            return None
+        reply.plain(202, b"", session.header)
         if message.method == "notifications/cancelled":
             _cancel(session, message)
         elif session.client is not None:
-            await self._notice(session.client, session.version, message)
+            return self._notice(session.client, session.version, message)
+        return None
 
     def _initialize(self, message: Message, reply: Reply, principal: Principal) -> None:
         """The handshake; no server behind the hub is waited for."""
@@ -565,6 +591,20 @@ class HttpSessions:
         return client, route.protocol_version
 
 
+class _HeadersRead:
+    """What the headers of a request say to the endpoint. Requests with the same head share it."""
+
+    __slots__ = ("modern", "sends_json", "session", "takes_events", "takes_json")
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
+        self.modern = version if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS else None
+        """The version of a request that is not of the legacy era."""
+        self.session = headers.get("mcp-session-id")
+        self.takes_json, self.takes_events = accepted(headers.get("accept", ""))
+        self.sends_json = headers.get("content-type", "").partition(";")[0].strip().lower() == _JSON
+
+
 async def _one_by_one(work: list[Callable[[], Awaitable[None]]]) -> None:
     for one in work:
         await one()
@@ -595,15 +635,9 @@ _ROUTING: Final = (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEAD
 
 def accepted(accept: str) -> tuple[bool, bool]:
     """Whether a client takes JSON, and whether it takes event streams; wildcards count."""
-    if accept == "application/json, text/event-stream":
-        return True, True
     kinds = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
     every = "*/*" in kinds
     return every or bool(kinds & {_JSON, "application/*"}), every or bool(kinds & {_EVENTS, "text/*"})
-
-
-def _is_json(content_type: str) -> bool:
-    return content_type == _JSON or content_type.partition(";")[0].strip().lower() == _JSON
 
 
 def _refuse(reply: Reply, status: int, text: str, headers: bytes = b"", code: int = INVALID_REQUEST) -> None:

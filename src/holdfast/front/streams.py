@@ -53,7 +53,8 @@ class Backlog:
     def wrote(self, reply: Reply, owner: object) -> None:
         """Something was written; cut this reader off if it, or all together, are over a bound."""
         if reply.unread == 0:
-            self._unread.pop(reply.connection, None)
+            if self._unread:
+                self._unread.pop(reply.connection, None)
             return
         self._unread[reply.connection] = (reply, owner)
         for one, _ in [*self._unread.values()]:
@@ -250,7 +251,10 @@ class MessageStream:
         number = self._log(message, final=True) if resumable and reply is not None and reply.started else b""
         self.done = True
         if reply is not None and not reply.done:
-            reply.result(message, status=status, event_id=number)
+            if reply.started:
+                reply.result(message, status=status, event_id=number)
+            else:
+                reply.plain(status, message)
             self.backlog.wrote(reply, self.session or reply)
 
     def resume(self, reply: Reply, after: int) -> None:
