@@ -55,14 +55,14 @@ def make_fleet(serving: ServeOptions, keys: SessionKeys) -> Fleet | None:
     events = RedisEvents(redis)
     if worker is None:
         return Fleet(store, peers=peers, events=events)
-    return Fleet(store, replica=_name_of(worker), peers=peers, events=events, group=worker.group, worker=worker.number)
+    return Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=(worker.group, worker.number))
 
 
 def _workers(worker: WorkerTask, keys: SessionKeys) -> Fleet:
     """The fleet of the workers of one supervisor."""
     peers = Peers(lambda: keys.material, "workers", advertise=_address_of(worker, None))
     store, events = LocalStore(worker.broker), LocalEvents(worker.broker)
-    return Fleet(store, replica=_name_of(worker), peers=peers, events=events, group=worker.group, worker=worker.number)
+    return Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=(worker.group, worker.number))
 
 
 def _name_of(worker: WorkerTask) -> str:

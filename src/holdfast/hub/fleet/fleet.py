@@ -130,8 +130,7 @@ class Fleet:
         events: EventStore | None = None,
         peers: Peers | None = None,
         records: Iterable[FleetRecord] = (),
-        group: str = "",
-        worker: int = 0,
+        worker: tuple[str, int] | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
@@ -148,7 +147,8 @@ class Fleet:
             "version": __version__,
             "started": round(wall(), 3),
             "address": peers.address if peers is not None else "",
-            **({"group": group, "worker": worker} if group else {}),
+            # Of a worker: its supervisor, and its number there.
+            **({"group": worker[0], "worker": worker[1]} if worker is not None else {}),
         }
         self.member = FleetMember(self.replica, about=about, records=records, using=self._is_trying)
         self.problem = ""
