@@ -37,7 +37,7 @@ from mcp_types import INTERNAL_ERROR, RequestId
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from holdfast.config import Limits
-from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, OverBound
+from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, OverBound, quoted, quoted_name
 from holdfast.errors import ServerFailure
 from holdfast.wire.envelope import (
     SMALL_BYTES,
@@ -102,7 +102,7 @@ class RawResult(BaseModel):
 def first_error(exc: ValidationError) -> str:
     """The place and kind of the first violation of the protocol, without the content."""
     first = exc.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return f"{quoted_name('.'.join(str(step)[:40] for step in first['loc'][:12]))}: {first['msg']}"
 
 
 log = logging.getLogger(__name__)
@@ -441,7 +441,7 @@ class Exchange:
                 raise UnusableMessage(str(members)) from members
             if len(data) <= SMALL_BYTES and self._take_batch(data):
                 return
-            detail = data[:80].decode("utf-8", "replace")
+            detail = quoted(data[:80].decode("utf-8", "replace"))
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail)) from members
         self.route(members)
 
@@ -482,7 +482,7 @@ class Exchange:
         if not ({"method", "result", "error"} & members.keys()):
             if self._resolve(message_id, members):
                 return  # an empty answer: its request fails now and need not wait
-            detail = ", ".join(list(members)[:10])[:100]
+            detail = quoted(", ".join(name[:40] for name in list(members)[:10]), origin="its members", most=100)
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail))
         self.spoke = True
         method = text_of(members.get("method"))
@@ -492,7 +492,9 @@ class Exchange:
         try:
             params = load_object(members["params"]) if "params" in members else None
         except BadJson as exc:
-            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"the parameters of {method}")) from exc
+            raise ServerFailure(
+                NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"the parameters of {quoted_name(method)}")
+            ) from exc
         if message_id is None:
             self._notice(method, params)
         else:

@@ -31,7 +31,17 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic_core import from_json
 
 from holdfast.config import Limits
-from holdfast.core import Evidence, HttpStatus, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, TimedOut
+from holdfast.core import (
+    Evidence,
+    HttpStatus,
+    NetworkFailure,
+    NetworkFault,
+    NotMcp,
+    NotMcpFault,
+    TimedOut,
+    quoted,
+    quoted_name,
+)
 from holdfast.errors import ServerFailure
 from holdfast.wire.deadlines import Deadlines
 from holdfast.wire.envelope import (
@@ -422,7 +432,7 @@ async def _split(data: bytes, *, stood: bool) -> Fields:
         if "object" in str(exc):
             detail = "its answer is no JSON-RPC response"
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail)) from exc
-        start = data[:80].decode("utf-8", "replace")
+        start = quoted(data[:80].decode("utf-8", "replace"))
         raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=start)) from exc
 
 
@@ -469,4 +479,6 @@ def _rpc_error_in(body: bytes) -> MCPError | None:
 def _not_mcp(response: Response, kind: str) -> NotMcp:
     if response.status == 202:
         return NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="it accepted a request without answering it")
-    return NotMcp(fault=NotMcpFault.CONTENT_TYPE, detail=f"it answered with {kind or 'no content type'}")
+    return NotMcp(
+        fault=NotMcpFault.CONTENT_TYPE, detail=f"it answered with {quoted_name(kind) if kind else 'no content type'}"
+    )
