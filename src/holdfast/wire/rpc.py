@@ -121,6 +121,11 @@ REQUESTS_FROM_SERVER = 64
 As many more are refused at a time. Those beyond get no answer: a server that sends requests and does not read the
 answers must not fill our memory."""
 
+NOTICE_BYTES, NOTICE_PART_BYTES = 1 << 18, 1 << 12
+"""The largest notification that passes on whole, and the largest part of a larger one that does.
+
+Notifications wait for their readers, up to a thousand at a time: their size must be bounded too."""
+
 NOTICES_WAITING = 1024
 """How many notifications may wait for their handler; the oldest is dropped, so a slow handler blocks no reader."""
 
@@ -490,6 +495,9 @@ class Exchange:
             self._resolve(message_id, members)
             return
         try:
+            if message_id is None and len(memoryview(members.get("params", b""))) > NOTICE_BYTES:
+                self._large_notice(method, members["params"])
+                return
             params = load_object(members["params"]) if "params" in members else None
         except BadJson as exc:
             raise ServerFailure(
@@ -543,6 +551,18 @@ class Exchange:
         if not run_notify_intercept(self._intercept, method, params) and not attributed(method, params):
             self._notices.append((method, params))
             self._notice_came.set()
+
+    def _large_notice(self, method: str, params: Bytes) -> None:
+        """A notice over the bound: what is small in it passes on. A log message says that its text was left out."""
+        small = {key: loads(one) for key, one in fields(params).items() if len(memoryview(one)) <= NOTICE_PART_BYTES}
+        size = len(memoryview(params))
+        if method == "notifications/message":
+            self._notice(method, {**small, "data": f"(Holdfast left out a log message of {size:,} bytes)"})
+        elif method in ("notifications/progress", "notifications/cancelled") or method.endswith("/list_changed"):
+            self._notice(method, small)
+        else:
+            self._count_notice()
+            log.warning("left out a notification %s of %d bytes", quoted_name(method), size)
 
     def _count_notice(self) -> None:
         """A leaky bucket: a burst is allowed, a lasting flood ends this connection."""
