@@ -10,9 +10,30 @@ if TYPE_CHECKING:
     from holdfast.hub.approvals import shown as shown
     from holdfast.hub.call import is_repeatable as is_repeatable
     from holdfast.hub.explanation import explain as explain
+    from holdfast.hub.fleet.event_store import (
+        EventStore as EventStore,
+        LogWrite as LogWrite,
+        MemoryEvents as MemoryEvents,
+    )
     from holdfast.hub.fleet.fleet import Fleet as Fleet, ReplicaView as ReplicaView
-    from holdfast.hub.fleet.local_store import LocalStore as LocalStore, serve_broker as serve_broker
+    from holdfast.hub.fleet.local_store import (
+        LocalEvents as LocalEvents,
+        LocalStore as LocalStore,
+        serve_broker as serve_broker,
+    )
     from holdfast.hub.fleet.messages import SignedStore as SignedStore, StoreUnavailable as StoreUnavailable
+    from holdfast.hub.fleet.peer_address import PeerAddress as PeerAddress
+    from holdfast.hub.fleet.peers import (
+        PeerAnswer as PeerAnswer,
+        PeerFailed as PeerFailed,
+        PeerHandler as PeerHandler,
+        PeerRefused as PeerRefused,
+        PeerReply as PeerReply,
+        PeerRequest as PeerRequest,
+        Peers as Peers,
+        PeerUnreachable as PeerUnreachable,
+    )
+    from holdfast.hub.fleet.redis_events import RedisEvents as RedisEvents
     from holdfast.hub.fleet.redis_store import RedisAddress as RedisAddress, RedisStore as RedisStore
     from holdfast.hub.hub import Hub as Hub
     from holdfast.hub.journal import (
@@ -61,9 +82,22 @@ __getattr__, __dir__ = lazy_exports(
         "approvals": ["shown"],
         "call": ["is_repeatable"],
         "explanation": ["explain"],
+        "fleet.event_store": ["EventStore", "LogWrite", "MemoryEvents"],
         "fleet.fleet": ["Fleet", "ReplicaView"],
-        "fleet.local_store": ["LocalStore", "serve_broker"],
+        "fleet.local_store": ["LocalEvents", "LocalStore", "serve_broker"],
         "fleet.messages": ["SignedStore", "StoreUnavailable"],
+        "fleet.peer_address": ["PeerAddress"],
+        "fleet.peers": [
+            "PeerAnswer",
+            "PeerFailed",
+            "PeerHandler",
+            "PeerRefused",
+            "PeerReply",
+            "PeerRequest",
+            "PeerUnreachable",
+            "Peers",
+        ],
+        "fleet.redis_events": ["RedisEvents"],
         "fleet.redis_store": ["RedisAddress", "RedisStore"],
         "hub": ["Hub"],
         "journal": ["changed_text", "subject_of", "transition_text", "warnings_of"],

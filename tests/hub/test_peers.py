@@ -1,0 +1,275 @@
+"""The link between replicas on real sockets: who may ask, what an answer is, and what a broken or foreign one is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.hub import PeerAddress, PeerFailed, PeerRefused, PeerReply, PeerRequest, Peers, PeerUnreachable
+from holdfast.hub.fleet.peer_seal import BadSeal, PeerSeal, accept_dialer, answer_challenge, challenge
+from tests.hub.open_hubs import PATIENCE
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-5")]
+
+KEY, OTHER = b"k" * 32, b"o" * 32
+LOCAL = PeerAddress.parse("tcp://127.0.0.1:0")
+
+
+async def echo(request: PeerRequest, reply: PeerReply) -> None:
+    reply.begin({"said": request.about.get("say"), "sender": request.sender})
+    reply.write(request.body)
+
+
+@asynccontextmanager
+async def replicas(
+    *names: str, keys: dict[str, list[bytes]] | None = None, at: PeerAddress = LOCAL
+) -> AsyncIterator[list[Peers]]:
+    addresses: dict[str, str] = {}
+    made = []
+    for name in names:
+        own = (keys or {}).get(name, [KEY])
+        peers = Peers(lambda own=own: own, "test", advertise=at)  # type: ignore[misc]
+        addresses[name] = peers.address
+        peers.join(name, lambda: addresses)
+        peers.handle("echo", echo)
+        made.append(peers)
+    async with AsyncExitStack() as stack:
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(tasks.cancel_scope.cancel)
+        for peers in made:
+            tasks.start_soon(peers.run)
+        with anyio.fail_after(PATIENCE):
+            yield made
+
+
+async def test_a_replica_answers_another_and_the_connection_is_kept() -> None:
+    async with replicas("a", "b") as (a, b):
+        large = bytes(range(256)) * 2_000
+        for _ in range(3):
+            about, body = await a.ask("b", "echo", {"say": "hello"}, large, within=PATIENCE)
+            assert (about, body) == ({"said": "hello", "sender": "a"}, large)
+        assert len(b._open) == 1
+        assert a.others == ("b",)
+
+
+async def test_replicas_on_one_machine_use_a_private_socket(tmp_path: Path) -> None:
+    at = PeerAddress.parse(f"unix:{tmp_path}/peer.sock")
+    async with replicas("b", at=at) as (b,):
+        assert (tmp_path / "peer.sock").stat().st_mode & 0o777 == 0o600
+        assert b.address == f"unix:{tmp_path}/peer.sock"
+        about, _ = await b.ask("b", "echo", {"say": 1}, within=PATIENCE)
+        assert about["said"] == 1
+    async with replicas("b", at=at) as (b,):  # the socket of one that was killed is in nobody's way
+        assert (await b.ask("b", "echo", within=PATIENCE))[1] == b""
+
+
+async def test_a_stream_reaches_the_asker_piece_by_piece_and_ends_with_it() -> None:
+    gone = anyio.Event()
+    more = anyio.Event()
+
+    async def stream(_: PeerRequest, reply: PeerReply) -> None:
+        reply.on_gone = gone.set
+        reply.begin()
+        reply.write(b"first")
+        await more.wait()
+        reply.write(b"second")
+        await gone.wait()
+
+    async with replicas("a", "b") as (a, b):
+        b.handle("stream", stream)
+        async with a.request("b", "stream") as answer:
+            assert await answer.next_piece() == b"first"
+            more.set()
+            assert await answer.next_piece() == b"second"
+        await gone.wait()
+
+
+async def test_a_handler_that_does_not_ask_otherwise_is_cancelled_with_its_asker() -> None:
+    begun, ended = anyio.Event(), anyio.Event()
+
+    async def slow(_: PeerRequest, reply: PeerReply) -> None:
+        begun.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+
+    async with replicas("a", "b") as (a, b):
+        b.handle("slow", slow)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: a.ask("b", "slow", within=PATIENCE))
+            await begun.wait()
+            tasks.cancel_scope.cancel()
+        await ended.wait()
+
+
+async def test_a_replica_with_another_key_is_not_heard() -> None:
+    async with replicas("a", "b", keys={"a": [OTHER]}) as (a, _):
+        with pytest.raises(PeerUnreachable, match="another session key"):
+            await a.ask("b", "echo", within=PATIENCE)
+
+
+async def test_replicas_understand_each_other_while_a_key_is_replaced() -> None:
+    async with replicas("a", "b", "c", keys={"a": [OTHER, KEY], "b": [KEY], "c": [OTHER, KEY]}) as (a, b, _):
+        assert (await a.ask("b", "echo", within=PATIENCE))[1] == b""
+        assert (await b.ask("a", "echo", within=PATIENCE))[1] == b""
+        assert (await a.ask("c", "echo", within=PATIENCE))[1] == b""
+
+
+async def test_an_address_that_another_replica_took_over_refuses() -> None:
+    async with replicas("a", "b") as (a, b):
+        a.join("a", lambda: {"gone": b.address})
+        with pytest.raises(PeerRefused, match="not the replica gone"):
+            await a.ask("gone", "echo", within=PATIENCE)
+
+
+async def test_what_cannot_be_done_is_refused_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(_: PeerRequest, __: PeerReply) -> None:
+        raise RuntimeError("a fault")
+
+    async with replicas("a", "b") as (a, b):
+        b.handle("broken", broken)
+        b._largest = lambda: 100
+        with pytest.raises(PeerRefused, match="no operation"):
+            await a.ask("b", "unknown", within=PATIENCE)
+        with pytest.raises(PeerRefused, match="too large"):
+            await a.ask("b", "echo", body=b"x" * 200_000, within=PATIENCE)
+        with pytest.raises(PeerRefused, match="failed"):
+            await a.ask("b", "broken", within=PATIENCE)
+        assert "a fault" in caplog.text
+        with pytest.raises(PeerUnreachable, match="not present"):
+            await a.ask("nobody", "echo", within=PATIENCE)
+        a.join("a", lambda: {"b": ""})
+        with pytest.raises(PeerUnreachable, match="--advertise"):
+            await a._connected("b")
+
+
+async def test_a_replica_that_is_gone_got_nothing_and_one_that_breaks_off_may_have_acted() -> None:
+    async def breaks(_: PeerRequest, reply: PeerReply) -> None:
+        reply.abort()
+
+    async with replicas("a", "b") as (a, b):
+        b.handle("breaks", breaks)
+        with pytest.raises(PeerFailed):
+            await a.ask("b", "breaks", within=PATIENCE)
+        b.close()
+        with pytest.raises(PeerUnreachable, match="cannot be reached"):
+            await a.ask("b", "echo", within=PATIENCE)
+
+
+async def test_recorded_bytes_open_nothing_on_another_connection() -> None:
+    acted: list[bytes] = []
+
+    async def act(request: PeerRequest, reply: PeerReply) -> None:
+        acted.append(request.body)
+
+    async with replicas("a", "b") as (a, b):
+        b.handle("act", act)
+        recorded: list[bytes] = []
+
+        async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            there, back = await asyncio.open_connection("127.0.0.1", PeerAddress.parse(b.address).port)
+
+            async def answers() -> None:
+                while data := await there.read(65536):
+                    writer.write(data)
+
+            copying = asyncio.ensure_future(answers())
+            while data := await reader.read(65536):
+                recorded.append(data)
+                back.write(data)
+            copying.cancel()
+            back.close()
+            writer.close()
+
+        server = await asyncio.start_server(relay, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        a.join("a", lambda: {"b": f"tcp://127.0.0.1:{port}"})
+        await a.ask("b", "act", body=b"once", within=PATIENCE)
+        a.close()
+        server.close()
+        assert acted == [b"once"]
+
+        replayed, out = await asyncio.open_connection("127.0.0.1", PeerAddress.parse(b.address).port)
+        out.write(b"".join(recorded))
+        while await replayed.read(65536):
+            pass
+        out.close()
+        assert acted == [b"once"]
+        assert b.refused == 1
+
+
+async def test_strangers_cannot_occupy_the_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.hub.fleet.peers.MOST_UNKNOWN", 3)
+    async with replicas("a", "b") as (a, b):
+        port = PeerAddress.parse(b.address).port
+        waiting = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        for reader, _ in waiting:
+            await reader.readexactly(16)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await reader.read() == b""
+        writer.close()
+        for _, each in waiting:
+            each.close()
+        while b._unknown:  # noqa: ASYNC110 - the listener learns of it in tasks of its own
+            await anyio.sleep(0.01)
+        assert (await a.ask("b", "echo", within=PATIENCE))[1] == b""
+
+
+# The seal itself.
+
+
+def sides(fleet: str = "f", other: str = "f") -> tuple[PeerSeal, PeerSeal]:
+    sent = challenge([KEY], fleet)
+    said, dialer = answer_challenge(sent, [KEY], other)
+    return dialer, accept_dialer(said, sent, [KEY], fleet)
+
+
+@given(st.binary(max_size=200), st.integers(min_value=0), st.integers(min_value=1, max_value=255))
+@settings(max_examples=60)
+def test_no_changed_frame_opens(content: bytes, at: int, change: int) -> None:
+    dialer, listener = sides()
+    frame = bytearray(dialer.frame(1, content)[4:])
+    frame[at % len(frame)] ^= change
+    with pytest.raises(BadSeal):
+        listener.open(bytes(frame))
+
+
+def test_a_frame_opens_once_at_its_place_and_in_its_direction() -> None:
+    dialer, listener = sides()
+    first, second = dialer.frame(1, b"first")[4:], dialer.frame(1, b"second")[4:]
+    with pytest.raises(BadSeal):
+        dialer.open(first)  # reflected
+    assert listener.open(first) == (1, b"first")
+    with pytest.raises(BadSeal):
+        listener.open(first)  # replayed
+    dialer, listener = sides()
+    first, second = dialer.frame(1, b"first")[4:], dialer.frame(1, b"second")[4:]
+    with pytest.raises(BadSeal):
+        listener.open(second)  # out of order
+
+
+def test_another_fleet_with_the_same_key_is_a_stranger() -> None:
+    with pytest.raises(BadSeal):
+        sides("production", "staging")
+
+
+@pytest.mark.parametrize("text", ["", "10.0.0.1:80", "http://a:1", "tcp://a", "tcp://:1", "tcp://a:x", "unix:relative"])
+def test_a_bad_address_is_refused_with_a_hint(text: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        PeerAddress.parse(text)
+    assert "tcp://HOST:PORT" in (refused.value.hint or "")
+
+
+def test_an_address_in_use_is_named() -> None:
+    first = Peers(lambda: [KEY], "test", advertise=LOCAL)
+    with pytest.raises(HoldfastError, match="cannot listen for other replicas on tcp"):
+        Peers(lambda: [KEY], "test", advertise=PeerAddress.parse(first.address))
+    first.close()
