@@ -1,4 +1,4 @@
-"""What a server, a gateway or a process writes is quoted in every sentence of the doctor, and hides nothing (MSG-11)."""
+"""What a server, a gateway or a process writes is quoted in every sentence of the doctor (MSG-11)."""
 
 from __future__ import annotations
 
