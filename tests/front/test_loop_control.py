@@ -6,6 +6,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +247,7 @@ async def test_no_log_of_a_server_holds_up_the_event_loop() -> None:
                     await anyio.to_thread.run_sync(_ask, hub.base, "GET /api/servers/server-1/logs?lines=1000")
 
                 took[f"reading {what}"] = await steps.longest_in(read)
-                took[f"following {what}"] = await steps.longest_in(lambda some=some: _followed(hub, some, redactor))
+                took[f"following {what}"] = await steps.longest_in(partial(_followed, hub, some, redactor))
     assert _too_long(took) == {}
 
 
