@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -41,6 +41,7 @@ from holdfast.front.inbound import (
     meta_of,
     params_of,
     read_message,
+    read_small,
     result_message,
 )
 from holdfast.front.requests import Reply, Request
@@ -48,8 +49,9 @@ from holdfast.front.seal import SessionTicket
 from holdfast.front.server import McpServer
 from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_store import NOTE_SECONDS, SessionRecord
-from holdfast.front.streams import Backlog, LogBounds, MessageStream, lost_event
-from holdfast.wire import loads, text_of
+from holdfast.front.shared_events import SharedEvent
+from holdfast.front.streams import Backlog, LogBounds, LostEvent, MessageStream, lost_event
+from holdfast.wire import SMALL_BYTES, loads, text_of
 
 __all__ = ["HttpSessions"]
 
@@ -87,6 +89,7 @@ class HttpSessions:
         self._forget = forget
         self._quotas = quotas
         self._sessions: dict[str, HttpSession] = {}
+        self._by_ticket: dict[bytes, HttpSession] = {}
         self._posts = 0
         self._idle: asyncio.Future[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -135,7 +138,7 @@ class HttpSessions:
             channel=session.notices, capabilities=ticket.capabilities, principal=principal, session=ticket.id
         )
         session.client.stream_open = lambda: session.listening
-        self._sessions[session_id] = session
+        self._sessions[session_id] = self._by_ticket[ticket.id] = session
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
         return session
@@ -162,17 +165,30 @@ class HttpSessions:
 
     def _restore(self, session: HttpSession, client: Client, record: SessionRecord) -> None:
         session.noted_at = record.seen
-        client.log_level = record.log_level
+        self.server.set_log_level(client, record.log_level)
         self.server.restore(client, record.subscribed)
 
     def end(self, session: bytes) -> None:
         """Another hub ended a session."""
-        for one in [one for one in self._sessions.values() if one.ticket.id == session]:
+        if (one := self._by_ticket.get(session)) is not None:
             self._drop(one, released=True)
+
+    def changed(self, session: bytes, record: SessionRecord) -> None:
+        """Another replica changed a session; if it is in memory here too, its log level and subscriptions follow."""
+        one = self._by_ticket.get(session)
+        if one is not None and one.client is not None:
+            one.noted_at = max(one.noted_at, record.seen)
+            if one.client.log_level != record.log_level:
+                self.server.set_log_level(one.client, record.log_level)
+            self.server.follow_subscriptions(one.client, record.subscribed)
 
     def idle_sessions(self, principal: str) -> list[HttpSession]:
         """The sessions of a principal with nothing under way."""
         return [one for one in self._sessions.values() if one.idle and one.principal.name == principal]
+
+    def busy_principals(self) -> Iterator[str]:
+        """The principal of each session that has something under way."""
+        return (one.principal.name for one in self._sessions.values() if not one.idle)
 
     def drop_idle(self, session: HttpSession) -> None:
         """Forget a session that has nothing under way; it is rebuilt when it is used."""
@@ -181,6 +197,7 @@ class HttpSessions:
     def _drop(self, session: HttpSession, *, released: bool = False) -> None:
         """Forget a session. Unless it is over, its own connections stay for a while: it may come back."""
         if self._sessions.pop(session.id, None) is not None:
+            self._by_ticket.pop(session.ticket.id, None)
             self._quotas.end_session(session.principal.name)
         session.end()
         if session.client is not None:
@@ -194,7 +211,7 @@ class HttpSessions:
             seen = wall if session.serving else wall - (now - session.used_at)
             if seen - session.noted_at > NOTE_SECONDS:
                 session.noted_at = seen
-                to_note.append(self._keep(session))
+                to_note.append(partial(self._ids.note, session.ticket, seen=seen))
             if self._ids.is_over(session.ticket):
                 self._drop(session, released=True)
             elif session.idle and session.used_at < now - SESSION_IDLE_SECONDS:
@@ -219,13 +236,15 @@ class HttpSessions:
 
     def serve(self, request: Request, reply: Reply, principal: Principal) -> Coroutine[Any, Any, None]:
         """Answer one HTTP request."""
-        version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER)
-        if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
-            return self._serve_modern(request, reply, principal, version)
-        return self._serve_legacy(request, reply, principal)
+        asked = request.head.reading
+        if not isinstance(asked, _HeadersRead):
+            asked = request.head.reading = _HeadersRead(request.headers)
+        if asked.modern is not None:
+            return self._serve_modern(request, reply, principal, asked.modern)
+        return self._serve_legacy(request, reply, principal, asked)
 
-    async def _serve_legacy(self, request: Request, reply: Reply, principal: Principal) -> None:
-        session, named = None, request.headers.get("mcp-session-id")
+    async def _serve_legacy(self, request: Request, reply: Reply, principal: Principal, asked: _HeadersRead) -> None:
+        session, named = None, asked.session
         if named is not None:
             found = self._sessions.get(named) or await self._rebuild(named, principal)
             if isinstance(found, QuotaExceeded):
@@ -240,7 +259,7 @@ class HttpSessions:
             reply.plain(204, b"", b"")
             return
         try:
-            if (served := self._serve_session(request, reply, session, principal)) is not None:
+            if (served := self._serve_session(request, reply, session, principal, asked)) is not None:
                 await served
         finally:
             if session is not None:
@@ -248,18 +267,17 @@ class HttpSessions:
                 session.used_at = self._loop.time()
 
     def _serve_session(
-        self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal
+        self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal, asked: _HeadersRead
     ) -> Coroutine[Any, Any, None] | None:
         """Answer a request of the legacy era; the result is what is left to be done for it, if anything is."""
-        takes_json, takes_events = accepted(request.headers.get("accept", ""))
         headers = session.header if session is not None else b""
         if request.method == "POST":
-            if not takes_json:
+            if not asked.takes_json:
                 _refuse(reply, 406, "Not Acceptable: Client must accept application/json", headers)
-            elif not _is_json(request.headers.get("content-type", "")):
+            elif not asked.sends_json:
                 _refuse(reply, 415, "Unsupported Media Type: Content-Type must be application/json", headers)
             else:
-                reply.streams = takes_events
+                reply.streams = asked.takes_events
                 return self._post(request, reply, session, principal)
         elif session is None:
             if request.method in ("GET", "DELETE"):
@@ -267,7 +285,7 @@ class HttpSessions:
             else:
                 _refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n")
         elif request.method == "GET":
-            if not takes_events:
+            if not asked.takes_events:
                 _refuse(reply, 406, "Not Acceptable: Client must accept text/event-stream", headers)
             else:
                 return self._get(request, reply, session)
@@ -296,22 +314,50 @@ class HttpSessions:
             if stream is session.notices:
                 session.opened()
         elif last is None or (lost is not None and not lost.call):
+            missed = [event async for event in self._shared(session, lost, reply)] if lost is not None else []
             if session.listening:
                 _refuse(reply, 409, "Conflict: Only one SSE stream is allowed per session", session.header)
                 return
             session.notices.reply = reply
             reply.begin()
+            for event_id, event in missed:
+                reply.event(event.message, event_id=event_id)
             session.opened()
             self._tell_missed(session, lost is not None)
         else:
             reply.begin()
-            if lost is not None and lost.request is not None:
-                reply.event(error_message(lost.request, _LOST))
+            if lost is not None:
+                await self._resume_lost(session, lost, reply)
             reply.end()
         gone = asyncio.Event()
         request.on_gone = reply.on_done = gone.set
         if not reply.done and not reply.lost:
             await gone.wait()
+
+    async def _resume_lost(self, session: HttpSession, lost: LostEvent, reply: Reply) -> None:
+        """Send what followed in the stream of a request on another replica; or that its answer is lost."""
+        async for event_id, event in self._shared(session, lost, reply):
+            reply.event(event.message, event_id=event_id)
+            if event.final:
+                return
+        if lost.request is not None:
+            reply.event(error_message(lost.request, _LOST))
+
+    async def _shared(
+        self, session: HttpSession, lost: LostEvent, reply: Reply
+    ) -> AsyncIterator[tuple[bytes, SharedEvent]]:
+        """The events of a stream that another replica had, with their ids, as far as the replicas share them."""
+        if self._ids.events is None:
+            return
+        following = self._ids.events.follow(
+            session.ticket.id,
+            lost.mark,
+            lost.suffix,
+            after=lost.number,
+            wanted=lambda: not reply.lost and not session.ended,
+        )
+        async for event in following:
+            yield f"{lost.mark}.{event.number}{lost.suffix}".encode(), event
 
     def _tell_missed(self, session: HttpSession, events_lost: bool) -> None:
         """Let a client list and read again what may have changed while no hub could tell it."""
@@ -319,38 +365,62 @@ class HttpSessions:
             session.rebuilt = False
             self.server.tell_missed(session.client)
 
-    async def _post(self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal) -> None:
+    def _post(
+        self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal
+    ) -> Coroutine[Any, Any, None] | None:
+        body = request.at_hand(self._largest())
+        if body is None or len(body) > SMALL_BYTES:
+            return self._post_later(body, request, reply, session, principal)
+        try:
+            message = read_small(body)
+        except MCPError as exc:
+            headers = session.header if session is not None else b""
+            reply.plain(400, error_message(None, exc.error), _JSON_HEADER + headers)
+            return None
+        return self._take(message, request, reply, session, principal)
+
+    async def _post_later(
+        self, body: bytes | None, request: Request, reply: Reply, session: HttpSession | None, principal: Principal
+    ) -> None:
+        """The same for a body that is not here yet, or large."""
         headers = session.header if session is not None else b""
         try:
-            message = await read_message(await request.body(self._largest()))
+            message = await read_message(await request.body(self._largest()) if body is None else body)
         except MCPError as exc:
             reply.plain(400, error_message(None, exc.error), _JSON_HEADER + headers)
             return
+        if (served := self._take(message, request, reply, session, principal)) is not None:
+            await served
+
+    def _take(
+        self, message: Message, request: Request, reply: Reply, session: HttpSession | None, principal: Principal
+    ) -> Coroutine[Any, Any, None] | None:
+        """Take a message of a client; what is left to be done for it, if anything is."""
         if message.is_request and message.method == "initialize":
             self._initialize(message, reply, principal)
-            return
+            return None
         if session is None:
             _refuse(reply, 400, "Bad Request: Missing session ID")
-            return
+            return None
         if session.client is not None:
             session.client.seen_at = self._loop.time()
             if not session.attached:
                 session.attached = True
                 self.server.attach(session.client)
         if message.is_request:
-            await self._request(message, request, reply, session)
-            return
+            return self._request(message, request, reply, session)
         if message.method is None:
             if session.answered(message):
-                reply.plain(202, b"", headers)
+                reply.plain(202, b"", session.header)
             else:
-                _refuse(reply, 400, UNKNOWN_QUESTION, headers)
-            return
-        reply.plain(202, b"", headers)
+                _refuse(reply, 400, UNKNOWN_QUESTION, session.header)
+            return None
+        reply.plain(202, b"", session.header)
         if message.method == "notifications/cancelled":
             _cancel(session, message)
         elif session.client is not None:
-            await self._notice(session.client, session.version, message)
+            return self._notice(session.client, session.version, message)
+        return None
 
     def _initialize(self, message: Message, reply: Reply, principal: Principal) -> None:
         """The handshake; no server behind the hub is waited for."""
@@ -521,6 +591,20 @@ class HttpSessions:
         return client, route.protocol_version
 
 
+class _HeadersRead:
+    """What the headers of a request say to the endpoint. Requests with the same head share it."""
+
+    __slots__ = ("modern", "sends_json", "session", "takes_events", "takes_json")
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
+        self.modern = version if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS else None
+        """The version of a request that is not of the legacy era."""
+        self.session = headers.get("mcp-session-id")
+        self.takes_json, self.takes_events = accepted(headers.get("accept", ""))
+        self.sends_json = headers.get("content-type", "").partition(";")[0].strip().lower() == _JSON
+
+
 async def _one_by_one(work: list[Callable[[], Awaitable[None]]]) -> None:
     for one in work:
         await one()
@@ -551,15 +635,9 @@ _ROUTING: Final = (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEAD
 
 def accepted(accept: str) -> tuple[bool, bool]:
     """Whether a client takes JSON, and whether it takes event streams; wildcards count."""
-    if accept == "application/json, text/event-stream":
-        return True, True
     kinds = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
     every = "*/*" in kinds
     return every or bool(kinds & {_JSON, "application/*"}), every or bool(kinds & {_EVENTS, "text/*"})
-
-
-def _is_json(content_type: str) -> bool:
-    return content_type == _JSON or content_type.partition(";")[0].strip().lower() == _JSON
 
 
 def _refuse(reply: Reply, status: int, text: str, headers: bytes = b"", code: int = INVALID_REQUEST) -> None:
