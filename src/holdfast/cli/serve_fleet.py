@@ -9,14 +9,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.front import SessionKeys
-from holdfast.hub import Fleet, LocalStore, PeerAddress, Peers, RedisAddress, RedisStore, SignedStore
+from holdfast.front import FleetSessions, SessionIds, SessionKeys, SharedEvents
+from holdfast.hub import (
+    Fleet,
+    LocalEvents,
+    LocalStore,
+    PeerAddress,
+    Peers,
+    RedisAddress,
+    RedisEvents,
+    RedisStore,
+    SignedStore,
+)
 
 if TYPE_CHECKING:
     from holdfast.cli.serve_run import ServeOptions
     from holdfast.cli.worker_link import WorkerTask
 
-__all__ = ["FLEET_VARIABLE", "make_fleet"]
+__all__ = ["FLEET_VARIABLE", "make_fleet", "share_sessions"]
 
 log = logging.getLogger("holdfast.serve")
 
@@ -42,13 +52,14 @@ def make_fleet(serving: ServeOptions, keys: SessionKeys) -> Fleet | None:
         address, succeeds = _address_of(worker, address), True
     peers = _peers(address, keys, redis.fleet, succeeds=succeeds)
     store = SignedStore(RedisStore(redis), lambda: keys.material, redis.fleet)
-    return Fleet(store, replica=_name_of(worker), peers=peers)
+    return Fleet(store, replica=_name_of(worker), peers=peers, events=RedisEvents(redis))
 
 
 def _workers(worker: WorkerTask, keys: SessionKeys) -> Fleet:
     """The fleet of the workers of one supervisor."""
     peers = Peers(lambda: keys.material, "workers", advertise=_address_of(worker, None))
-    return Fleet(LocalStore(worker.broker), replica=_name_of(worker), peers=peers)
+    events = LocalEvents(worker.broker)
+    return Fleet(LocalStore(worker.broker), replica=_name_of(worker), peers=peers, events=events)
 
 
 def _name_of(worker: WorkerTask | None) -> str | None:
@@ -72,3 +83,14 @@ def _peers(address: PeerAddress | None, keys: SessionKeys, fleet: str, *, succee
         peers = Peers(lambda: keys.material, fleet, advertise=replace(address, port=0))
         log.info("the hub before this one still uses %s: other replicas reach this one at %s", address, peers.address)
         return peers
+
+
+def share_sessions(ids: SessionIds, fleet: Fleet | None) -> None:
+    """Let the replicas of a fleet share what sessions have; before the front is made."""
+    if fleet is None:
+        return
+    ids.store = FleetSessions(fleet, ids.keys, ids.store)
+    if fleet.events is not None:
+        ids.events = SharedEvents(
+            fleet.events, ids.keys, replica=fleet.replica, replicas=lambda: tuple(fleet.member.peers)
+        )

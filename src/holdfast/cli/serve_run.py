@@ -35,7 +35,7 @@ from holdfast.cli.handover import Predecessor, handing_over, start_successors
 from holdfast.cli.listen import CallerAuth, TlsOptions, endpoint, notify_ready, notify_successor, read_token
 from holdfast.cli.output import typed_command
 from holdfast.cli.serve_end import end_when_asked, on_terminal
-from holdfast.cli.serve_fleet import make_fleet
+from holdfast.cli.serve_fleet import make_fleet, share_sessions
 from holdfast.cli.serve_telemetry import keep_log, mask_in_log
 from holdfast.cli.worker_link import WorkerLink
 from holdfast.config import Config, load_config, state_folder
@@ -148,6 +148,7 @@ async def _run_http(serving: ServeOptions) -> None:
             keep_state_private(os.environ)
         ids = _session_ids(serving, state_file)
         fleet = make_fleet(serving, ids.keys)
+        share_sessions(ids, fleet)
         hub = Hub(config, state_file=state_file, fleet=fleet)
         tokens = _tokens(serving.callers, accepted := _accepted(serving.callers))
         admin = admin_of(

@@ -75,12 +75,16 @@ if TYPE_CHECKING:
         FleetMember as FleetMember,
         Granted as Granted,
         Happening as Happening,
-        LeaseGained as LeaseGained,
-        LeaseLost as LeaseLost,
         Peer as Peer,
         RecordLearned as RecordLearned,
         Ticket as Ticket,
         Unused as Unused,
+    )
+    from holdfast.core.fleet.placement import (
+        HomeMoved as HomeMoved,
+        LeaseGained as LeaseGained,
+        LeaseLost as LeaseLost,
+        Placement as Placement,
     )
     from holdfast.core.fleet.records import FleetRecord as FleetRecord
     from holdfast.core.fleet.sharing import (
@@ -94,6 +98,9 @@ if TYPE_CHECKING:
         switch_key as switch_key,
     )
     from holdfast.core.fleet.store import (
+        BATCH as BATCH,
+        BATCH_BYTES as BATCH_BYTES,
+        PRESENT_SECONDS as PRESENT_SECONDS,
         Claim as Claim,
         ClaimAnswer as ClaimAnswer,
         ClaimRelease as ClaimRelease,
@@ -205,12 +212,11 @@ __getattr__, __dir__ = lazy_exports(
             "Granted",
             "Happening",
             "RecordLearned",
-            "LeaseGained",
-            "LeaseLost",
             "Peer",
             "Ticket",
             "Unused",
         ],
+        "fleet.placement": ["HomeMoved", "LeaseGained", "LeaseLost", "Placement"],
         "fleet.records": ["FleetRecord"],
         "fleet.sharing": [
             "evidence_event",
@@ -222,7 +228,17 @@ __getattr__, __dir__ = lazy_exports(
             "record_value",
             "switch_key",
         ],
-        "fleet.store": ["Claim", "ClaimAnswer", "FleetExchange", "ClaimRelease", "FleetReply", "SharedStore"],
+        "fleet.store": [
+            "BATCH",
+            "BATCH_BYTES",
+            "PRESENT_SECONDS",
+            "Claim",
+            "ClaimAnswer",
+            "ClaimRelease",
+            "FleetExchange",
+            "FleetReply",
+            "SharedStore",
+        ],
         "hosts": ["is_loopback"],
         "labels": ["cause_of", "place_of", "script_of"],
         "lifecycle.effects": ["AccessChanged", "BreakerChanged", "CloseFailed", "Record", "RetryPlanned", "Transition"],

@@ -8,6 +8,9 @@ headers of a request becomes the parent of the hub's spans.
 
 from __future__ import annotations
 
+import math
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -30,6 +33,7 @@ from holdfast.front.broker import Broker
 from holdfast.front.requests import Reply, Request
 from holdfast.front.server import McpServer
 from holdfast.front.session_ids import SessionIds
+from holdfast.front.session_store import SessionRecord
 from holdfast.front.sessions import HttpSessions
 from holdfast.front.streams import Backlog, LogBounds
 from holdfast.front.view import View
@@ -42,6 +46,9 @@ _LEAVING = dumps({"error": "Holdfast is shutting down and takes no new requests;
 
 EVICTED_SHARE = 10
 """One in so many idle sessions gives way at once where room is needed: they are not sorted for each new one."""
+
+USE_SECONDS = 0.5
+"""How old the use that other replicas are told may be."""
 
 ENDING_SECONDS = 5.0
 """How long the sessions of a removed server stay open, so that calls in flight get their answers."""
@@ -116,9 +123,14 @@ class Front:
         self._ids = ids or SessionIds()
         self.retiring = False
         self.refusing = False
-        self._bounds = LogBounds()
+        self._bounds = LogBounds(shared=self._ids.events)
         self._backlog = Backlog()
         self._endpoints: dict[str | None, HttpSessions] = {}
+        self._use_told: tuple[float, dict[str, list[int]]] = (-math.inf, {})
+        if (fleet := hub.registry.fleet) is not None:
+            self.quotas.share(self._ids.keys.label)
+            fleet.tell_use = self._tell_use
+            fleet.on_peers = lambda: self.quotas.follow(fleet.uses_elsewhere())
         self._tasks: anyio.abc.TaskGroup | None = None
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -127,7 +139,9 @@ class Front:
             self._tasks = tasks
             try:
                 await tasks.start(self._broker.run)
-                tasks.start_soon(self._ids.store.run, self._ended)
+                tasks.start_soon(self._ids.store.run, self._ended, self._changed)
+                if self._ids.events is not None:
+                    tasks.start_soon(self._ids.events.run)
                 changes = self.hub.events()
                 task_status.started()
                 async for _ in changes:
@@ -209,11 +223,25 @@ class Front:
         for one, sessions in idle[: len(idle) // EVICTED_SHARE + 1]:
             sessions.drop_idle(one)
 
+    def _tell_use(self) -> dict[str, list[int]]:
+        """What principals use of this replica, for the others; the sessions are not counted for every exchange."""
+        at, told = self._use_told
+        if (now := time.monotonic()) - at >= USE_SECONDS:
+            busy = Counter(name for sessions in self._endpoints.values() for name in sessions.busy_principals())
+            told = self.quotas.told(busy)
+            self._use_told = now, told
+        return told
+
     def _ended(self, session: bytes) -> None:
         """Another hub ended a session."""
         self._ids.ended(session)
         for sessions in self._endpoints.values():
             sessions.end(session)
+
+    def _changed(self, session: bytes, record: SessionRecord) -> None:
+        """Another replica changed what a session has."""
+        for sessions in self._endpoints.values():
+            sessions.changed(session, record)
 
     def _end_removed(self) -> None:
         """Close the endpoints of servers that are no longer configured; new requests get 404 at once."""

@@ -166,6 +166,18 @@ class McpServer:
         """Subscribe a rebuilt session again."""
         self._broker.restore(client, subscribed)
 
+    def set_log_level(self, client: Client, level: str | None) -> None:
+        """The lowest level of log messages that a client wants."""
+        client.log_level = level
+        for server in self.view.servers if level is not None else ():
+            self._broker.wants_log(client, server, str(level))
+
+    def follow_subscriptions(self, client: Client, subscribed: Collection[tuple[str, str]]) -> None:
+        """Another replica changed the subscriptions of a session that is here too."""
+        for server, uri in client.subscribed.difference(subscribed):
+            self._broker.unsubscribe(client, server, uri)
+        self._broker.restore(client, subscribed)
+
     def tell_missed(self, client: Client) -> None:
         """Tell a client that everything it listed or subscribed to may have changed."""
         self._broker.tell_missed(client)
@@ -459,9 +471,7 @@ class McpServer:
         level = self._check(request).get("level")
         if level not in LOG_LEVELS:
             raise MCPError(INVALID_PARAMS, "Invalid request parameters")
-        request.client.log_level = level
-        for server in self.view.servers:
-            self._broker.wants_log(request.client, server, str(level))
+        self.set_log_level(request.client, str(level))
         return RawObject.of({})
 
     async def _listen(self, request: ClientRequest) -> RawObject:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -50,7 +50,8 @@ from holdfast.front.seal import SessionTicket
 from holdfast.front.server import McpServer
 from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_store import NOTE_SECONDS, SessionRecord
-from holdfast.front.streams import Backlog, LogBounds, MessageStream, lost_event
+from holdfast.front.shared_events import SharedEvent
+from holdfast.front.streams import Backlog, LogBounds, LostEvent, MessageStream, lost_event
 from holdfast.wire import SMALL_BYTES, loads, text_of
 
 __all__ = ["HttpSessions"]
@@ -89,6 +90,7 @@ class HttpSessions:
         self._forget = forget
         self._quotas = quotas
         self._sessions: dict[str, HttpSession] = {}
+        self._by_ticket: dict[bytes, HttpSession] = {}
         self._posts = 0
         self._idle: asyncio.Future[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -137,7 +139,7 @@ class HttpSessions:
             channel=session.notices, capabilities=ticket.capabilities, principal=principal, session=ticket.id
         )
         session.client.stream_open = lambda: session.listening
-        self._sessions[session_id] = session
+        self._sessions[session_id] = self._by_ticket[ticket.id] = session
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
         return session
@@ -164,17 +166,30 @@ class HttpSessions:
 
     def _restore(self, session: HttpSession, client: Client, record: SessionRecord) -> None:
         session.noted_at = record.seen
-        client.log_level = record.log_level
+        self.server.set_log_level(client, record.log_level)
         self.server.restore(client, record.subscribed)
 
     def end(self, session: bytes) -> None:
         """Another hub ended a session."""
-        for one in [one for one in self._sessions.values() if one.ticket.id == session]:
+        if (one := self._by_ticket.get(session)) is not None:
             self._drop(one, released=True)
+
+    def changed(self, session: bytes, record: SessionRecord) -> None:
+        """Another replica changed a session; if it is in memory here too, its log level and subscriptions follow."""
+        one = self._by_ticket.get(session)
+        if one is not None and one.client is not None:
+            one.noted_at = max(one.noted_at, record.seen)
+            if one.client.log_level != record.log_level:
+                self.server.set_log_level(one.client, record.log_level)
+            self.server.follow_subscriptions(one.client, record.subscribed)
 
     def idle_sessions(self, principal: str) -> list[HttpSession]:
         """The sessions of a principal with nothing under way."""
         return [one for one in self._sessions.values() if one.idle and one.principal.name == principal]
+
+    def busy_principals(self) -> Iterator[str]:
+        """The principal of each session that has something under way."""
+        return (one.principal.name for one in self._sessions.values() if not one.idle)
 
     def drop_idle(self, session: HttpSession) -> None:
         """Forget a session that has nothing under way; it is rebuilt when it is used."""
@@ -183,6 +198,7 @@ class HttpSessions:
     def _drop(self, session: HttpSession, *, released: bool = False) -> None:
         """Forget a session. Unless it is over, its own connections stay for a while: it may come back."""
         if self._sessions.pop(session.id, None) is not None:
+            self._by_ticket.pop(session.ticket.id, None)
             self._quotas.end_session(session.principal.name)
         session.end()
         if session.client is not None:
@@ -196,7 +212,7 @@ class HttpSessions:
             seen = wall if session.serving else wall - (now - session.used_at)
             if seen - session.noted_at > NOTE_SECONDS:
                 session.noted_at = seen
-                to_note.append(self._keep(session))
+                to_note.append(partial(self._ids.note, session.ticket, seen=seen))
             if self._ids.is_over(session.ticket):
                 self._drop(session, released=True)
             elif session.idle and session.used_at < now - SESSION_IDLE_SECONDS:
@@ -299,22 +315,50 @@ class HttpSessions:
             if stream is session.notices:
                 session.opened()
         elif last is None or (lost is not None and not lost.call):
+            missed = [event async for event in self._shared(session, lost, reply)] if lost is not None else []
             if session.listening:
                 _refuse(reply, 409, "Conflict: Only one SSE stream is allowed per session", session.header)
                 return
             session.notices.reply = reply
             reply.begin()
+            for event_id, event in missed:
+                reply.event(event.message, event_id=event_id)
             session.opened()
             self._tell_missed(session, lost is not None)
         else:
             reply.begin()
-            if lost is not None and lost.request is not None:
-                reply.event(error_message(lost.request, _LOST))
+            if lost is not None:
+                await self._resume_lost(session, lost, reply)
             reply.end()
         gone = asyncio.Event()
         request.on_gone = reply.on_done = gone.set
         if not reply.done and not reply.lost:
             await gone.wait()
+
+    async def _resume_lost(self, session: HttpSession, lost: LostEvent, reply: Reply) -> None:
+        """Send what followed in the stream of a request on another replica; or that its answer is lost."""
+        async for event_id, event in self._shared(session, lost, reply):
+            reply.event(event.message, event_id=event_id)
+            if event.final:
+                return
+        if lost.request is not None:
+            reply.event(error_message(lost.request, _LOST))
+
+    async def _shared(
+        self, session: HttpSession, lost: LostEvent, reply: Reply
+    ) -> AsyncIterator[tuple[bytes, SharedEvent]]:
+        """The events of a stream that another replica had, with their ids, as far as the replicas share them."""
+        if self._ids.events is None:
+            return
+        following = self._ids.events.follow(
+            session.ticket.id,
+            lost.mark,
+            lost.suffix,
+            after=lost.number,
+            wanted=lambda: not reply.lost and not session.ended,
+        )
+        async for event in following:
+            yield f"{lost.mark}.{event.number}{lost.suffix}".encode(), event
 
     def _tell_missed(self, session: HttpSession, events_lost: bool) -> None:
         """Let a client list and read again what may have changed while no hub could tell it."""

@@ -54,6 +54,7 @@ def exchange_to(asked: FleetExchange) -> dict[str, Any]:
         "records": [[record.key, record.stamp, record.value] for record in asked.records],
         "claims": [[claim.key, claim.known, claim.due_in, claim.ttl] for claim in asked.claims],
         "releases": [[release.key, release.token, release.delay] for release in asked.releases],
+        "drops": [list(one) for one in asked.drops],
         "roster": asked.roster,
         "leaving": asked.leaving,
     }
@@ -70,6 +71,7 @@ def exchange_from(read: Mapping[str, Any]) -> FleetExchange:
         records=tuple(FleetRecord(*map(str, one)) for one in read["records"]),
         claims=tuple(Claim(str(k), int(n), float(due), float(ttl)) for k, n, due, ttl in read["claims"]),
         releases=tuple(ClaimRelease(str(key), int(token), float(delay)) for key, token, delay in read["releases"]),
+        drops=tuple((str(key), str(stamp)) for key, stamp in read["drops"]),
         roster=bool(read["roster"]),
         leaving=bool(read["leaving"]),
     )
