@@ -68,6 +68,8 @@ class Forwarder:
         state = text_of(params["requestState"]) if client.modern and "requestState" in params else None
         if state is not None and self._broker.pending_calls.is_ours(state):
             return await self._resume(request, state)
+        self._broker.check_pending(state)
+        await self._broker.check_home(client, server)
         slot = self._broker.slot(client, server)
         modern_server = _speaks_modern(slot)
         if not modern_server and self._broker.pending_calls.is_of_a_hub(state):

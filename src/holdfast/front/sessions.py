@@ -29,9 +29,11 @@ from mcp_types import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_REQUEST, ErrorDat
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from holdfast.core import tag_of_question
 from holdfast.front.access.principals import Principal
 from holdfast.front.access.quotas import QuotaExceeded, Quotas
 from holdfast.front.clients import Client
+from holdfast.front.homes import LivesElsewhere
 from holdfast.front.http_session import CallInFlight, HttpSession
 from holdfast.front.inbound import (
     ClientRequest,
@@ -43,13 +45,14 @@ from holdfast.front.inbound import (
     read_message,
     result_message,
 )
+from holdfast.front.peer_requests import PeerRequests, RequestOwner
 from holdfast.front.requests import Reply, Request
 from holdfast.front.seal import SessionTicket
 from holdfast.front.server import McpServer
 from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_store import NOTE_SECONDS, SessionRecord
-from holdfast.front.streams import Backlog, LogBounds, MessageStream, lost_event
-from holdfast.wire import loads, text_of
+from holdfast.front.streams import Backlog, LogBounds, MessageStream, lost_event, tag_of_event
+from holdfast.wire import RawObject, loads, text_of
 
 __all__ = ["HttpSessions"]
 
@@ -79,6 +82,8 @@ class HttpSessions:
         ids: SessionIds,
     ) -> None:
         self.server = server
+        self.peers: PeerRequests | None = None
+        """The way to other replicas; None if there are none."""
         self._loop = asyncio.get_running_loop()
         self._ids = ids
         self._bounds = bounds
@@ -129,7 +134,13 @@ class HttpSessions:
         return len(self._sessions)
 
     def _add(self, session_id: str, ticket: SessionTicket, principal: Principal) -> HttpSession:
-        session = HttpSession(session_id, ticket, principal=principal, bounds=self._bounds, backlog=self._backlog)
+        tag = self.peers.tag if self.peers is not None else ""
+        session = HttpSession(
+            session_id, ticket, principal=principal, bounds=self._bounds, backlog=self._backlog, tag=tag
+        )
+        if self.peers is not None:
+            session.post = partial(self._post_elsewhere, session)
+            session.find_stream = partial(self.peers.find_stream, session, self.server.view.server)
         session.used_at = asyncio.get_running_loop().time()
         session.client = self.server.new_client(
             channel=session.notices, capabilities=ticket.capabilities, principal=principal, session=ticket.id
@@ -169,6 +180,11 @@ class HttpSessions:
         """Another hub ended a session."""
         for one in [one for one in self._sessions.values() if one.ticket.id == session]:
             self._drop(one, released=True)
+
+    def in_use(self, session_id: str, principal: str) -> HttpSession | None:
+        """A session in memory, if it is of this principal."""
+        found = self._sessions.get(session_id)
+        return found if found is not None and found.principal.name == principal else None
 
     def idle_sessions(self, principal: str) -> list[HttpSession]:
         """The sessions of a principal with nothing under way."""
@@ -285,6 +301,8 @@ class HttpSessions:
     async def _get(self, request: Request, reply: Reply, session: HttpSession) -> None:
         """A stream: of notices, or one that broke and goes on."""
         last = request.headers.get("last-event-id")
+        if last is not None and await self._resumed_elsewhere(last, request, reply, session):
+            return
         reply.streams = True
         reply.wait_for_result(session.header)
         found = session.log.stream_of(last) if last is not None else None
@@ -322,7 +340,8 @@ class HttpSessions:
     async def _post(self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal) -> None:
         headers = session.header if session is not None else b""
         try:
-            message = await read_message(await request.body(self._largest()))
+            body = await request.body(self._largest())
+            message = await read_message(body)
         except MCPError as exc:
             reply.plain(400, error_message(None, exc.error), _JSON_HEADER + headers)
             return
@@ -338,17 +357,17 @@ class HttpSessions:
                 session.attached = True
                 self.server.attach(session.client)
         if message.is_request:
-            await self._request(message, request, reply, session)
+            await self._request(message, request, reply, session, body)
             return
         if message.method is None:
             if session.answered(message):
                 reply.plain(202, b"", headers)
             else:
-                _refuse(reply, 400, UNKNOWN_QUESTION, headers)
+                await self._answered_elsewhere(message, request, reply, session, body)
             return
         reply.plain(202, b"", headers)
         if message.method == "notifications/cancelled":
-            _cancel(session, message)
+            self._cancel(session, message)
         elif session.client is not None:
             await self._notice(session.client, session.version, message)
 
@@ -375,7 +394,9 @@ class HttpSessions:
         opened = self._add(session_id, ticket, principal)
         reply.plain(200, result_message(message.id, result), _JSON_HEADER + opened.header)
 
-    async def _request(self, message: Message, request: Request, reply: Reply, session: HttpSession) -> None:
+    async def _request(
+        self, message: Message, request: Request, reply: Reply, session: HttpSession, body: bytes
+    ) -> None:
         assert message.id is not None  # noqa: S101 - it is a request
         assert message.key is not None  # noqa: S101 - as above
         assert session.client is not None  # noqa: S101 - a session has shaken hands
@@ -385,7 +406,7 @@ class HttpSessions:
             reply.plain(400, error, _JSON_HEADER + session.header)
             return
         whose = session.principal.name
-        if (exceeded := self._quotas.begin_call(whose)) is not None:
+        if (exceeded := self._begin_call(request, whose)) is not None:
             _over_quota(reply, message, exceeded, session.header)
             return
         stream = MessageStream(session, reply, self._backlog, message.id)
@@ -401,7 +422,10 @@ class HttpSessions:
                 headers=request.headers,
                 principal=session.principal,
             )
-            result = await self.server.answer(asked)
+            result = await self._answer(asked, request, reply, body, partial(session.calls.pop, message.key, None))
+            if result is None:
+                stream.done = True
+                return
             if message.method in _CHANGES_SESSION:
                 session.noted_at = self._ids.wall()
                 await self._keep(session)()
@@ -412,12 +436,14 @@ class HttpSessions:
             if reply.streams and not reply.started:
                 reply.begin()  # a client that leaves takes a plain answer to a request that it gave up for a fault
             stream.finish(error_message(message.id, _CANCELLED), resumable=False)
+        except LivesElsewhere:
+            raise  # the replica that sent it here looks again
         except Exception as exc:  # noqa: BLE001 - every request gets an answer
             stream.finish(error_message(message.id, error_of(exc)), resumable=False)
         finally:
             call.done = True
-            self._quotas.end_call(whose)
-            session.calls.pop(message.key, None)
+            self._end_call(request, whose)
+            session.forget(message.key, call)
             self._one_less()
 
     async def _notice(self, client: Client, version: str, message: Message) -> None:
@@ -430,6 +456,67 @@ class HttpSessions:
         self._posts -= 1
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
+
+    def _begin_call(self, request: Request, principal: str) -> QuotaExceeded | None:
+        """Count a call; a forwarded one was counted where it came in."""
+        return None if request.forwarded else self._quotas.begin_call(principal)
+
+    def _end_call(self, request: Request, principal: str) -> None:
+        if not request.forwarded:
+            self._quotas.end_call(principal)
+
+    # Requests that belong to another replica.
+
+    def _answer(
+        self,
+        asked: ClientRequest,
+        request: Request,
+        reply: Reply,
+        body: bytes,
+        leave: Callable[[], object] = lambda: None,
+    ) -> Awaitable[RawObject | None]:
+        """The result of a request; None if another replica had it, and has answered."""
+        if self.peers is None:
+            return self.server.answer(asked)
+        # A cancellation has to find the request where it is served.
+        return self.peers.answer(self.server, asked, request, reply, body, on_leave=leave)
+
+    async def _answered_elsewhere(
+        self, message: Message, request: Request, reply: Reply, session: HttpSession, body: bytes
+    ) -> None:
+        """A client's answer to a question that was not asked here: the replica that asked takes it."""
+        why = UNKNOWN_QUESTION if self.peers is not None or not self._ids.keys.shared else NO_WAY_TO_REPLICAS
+        if self.peers is not None and isinstance(message.key, int) and not request.forwarded:
+            replicas = self.peers.with_tag(tag_of_question(message.key))
+            problem = await self.peers.relay_to_one(replicas, request, reply, self._whose(session), body)
+            if problem is None:
+                return
+            why = f"the replica that asked this question did not take the answer: {problem}" if problem else why
+        _refuse(reply, 400, why, session.header)
+
+    async def _resumed_elsewhere(self, last: str, request: Request, reply: Reply, session: HttpSession) -> bool:
+        """Whether another replica has the stream of this event, and goes on with it."""
+        if self.peers is None or request.forwarded or session.log.stream_of(last) is not None:
+            return False
+        replicas = self.peers.with_tag(tag_of_event(last))
+        return await self.peers.relay_to_one(replicas, request, reply, self._whose(session), b"") is None
+
+    def _whose(self, session: HttpSession) -> RequestOwner:
+        return RequestOwner(self.server.view.server, session.principal)
+
+    def _cancel(self, session: HttpSession, message: Message) -> None:
+        """A client gave up a request: it may be served on another replica."""
+        wanted = _cancelled_request(message)
+        call = session.calls.get(wanted) if wanted is not None else None
+        if call is not None:
+            call.cancel()
+        elif wanted is not None and self.peers is not None:
+            self.server.start(self.peers.cancel, session, self.server.view.server, wanted)
+
+    def _post_elsewhere(self, session: HttpSession, message: bytes) -> None:
+        """A notice for a client whose stream is not here."""
+        if self.peers is not None and self.peers.post(session, message):
+            self.server.start(self.peers.carry, session, self.server.view.server)
 
     # The modern era: a request stands alone.
 
@@ -445,7 +532,8 @@ class HttpSessions:
             reply.plain(406, b"", b"")
             return
         try:
-            message = await read_message(await request.body(self._largest()))
+            body = await request.body(self._largest())
+            message = await read_message(body)
             if message.method is None:
                 raise MCPError(INVALID_REQUEST, "Body must be a single JSON-RPC request or notification object")
         except MCPError as exc:
@@ -458,12 +546,14 @@ class HttpSessions:
             reply.plain(406, b"", b"")
             return
         reply.streams = takes_events
-        await self._request_modern(message, request, reply, principal)
+        await self._request_modern(message, request, reply, principal, body)
 
-    async def _request_modern(self, message: Message, request: Request, reply: Reply, principal: Principal) -> None:
+    async def _request_modern(
+        self, message: Message, request: Request, reply: Reply, principal: Principal, body: bytes
+    ) -> None:
         assert message.id is not None  # noqa: S101 - it is a request
         listens = message.method == "subscriptions/listen"  # a stream for long: a connection, and no call
-        if not listens and (exceeded := self._quotas.begin_call(principal.name)) is not None:
+        if not listens and (exceeded := self._begin_call(request, principal.name)) is not None:
             _over_quota(reply, message, exceeded)
             return
         stream = MessageStream(None, reply, self._backlog)
@@ -478,18 +568,24 @@ class HttpSessions:
                 message, version=version, client=client, channel=stream, headers=request.headers, principal=principal
             )
             self.server.check_mirrored(asked)
-            stream.finish(result_message(message.id, await self.server.answer(asked)))
+            result = await self._answer(asked, request, reply, body)
+            if result is None:
+                stream.done = True
+                return
+            stream.finish(result_message(message.id, result))
         except asyncio.CancelledError:
             if not call.absorb():
                 raise
             stream.done = True
+        except LivesElsewhere:
+            raise  # the replica that sent it here looks again
         except Exception as exc:  # noqa: BLE001 - every request gets an answer
             error = error_of(exc)
             stream.finish(error_message(message.id, error), status=ERROR_CODE_HTTP_STATUS.get(error.code, 200))
         finally:
             call.done = True
             if not listens:
-                self._quotas.end_call(principal.name)
+                self._end_call(request, principal.name)
             request.on_gone = None
             if client is not None:
                 self.server.detach(client)
@@ -535,6 +631,10 @@ _JSON_HEADER: Final = b"content-type: application/json\r\n"
 REQUEST_CANCELLED: Final = -32800
 """What a legacy client's request ends with that it cancelled; its stream would not end otherwise."""
 
+NO_WAY_TO_REPLICAS: Final = (
+    "this question is not open here: it was asked before the hub was restarted, or by another replica. "
+    "Without --fleet and --advertise this hub cannot pass the answer on"
+)
 UNKNOWN_QUESTION: Final = (
     "this question is not open: it was asked before the hub was restarted, or by another replica; "
     "the call that it belongs to has ended"
@@ -586,15 +686,13 @@ def _acknowledge(reply: Reply, version: str) -> None:
         reply.plain(202, b"", b"")
 
 
-def _cancel(session: HttpSession, message: Message) -> None:
+def _cancelled_request(message: Message) -> str | int | None:
     try:
         raw = params_of(message).get("requestId")
         wanted = loads(raw) if raw is not None else None
     except (MCPError, ValueError):
-        return
-    call = session.calls.get(wanted) if isinstance(wanted, str | int) else None
-    if call is not None:
-        call.cancel()
+        return None
+    return wanted if isinstance(wanted, str | int) else None
 
 
 def _repeated(request: Request) -> str | None:

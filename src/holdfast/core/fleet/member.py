@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2s
 from typing import TypeAlias
 
+from holdfast.core.fleet.homes import ClientHomes, is_home_key
 from holdfast.core.fleet.records import FleetRecord, RecordBook, VersionClock, first_stamp, stamp
 from holdfast.core.fleet.sharing import evidence_key
 from holdfast.core.fleet.store import BATCH, Claim, ClaimAnswer, ClaimRelease, FleetExchange, FleetReply
@@ -23,6 +24,7 @@ __all__ = [
     "FleetMember",
     "Granted",
     "Happening",
+    "HomeLost",
     "LeaseGained",
     "LeaseLost",
     "Peer",
@@ -99,6 +101,13 @@ class LeaseLost:
 
 
 @dataclass(frozen=True, slots=True)
+class HomeLost:
+    """Another replica has the connections of this client now."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Alone:
     """The store does not answer, and since when."""
 
@@ -112,7 +121,7 @@ class Connected:
     emptied: bool = False
 
 
-Happening: TypeAlias = RecordLearned | Granted | Unused | LeaseGained | LeaseLost | Alone | Connected
+Happening: TypeAlias = RecordLearned | Granted | Unused | LeaseGained | LeaseLost | HomeLost | Alone | Connected
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +203,7 @@ class FleetMember:
         self._held: dict[str, _Held] = {}
         self._places: dict[str, _Place] = {}
         self._releases: list[ClaimRelease] = []
+        self.homes = ClientHomes(replica)
         self._tokens: dict[str, int] = {}
         self._definitions: dict[str, str] = {}
         self._next_exchange = 0.0
@@ -284,6 +294,13 @@ class FleetMember:
         turn = order.index(self.replica) if self.replica in order else 0
         return at - LEAD_SECONDS if turn == 0 else at + GRACE_SECONDS * min(turn, LAST_TURN)
 
+    # Clients that have connections of their own.
+
+    def ask_home(self, key: str, *, instead_of: str = "") -> None:
+        """Ask the store for the home of a client, soon."""
+        self.homes.ask(key, instead_of=instead_of)
+        self._urgent = True
+
     # Servers that live on one replica.
 
     def place(self, server: str, *, wanted: bool) -> None:
@@ -349,8 +366,8 @@ class FleetMember:
             epoch=self._epoch,
             cursor=self._cursor,
             records=self._to_send(),
-            claims=() if leaving else (*self._probe_claims(now), *self._place_claims(now)),
-            releases=tuple(self._releases),
+            claims=() if leaving else (*self._probe_claims(now), *self._place_claims(now), *self.homes.claims(now)),
+            releases=(*self._releases, *self.homes.releases(leaving=leaving)),
             roster=roster,
             leaving=leaving,
         )
@@ -413,6 +430,7 @@ class FleetMember:
         self.alone_since, self._last_good = None, began
         self._epoch = reply.epoch
         self._releases = [release for release in self._releases if release not in asked.releases]
+        self.homes.released(asked.releases)
         for record in asked.records:
             self._has(record, reply)
         happened += [event for record in reply.records for event in self._merge(record)]
@@ -449,6 +467,9 @@ class FleetMember:
         return []
 
     def _answered(self, answer: ClaimAnswer, began: float, now: float) -> list[Happening]:
+        if is_home_key(answer.key):
+            lost = self.homes.answered(answer, began)
+            return [HomeLost(lost)] if lost is not None else []
         kind, _, rest = answer.key.partition("/")
         server = rest if kind == "home" else rest.partition("/")[2]
         if answer.token < self._tokens.get(answer.key, 0):

@@ -35,6 +35,8 @@ class Claim:
     """Seconds until it is used."""
     ttl: float = 10.0
     """How long it is valid after that, unless it is extended."""
+    instead_of: str = ""
+    """A replica that was found dead: if it still has the right, the right passes to the one that asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +153,17 @@ class SharedStore:
 
     def _roster(self, now: float) -> dict[str, str]:
         self.replicas = {replica: entry for replica, entry in self.replicas.items() if entry[0] > now}
+        for key in [key for key, state in self.claims.items() if state.until <= now and _is_short_lived(key)]:
+            del self.claims[key]
         return {replica: presence for replica, (_, presence) in self.replicas.items()}
 
     def _claim(self, replica: str, asked: Claim, now: float) -> ClaimAnswer:
         state = self.claims.setdefault(asked.key, _ClaimState())
         held = bool(state.holder) and state.until > now
+        if held and state.holder == asked.instead_of and state.holder != replica:
+            held = False
+        elif not held and _is_short_lived(asked.key):
+            state = self.claims[asked.key] = _ClaimState()
         if held and state.holder != replica:
             return ClaimAnswer(asked.key, False, state.token, state.until - now, state.holder)
         if held and state.token >= asked.known:
@@ -169,5 +177,14 @@ class SharedStore:
 
     def _release(self, replica: str, release: ClaimRelease, now: float) -> None:
         state = self.claims.get(release.key)
-        if state is not None and state.holder == replica and state.token == release.token:
+        if state is None or state.holder != replica or state.token != release.token:
+            return
+        if _is_short_lived(release.key):
+            del self.claims[release.key]
+        else:
             state.holder, state.next_at = "", now + release.delay
+
+
+def _is_short_lived(key: str) -> bool:
+    """Whether a claim is forgotten when it ends: there is one for each client that has connections of its own."""
+    return key.startswith("client/")

@@ -49,12 +49,27 @@ for _, one in ipairs(asked.records) do
   end
 end
 
+local function short_lived(key)
+  if string.sub(key, 1, 7) == 'client/' then return claims .. ':' .. key end
+end
 local function read(key)
-  local text = redis.call('HGET', claims, key)
+  local own = short_lived(key)
+  local text
+  if own then text = redis.call('GET', own) else text = redis.call('HGET', claims, key) end
   if text then return cjson.decode(text) end
   return {token = 0, holder = '', ['until'] = 0, next_at = 0}
 end
 local function write(key, state)
+  local own = short_lived(key)
+  if own then
+    local left = math.ceil((state['until'] - now) * 1000)
+    if state.holder ~= '' and left > 0 then
+      redis.call('SET', own, cjson.encode(state), 'PX', left)
+    else
+      redis.call('DEL', own)
+    end
+    return
+  end
   redis.call('HSET', claims, key, cjson.encode(state))
 end
 
@@ -71,6 +86,7 @@ for _, one in ipairs(asked.claims) do
   local key, known, due, ttl = one[1], one[2], one[3], one[4]
   local state = read(key)
   local held = state.holder ~= '' and state['until'] > now
+  if held and state.holder == one[5] and state.holder ~= asked.replica then held = false end
   if held and state.holder ~= asked.replica then
     table.insert(answers, {key, false, state.token, state['until'] - now, state.holder})
   elseif held and state.token >= known then
