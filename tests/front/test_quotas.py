@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -198,3 +199,113 @@ def test_the_memory_of_failed_logins_is_bounded() -> None:
         logins.succeeded(f"token {number}")
     assert len(logins._failed) <= 4_096
     assert len(logins._known) <= 4_096
+
+
+# Together with other replicas.
+
+
+class _Fleet:
+    """Replicas that hear of each other every ``lag`` steps of time; nothing else connects them."""
+
+    def __init__(self, count: int, **limits: int) -> None:
+        self.now = 0.0
+        settings = QuotaSettings(**limits)
+        self.replicas = [Quotas(lambda: settings, clock=lambda: self.now) for _ in range(count)]
+        for one in self.replicas:
+            one.share(lambda name: f"label of {name}")
+        self.hear()
+
+    def hear(self) -> None:
+        told = {str(index): one.told({}) for index, one in enumerate(self.replicas)}
+        for index, one in enumerate(self.replicas):
+            one.follow({name: use for name, use in told.items() if name != str(index)})
+
+
+@pytest.mark.requirement("SEC-11", "FLEET-2")
+@pytest.mark.parametrize("seed", range(20))
+def test_calls_in_flight_exceed_the_limit_of_a_fleet_by_what_others_admit_between_two_news(seed: int) -> None:
+    chance = random.Random(seed)
+    limit, lag = 20, chance.randrange(1, 6)
+    fleet = _Fleet(chance.randrange(2, 6), calls_in_flight=limit, calls_per_minute=1_000_000)
+    open_calls = [0] * len(fleet.replicas)
+    fresh = [0] * len(fleet.replicas)
+    for step in range(400):
+        fleet.now += 0.1
+        if step % lag == 0:
+            fleet.hear()
+            fresh = [0] * len(fleet.replicas)
+        index = chance.randrange(len(fleet.replicas))
+        if chance.random() < 0.35 and open_calls[index]:
+            fleet.replicas[index].end_call("ada")
+            open_calls[index] -= 1
+        elif fleet.replicas[index].begin_call("ada") is None:
+            open_calls[index] += 1
+            fresh[index] += 1
+            assert sum(open_calls) <= limit + sum(fresh) - fresh[index]
+    for one, number in zip(fleet.replicas, open_calls, strict=True):
+        for _ in range(number):
+            one.end_call("ada")
+    fleet.hear()
+    assert all(one.begin_call("ada") is None for one in fleet.replicas)
+
+
+@pytest.mark.requirement("SEC-11", "FLEET-2")
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_the_rate_of_a_fleet_is_the_rate_of_one_hub_in_the_long_run(count: int) -> None:
+    rate, minutes, each = 600, 10, 2
+    fleet = _Fleet(count, calls_in_flight=10, calls_per_minute=rate)
+    admitted = 0
+    for _ in range(minutes * 60):
+        for one in fleet.replicas:
+            for _ in range(each * 10):
+                if one.begin_call("ada") is None:
+                    admitted += 1
+                    one.end_call("ada")
+        fleet.now += 1.0
+        fleet.hear()
+    between = (count - 1) * each * 10
+    assert rate * minutes * 0.9 <= admitted <= rate * (minutes + 1) + between
+
+
+@pytest.mark.requirement("SEC-11", "FLEET-2")
+def test_a_principal_that_spent_its_rate_on_one_replica_gets_no_new_one_on_another() -> None:
+    fleet = _Fleet(2, calls_per_minute=10)
+    first, second = fleet.replicas
+    assert first.begin_call("bob") is None
+    for _ in range(10):
+        first.begin_call("ada")
+    fleet.hear()
+    refused = second.begin_call("ada")
+    assert refused is not None
+    assert refused.quota == "callsPerMinute"
+    assert second.begin_call("bob") is None
+    second.follow({})  # the store does not answer any more: each judges alone, and what was spent stays spent
+    assert second.begin_call("ada") is not None
+    fleet.now += 60
+    assert second.begin_call("ada") is None
+
+
+@pytest.mark.requirement("SEC-11", "FLEET-2")
+def test_sessions_in_use_elsewhere_count_and_what_is_no_use_is_ignored() -> None:
+    quotas = Quotas(lambda: QuotaSettings(sessions=3))
+    quotas.share(lambda name: name)
+    quotas.follow({"a": {"ada": [2, 0, 0]}, "b": {"ada": "x", "bob": [1]}, "c": None, "d": ["ada"]})
+    assert quotas.begin_session("ada") is None
+    assert quotas.begin_session("ada") is not None
+    quotas.follow({})
+    assert quotas.begin_session("ada") is None
+
+
+def test_what_is_told_is_bounded() -> None:
+    quotas = Quotas()
+    quotas.share(lambda name: name)
+    for number in range(1_000):
+        quotas.begin_call(str(number))
+    for _ in range(5):
+        quotas.begin_call("busiest")
+    told = quotas.told({})
+    assert len(told) == 200
+    assert told["busiest"] == [0, 5, 5]
+    quotas.follow({"other": {str(number): [0, 0, 1] for number in range(50_000)}})
+    assert len(quotas._labelled) <= 10_001
+    assert len(quotas._told["other"]) == 50_000

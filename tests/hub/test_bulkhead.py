@@ -75,6 +75,6 @@ async def test_no_call_waits_for_its_turn_without_end() -> None:
     with pytest.raises(BulkheadFull):
         await bulkhead.enter()
     assert bulkhead.waiting == 0
-    bulkhead.leave()
+    bulkhead.release()
     await bulkhead.enter()
     assert bulkhead.waiting == 0

@@ -75,11 +75,13 @@ def some_exchanges(chance: random.Random) -> list[FleetExchange]:
     made = []
     for number in range(60):
         replica = chance.choice("abc")
+        size = chance.choice((1, 1, 150_000))  # large ones come in several answers
         records = tuple(
-            FleetRecord(chance.choice(("x", "y", "z")), f"1{chance.randrange(20):016x}.{replica}", f"v{number}")
+            FleetRecord(chance.choice(("x", "y", "z")), f"1{chance.randrange(20):016x}.{replica}", str(number) * size)
             for _ in range(chance.randrange(3))
         )
         claims = tuple(Claim(f"probe/{chance.choice('pq')}", chance.randrange(3), 0.0, 60.0) for _ in range(2))
+        drops = ((chance.choice("xyz"), f"1{chance.randrange(20):016x}.a"),) if chance.random() < 0.3 else ()
         releases = (ClaimRelease("probe/p", chance.randrange(1, 6), 0.0),) if chance.random() < 0.4 else ()
         made.append(
             FleetExchange(
@@ -91,6 +93,7 @@ def some_exchanges(chance: random.Random) -> list[FleetExchange]:
                 records=records,
                 claims=claims,
                 releases=releases,
+                drops=drops,
                 roster=chance.random() < 0.5,
                 leaving=chance.random() < 0.1,
             )

@@ -404,7 +404,11 @@ class StoreReader:
         A server without a login needs no look at the file for each of its calls: a new login is looked for every
         ``LOOK_SECONDS``.
         """
-        grant = next((one for one in self._store.known if server in one.servers), None)
+        grant = None
+        for one in self._store.known:
+            if server in one.servers:
+                grant = one
+                break
         now = time.monotonic()
         if grant is None and now < self._looked_at + LOOK_SECONDS:
             return None

@@ -33,6 +33,7 @@ from holdfast.cli.listen import (
 )
 from holdfast.cli.output import side_console, typed_command
 from holdfast.cli.trust import load_trusted
+from holdfast.cli.worker_link import WorkerLink
 from holdfast.config import Config
 from holdfast.control import TOKEN_VARIABLE as CONTROL_TOKEN_VARIABLE
 from holdfast.core import is_loopback
@@ -188,6 +189,15 @@ def serve(
             help="Share switches, approvals and evidence with other hubs: redis://, rediss:// or redis+sentinel://",
         ),
     ] = None,
+    workers: Annotated[
+        str,
+        typer.Option(
+            "--workers",
+            metavar="N",
+            envvar="HOLDFAST_WORKERS",
+            help="How many processes serve together; `auto` for one a core",
+        ),
+    ] = "1",
     advertise: Annotated[
         str | None,
         typer.Option(
@@ -228,6 +238,7 @@ def serve(
     Without a configuration it serves demo servers, each with its own kind of failure.
     SIGTERM and Ctrl-C end it after the calls in flight. SIGHUP reads the mcp.json again; on a terminal it
     ends the hub, because the terminal was closed. Under systemd it listens on the socket that systemd passes.
+    --workers serves with several processes that act as one hub: SIGHUP replaces them one at a time.
     --takeover replaces a running hub without a refused connection: the new hub gets the socket of the old one,
     connects its servers and accepts; then the old one finishes its calls and ends. SIGUSR2 makes a hub start
     such a successor itself, with the same options.
@@ -236,6 +247,8 @@ def serve(
     (--jwt-issuer, --jwt-audience and --jwt-keys together) or a gateway (--gateway-secret-file or --gateway-mtls).
     Files with tokens and certificates are read again when they change, and at SIGHUP.
     """
+    worker = WorkerLink.find(os.environ)
+    count = worker_count(workers)
     if demo and config is not None:
         raise UsageError("--demo and --config exclude each other", hint="use one of them")
     _refuse_empty({"--token": token, "--host": host}, allow_host or ())
@@ -253,6 +266,11 @@ def serve(
     if gateway_mtls and tls_client_ca is None:
         raise UsageError("--gateway-mtls needs --tls-client-ca", hint="it says whose certificates are valid")
     loaded = None if demo else _load(config)
+    if count > 1 and (stdio or loaded is None):
+        raise UsageError(
+            f"--workers does not go with {'--stdio' if stdio else 'the demo servers'}",
+            hint="several workers serve an mcp.json over HTTP",
+        )
     if stdio:
         _serve(loaded, None, log, watch=watch, drain=drain)
         return
@@ -273,13 +291,30 @@ def serve(
         raise UsageError(
             f"--control-token-file and {CONTROL_TOKEN_VARIABLE} exclude each other", hint="use one of them"
         )
-    predecessor = _predecessor(loaded, host, port, tls=tls is not None) if takeover else None
-    given = predecessor.listener if predecessor is not None else inherited_socket(os.environ)
+    predecessor = _predecessor(loaded, host, port, tls=tls is not None) if takeover and worker is None else None
+    given = _given_socket(predecessor, worker)
     address = given.getsockname()[0] if given is not None else host
     require_auth_beyond_loopback(address, can_verify=who.can_verify)
     if not who.can_verify:
-        who = _local_callers(who, local_token=local_token)
+        who = _local_callers(who, local_token=local_token, told=worker is not None)
+    spare = _lame_duck(lame_duck, address)
     with closing(given or bind(host, port)) as listener:
+        if count > 1 and worker is None and loaded is not None:
+            _supervise(
+                loaded,
+                listener,
+                log,
+                host=address,
+                callers=who,
+                count=count,
+                drain=drain,
+                tls=tls,
+                control_token_file=control_token_file,
+                predecessor=predecessor,
+                lame_duck=spare,
+                fleet=fleet,
+            )
+            return
         _serve(
             loaded,
             listener,
@@ -292,13 +327,80 @@ def serve(
             control_token_file=control_token_file,
             session_key_file=session_key_file,
             predecessor=predecessor,
-            lame_duck=lame_duck,
+            lame_duck=spare,
             fleet=fleet,
+            worker=worker,
             advertise=advertise,
         )
 
 
-def _local_callers(who: CallerAuth, *, local_token: bool) -> CallerAuth:
+MOST_WORKERS = 64
+
+
+def worker_count(text: str) -> int:
+    """The number of workers: a number, or one for each core that this process may use."""
+    if text == "auto":
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return min(cores, MOST_WORKERS)
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= MOST_WORKERS):
+        raise UsageError(
+            f"--workers is `{text[:20]}`",
+            hint=f"give a number from 1 to {MOST_WORKERS}, or `auto`; more than there are cores brings nothing",
+        )
+    return int(text)
+
+
+def _given_socket(predecessor: Predecessor | None, worker: WorkerLink | None) -> socket.socket | None:
+    if worker is not None:
+        return worker.listener
+    return predecessor.listener if predecessor is not None else inherited_socket(os.environ)
+
+
+def _lame_duck(given: float | None, host: str) -> float:
+    return (0.0 if is_loopback(host) else LAME_DUCK_SECONDS) if given is None else given
+
+
+def _supervise(
+    config: Config,
+    listener: socket.socket,
+    log: Logging,
+    *,
+    host: str,
+    callers: CallerAuth,
+    count: int,
+    drain: float,
+    tls: TlsOptions | None,
+    control_token_file: Path | None,
+    predecessor: Predecessor | None,
+    lame_duck: float,
+    fleet: str | None,
+) -> None:
+    from holdfast.cli.serve_telemetry import log_to_stderr  # noqa: PLC0415 - a bad config must not wait for it
+    from holdfast.cli.supervisor import Supervised, Supervisor  # noqa: PLC0415 - the same
+
+    token = control_token(os.environ, callers=callers.token, file=control_token_file)
+    log_to_stderr(log.format.value, log.level.value, secrets=[*_secrets(callers, token), *_passwords(fleet)])
+    supervisor = Supervisor(
+        Supervised(
+            config=config,
+            listener=listener,
+            host=host,
+            count=count,
+            token=token,
+            token_file=control_token_file,
+            certificate=tls.certificate if tls is not None else None,
+            drain=drain,
+            lame_duck=lame_duck,
+            predecessor=predecessor,
+            open_to_user=not callers.can_verify,
+        )
+    )
+    supervisor.run()
+    if supervisor.code:
+        raise typer.Exit(supervisor.code)
+
+
+def _local_callers(who: CallerAuth, *, local_token: bool, told: bool) -> CallerAuth:
     """How a hub without credentials knows its user: by the uid of a connection, or by a token of its own."""
     from holdfast.front import PeerUids  # noqa: PLC0415 - not needed for a config error
 
@@ -312,9 +414,11 @@ def _local_callers(who: CallerAuth, *, local_token: bool) -> CallerAuth:
         )
     file = make_local_token(os.environ)
     why = "" if local_token else "This system does not tell which user calls. "
-    side_console().print(
-        f"{why}Callers need the token in {file}; `{typed_command()} import` gives it to your clients", soft_wrap=True
-    )
+    if not told:
+        side_console().print(
+            f"{why}Callers need the token in {file}; `{typed_command()} import` gives it to your clients",
+            soft_wrap=True,
+        )
     return replace(who, token=read_token(file), token_file=file)
 
 
@@ -350,8 +454,9 @@ def _serve(
     control_token_file: Path | None = None,
     session_key_file: Path | None = None,
     predecessor: Predecessor | None = None,
-    lame_duck: float | None = None,
+    lame_duck: float = 0.0,
     fleet: str | None = None,
+    worker: WorkerLink | None = None,
     advertise: str | None = None,
 ) -> None:
     # These imports take a second, and a bad config must not wait for them.
@@ -361,8 +466,13 @@ def _serve(
 
     adopt_orphans()
     who = callers or CallerAuth()
-    token = control_token(os.environ, callers=who.token, file=control_token_file)
-    log_to_stderr(log.format.value, log.level.value, secrets=[*_secrets(who, token), *_passwords(fleet)])
+    if worker is not None:
+        token = worker.task.token
+    else:
+        token = control_token(os.environ, callers=who.token, file=control_token_file)
+    number = worker.task.number if worker is not None else None
+    secrets_ = [*_secrets(who, token), *_passwords(fleet)]
+    log_to_stderr(log.format.value, log.level.value, secrets=secrets_, worker=number)
     serving = ServeOptions(
         config=config,
         listener=listener,
@@ -376,8 +486,9 @@ def _serve(
         session_key_file=session_key_file,
         predecessor=predecessor,
         fleet=fleet or None,
+        lame_duck=lame_duck,
+        worker=worker,
         advertise=advertise or None,
-        lame_duck=(0.0 if is_loopback(host) else LAME_DUCK_SECONDS) if lame_duck is None else lame_duck,
     )
     with traced(os.environ):
         run(serving)

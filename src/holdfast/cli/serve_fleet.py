@@ -1,19 +1,32 @@
-"""The fleet options of ``holdfast serve``: a store in Redis that the replicas share, and where they reach this one."""
+"""The fleet of ``holdfast serve``: the store of its replicas, in Redis or in a supervisor, and their links."""
 
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.front import SessionKeys
-from holdfast.hub import Fleet, PeerAddress, Peers, RedisAddress, RedisStore, SignedStore
+from holdfast.front import FleetSessions, SessionIds, SessionKeys, SharedEvents
+from holdfast.hub import (
+    Fleet,
+    LocalEvents,
+    LocalStore,
+    PeerAddress,
+    Peers,
+    RedisAddress,
+    RedisEvents,
+    RedisStore,
+    SignedStore,
+)
 
 if TYPE_CHECKING:
     from holdfast.cli.serve_run import ServeOptions
+    from holdfast.cli.worker_link import WorkerTask
 
-__all__ = ["FLEET_VARIABLE", "make_fleet"]
+__all__ = ["FLEET_VARIABLE", "make_fleet", "share_sessions"]
 
 log = logging.getLogger("holdfast.serve")
 
@@ -22,23 +35,46 @@ FLEET_VARIABLE = "HOLDFAST_FLEET"
 
 def make_fleet(serving: ServeOptions, keys: SessionKeys) -> Fleet | None:
     """The fleet of this hub; None if it is alone."""
+    worker = serving.worker.task if serving.worker is not None else None
     if serving.fleet is None:
         if serving.advertise is not None:
             raise UsageError("--advertise needs --fleet", hint="replicas find each other through the store of a fleet")
-        return None
+        return _workers(worker, keys) if worker is not None else None
     if not keys.shared:
         raise UsageError(
             "a fleet needs a session key that all its replicas have",
             hint="give each of them the same --session-key-file FILE, or the same HOLDFAST_SESSION_KEY",
         )
-    address = RedisAddress.parse(serving.fleet)
-    peers = _peers(serving.advertise, keys, address.fleet, succeeds=serving.predecessor is not None)
-    return Fleet(SignedStore(RedisStore(address), lambda: keys.material, address.fleet), peers=peers)
+    redis = RedisAddress.parse(serving.fleet)
+    address = PeerAddress.parse(serving.advertise) if serving.advertise is not None else None
+    succeeds = serving.predecessor is not None
+    if worker is not None:
+        address, succeeds = _address_of(worker, address), True
+    peers = _peers(address, keys, redis.fleet, succeeds=succeeds)
+    store = SignedStore(RedisStore(redis), lambda: keys.material, redis.fleet)
+    return Fleet(store, replica=_name_of(worker), peers=peers, events=RedisEvents(redis))
 
 
-def _peers(advertise: str | None, keys: SessionKeys, fleet: str, *, succeeds: bool) -> Peers:
+def _workers(worker: WorkerTask, keys: SessionKeys) -> Fleet:
+    """The fleet of the workers of one supervisor."""
+    peers = Peers(lambda: keys.material, "workers", advertise=_address_of(worker, None))
+    events = LocalEvents(worker.broker)
+    return Fleet(LocalStore(worker.broker), replica=_name_of(worker), peers=peers, events=events)
+
+
+def _name_of(worker: WorkerTask | None) -> str | None:
+    return f"{socket.gethostname()}-worker-{worker.number}-{os.getpid()}" if worker is not None else None
+
+
+def _address_of(worker: WorkerTask, advertised: PeerAddress | None) -> PeerAddress:
+    """Where a worker is reached: at its own Unix socket, or at a port of its own after the advertised one."""
+    if advertised is None or advertised.path:
+        return PeerAddress(path=worker.address)
+    return replace(advertised, port=advertised.port + worker.number - 1) if advertised.port else advertised
+
+
+def _peers(address: PeerAddress | None, keys: SessionKeys, fleet: str, *, succeeds: bool) -> Peers:
     """The link to the other replicas. A successor takes a free port while its predecessor has the given one."""
-    address = PeerAddress.parse(advertise) if advertise is not None else None
     try:
         return Peers(lambda: keys.material, fleet, advertise=address)
     except HoldfastError:
@@ -47,3 +83,14 @@ def _peers(advertise: str | None, keys: SessionKeys, fleet: str, *, succeeds: bo
         peers = Peers(lambda: keys.material, fleet, advertise=replace(address, port=0))
         log.info("the hub before this one still uses %s: other replicas reach this one at %s", address, peers.address)
         return peers
+
+
+def share_sessions(ids: SessionIds, fleet: Fleet | None) -> None:
+    """Let the replicas of a fleet share what sessions have; before the front is made."""
+    if fleet is None:
+        return
+    ids.store = FleetSessions(fleet, ids.keys, ids.store)
+    if fleet.events is not None:
+        ids.events = SharedEvents(
+            fleet.events, ids.keys, replica=fleet.replica, replicas=lambda: tuple(fleet.member.peers)
+        )

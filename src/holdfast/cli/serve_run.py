@@ -17,10 +17,9 @@ import signal
 import socket
 import sys
 import threading
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -31,18 +30,19 @@ import anyio.abc
 import anyio.to_thread
 import uvicorn
 
-from holdfast._version import __version__
+from holdfast.cli.announcement import Announcement, keep_state_private
 from holdfast.cli.handover import Predecessor, handing_over, start_successors
 from holdfast.cli.listen import CallerAuth, TlsOptions, endpoint, notify_ready, notify_successor, read_token
 from holdfast.cli.output import typed_command
-from holdfast.cli.serve_fleet import make_fleet
+from holdfast.cli.serve_end import end_when_asked, on_terminal
+from holdfast.cli.serve_fleet import make_fleet, share_sessions
 from holdfast.cli.serve_telemetry import keep_log, mask_in_log
+from holdfast.cli.worker_link import WorkerLink
 from holdfast.config import Config, load_config, state_folder
-from holdfast.control import TOKEN_VARIABLE, ControlServer, HubInfo, MayRead, RunningHub, registered
+from holdfast.control import ControlServer, HubInfo, MayRead
 from holdfast.core import is_loopback
 from holdfast.demo import demo_fleet, forget_running, note_running
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.files import make_private
 from holdfast.front import (
     IDENTITY,
     LOOPBACK_HOSTS,
@@ -89,10 +89,6 @@ TOKEN_SECONDS = 1.0
 COLLECT_AFTER = 10_000
 """How many more objects may live before the youngest are looked at for cycles; Python's own number is 700."""
 
-END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-Drain = Callable[[float], Awaitable[bool]]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
@@ -117,6 +113,8 @@ class ServeOptions:
     lame_duck: float = 0.0
     fleet: str | None = field(default=None, repr=False)
     """The address of the store that the replicas share; it may have a password."""
+    worker: WorkerLink | None = None
+    """The link to the supervisor, in a worker of ``--workers``."""
     advertise: str | None = None
     """Where the other replicas reach this one."""
 
@@ -146,9 +144,11 @@ async def _run_http(serving: ServeOptions) -> None:
     url = endpoint(serving.host, port, tls=serving.tls is not None)
     tls = _server_tls(serving.tls)
     async with _fleet(serving, url) as (config, state_file):
-        _keep_state_private(os.environ)
+        if serving.worker is None:
+            keep_state_private(os.environ)
         ids = _session_ids(serving, state_file)
         fleet = make_fleet(serving, ids.keys)
+        share_sessions(ids, fleet)
         hub = Hub(config, state_file=state_file, fleet=fleet)
         tokens = _tokens(serving.callers, accepted := _accepted(serving.callers))
         admin = admin_of(
@@ -197,12 +197,13 @@ async def _run_http(serving: ServeOptions) -> None:
         async with hub, anyio.create_task_group() as tasks:
             _watch(tasks, serving, hub, follower)
             tasks.start_soon(follower.run)
-            tasks.start_soon(_end_on_signal, leaving.drain, serving.drain, leaving.end)
+            tasks.start_soon(end_when_asked, leaving.drain, serving.drain, leaving.end, serving.worker)
             tasks.start_soon(admin.run)
-            if serving.predecessor is not None and not await hub.ready(READY_SECONDS):
-                log.warning("some servers have no outcome after %g s; this hub takes over all the same", READY_SECONDS)
+            if serving.worker is not None:
+                tasks.start_soon(serving.worker.follow, leaving.succeeded)
+            await leaving.wait_until_ready(hub)
             async with _offered(serving, leaving) as handover:
-                with note.at(handover):
+                with note.at(handover) if serving.worker is None else nullcontext():
                     leaving.note = note
                     await server.serve([serving.listener])
             tasks.cancel_scope.cancel()
@@ -211,7 +212,7 @@ async def _run_http(serving: ServeOptions) -> None:
 @asynccontextmanager
 async def _offered(serving: ServeOptions, leaving: _Leaving) -> AsyncIterator[str]:
     """Offer the listening socket to a successor; the demo servers end with their hub, so it offers none."""
-    if serving.config is None or serving.listener is None:
+    if serving.config is None or serving.listener is None or serving.worker is not None:
         yield ""
         return
     async with (
@@ -232,19 +233,34 @@ class _Leaving:
         self._front = front
         self._admin = admin
         self.note: Announcement | None = None
+        self._starting: anyio.CancelScope | None = None
+
+    async def wait_until_ready(self, hub: Hub) -> None:
+        """In a hub that takes the place of another: accept when the servers have an outcome."""
+        worker = self._serving.worker
+        if self._serving.predecessor is None and (worker is None or not worker.task.waits):
+            return
+        ready = False
+        with anyio.CancelScope() as self._starting:
+            ready = await hub.ready(READY_SECONDS)
+        if not ready and not self._starting.cancel_called:
+            log.warning("some servers have no outcome after %g s; this hub takes over all the same", READY_SECONDS)
 
     async def drain(self, seconds: float) -> bool:
         """Leave because of a signal; False if some calls did not finish in time."""
         self._admin.drains()
         self._front.retire()
-        if self._serving.lame_duck:
+        if self._starting is not None:
+            self._starting.cancel()
+        worker = self._serving.worker
+        if self._serving.lame_duck and (worker is None or not worker.is_orphan):
             log.info("not ready any more; all is still served for %g s", self._serving.lame_duck)
             await anyio.sleep(self._serving.lame_duck)
         self._server.stop_accepting()
         log.info("shutting down: new calls are refused; calls in flight have %g s", seconds)
         return await self._front.drain(seconds)
 
-    async def succeeded(self, pid: int) -> None:
+    async def succeeded(self, pid: int = 0) -> None:
         """Leave because a successor accepts connections: what is still connected here is served until it closes."""
         log.info("a successor took over: connections that are open are served until they close")
         if pid:
@@ -283,13 +299,6 @@ def _server_tls(options: TlsOptions | None) -> ServerTls | None:
     if options is None:
         return None
     return ServerTls.of(TlsFiles(certificate=options.certificate, key=options.key, client_ca=options.client_ca))
-
-
-def _keep_state_private(environ: Mapping[str, str]) -> None:
-    """Correct the modes of the state folder that an earlier version wrote for everyone to read."""
-    if corrected := make_private(state_folder(environ)):
-        named = ", ".join(map(str, corrected[:3])) + (f" and {len(corrected) - 3} more" if len(corrected) > 3 else "")
-        log.warning("other users of this machine could read %s; only you can now", named)
 
 
 class SecretFiles:
@@ -401,6 +410,8 @@ class _HubServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])  # it opens no listener of its own
+        if self.should_exit:
+            return
         limits = ConnectionLimits()
         self.servers = [
             cast("asyncio.Server", Acceptor(one, self._made, limits=limits, uids=self._uids, tls=self._tls))
@@ -430,6 +441,9 @@ def _announce(serving: ServeOptions, config: Config, url: str, admin: ControlSer
 
     On a terminal, the address of the page carries a login code in its fragment, which a browser never sends.
     """
+    if serving.worker is not None:
+        serving.worker.listening()
+        return
     base = url.removesuffix("/mcp")
     code = f"#code={admin.sessions.new_code()}" if sys.stdout.isatty() else ""
     lines = f"MCP endpoint: {url}\nstatus page:  {base}/{code}\nready when:   {base}/readyz answers 200\n"
@@ -457,7 +471,7 @@ async def _run_stdio(serving: ServeOptions) -> None:
             keep_collections_short(hub)
             async with hub, anyio.create_task_group() as tasks:
                 _watch(tasks, serving, hub)
-                tasks.start_soon(_end_on_signal, partial(_drain_stdio, broker), serving.drain, stdin.end)
+                tasks.start_soon(end_when_asked, partial(_drain_stdio, broker), serving.drain, stdin.end)
                 await serve_stdio(hub, broker=broker)
                 tasks.cancel_scope.cancel()
 
@@ -514,7 +528,7 @@ def _watch(tasks: anyio.abc.TaskGroup, serving: ServeOptions, hub: Hub, follower
     if hub.config.source is None:
         return
     reloader = Reloader(hub, hub.config.source)
-    if not _on_terminal():
+    if not on_terminal():
         tasks.start_soon(_reload_on_signal, reloader, follower)
     if serving.watch:
         tasks.start_soon(reloader.run)
@@ -526,30 +540,6 @@ async def _reload_on_signal(reloader: Reloader, follower: SecretFiles | None) ->
             if follower is not None:
                 await follower.refresh()
             await reloader.reload()
-
-
-async def _end_on_signal(drain: Drain, seconds: float, end: Callable[[], None]) -> None:
-    """At the first signal, drain and end. At the second, end at once."""
-    hangup = (signal.SIGHUP,) if _on_terminal() else ()
-    with anyio.open_signal_receiver(*END_SIGNALS, *hangup) as signals:
-        await anext(signals)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_drained, drain, seconds, tasks.cancel_scope)
-            await anext(signals)
-            log.warning("second signal: the calls in flight are cut")
-            tasks.cancel_scope.cancel()
-        end()
-
-
-def _on_terminal() -> bool:
-    """Whether this runs on a terminal. There SIGHUP means that the terminal closed; elsewhere it means: reload."""
-    return os.isatty(2)
-
-
-async def _drained(drain: Drain, seconds: float, done: anyio.CancelScope) -> None:
-    if not await drain(seconds):
-        log.warning("some calls did not finish within %g s, and are cut", seconds)
-    done.cancel()
 
 
 def admin_of(
@@ -581,60 +571,6 @@ def _known_to(callers: TokenPolicy) -> MayRead:
         return await callers.principal(token) is not None
 
     return known
-
-
-class Announcement:
-    """Lets this user's commands find the hub while the block runs."""
-
-    def __init__(self, base: str, config: Path | None, *, token: str, certificate: Path | None = None) -> None:
-        self._found = RunningHub(
-            url=base,
-            token=token,
-            pid=os.getpid(),
-            started=time.time(),
-            config=str(config.absolute()) if config is not None else "",
-            version=__version__,
-            certificate=str(certificate.absolute()) if certificate is not None else "",
-        )
-        self._stack = ExitStack()
-        self._withdrawn = False
-
-    def __enter__(self) -> Self:
-        self._register()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stack.close()
-
-    def at(self, handover: str) -> Self:
-        """Name the Unix socket at which a successor gets the listening socket."""
-        self._found = replace(self._found, handover=handover)
-        return self
-
-    def withdraw(self) -> None:
-        """Let commands find the successor; nothing is announced any more."""
-        self._withdrawn = True
-        self._stack.close()
-
-    def change_token(self, token: str) -> None:
-        """Let commands find the new control token."""
-        self._found = replace(self._found, token=token)
-        self._register()
-
-    def _register(self) -> None:
-        if self._withdrawn:
-            return
-        try:
-            self._stack.enter_context(registered(self._found))
-        except OSError as exc:
-            log.warning(
-                "commands cannot find this hub (%s): set %s for both, and give them --url %s",
-                exc,
-                TOKEN_VARIABLE,
-                self._found.url,
-            )
 
 
 _CHUNK = 65536

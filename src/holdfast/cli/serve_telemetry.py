@@ -26,9 +26,9 @@ TICK_SECONDS = 5.0
 """How late the count of repeated lines may be written."""
 
 
-def log_to_stderr(form: str, level: str, *, secrets: Iterable[str]) -> None:
-    """Log to stderr, without ``secrets``. Other libraries log only warnings."""
-    handler = _ServeLog(sys.stderr, JsonFormatter() if form == "json" else ConsoleFormatter())
+def log_to_stderr(form: str, level: str, *, secrets: Iterable[str], worker: int | None = None) -> None:
+    """Log to stderr, without ``secrets``, with the number of the worker. Other libraries log only warnings."""
+    handler = _ServeLog(sys.stderr, JsonFormatter(worker) if form == "json" else ConsoleFormatter(worker))
     handler.own = tuple(secrets)
     handler.mask_known()
     logging.getLogger().addHandler(handler)

@@ -102,6 +102,9 @@ if TYPE_CHECKING:
         switch_key as switch_key,
     )
     from holdfast.core.fleet.store import (
+        BATCH as BATCH,
+        BATCH_BYTES as BATCH_BYTES,
+        PRESENT_SECONDS as PRESENT_SECONDS,
         Claim as Claim,
         ClaimAnswer as ClaimAnswer,
         ClaimRelease as ClaimRelease,
@@ -232,7 +235,17 @@ __getattr__, __dir__ = lazy_exports(
             "record_value",
             "switch_key",
         ],
-        "fleet.store": ["Claim", "ClaimAnswer", "FleetExchange", "ClaimRelease", "FleetReply", "SharedStore"],
+        "fleet.store": [
+            "BATCH",
+            "BATCH_BYTES",
+            "PRESENT_SECONDS",
+            "Claim",
+            "ClaimAnswer",
+            "ClaimRelease",
+            "FleetExchange",
+            "FleetReply",
+            "SharedStore",
+        ],
         "hosts": ["is_loopback"],
         "labels": ["cause_of", "place_of", "script_of"],
         "lifecycle.effects": ["AccessChanged", "BreakerChanged", "CloseFailed", "Record", "RetryPlanned", "Transition"],

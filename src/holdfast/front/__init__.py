@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         TrustedGateway as TrustedGateway,
     )
     from holdfast.front.broker import Broker as Broker
+    from holdfast.front.fleet_sessions import FleetSessions as FleetSessions
     from holdfast.front.http import Front as Front, create_app as create_app
     from holdfast.front.listener import HttpConnection as HttpConnection
     from holdfast.front.messages import IDENTITY as IDENTITY
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         SessionStore as SessionStore,
         SqliteSessions as SqliteSessions,
     )
+    from holdfast.front.shared_events import SharedEvents as SharedEvents
     from holdfast.front.stdio import serve_stdio as serve_stdio
     from holdfast.front.tls import ServerTls as ServerTls, TlsFiles as TlsFiles
 
@@ -41,12 +43,14 @@ __getattr__, __dir__ = lazy_exports(
         "access.local_peer": ["PeerUids"],
         "access.principals": ["TokenPolicy", "TokensFile", "TrustedGateway"],
         "broker": ["Broker"],
+        "fleet_sessions": ["FleetSessions"],
         "http": ["Front", "create_app"],
         "listener": ["HttpConnection"],
         "messages": ["IDENTITY"],
         "session_ids": ["SessionIds"],
         "session_keys": ["SessionKeys"],
         "session_store": ["SessionRecord", "SessionStore", "SqliteSessions"],
+        "shared_events": ["SharedEvents"],
         "stdio": ["serve_stdio"],
         "tls": ["ServerTls", "TlsFiles"],
     },

@@ -42,7 +42,7 @@ from holdfast.wire import (
     without_task_support,
 )
 
-__all__ = ["is_modern", "params_for_server", "relinked", "result_for_client", "tool_for_client"]
+__all__ = ["COMPLETE", "is_modern", "params_for_server", "relinked", "result_for_client", "tool_for_client"]
 
 _ENVELOPE = frozenset(
     {PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, CLIENT_META_KEY, "progressToken"}
@@ -50,6 +50,9 @@ _ENVELOPE = frozenset(
 """Keys of ``_meta`` that describe the client's connection, not the request."""
 
 _MODERN_ONLY = frozenset({"resultType", "ttlMs", "cacheScope"})
+
+COMPLETE = b'"complete"'
+"""The type of almost every result, as it is written."""
 
 
 def is_modern(version: str) -> bool:
@@ -80,7 +83,9 @@ def result_for_client(method: str, result: RawObject, *, modern: bool, stamp: by
 
 
 def _legacy(result: RawObject) -> RawObject:
-    changes: dict[str, Bytes | None] = {key: None for key in _MODERN_ONLY if key in result.members}
+    changes: dict[str, Bytes | None] = {}
+    if not _MODERN_ONLY.isdisjoint(result.members):
+        changes.update(dict.fromkeys(_MODERN_ONLY))
     meta = result.get("_meta")
     if meta is not None and is_object(meta) and SERVER_INFO_META_KEY in (members := fields(meta)):
         changes["_meta"] = join_fields({key: value for key, value in members.items() if key != SERVER_INFO_META_KEY})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 import anyio
@@ -14,7 +14,7 @@ from holdfast.core import RpcError
 from holdfast.errors import CallFailed, HoldfastError
 from holdfast.front.broker import Broker
 from holdfast.front.clients import Call, Client, require_capability
-from holdfast.front.eras import params_for_server
+from holdfast.front.eras import COMPLETE, params_for_server
 from holdfast.front.inbound import ClientRequest
 from holdfast.front.input_required import EXPIRED, OpenCall, request_identity
 from holdfast.front.messages import RESTARTED, STATELESS, error_result, restarted_notice, stateless_notice, with_notice
@@ -40,22 +40,16 @@ class Forwarder:
         self._broker = broker
         self._view = view
 
-    async def call_tool(self, request: ClientRequest, server: str, params: Fields, *, repeatable: bool) -> RawObject:
-        """Return a tool's result; if the call failed, an error result that says why."""
+    async def forward(self, request: ClientRequest, server: str, params: Fields, *, repeatable: bool) -> RawObject:
+        """Return the result of any request; of a tool's call that failed, an error result that says why."""
+        client = request.client
+        tool = request.method == "tools/call"
         try:
-            return await self.forward(request, server, params, repeatable=repeatable)
-        except CallFailed as error:
-            if isinstance(error.evidence, RpcError):
+            result = await self._forward(request, server, params, repeatable=repeatable)
+        except HoldfastError as error:
+            if not tool or (isinstance(error, CallFailed) and isinstance(error.evidence, RpcError)):
                 raise
             return RawObject.of(error_result(error))
-        except HoldfastError as error:
-            return RawObject.of(error_result(error))
-
-    async def forward(self, request: ClientRequest, server: str, params: Fields, *, repeatable: bool) -> RawObject:
-        """Return the result of any request."""
-        client = request.client
-        result = await self._forward(request, server, params, repeatable=repeatable)
-        tool = request.method == "tools/call"
         if client.modern and not _is_input_required(result) and self._broker.is_stateless(client, server):
             return RawObject.of(with_notice(result.value(), STATELESS, stateless_notice([server]), tool=tool))
         if server in client.restarted:
@@ -63,16 +57,32 @@ class Forwarder:
             return RawObject.of(with_notice(result.value(), RESTARTED, restarted_notice(server), tool=tool))
         return result
 
-    async def _forward(self, request: ClientRequest, server: str, params: Fields, *, repeatable: bool) -> RawObject:
+    def _forward(
+        self, request: ClientRequest, server: str, params: Fields, *, repeatable: bool
+    ) -> Coroutine[Any, Any, RawObject]:
         client = request.client
         state = text_of(params["requestState"]) if client.modern and "requestState" in params else None
         if state is not None and self._broker.pending_calls.is_ours(state):
-            return await self._resume(request, state)
+            return self._resume(request, state)
+        if self._broker.homes is not None and (state is not None or self._broker.is_per_client(server)):
+            return self._forward_from_home(request, server, params, state, repeatable=repeatable)
+        return self._forward_here(request, server, params, state, repeatable=repeatable)
+
+    async def _forward_from_home(
+        self, request: ClientRequest, server: str, params: Fields, state: str | None, *, repeatable: bool
+    ) -> RawObject:
+        """The same for a request that may belong to another replica."""
         self._broker.check_pending(state)
-        await self._broker.check_home(client, server)
+        await self._broker.check_home(request.client, server)
+        return await self._forward_here(request, server, params, state, repeatable=repeatable)
+
+    def _forward_here(
+        self, request: ClientRequest, server: str, params: Fields, state: str | None, *, repeatable: bool
+    ) -> Coroutine[Any, Any, RawObject]:
+        client = request.client
         slot = self._broker.slot(client, server)
         modern_server = _speaks_modern(slot)
-        if not modern_server and self._broker.pending_calls.is_of_a_hub(state):
+        if state is not None and not modern_server and self._broker.pending_calls.is_of_a_hub(state):
             raise MCPError(INVALID_PARAMS, EXPIRED)  # a legacy server has no such state, so it is of a hub from before
         if client.log_level is not None:
             self._broker.wants_log(client, server, client.log_level)
@@ -81,10 +91,11 @@ class Forwarder:
             params = {key: value for key, value in params.items() if key != "task"}
         wanted = params_for_server(params, headers=request.headers, log_level=level)
         if client.modern and not modern_server and request.method in INPUT_REQUIRED_METHODS:
-            return await self._start(request, server, wanted, repeatable=repeatable)
-        call = Call(client, server, channel=request.channel, token=request.progress_token)
+            return self._start(request, server, wanted, repeatable=repeatable)
+        token = request.progress_token if request.meta else None
+        call = Call(client, server, channel=request.channel, token=token)
         call.task = text_of(request.params.get("taskId")) if request.method in TASK_METHODS else None
-        return await self._request(call, slot, request.method, wanted, repeatable=repeatable)
+        return self._request(call, slot, request.method, wanted, repeatable=repeatable)
 
     def _takes_task(self, client: Client, slot: Slot) -> bool:
         """Whether a call may be made as a task; without the capability the protocol wants the wish ignored."""
@@ -148,7 +159,7 @@ class Forwarder:
 
 def _is_input_required(result: RawObject) -> bool:
     kind = result.get("resultType")
-    return kind is not None and text_of(kind) == "input_required"
+    return kind is not None and bytes(kind) != COMPLETE and text_of(kind) == "input_required"
 
 
 async def _next_round(call: Call, params: Fields, result: Mapping[str, Any]) -> Fields:

@@ -8,8 +8,12 @@ headers of a request becomes the parent of the hub's spans.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+import math
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -30,6 +34,7 @@ from holdfast.front.peer_requests import PeerRequests
 from holdfast.front.requests import Reply, Request
 from holdfast.front.server import McpServer
 from holdfast.front.session_ids import SessionIds
+from holdfast.front.session_store import SessionRecord
 from holdfast.front.sessions import HttpSessions
 from holdfast.front.streams import Backlog, LogBounds
 from holdfast.front.view import View
@@ -42,6 +47,9 @@ _LEAVING = dumps({"error": "Holdfast is shutting down and takes no new requests;
 
 EVICTED_SHARE = 10
 """One in so many idle sessions gives way at once where room is needed: they are not sorted for each new one."""
+
+USE_SECONDS = 0.5
+"""How old the use that other replicas are told may be."""
 
 ENDING_SECONDS = 5.0
 """How long the sessions of a removed server stay open, so that calls in flight get their answers."""
@@ -65,14 +73,15 @@ def create_app(
     machine that may connect; None for all. It needs an ``Acceptor`` that knows them. With ``client_certificates`` a
     caller needs a certificate that TLS verified.
     """
-    journal = hub.registry.journal
+    registry = hub.registry
+    journal = registry.journal
 
     def report(kind: RefusalKind, source: str, principal: str, quota: str) -> None:
         at = journal.clock.now()
         journal.write(AccessRefused(kind=kind, source=source, principal=principal, quota=quota, at=at))
 
     quotas = Quotas(
-        lambda: hub.config.settings.quotas,
+        lambda: registry.config.settings.quotas,
         on_refused=lambda principal, exceeded: report("quota", "", principal, exceeded.quota),
     )
     rules = AccessRules(
@@ -115,9 +124,14 @@ class Front:
         self._ids = ids or SessionIds()
         self.retiring = False
         self.refusing = False
-        self._bounds = LogBounds()
+        self._bounds = LogBounds(shared=self._ids.events)
         self._backlog = Backlog()
         self._endpoints: dict[str | None, HttpSessions] = {}
+        self._use_told: tuple[float, dict[str, list[int]]] = (-math.inf, {})
+        if (fleet := hub.registry.fleet) is not None:
+            self.quotas.share(self._ids.keys.label)
+            fleet.tell_use = self._tell_use
+            fleet.on_peers = lambda: self.quotas.follow(fleet.uses_elsewhere())
         self._tasks: anyio.abc.TaskGroup | None = None
         fleet = hub.registry.fleet
         self._peers = PeerRequests(self, fleet.peers) if fleet is not None and fleet.peers is not None else None
@@ -128,7 +142,9 @@ class Front:
             self._tasks = tasks
             try:
                 await tasks.start(self._broker.run)
-                tasks.start_soon(self._ids.store.run, self._ended)
+                tasks.start_soon(self._ids.store.run, self._ended, self._changed)
+                if self._ids.events is not None:
+                    tasks.start_soon(self._ids.events.run)
                 changes = self.hub.events()
                 task_status.started()
                 async for _ in changes:
@@ -180,13 +196,14 @@ class Front:
         return sessions
 
     def _opened(self, server: str | None) -> HttpSessions:
+        registry = self.hub.registry
         mcp_server = McpServer(self._broker, View(self.hub, server))
         self._broker.add_subscriptions(mcp_server.subscriptions)
         sessions = HttpSessions(
             mcp_server,
             bounds=self._bounds,
             backlog=self._backlog,
-            largest=lambda: self.hub.config.settings.limits.message_bytes,
+            largest=lambda: registry.config.settings.limits.message_bytes,
             forget=self._forget,
             quotas=self.quotas,
             ids=self._ids,
@@ -211,11 +228,25 @@ class Front:
         for one, sessions in idle[: len(idle) // EVICTED_SHARE + 1]:
             sessions.drop_idle(one)
 
+    def _tell_use(self) -> dict[str, list[int]]:
+        """What principals use of this replica, for the others; the sessions are not counted for every exchange."""
+        at, told = self._use_told
+        if (now := time.monotonic()) - at >= USE_SECONDS:
+            busy = Counter(name for sessions in self._endpoints.values() for name in sessions.busy_principals())
+            told = self.quotas.told(busy)
+            self._use_told = now, told
+        return told
+
     def _ended(self, session: bytes) -> None:
         """Another hub ended a session."""
         self._ids.ended(session)
         for sessions in self._endpoints.values():
             sessions.end(session)
+
+    def _changed(self, session: bytes, record: SessionRecord) -> None:
+        """Another replica changed what a session has."""
+        for sessions in self._endpoints.values():
+            sessions.changed(session, record)
 
     def _end_removed(self) -> None:
         """Close the endpoints of servers that are no longer configured; new requests get 404 at once."""
@@ -250,32 +281,47 @@ class McpEndpoint:
         """Whether a path is an MCP endpoint."""
         return path == "/mcp" or (path.startswith("/servers/") and path.endswith("/mcp") and path.count("/") == 3)
 
-    async def serve(self, request: Request, reply: Reply) -> None:
-        """Answer one request."""
+    def serve(self, request: Request, reply: Reply) -> Coroutine[Any, Any, None] | None:
+        """Answer one request; what is left to be done for it, if anything is."""
         if self._front.refusing:
             reply.plain(503, _LEAVING, b"content-type: application/json\r\nretry-after: 1\r\n")
-            return
-        found = await self._rules.check(
+            return None
+        found = self._rules.decide(
             request.headers,
             client_verified=request.client_verified,
             client_names=request.client_names,
             admission=request.admission,
         )
+        if isinstance(found, Principal) and not is_tracing():
+            return self._serve(request, reply, found)
+        return self._serve_later(request, reply, found)
+
+    async def _serve_later(
+        self, request: Request, reply: Reply, found: Principal | Refused | Coroutine[Any, Any, Principal | Refused]
+    ) -> None:
+        """Serve a request whose sender is found out by a wait, or one that is traced."""
+        if not isinstance(found, Principal | Refused):
+            found = await found
+        if not is_tracing():
+            if (served := self._serve(request, reply, found)) is not None:
+                await served
+            return
+        token = attach(extract(request.headers))
+        try:
+            if (served := self._serve(request, reply, found)) is not None:
+                await served
+        finally:
+            detach(token)
+
+    def _serve(self, request: Request, reply: Reply, found: Principal | Refused) -> Coroutine[Any, Any, None] | None:
         if isinstance(found, Refused):
             headers = {"content-type": "application/json", **found.headers}
             lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
             reply.plain(found.status, dumps(found.body), lines.encode("latin-1"))
-            return
+            return None
         server = None if request.path == "/mcp" else request.path[len("/servers/") : -len("/mcp")]
         sessions = self._front.sessions_of(server)
         if sessions is None:
             reply.plain(404, dumps({"error": f"no server named {server!r} is configured"}))
-            return
-        if not is_tracing():
-            await sessions.serve(request, reply, found)
-            return
-        token = attach(extract(request.headers))
-        try:
-            await sessions.serve(request, reply, found)
-        finally:
-            detach(token)
+            return None
+        return sessions.serve(request, reply, found)

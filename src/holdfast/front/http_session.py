@@ -79,7 +79,7 @@ class HttpSession:
         """Whether it was rebuilt from its id, and its client has not been told yet what it may have missed."""
         self.noted_at = float(ticket.issued)
         """The time of last use that the store has."""
-        self.log = EventLog(bounds, tag)
+        self.log = EventLog(bounds, ticket.id, tag)
         self.notices = MessageStream(self, None, backlog)
         self.calls: dict[str | int, CallInFlight] = {}
         self.used_at = 0.0
@@ -108,7 +108,7 @@ class HttpSession:
         number = self._asked
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._questions[number] = answer, stream
-        stream.send(request_message(number, method, params))
+        stream.send(request_message(number, method, params), private=True)
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 return await answer

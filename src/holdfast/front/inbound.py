@@ -40,12 +40,14 @@ from holdfast.wire import (
 __all__ = [
     "ClientRequest",
     "Message",
+    "cancelled_request",
     "error_message",
     "error_of",
     "meta_of",
     "notice_message",
     "params_of",
     "read_message",
+    "read_small",
     "request_message",
     "result_message",
     "settle",
@@ -119,8 +121,8 @@ class ClientRequest:
         self.id = message.id
         self.key = message.key
         self.method = message.method
-        self.params = params_of(message)
-        self.meta = meta_of(self.params)
+        self.params = params = params_of(message)
+        self.meta = meta_of(params) if "_meta" in params else _NO_META
         self.version = version
         self.client = client
         self.channel = channel
@@ -143,13 +145,30 @@ class ClientRequest:
             raise MCPError(INVALID_PARAMS, f"the parameters cannot be read: {exc}") from None
 
 
-async def read_message(body: bytes) -> Message:
-    """One message; raises ``MCPError`` with the code that its sender is told. Only a large one takes a wait."""
+_NO_META: Final[Mapping[str, Any]] = {}
+
+
+def read_small(body: bytes) -> Message:
+    """One message that is not large; raises ``MCPError`` with the code that its sender is told."""
     try:
-        return Message(fields(read_bytes(body)) if len(body) <= SMALL_BYTES else await split(body))
+        return Message(fields(read_bytes(body)))
     except BadJson as exc:
-        code = INVALID_REQUEST if "object" in str(exc) else PARSE_ERROR
-        raise MCPError(code, f"the message cannot be read: {exc}") from None
+        raise _unreadable(exc) from None
+
+
+async def read_message(body: bytes) -> Message:
+    """The same for a message of any size. Only a large one takes a wait."""
+    if len(body) <= SMALL_BYTES:
+        return read_small(body)
+    try:
+        return Message(await split(body))
+    except BadJson as exc:
+        raise _unreadable(exc) from None
+
+
+def _unreadable(exc: BadJson) -> MCPError:
+    code = INVALID_REQUEST if "object" in str(exc) else PARSE_ERROR
+    return MCPError(code, f"the message cannot be read: {exc}")
 
 
 def params_of(message: Message) -> Fields:
@@ -236,6 +255,16 @@ def _key(raw: Bytes) -> str | int:
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise MCPError(INVALID_REQUEST, "the id is neither a string nor an integer") from None
     return key
+
+
+def cancelled_request(message: Message) -> str | int | None:
+    """The id of the request that a client gives up; None if it cannot be read."""
+    try:
+        raw = params_of(message).get("requestId")
+        wanted = loads(raw) if raw is not None else None
+    except (MCPError, ValueError):
+        return None
+    return wanted if isinstance(wanted, str | int) else None
 
 
 def settle(question: asyncio.Future[dict[str, Any]], message: Message) -> None:

@@ -12,7 +12,7 @@ import logging
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -51,8 +51,8 @@ class MessageEndpoint(Protocol):
     def claims(self, path: str) -> bool:
         """Whether a path is one of its own."""
 
-    async def serve(self, request: Request, reply: Reply) -> None:
-        """Answer one request."""
+    def serve(self, request: Request, reply: Reply) -> Coroutine[Any, Any, None] | None:
+        """Answer one request; what is left to be done for it, if anything is."""
 
 
 class HttpConnection(AdmittedProtocol):
@@ -248,14 +248,16 @@ class HttpConnection(AdmittedProtocol):
 
     def write_plain(self, request: Request, status: int, body: bytes, headers: bytes) -> None:
         """An answer in one piece."""
+        self._on_due = None  # with its answer the request is over
         if self.lost:
             return
         if self._pieces:
             self._flush()
-        empty = request.method == "HEAD" or status in (204, 304)
+        usual = request.keep_alive and not self._ending and request.http_version == "1.1"
+        kept = b"" if usual and not self._endpoint.retiring else self._kept(request)
         length = b"" if status in (204, 304) else b"content-length: %d\r\n" % len(body)
-        head = b"HTTP/1.1 " + _REASONS[status] + b"\r\n" + _date() + headers + length + self._kept(request) + b"\r\n"
-        if empty:
+        head = b"HTTP/1.1 " + _REASONS[status] + b"\r\n" + _date() + headers + length + kept + b"\r\n"
+        if request.method == "HEAD" or status in (204, 304):
             self._transport.write(head)
         elif len(body) > 1 << 16:
             self._transport.writelines((head, body))
@@ -342,12 +344,25 @@ class HttpConnection(AdmittedProtocol):
                 if not self._requests:
                     if self._ending:
                         break
-                    await self.wait()
+                    waiter = self._waiter = self._loop.create_future()
+                    try:
+                        await waiter
+                    finally:
+                        self._waiter = None
                     continue
                 request = self._requests[0]
-                self.disarm()
+                self._on_due = None
                 await self._serve(request)
-                await self._finish(request)
+                if not request.complete:
+                    await self._pass_over(request)
+                self._requests.popleft()
+                if not request.keep_alive or self._ending:
+                    self._ending = True
+                    self.close()
+                elif not self._requests:
+                    if self._paused_reading:
+                        self._resume()
+                    self.arm(IDLE_SECONDS, self.close)
         finally:
             self.close()
 
@@ -355,7 +370,8 @@ class HttpConnection(AdmittedProtocol):
         if self._endpoint.claims(request.path):
             reply = Reply(self, request)
             try:
-                await self._endpoint.serve(request, reply)
+                if (served := self._endpoint.serve(request, reply)) is not None:
+                    await served
             except TooLarge:
                 reply.plain(413, b'{"error":"the body is too large"}')
             except Gone:
@@ -370,8 +386,8 @@ class HttpConnection(AdmittedProtocol):
         else:
             await AsgiExchange(self, request, self._app).run(self._transport, self._app_state)
 
-    async def _finish(self, request: Request) -> None:
-        """Pass over what is left of the request; close where the client, or the request, does not go on."""
+    async def _pass_over(self, request: Request) -> None:
+        """Pass over what is left of the body; a client that sends too much of it, or too slowly, does not go on."""
         passed, until = 0, self._loop.time() + PASSED_OVER_SECONDS
         while not request.complete and not self.lost and request.keep_alive:
             passed += len(request.take())
@@ -380,13 +396,6 @@ class HttpConnection(AdmittedProtocol):
                 break
             self._resume()
             await self.wait(PASSED_OVER_SECONDS)
-        self._requests.popleft()
-        if not request.keep_alive or self._ending:
-            self._ending = True
-            self.close()
-        elif not self._requests:
-            self._resume()
-            self.arm(IDLE_SECONDS, self.close)
 
 
 def _names_in(certificate: Mapping[str, Any]) -> frozenset[str]:

@@ -38,7 +38,7 @@ class RequestHead:
 
     __slots__ = (
         "headers", "http_version", "keep_alive", "length", "method", "path", "query", "raw_headers", "raw_path",
-        "repeated",
+        "reading", "repeated",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -55,11 +55,13 @@ class RequestHead:
         """The names that occur more than once."""
         self.length: bytes | None = None
         """The digits of its length, if the head is one that is remembered."""
+        self.reading: object = None
+        """What the reader of its headers made of them: the next request with this head need not be read again."""
 
     def with_length(self, digits: bytes) -> RequestHead:
         """The same head of a body of another length."""
         same = RequestHead()
-        for name in ("http_version", "keep_alive", "method", "path", "query", "raw_path", "repeated"):
+        for name in ("http_version", "keep_alive", "method", "path", "query", "raw_path", "reading", "repeated"):
             setattr(same, name, getattr(self, name))
         same.length = digits
         same.headers = {**self.headers, "content-length": digits.decode()}

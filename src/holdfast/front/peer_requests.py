@@ -20,14 +20,16 @@ import anyio
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
-from holdfast.core import replica_tag, replicas_with_tag
+from holdfast.core import replica_tag, replicas_with_tag, tag_of_question
 from holdfast.front.access.principals import Principal
 from holdfast.front.forwarded import ForwardedConnection
 from holdfast.front.homes import LivesElsewhere
 from holdfast.front.http_session import HttpSession
-from holdfast.front.inbound import ClientRequest
+from holdfast.front.inbound import ClientRequest, Message
+from holdfast.front.own_answers import UNKNOWN_QUESTION
 from holdfast.front.requests import Reply, Request
 from holdfast.front.server import McpServer
+from holdfast.front.streams import tag_of_event
 from holdfast.hub import PeerFailed, PeerRefused, PeerReply, PeerRequest, Peers, PeerUnreachable
 from holdfast.wire import RawObject
 
@@ -121,8 +123,6 @@ class PeerRequests:
         asked: ClientRequest,
         request: Request,
         reply: Reply,
-        body: bytes,
-        *,
         on_leave: Callable[[], object] = lambda: None,
     ) -> RawObject | None:
         """The result of a request; None if another replica had it, and has answered.
@@ -139,7 +139,7 @@ class PeerRequests:
                 elsewhere = found
             on_leave()
             try:
-                await self.relay(elsewhere.replica, request, reply, owner, body)
+                await self.relay(elsewhere.replica, request, reply, owner)
             except (PeerUnreachable, PeerRefused) as exc:
                 if elsewhere.find_again is None:
                     raise MCPError(INVALID_PARAMS, f"{_CALL_LOST} ({exc})") from exc
@@ -150,21 +150,38 @@ class PeerRequests:
                 return None
         raise MCPError(INTERNAL_ERROR, "the replica with the connections of this client was not found; try again")
 
+    async def pass_answer(self, message: Message, request: Request, reply: Reply, owner: RequestOwner) -> str | None:
+        """Pass a client's answer to the replica that asked; else why it could not be passed."""
+        if not isinstance(message.key, int) or request.forwarded:
+            return UNKNOWN_QUESTION
+        problem = await self.relay_to_one(self.with_tag(tag_of_question(message.key)), request, reply, owner)
+        if problem is None:
+            return None
+        return (
+            f"the replica that asked this question did not take the answer: {problem}" if problem else UNKNOWN_QUESTION
+        )
+
+    async def resume(self, event_id: str, request: Request, reply: Reply, owner: RequestOwner) -> bool:
+        """Let the replica of an event go on with its stream; False if no other replica does."""
+        if request.forwarded:
+            return False
+        return await self.relay_to_one(self.with_tag(tag_of_event(event_id)), request, reply, owner) is None
+
     async def relay_to_one(
-        self, replicas: Iterable[str], request: Request, reply: Reply, owner: RequestOwner, body: bytes
+        self, replicas: Iterable[str], request: Request, reply: Reply, owner: RequestOwner
     ) -> str | None:
         """Let the first of these replicas answer that does; else why none did, which is empty for none at all."""
         problem = ""
         for replica in replicas:
             try:
-                await self.relay(replica, request, reply, owner, body)
+                await self.relay(replica, request, reply, owner)
             except (PeerUnreachable, PeerRefused, PeerFailed) as exc:
                 problem = str(exc)
             else:
                 return None
         return problem
 
-    async def relay(self, replica: str, request: Request, reply: Reply, owner: RequestOwner, body: bytes) -> None:
+    async def relay(self, replica: str, request: Request, reply: Reply, owner: RequestOwner) -> None:
         """Let another replica answer. Raises ``PeerUnreachable``, ``PeerRefused`` or ``PeerFailed`` before it began."""
         principal = owner.principal
         about = {
@@ -185,7 +202,7 @@ class PeerRequests:
         with anyio.CancelScope() as scope:
             request.on_gone = scope.cancel
             try:
-                async with self._peers.request(replica, "mcp", about, body) as answer:
+                async with self._peers.request(replica, "mcp", about, request.whole) as answer:
                     status, headers = int(answer.about["status"]), str(answer.about["headers"]).encode("latin-1")
                     if answer.about.get("plain"):
                         whole = await answer.body()

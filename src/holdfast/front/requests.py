@@ -105,7 +105,7 @@ class Request:
 
     __slots__ = (
         "_connection", "_parts", "_size", "admission", "client_names", "client_verified", "complete", "forwarded",
-        "head", "headers", "http_version", "keep_alive", "method", "on_gone", "path",
+        "head", "headers", "http_version", "keep_alive", "method", "on_gone", "path", "whole",
     )  # fmt: skip
 
     def __init__(self, connection: RequestConnection, head: RequestHead, body: bytes | None = None) -> None:
@@ -126,10 +126,19 @@ class Request:
         self.keep_alive = head.keep_alive
         self.forwarded = False
         """Whether another replica sent it here: then it goes no further."""
+        self.whole = b""
+        """The body, where it may have to go to another replica."""
         self.headers = head.headers
         """By lower-case name. Values of a repeated header are joined by a comma."""
         self.on_gone: Callable[[], object] | None = None
         """Told when the client closes the connection before it has its answer."""
+
+    def at_hand(self, most: int) -> bytes | None:
+        """The whole body, if all of it is here in one piece and not too large; then it is taken."""
+        if not self.complete or self._size > most or len(self._parts) != 1:
+            return None
+        self._size = 0
+        return self._parts.pop()
 
     async def body(self, most: int, *, within: float = WHOLE_BODY_SECONDS) -> bytes:
         """The whole body; raises ``TooLarge``, or ``Gone`` if the client does not send it in time."""
@@ -178,10 +187,11 @@ class Request:
 class Reply:
     """The answer to one request: plain, or an event stream that begins when something precedes the result."""
 
-    __slots__ = ("_connection", "_extra", "_request", "done", "on_done", "on_stream", "started", "streams")
+    __slots__ = ("_extra", "_request", "connection", "done", "on_done", "on_stream", "started", "streams")
 
     def __init__(self, connection: RequestConnection, request: Request) -> None:
-        self._connection = connection
+        self.connection = connection
+        """It carries one reply after the other."""
         self._request = request
         self._extra = b""
         self.streams = False
@@ -197,14 +207,13 @@ class Reply:
         """The result is being made; ``extra`` are the headers that go out with it."""
         self._extra = extra
         if self.streams:
-            self._connection.arm(STREAM_AFTER_SECONDS, self._tick)
+            self.connection.arm(STREAM_AFTER_SECONDS, self._tick)
 
     def plain(self, status: int, body: bytes, headers: bytes = b"content-type: application/json\r\n") -> None:
         """An answer in one piece."""
         self.done = True
         self.on_stream = None  # it leads back to what holds this reply: a cycle for each call would be the collector's
-        self._connection.disarm()
-        self._connection.write_plain(self._request, status, body, headers + self._extra)
+        self.connection.write_plain(self._request, status, body, headers + self._extra)
 
     def result(self, message: bytes, *, status: int = 200, event_id: bytes = b"") -> None:
         """The last message: plain if nothing went before, else the end of the stream."""
@@ -222,24 +231,24 @@ class Reply:
             return
         if not self.started:
             self.begin()
-        self._connection.write_chunk(self._request, event(message, event_id))
-        self._connection.arm(COMMENT_SECONDS, self._tick)
+        self.connection.write_chunk(self._request, event(message, event_id))
+        self.connection.arm(COMMENT_SECONDS, self._tick)
 
     def begin(self) -> None:
         """Begin the event stream."""
         self.started = True
-        self._connection.write_head(self._request, _STREAM_HEADERS + self._extra)
+        self.connection.write_head(self._request, _STREAM_HEADERS + self._extra)
         if self.on_stream is not None and (first := self.on_stream()):
-            self._connection.write_chunk(self._request, first)
-        self._connection.arm(COMMENT_SECONDS, self._tick)
+            self.connection.write_chunk(self._request, first)
+        self.connection.arm(COMMENT_SECONDS, self._tick)
 
     def end(self) -> None:
         """The stream is complete."""
         if not self.done:
             self.done = True
             self.on_stream = None
-            self._connection.disarm()
-            self._connection.write_end(self._request)
+            self.connection.disarm()
+            self.connection.write_end(self._request)
             if self.on_done is not None:
                 self.on_done()
 
@@ -249,7 +258,7 @@ class Reply:
         """Another replica is to answer: no stream begins here meanwhile. The result takes that back."""
         first, extra = self.on_stream, self._extra
         self.on_stream, self._extra = None, b""
-        self._connection.disarm()
+        self.connection.disarm()
 
         def take_back() -> None:
             self.on_stream = first
@@ -263,46 +272,41 @@ class Reply:
             self.result(body)
             return
         self.done = True
-        self._connection.write_plain(self._request, status, body, headers)
+        self.connection.write_plain(self._request, status, body, headers)
 
     def pass_head(self, status: int, headers: bytes) -> None:
         """The head of another replica's event stream."""
         if not self.started:
             self.started = True
-            self._connection.write_head(self._request, headers, status)
+            self.connection.write_head(self._request, headers, status)
 
     def pass_piece(self, data: bytes) -> None:
         """A piece of that stream, as it is."""
-        self._connection.write_chunk(self._request, data)
+        self.connection.write_chunk(self._request, data)
 
     def pass_end(self) -> None:
         """That stream is complete."""
         self.done = True
-        self._connection.write_end(self._request)
+        self.connection.write_end(self._request)
 
     def abort(self) -> None:
         """Close the connection now: its client does not read, or the stream cannot be completed."""
         self.done = True
-        self._connection.abort()
-
-    @property
-    def connection(self) -> object:
-        """Its connection, which carries one reply after the other."""
-        return self._connection
+        self.connection.abort()
 
     @property
     def unread(self) -> int:
         """How many bytes wait for the client to read, of this reply or the next one on its connection."""
-        return self._connection.unread
+        return self.connection.unread
 
     async def drained(self) -> None:
         """Wait until the client has read most of what it was sent."""
-        await self._connection.drained()
+        await self.connection.drained()
 
     @property
     def lost(self) -> bool:
         """Whether the client closed the connection."""
-        return self._connection.lost
+        return self.connection.lost
 
     def _tick(self) -> None:
         if self.done:
@@ -310,8 +314,8 @@ class Reply:
         if not self.started:
             self.begin()
         else:
-            self._connection.write_chunk(self._request, b": still here\n\n")
-            self._connection.arm(COMMENT_SECONDS, self._tick)
+            self.connection.write_chunk(self._request, b": still here\n\n")
+            self.connection.arm(COMMENT_SECONDS, self._tick)
 
 
 def event(message: bytes, event_id: bytes = b"") -> bytes:

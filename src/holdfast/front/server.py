@@ -166,6 +166,18 @@ class McpServer:
         """Subscribe a rebuilt session again."""
         self._broker.restore(client, subscribed)
 
+    def set_log_level(self, client: Client, level: str | None) -> None:
+        """The lowest level of log messages that a client wants."""
+        client.log_level = level
+        for server in self.view.servers if level is not None else ():
+            self._broker.wants_log(client, server, str(level))
+
+    def follow_subscriptions(self, client: Client, subscribed: Collection[tuple[str, str]]) -> None:
+        """Another replica changed the subscriptions of a session that is here too."""
+        for server, uri in client.subscribed.difference(subscribed):
+            self._broker.unsubscribe(client, server, uri)
+        self._broker.restore(client, subscribed)
+
     def tell_missed(self, client: Client) -> None:
         """Tell a client that everything it listed or subscribed to may have changed."""
         self._broker.tell_missed(client)
@@ -225,7 +237,8 @@ class McpServer:
         """The result of a request, as the client's era writes it; raises ``MCPError``."""
         modern = request.client.modern
         try:
-            result = await self._handler(request.method)(request)
+            handler = self._handlers.get(request.method) or self._handler(request.method)
+            result = await handler(request)
         except HoldfastError as error:
             raise protocol_error(error, modern=modern) from None
         if result.is_large:
@@ -233,9 +246,7 @@ class McpServer:
         return result_for_client(request.method, result, modern=modern, stamp=_STAMP)
 
     def _handler(self, method: str) -> Handler:
-        known = self._handlers.get(method)
-        if known is not None:
-            return known
+        """What answers a method that is not one of the endpoint's own."""
         return self._unknown if method in protocol.SPEC_CLIENT_METHODS else self._forward_unknown
 
     async def _unknown(self, request: ClientRequest) -> RawObject:
@@ -343,7 +354,7 @@ class McpServer:
         if not isinstance(route, ToolRoute):
             route = await self._find_tool(name, request.client)
         key, own = route.key, params if route.own_name is None else {**params, "name": route.own_name}
-        result = await self._forwarder.call_tool(request, key.server, own, repeatable=route.repeatable)
+        result = await self._forwarder.forward(request, key.server, own, repeatable=route.repeatable)
         if is_new_task(result):
             return renamed(result, key.server, self._broker.task_ids, request.principal.name)
         if result.is_large:
@@ -416,9 +427,10 @@ class McpServer:
 
     def _linked(self, key: NameKey, result: RawObject) -> RawObject:
         """Return a result whose resource URIs can be read at this endpoint."""
-        if self.view.server is not None or not self.view.has(key.server):
+        view = self.view
+        if view.server is not None or key.server not in view.hub.registry.slots:
             return result
-        return relinked(result, partial(self.view.shown_uri, key.server))
+        return relinked(result, partial(view.shown_uri, key.server))
 
     async def _find_tool(self, name: str, client: Client) -> ToolRoute:
         await self._broker.wait_for_first_listing(self.view)
@@ -460,9 +472,7 @@ class McpServer:
         level = self._check(request).get("level")
         if level not in LOG_LEVELS:
             raise MCPError(INVALID_PARAMS, "Invalid request parameters")
-        request.client.log_level = level
-        for server in self.view.servers:
-            self._broker.wants_log(request.client, server, str(level))
+        self.set_log_level(request.client, str(level))
         return RawObject.of({})
 
     async def _listen(self, request: ClientRequest) -> RawObject:

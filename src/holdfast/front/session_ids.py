@@ -11,11 +11,13 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from holdfast.front.seal import SESSION_SECONDS, SessionTicket, fitted, is_expired
 from holdfast.front.session_keys import SessionKeys
 from holdfast.front.session_store import NOTE_SECONDS, MemorySessions, SessionRecord, SessionStore
+from holdfast.front.shared_events import SharedEvents
 
 __all__ = ["SessionIds"]
 
@@ -41,6 +43,8 @@ class SessionIds:
         self.home = home or secrets.token_hex(4)
         """Names this process in the ids that it makes."""
         self.wall = wall
+        self.events: SharedEvents | None = None
+        """The events of sessions, for other replicas; None for a hub that is alone."""
         self._ended: dict[bytes, None] = {}
 
     def issue(
@@ -104,6 +108,14 @@ class SessionIds:
         self._ended[session] = None
         while len(self._ended) > MOST_ENDED:
             del self._ended[next(iter(self._ended))]
+
+    async def note(self, ticket: SessionTicket, *, seen: float) -> None:
+        """Keep the time of last use. What else is kept stays: another replica may have changed it."""
+        known = await self.store.load(ticket.id)
+        if known is None:
+            await self.keep(ticket, seen=seen)
+        elif not known.ended and known.seen < seen:
+            await self.store.save(ticket.id, replace(known, seen=seen))
 
     async def keep(
         self,

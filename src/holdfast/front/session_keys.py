@@ -12,7 +12,11 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from hashlib import blake2s
 from pathlib import Path
+
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.files import (
@@ -106,6 +110,11 @@ class SessionKeys:
     def material(self) -> tuple[bytes, ...]:
         """The keys themselves, to derive other keys from; the first is the newest."""
         return tuple(self._keys)
+
+    def label(self, name: str) -> str:
+        """A name for others that have the keys, and that says nothing to anyone else."""
+        key = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"holdfast labels").derive(self._keys[-1])
+        return blake2s(name.encode(), key=key, digest_size=8).hexdigest()
 
     def refresh(self, *, now: bool = False) -> bool:
         """Read the file again if it changed; whether the keys are others. A bad file changes nothing."""

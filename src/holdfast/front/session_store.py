@@ -53,8 +53,9 @@ class SessionRecord:
 class SessionStore(Protocol):
     """Keeps the records of sessions by their 16 bytes of id."""
 
-    shared: bool
-    """Whether every hub that has the session key uses this store."""
+    @property
+    def shared(self) -> bool:
+        """Whether every hub that has the session key uses this store, and this hub knows all of it."""
 
     async def load(self, session: bytes) -> SessionRecord | None:
         """The record of a session, or None."""
@@ -62,8 +63,10 @@ class SessionStore(Protocol):
     async def save(self, session: bytes, record: SessionRecord) -> None:
         """Keep a record. It is durable when this returns; a failure is logged. An ended session stays ended."""
 
-    async def run(self, on_ended: Callable[[bytes], None]) -> None:
-        """Report sessions that another hub ended, until cancelled."""
+    async def run(
+        self, on_ended: Callable[[bytes], None], on_changed: Callable[[bytes, SessionRecord], None] | None = None
+    ) -> None:
+        """Report sessions that another hub ended or, where the store can tell, changed, until cancelled."""
 
 
 class MemorySessions:
@@ -87,7 +90,9 @@ class MemorySessions:
         while len(self._records) > MOST_IN_MEMORY:
             del self._records[next(iter(self._records))]
 
-    async def run(self, on_ended: Callable[[bytes], None]) -> None:
+    async def run(
+        self, on_ended: Callable[[bytes], None], on_changed: Callable[[bytes, SessionRecord], None] | None = None
+    ) -> None:
         """Return: there is no other hub."""
 
 
@@ -140,7 +145,9 @@ class SqliteSessions:
                 for key in [key for key, one in pending.items() if written and self._unwritten.get(key) is one]:
                     del self._unwritten[key]
 
-    async def run(self, on_ended: Callable[[bytes], None]) -> None:
+    async def run(
+        self, on_ended: Callable[[bytes], None], on_changed: Callable[[bytes, SessionRecord], None] | None = None
+    ) -> None:
         """Report sessions that another hub ended, until cancelled."""
         stamp: FileStamp = None
         while True:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -23,27 +23,37 @@ from mcp.shared.inbound import (
     NAME_BEARING_METHODS,
     InboundLadderRejection,
     classify_inbound_request,
-    unsupported_protocol_version_rejection,
 )
-from mcp_types import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_REQUEST, ErrorData
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from mcp_types import HEADER_MISMATCH, INVALID_REQUEST, ErrorData
 from pydantic import ValidationError
 
-from holdfast.core import tag_of_question
 from holdfast.front.access.principals import Principal
 from holdfast.front.access.quotas import QuotaExceeded, Quotas
 from holdfast.front.clients import Client
+from holdfast.front.endpoint_headers import EndpointHeaders, accepted
 from holdfast.front.homes import LivesElsewhere
 from holdfast.front.http_session import CallInFlight, HttpSession
 from holdfast.front.inbound import (
     ClientRequest,
     Message,
+    cancelled_request,
     error_message,
     error_of,
     meta_of,
     params_of,
     read_message,
+    read_small,
     result_message,
+)
+from holdfast.front.own_answers import (
+    ANSWER_LOST,
+    CANCELLED,
+    JSON_HEADER,
+    NO_WAY_TO_REPLICAS,
+    UNKNOWN_QUESTION,
+    acknowledge,
+    over_quota,
+    refuse,
 )
 from holdfast.front.peer_requests import PeerRequests, RequestOwner
 from holdfast.front.requests import Reply, Request
@@ -51,8 +61,9 @@ from holdfast.front.seal import SessionTicket
 from holdfast.front.server import McpServer
 from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_store import NOTE_SECONDS, SessionRecord
-from holdfast.front.streams import Backlog, LogBounds, MessageStream, lost_event, tag_of_event
-from holdfast.wire import RawObject, loads, text_of
+from holdfast.front.shared_events import SharedEvent
+from holdfast.front.streams import Backlog, LogBounds, LostEvent, MessageStream, lost_event
+from holdfast.wire import SMALL_BYTES, loads, text_of
 
 __all__ = ["HttpSessions"]
 
@@ -92,6 +103,7 @@ class HttpSessions:
         self._forget = forget
         self._quotas = quotas
         self._sessions: dict[str, HttpSession] = {}
+        self._by_ticket: dict[bytes, HttpSession] = {}
         self._posts = 0
         self._idle: asyncio.Future[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -146,7 +158,7 @@ class HttpSessions:
             channel=session.notices, capabilities=ticket.capabilities, principal=principal, session=ticket.id
         )
         session.client.stream_open = lambda: session.listening
-        self._sessions[session_id] = session
+        self._sessions[session_id] = self._by_ticket[ticket.id] = session
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
         return session
@@ -173,12 +185,12 @@ class HttpSessions:
 
     def _restore(self, session: HttpSession, client: Client, record: SessionRecord) -> None:
         session.noted_at = record.seen
-        client.log_level = record.log_level
+        self.server.set_log_level(client, record.log_level)
         self.server.restore(client, record.subscribed)
 
     def end(self, session: bytes) -> None:
         """Another hub ended a session."""
-        for one in [one for one in self._sessions.values() if one.ticket.id == session]:
+        if (one := self._by_ticket.get(session)) is not None:
             self._drop(one, released=True)
 
     def in_use(self, session_id: str, principal: str) -> HttpSession | None:
@@ -186,9 +198,22 @@ class HttpSessions:
         found = self._sessions.get(session_id)
         return found if found is not None and found.principal.name == principal else None
 
+    def changed(self, session: bytes, record: SessionRecord) -> None:
+        """Another replica changed a session; if it is in memory here too, its log level and subscriptions follow."""
+        one = self._by_ticket.get(session)
+        if one is not None and one.client is not None:
+            one.noted_at = max(one.noted_at, record.seen)
+            if one.client.log_level != record.log_level:
+                self.server.set_log_level(one.client, record.log_level)
+            self.server.follow_subscriptions(one.client, record.subscribed)
+
     def idle_sessions(self, principal: str) -> list[HttpSession]:
         """The sessions of a principal with nothing under way."""
         return [one for one in self._sessions.values() if one.idle and one.principal.name == principal]
+
+    def busy_principals(self) -> Iterator[str]:
+        """The principal of each session that has something under way."""
+        return (one.principal.name for one in self._sessions.values() if not one.idle)
 
     def drop_idle(self, session: HttpSession) -> None:
         """Forget a session that has nothing under way; it is rebuilt when it is used."""
@@ -197,6 +222,7 @@ class HttpSessions:
     def _drop(self, session: HttpSession, *, released: bool = False) -> None:
         """Forget a session. Unless it is over, its own connections stay for a while: it may come back."""
         if self._sessions.pop(session.id, None) is not None:
+            self._by_ticket.pop(session.ticket.id, None)
             self._quotas.end_session(session.principal.name)
         session.end()
         if session.client is not None:
@@ -210,7 +236,7 @@ class HttpSessions:
             seen = wall if session.serving else wall - (now - session.used_at)
             if seen - session.noted_at > NOTE_SECONDS:
                 session.noted_at = seen
-                to_note.append(self._keep(session))
+                to_note.append(partial(self._ids.note, session.ticket, seen=seen))
             if self._ids.is_over(session.ticket):
                 self._drop(session, released=True)
             elif session.idle and session.used_at < now - SESSION_IDLE_SECONDS:
@@ -235,20 +261,22 @@ class HttpSessions:
 
     def serve(self, request: Request, reply: Reply, principal: Principal) -> Coroutine[Any, Any, None]:
         """Answer one HTTP request."""
-        version = request.headers.get(MCP_PROTOCOL_VERSION_HEADER)
-        if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
-            return self._serve_modern(request, reply, principal, version)
-        return self._serve_legacy(request, reply, principal)
+        asked = request.head.reading
+        if not isinstance(asked, EndpointHeaders):
+            asked = request.head.reading = EndpointHeaders(request.headers)
+        if asked.modern is not None:
+            return self._serve_modern(request, reply, principal, asked.modern)
+        return self._serve_legacy(request, reply, principal, asked)
 
-    async def _serve_legacy(self, request: Request, reply: Reply, principal: Principal) -> None:
-        session, named = None, request.headers.get("mcp-session-id")
+    async def _serve_legacy(self, request: Request, reply: Reply, principal: Principal, asked: EndpointHeaders) -> None:
+        session, named = None, asked.session
         if named is not None:
             found = self._sessions.get(named) or await self._rebuild(named, principal)
             if isinstance(found, QuotaExceeded):
-                _over_quota(reply, None, found)
+                over_quota(reply, None, found)
                 return
             if found is None or (found.principal is not principal and found.principal != principal):
-                _refuse(reply, 404, "Session not found")
+                refuse(reply, 404, "Session not found")
                 return
             session = found
             session.serving += 1
@@ -256,7 +284,7 @@ class HttpSessions:
             reply.plain(204, b"", b"")
             return
         try:
-            if (served := self._serve_session(request, reply, session, principal)) is not None:
+            if (served := self._serve_session(request, reply, session, principal, asked)) is not None:
                 await served
         finally:
             if session is not None:
@@ -264,33 +292,32 @@ class HttpSessions:
                 session.used_at = self._loop.time()
 
     def _serve_session(
-        self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal
+        self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal, asked: EndpointHeaders
     ) -> Coroutine[Any, Any, None] | None:
         """Answer a request of the legacy era; the result is what is left to be done for it, if anything is."""
-        takes_json, takes_events = accepted(request.headers.get("accept", ""))
         headers = session.header if session is not None else b""
         if request.method == "POST":
-            if not takes_json:
-                _refuse(reply, 406, "Not Acceptable: Client must accept application/json", headers)
-            elif not _is_json(request.headers.get("content-type", "")):
-                _refuse(reply, 415, "Unsupported Media Type: Content-Type must be application/json", headers)
+            if not asked.takes_json:
+                refuse(reply, 406, "Not Acceptable: Client must accept application/json", headers)
+            elif not asked.sends_json:
+                refuse(reply, 415, "Unsupported Media Type: Content-Type must be application/json", headers)
             else:
-                reply.streams = takes_events
+                reply.streams = asked.takes_events
                 return self._post(request, reply, session, principal)
         elif session is None:
             if request.method in ("GET", "DELETE"):
-                _refuse(reply, 400, "Bad Request: Missing session ID")
+                refuse(reply, 400, "Bad Request: Missing session ID")
             else:
-                _refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n")
+                refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n")
         elif request.method == "GET":
-            if not takes_events:
-                _refuse(reply, 406, "Not Acceptable: Client must accept text/event-stream", headers)
+            if not asked.takes_events:
+                refuse(reply, 406, "Not Acceptable: Client must accept text/event-stream", headers)
             else:
                 return self._get(request, reply, session)
         elif request.method == "DELETE":
             return self._delete(reply, session)
         else:
-            _refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n" + headers)
+            refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n" + headers)
         return None
 
     async def _delete(self, reply: Reply, session: HttpSession) -> None:
@@ -301,7 +328,8 @@ class HttpSessions:
     async def _get(self, request: Request, reply: Reply, session: HttpSession) -> None:
         """A stream: of notices, or one that broke and goes on."""
         last = request.headers.get("last-event-id")
-        if last is not None and await self._resumed_elsewhere(last, request, reply, session):
+        elsewhere = self.peers if last is not None and session.log.stream_of(last) is None else None
+        if elsewhere is not None and await elsewhere.resume(last or "", request, reply, self._whose(session)):
             return
         reply.streams = True
         reply.wait_for_result(session.header)
@@ -314,22 +342,50 @@ class HttpSessions:
             if stream is session.notices:
                 session.opened()
         elif last is None or (lost is not None and not lost.call):
+            missed = [event async for event in self._shared(session, lost, reply)] if lost is not None else []
             if session.listening:
-                _refuse(reply, 409, "Conflict: Only one SSE stream is allowed per session", session.header)
+                refuse(reply, 409, "Conflict: Only one SSE stream is allowed per session", session.header)
                 return
             session.notices.reply = reply
             reply.begin()
+            for event_id, event in missed:
+                reply.event(event.message, event_id=event_id)
             session.opened()
             self._tell_missed(session, lost is not None)
         else:
             reply.begin()
-            if lost is not None and lost.request is not None:
-                reply.event(error_message(lost.request, _LOST))
+            if lost is not None:
+                await self._resume_lost(session, lost, reply)
             reply.end()
         gone = asyncio.Event()
         request.on_gone = reply.on_done = gone.set
         if not reply.done and not reply.lost:
             await gone.wait()
+
+    async def _resume_lost(self, session: HttpSession, lost: LostEvent, reply: Reply) -> None:
+        """Send what followed in the stream of a request on another replica; or that its answer is lost."""
+        async for event_id, event in self._shared(session, lost, reply):
+            reply.event(event.message, event_id=event_id)
+            if event.final:
+                return
+        if lost.request is not None:
+            reply.event(error_message(lost.request, ANSWER_LOST))
+
+    async def _shared(
+        self, session: HttpSession, lost: LostEvent, reply: Reply
+    ) -> AsyncIterator[tuple[bytes, SharedEvent]]:
+        """The events of a stream that another replica had, with their ids, as far as the replicas share them."""
+        if self._ids.events is None:
+            return
+        following = self._ids.events.follow(
+            session.ticket.id,
+            lost.mark,
+            lost.suffix,
+            after=lost.number,
+            wanted=lambda: not reply.lost and not session.ended,
+        )
+        async for event in following:
+            yield f"{lost.mark}.{event.number}{lost.suffix}".encode(), event
 
     def _tell_missed(self, session: HttpSession, events_lost: bool) -> None:
         """Let a client list and read again what may have changed while no hub could tell it."""
@@ -337,39 +393,65 @@ class HttpSessions:
             session.rebuilt = False
             self.server.tell_missed(session.client)
 
-    async def _post(self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal) -> None:
+    def _post(
+        self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal
+    ) -> Coroutine[Any, Any, None] | None:
+        body = request.at_hand(self._largest())
+        if body is None or len(body) > SMALL_BYTES:
+            return self._post_later(body, request, reply, session, principal)
+        try:
+            message = read_small(body)
+        except MCPError as exc:
+            headers = session.header if session is not None else b""
+            reply.plain(400, error_message(None, exc.error), JSON_HEADER + headers)
+            return None
+        if self.peers is not None:
+            request.whole = body
+        return self._take(message, request, reply, session, principal)
+
+    async def _post_later(
+        self, body: bytes | None, request: Request, reply: Reply, session: HttpSession | None, principal: Principal
+    ) -> None:
+        """The same for a body that is not here yet, or large."""
         headers = session.header if session is not None else b""
         try:
-            body = await request.body(self._largest())
-            message = await read_message(body)
+            request.whole = body or await request.body(self._largest())
+            message = await read_message(request.whole)
         except MCPError as exc:
-            reply.plain(400, error_message(None, exc.error), _JSON_HEADER + headers)
+            reply.plain(400, error_message(None, exc.error), JSON_HEADER + headers)
             return
+        if (served := self._take(message, request, reply, session, principal)) is not None:
+            await served
+
+    def _take(
+        self, message: Message, request: Request, reply: Reply, session: HttpSession | None, principal: Principal
+    ) -> Coroutine[Any, Any, None] | None:
+        """Take a message of a client; what is left to be done for it, if anything is."""
         if message.is_request and message.method == "initialize":
             self._initialize(message, reply, principal)
-            return
+            return None
         if session is None:
-            _refuse(reply, 400, "Bad Request: Missing session ID")
-            return
+            refuse(reply, 400, "Bad Request: Missing session ID")
+            return None
         if session.client is not None:
             session.client.seen_at = self._loop.time()
             if not session.attached:
                 session.attached = True
                 self.server.attach(session.client)
         if message.is_request:
-            await self._request(message, request, reply, session, body)
-            return
+            return self._request(message, request, reply, session)
         if message.method is None:
             if session.answered(message):
-                reply.plain(202, b"", headers)
+                reply.plain(202, b"", session.header)
             else:
-                await self._answered_elsewhere(message, request, reply, session, body)
-            return
-        reply.plain(202, b"", headers)
+                return self._answered_elsewhere(message, request, reply, session)
+            return None
+        reply.plain(202, b"", session.header)
         if message.method == "notifications/cancelled":
             self._cancel(session, message)
         elif session.client is not None:
-            await self._notice(session.client, session.version, message)
+            return self._notice(session.client, session.version, message)
+        return None
 
     def _initialize(self, message: Message, reply: Reply, principal: Principal) -> None:
         """The handshake; no server behind the hub is waited for."""
@@ -381,7 +463,7 @@ class HttpSessions:
             reply.plain(200, error_message(message.id, error_of(exc)))
             return
         if (exceeded := self._quotas.begin_session(principal.name)) is not None:
-            _over_quota(reply, message, exceeded)
+            over_quota(reply, message, exceeded)
             return
         # A client that shakes hands again declares itself again: its earlier id stays what it was.
         session_id, ticket = self._ids.issue(
@@ -392,22 +474,20 @@ class HttpSessions:
             capabilities=capabilities,
         )
         opened = self._add(session_id, ticket, principal)
-        reply.plain(200, result_message(message.id, result), _JSON_HEADER + opened.header)
+        reply.plain(200, result_message(message.id, result), JSON_HEADER + opened.header)
 
-    async def _request(
-        self, message: Message, request: Request, reply: Reply, session: HttpSession, body: bytes
-    ) -> None:
+    async def _request(self, message: Message, request: Request, reply: Reply, session: HttpSession) -> None:
         assert message.id is not None  # noqa: S101 - it is a request
         assert message.key is not None  # noqa: S101 - as above
         assert session.client is not None  # noqa: S101 - a session has shaken hands
         if message.key in session.calls:
             text = "a request with this id is in flight already"
             error = error_message(None, ErrorData(code=INVALID_REQUEST, message=text))
-            reply.plain(400, error, _JSON_HEADER + session.header)
+            reply.plain(400, error, JSON_HEADER + session.header)
             return
         whose = session.principal.name
-        if (exceeded := self._begin_call(request, whose)) is not None:
-            _over_quota(reply, message, exceeded, session.header)
+        if not request.forwarded and (exceeded := self._quotas.begin_call(whose)) is not None:
+            over_quota(reply, message, exceeded, session.header)
             return
         stream = MessageStream(session, reply, self._backlog, message.id)
         reply.wait_for_result(session.header)
@@ -422,7 +502,13 @@ class HttpSessions:
                 headers=request.headers,
                 principal=session.principal,
             )
-            result = await self._answer(asked, request, reply, body, partial(session.calls.pop, message.key, None))
+            result = await (
+                self.server.answer(asked)
+                if self.peers is None
+                else self.peers.answer(
+                    self.server, asked, request, reply, partial(session.calls.pop, message.key, None)
+                )
+            )
             if result is None:
                 stream.done = True
                 return
@@ -435,14 +521,15 @@ class HttpSessions:
                 raise
             if reply.streams and not reply.started:
                 reply.begin()  # a client that leaves takes a plain answer to a request that it gave up for a fault
-            stream.finish(error_message(message.id, _CANCELLED), resumable=False)
+            stream.finish(error_message(message.id, CANCELLED), resumable=False)
         except LivesElsewhere:
             raise  # the replica that sent it here looks again
         except Exception as exc:  # noqa: BLE001 - every request gets an answer
             stream.finish(error_message(message.id, error_of(exc)), resumable=False)
         finally:
             call.done = True
-            self._end_call(request, whose)
+            if not request.forwarded:  # the replica that it came in at counts it
+                self._quotas.end_call(whose)
             session.forget(message.key, call)
             self._one_less()
 
@@ -457,56 +544,22 @@ class HttpSessions:
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
-    def _begin_call(self, request: Request, principal: str) -> QuotaExceeded | None:
-        """Count a call; a forwarded one was counted where it came in."""
-        return None if request.forwarded else self._quotas.begin_call(principal)
-
-    def _end_call(self, request: Request, principal: str) -> None:
-        if not request.forwarded:
-            self._quotas.end_call(principal)
-
     # Requests that belong to another replica.
 
-    def _answer(
-        self,
-        asked: ClientRequest,
-        request: Request,
-        reply: Reply,
-        body: bytes,
-        leave: Callable[[], object] = lambda: None,
-    ) -> Awaitable[RawObject | None]:
-        """The result of a request; None if another replica had it, and has answered."""
-        if self.peers is None:
-            return self.server.answer(asked)
-        # A cancellation has to find the request where it is served.
-        return self.peers.answer(self.server, asked, request, reply, body, on_leave=leave)
-
-    async def _answered_elsewhere(
-        self, message: Message, request: Request, reply: Reply, session: HttpSession, body: bytes
-    ) -> None:
+    async def _answered_elsewhere(self, message: Message, request: Request, reply: Reply, session: HttpSession) -> None:
         """A client's answer to a question that was not asked here: the replica that asked takes it."""
-        why = UNKNOWN_QUESTION if self.peers is not None or not self._ids.keys.shared else NO_WAY_TO_REPLICAS
-        if self.peers is not None and isinstance(message.key, int) and not request.forwarded:
-            replicas = self.peers.with_tag(tag_of_question(message.key))
-            problem = await self.peers.relay_to_one(replicas, request, reply, self._whose(session), body)
-            if problem is None:
-                return
-            why = f"the replica that asked this question did not take the answer: {problem}" if problem else why
-        _refuse(reply, 400, why, session.header)
-
-    async def _resumed_elsewhere(self, last: str, request: Request, reply: Reply, session: HttpSession) -> bool:
-        """Whether another replica has the stream of this event, and goes on with it."""
-        if self.peers is None or request.forwarded or session.log.stream_of(last) is not None:
-            return False
-        replicas = self.peers.with_tag(tag_of_event(last))
-        return await self.peers.relay_to_one(replicas, request, reply, self._whose(session), b"") is None
+        why: str | None = NO_WAY_TO_REPLICAS if self._ids.keys.shared else UNKNOWN_QUESTION
+        if self.peers is not None:
+            why = await self.peers.pass_answer(message, request, reply, self._whose(session))
+        if why is not None:
+            refuse(reply, 400, why, session.header)
 
     def _whose(self, session: HttpSession) -> RequestOwner:
         return RequestOwner(self.server.view.server, session.principal)
 
     def _cancel(self, session: HttpSession, message: Message) -> None:
         """A client gave up a request: it may be served on another replica."""
-        wanted = _cancelled_request(message)
+        wanted = cancelled_request(message)
         call = session.calls.get(wanted) if wanted is not None else None
         if call is not None:
             call.cancel()
@@ -532,29 +585,28 @@ class HttpSessions:
             reply.plain(406, b"", b"")
             return
         try:
-            body = await request.body(self._largest())
-            message = await read_message(body)
+            request.whole = await request.body(self._largest())
+            message = await read_message(request.whole)
             if message.method is None:
                 raise MCPError(INVALID_REQUEST, "Body must be a single JSON-RPC request or notification object")
         except MCPError as exc:
             reply.plain(400, error_message(None, exc.error))
             return
         if not message.is_request:
-            _acknowledge(reply, version)
+            acknowledge(reply, version)
             return
         if message.method == "subscriptions/listen" and not takes_events:
             reply.plain(406, b"", b"")
             return
         reply.streams = takes_events
-        await self._request_modern(message, request, reply, principal, body)
+        await self._request_modern(message, request, reply, principal)
 
-    async def _request_modern(
-        self, message: Message, request: Request, reply: Reply, principal: Principal, body: bytes
-    ) -> None:
+    async def _request_modern(self, message: Message, request: Request, reply: Reply, principal: Principal) -> None:
         assert message.id is not None  # noqa: S101 - it is a request
         listens = message.method == "subscriptions/listen"  # a stream for long: a connection, and no call
-        if not listens and (exceeded := self._begin_call(request, principal.name)) is not None:
-            _over_quota(reply, message, exceeded)
+        counted = not listens and not request.forwarded  # the replica that it came in at counts it
+        if counted and (exceeded := self._quotas.begin_call(principal.name)) is not None:
+            over_quota(reply, message, exceeded)
             return
         stream = MessageStream(None, reply, self._backlog)
         reply.wait_for_result()
@@ -568,7 +620,11 @@ class HttpSessions:
                 message, version=version, client=client, channel=stream, headers=request.headers, principal=principal
             )
             self.server.check_mirrored(asked)
-            result = await self._answer(asked, request, reply, body)
+            result = await (
+                self.server.answer(asked)
+                if self.peers is None
+                else self.peers.answer(self.server, asked, request, reply)
+            )
             if result is None:
                 stream.done = True
                 return
@@ -584,8 +640,8 @@ class HttpSessions:
             stream.finish(error_message(message.id, error), status=ERROR_CODE_HTTP_STATUS.get(error.code, 200))
         finally:
             call.done = True
-            if not listens:
-                self._end_call(request, principal.name)
+            if counted:
+                self._quotas.end_call(principal.name)
             request.on_gone = None
             if client is not None:
                 self.server.detach(client)
@@ -627,72 +683,8 @@ def _client_info(info: object) -> dict[str, str]:
     return {key: value for key in ("name", "version") if isinstance(value := named.get(key), str)}
 
 
-_JSON_HEADER: Final = b"content-type: application/json\r\n"
-REQUEST_CANCELLED: Final = -32800
-"""What a legacy client's request ends with that it cancelled; its stream would not end otherwise."""
-
-NO_WAY_TO_REPLICAS: Final = (
-    "this question is not open here: it was asked before the hub was restarted, or by another replica. "
-    "Without --fleet and --advertise this hub cannot pass the answer on"
-)
-UNKNOWN_QUESTION: Final = (
-    "this question is not open: it was asked before the hub was restarted, or by another replica; "
-    "the call that it belongs to has ended"
-)
-_LOST: Final = ErrorData(
-    code=INTERNAL_ERROR,
-    message="the answer to this request is lost: the hub was restarted, or its events are no longer kept. "
-    "Whether the server carried the request out is not known.",
-)
 _CHANGES_SESSION: Final = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
-_CANCELLED: Final = ErrorData(code=REQUEST_CANCELLED, message="Request cancelled")
 _ROUTING: Final = (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEADER)
-
-
-def accepted(accept: str) -> tuple[bool, bool]:
-    """Whether a client takes JSON, and whether it takes event streams; wildcards count."""
-    if accept == "application/json, text/event-stream":
-        return True, True
-    kinds = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
-    every = "*/*" in kinds
-    return every or bool(kinds & {_JSON, "application/*"}), every or bool(kinds & {_EVENTS, "text/*"})
-
-
-def _is_json(content_type: str) -> bool:
-    return content_type == _JSON or content_type.partition(";")[0].strip().lower() == _JSON
-
-
-def _refuse(reply: Reply, status: int, text: str, headers: bytes = b"", code: int = INVALID_REQUEST) -> None:
-    reply.plain(status, error_message(None, ErrorData(code=code, message=text)), _JSON_HEADER + headers)
-
-
-QUOTA_EXCEEDED: Final = -32029
-"""A code of the hub's own, in the range of the protocol for servers; the data says when to try again."""
-
-
-def _over_quota(reply: Reply, message: Message | None, exceeded: QuotaExceeded, headers: bytes = b"") -> None:
-    data = {"retryAfter": exceeded.retry_after, "quota": exceeded.quota}
-    answered = message.id if message is not None else None
-    error = error_message(answered, ErrorData(code=QUOTA_EXCEEDED, message=exceeded.message, data=data))
-    reply.plain(429, error, _JSON_HEADER + b"retry-after: %d\r\n" % exceeded.retry_after + headers)
-
-
-def _acknowledge(reply: Reply, version: str) -> None:
-    """A notification of the modern era: it is accepted, and there is nothing that it could change."""
-    if (rejected := unsupported_protocol_version_rejection(version)) is not None:
-        error = ErrorData(code=rejected.code, message=rejected.message, data=rejected.data)
-        reply.plain(400, error_message(None, error))
-    else:
-        reply.plain(202, b"", b"")
-
-
-def _cancelled_request(message: Message) -> str | int | None:
-    try:
-        raw = params_of(message).get("requestId")
-        wanted = loads(raw) if raw is not None else None
-    except (MCPError, ValueError):
-        return None
-    return wanted if isinstance(wanted, str | int) else None
 
 
 def _repeated(request: Request) -> str | None:

@@ -14,6 +14,7 @@ from mcp_types import INVALID_REQUEST
 
 from holdfast.front.inbound import notice_message
 from holdfast.front.requests import Reply
+from holdfast.front.shared_events import SharedEvent, SharedEvents
 from holdfast.wire import Bytes, loads
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ class Backlog:
     def wrote(self, reply: Reply, owner: object) -> None:
         """Something was written; cut this reader off if it, or all together, are over a bound."""
         if reply.unread == 0:
-            self._unread.pop(reply.connection, None)
+            if self._unread:
+                self._unread.pop(reply.connection, None)
             return
         self._unread[reply.connection] = (reply, owner)
         for one, _ in [*self._unread.values()]:
@@ -73,8 +75,10 @@ class Backlog:
 class LogBounds:
     """How much the event logs of all sessions may hold."""
 
-    def __init__(self, most: int = ALL_LOGGED_BYTES) -> None:
+    def __init__(self, most: int = ALL_LOGGED_BYTES, *, shared: SharedEvents | None = None) -> None:
         self._most = most
+        self.shared = shared
+        """Tells the other replicas; None for a hub that is alone."""
         self._events: dict[_Event, None] = {}
         self.held = 0
         """Bytes, as they go over the wire."""
@@ -106,22 +110,29 @@ class _Event:
 class EventLog:
     """What one session was sent on its streams, so that a stream that broke can be read on (``Last-Event-ID``)."""
 
-    __slots__ = ("_bounds", "_events", "_held", "_mark", "_number")
+    __slots__ = ("_bounds", "_events", "_held", "_mark", "_number", "_session")
 
-    def __init__(self, bounds: LogBounds, tag: str = "") -> None:
+    def __init__(self, bounds: LogBounds, session: bytes = b"", tag: str = "") -> None:
         self._bounds = bounds
+        self._session = session
         self._events: dict[int, _Event] = {}
         self._number = 0
         self._held = 0
-        self._mark = tag + secrets.token_hex(4)
+        self._mark = (tag or (bounds.shared.tag if bounds.shared is not None else "")) + secrets.token_hex(4)
         """Tells the events of this log from those of the same session in another process, or before it idled."""
 
-    def add(self, stream: MessageStream, message: bytes) -> int:
-        """Keep a message; the number of its event. An empty one marks where a stream begins."""
+    def add(self, stream: MessageStream, message: bytes, *, final: bool = False, private: bool = False) -> int:
+        """Keep a message; the number of its event. An empty one marks where a stream begins.
+
+        A ``private`` one is of use here alone: another replica could not take the answer to a question.
+        """
         self._number += 1
-        event = self._events[self._number] = _Event(self, self._number, stream, message)
+        if self._bounds.shared is not None and not private:
+            event = SharedEvent(self._number, stream.suffix, final, bytes(message))
+            self._bounds.shared.add(self._session, self._mark, event)
+        kept = self._events[self._number] = _Event(self, self._number, stream, message)
         self._held += len(message)
-        self._bounds.add(event)
+        self._bounds.add(kept)
         while len(self._events) > LOGGED_EVENTS or (self._held > LOGGED_BYTES and len(self._events) > 1):
             self.drop(next(iter(self._events.values())))
         return self._number
@@ -170,8 +181,11 @@ def tag_of_event(event_id: str) -> str:
 class LostEvent:
     """An event of a stream that is not kept here: of another process, or of too long ago."""
 
-    def __init__(self, *, call: bool, request: bytes | None) -> None:
-        self.call = call
+    def __init__(self, event_id: re.Match[str], request: bytes | None = None) -> None:
+        self.mark, self.number = event_id["mark"], int(event_id["number"])
+        """The log that it is of, and its number there."""
+        self.suffix = event_id["call"] or ""
+        self.call = bool(self.suffix)
         """Whether its stream was that of a request, and not that of notices."""
         self.request = request
         """The id of that request, as JSON; None if it is not known."""
@@ -183,12 +197,12 @@ def lost_event(event_id: str) -> LostEvent | None:
     if found is None:
         return None
     if found["call"] is None:
-        return LostEvent(call=False, request=None)
+        return LostEvent(found)
     try:
         raw = base64.urlsafe_b64decode(found["request"] + "=" * (-len(found["request"]) % 4))
-        return LostEvent(call=True, request=raw if isinstance(loads(raw), str | int) else None)
+        return LostEvent(found, raw if isinstance(loads(raw), str | int) else None)
     except ValueError:
-        return LostEvent(call=True, request=None)
+        return LostEvent(found)
 
 
 # A session and its streams.
@@ -226,14 +240,17 @@ class MessageStream:
         # A call that was answered meanwhile has no stream any more: the client's own is left.
         return await self.session.ask(self.session.notices if self.done else self, method, params)
 
-    def send(self, message: bytes, *, everywhere: bool = False) -> None:
-        """A message that precedes the result; a notice goes to the replica that has the client's stream."""
+    def send(self, message: bytes, *, everywhere: bool = False, private: bool = False) -> None:
+        """A message that precedes the result; a notice goes to the replica that has the client's stream.
+
+        A ``private`` one is of no use to another replica that resumes the stream.
+        """
         reply = self.reply
         if self.done or (reply is not None and not reply.streams):
             return
         if reply is not None and not reply.started and not reply.lost:
             reply.begin()
-        number = self._log(message)
+        number = self._log(message, private=private)
         if reply is not None and not reply.done:
             reply.event(message, event_id=number)
             self.backlog.wrote(reply, self.session or reply)
@@ -245,10 +262,13 @@ class MessageStream:
         if self.done:
             return
         reply = self.reply
-        number = self._log(message) if resumable and reply is not None and reply.started else b""
+        number = self._log(message, final=True) if resumable and reply is not None and reply.started else b""
         self.done = True
         if reply is not None and not reply.done:
-            reply.result(message, status=status, event_id=number)
+            if reply.started:
+                reply.result(message, status=status, event_id=number)
+            else:
+                reply.plain(status, message)
             self.backlog.wrote(reply, self.session or reply)
 
     def resume(self, reply: Reply, after: int) -> None:
@@ -279,9 +299,11 @@ class MessageStream:
             self._suffix = _named(bytes(self._request_id)) if self._request_id is not None else ""
         return self._suffix
 
-    def _log(self, message: bytes) -> bytes:
-        session = self.session
-        return session.log.event_id(self, session.log.add(self, message)) if session is not None else b""
+    def _log(self, message: bytes, *, final: bool = False, private: bool = False) -> bytes:
+        if self.session is None:
+            return b""
+        events = self.session.log
+        return events.event_id(self, events.add(self, message, final=final, private=private))
 
 
 def _named(request: bytes) -> str:

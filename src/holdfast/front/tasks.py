@@ -16,6 +16,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from holdfast.front.eras import COMPLETE
 from holdfast.wire import RELATED_TASK, RawObject, dumps, fields, is_object, join_fields, text_of
 
 __all__ = ["LEGACY_TASKS", "MODERN_TASKS", "ServerTask", "TaskIds", "is_new_task", "renamed", "with_related_task"]
@@ -68,7 +69,7 @@ class TaskIds:
 def is_new_task(result: RawObject) -> bool:
     """Whether a tool's result is the handle of a task, in either era."""
     kind = result.get("resultType")
-    return "task" in result.members or (kind is not None and text_of(kind) == "task")
+    return "task" in result.members or (kind is not None and bytes(kind) != COMPLETE and text_of(kind) == "task")
 
 
 def renamed(result: RawObject, server: str, ids: TaskIds, principal: str) -> RawObject:

@@ -10,8 +10,17 @@ if TYPE_CHECKING:
     from holdfast.hub.approvals import shown as shown
     from holdfast.hub.call import is_repeatable as is_repeatable
     from holdfast.hub.explanation import explain as explain
+    from holdfast.hub.fleet.event_store import (
+        EventStore as EventStore,
+        LogWrite as LogWrite,
+        MemoryEvents as MemoryEvents,
+    )
     from holdfast.hub.fleet.fleet import Fleet as Fleet, ReplicaView as ReplicaView
-    from holdfast.hub.fleet.local_store import LocalStore as LocalStore, serve_broker as serve_broker
+    from holdfast.hub.fleet.local_store import (
+        LocalEvents as LocalEvents,
+        LocalStore as LocalStore,
+        serve_broker as serve_broker,
+    )
     from holdfast.hub.fleet.messages import SignedStore as SignedStore, StoreUnavailable as StoreUnavailable
     from holdfast.hub.fleet.peer_address import PeerAddress as PeerAddress
     from holdfast.hub.fleet.peers import (
@@ -24,6 +33,7 @@ if TYPE_CHECKING:
         Peers as Peers,
         PeerUnreachable as PeerUnreachable,
     )
+    from holdfast.hub.fleet.redis_events import RedisEvents as RedisEvents
     from holdfast.hub.fleet.redis_store import RedisAddress as RedisAddress, RedisStore as RedisStore
     from holdfast.hub.hub import Hub as Hub
     from holdfast.hub.journal import (
@@ -72,8 +82,9 @@ __getattr__, __dir__ = lazy_exports(
         "approvals": ["shown"],
         "call": ["is_repeatable"],
         "explanation": ["explain"],
+        "fleet.event_store": ["EventStore", "LogWrite", "MemoryEvents"],
         "fleet.fleet": ["Fleet", "ReplicaView"],
-        "fleet.local_store": ["LocalStore", "serve_broker"],
+        "fleet.local_store": ["LocalEvents", "LocalStore", "serve_broker"],
         "fleet.messages": ["SignedStore", "StoreUnavailable"],
         "fleet.peer_address": ["PeerAddress"],
         "fleet.peers": [
@@ -86,6 +97,7 @@ __getattr__, __dir__ = lazy_exports(
             "PeerUnreachable",
             "Peers",
         ],
+        "fleet.redis_events": ["RedisEvents"],
         "fleet.redis_store": ["RedisAddress", "RedisStore"],
         "hub": ["Hub"],
         "journal": ["changed_text", "subject_of", "transition_text", "warnings_of"],

@@ -252,6 +252,10 @@ class Approvals:
             now=now,
         )
 
+    def has_pending(self, server: str) -> bool:
+        """Whether a change of this server waits for approval: then a call looks whether it is held."""
+        return bool(self._now.get(server))
+
     def is_held(self, server: str, tool: str, kind: ApprovalKind = "tool") -> bool:
         """Whether a tool or a prompt cannot be used until its change is approved."""
         changed = self._now.get(server)

@@ -9,13 +9,12 @@ may have a resolution of a millisecond, and many calls take less.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from time import perf_counter
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Protocol
 
-from holdfast.config import ApprovalMode, CallPolicy, Config, ServerSpec
+from holdfast.config import ApprovalMode, Config, ServerSpec
 from holdfast.core import (
     ApprovalKind,
     Catalog,
@@ -64,15 +63,17 @@ from holdfast.errors import (
 )
 from holdfast.hub import tracing
 from holdfast.hub.approvals import Approvals
+from holdfast.hub.client_slots import ready_within
 from holdfast.hub.clock import Clock
+from holdfast.hub.journal import Journal
 from holdfast.hub.lease import Lease, session_expired
 from holdfast.hub.limits import BulkheadFull
-from holdfast.hub.records import CallEnded, CallOutcome, HubRecord
+from holdfast.hub.records import CallEnded, CallOutcome
 from holdfast.hub.slot import Slot
 from holdfast.types import ProgressFn
-from holdfast.wire import Caller, Connection, Era, Fields, RawObject, descriptor_shortage
+from holdfast.wire import Caller, Connection, Fields, RawObject, descriptor_shortage
 
-__all__ = ["CallRequest", "CallTimer", "approval_mode", "is_repeatable", "known", "refuse_held", "send"]
+__all__ = ["CallHost", "HubCall", "approval_mode", "is_repeatable", "known", "refuse_held"]
 
 
 def known(found: NameKey | Unknown, kind: Kind) -> NameKey:
@@ -110,207 +111,210 @@ def refuse_held(approvals: Approvals, server: str, name: str, kind: ApprovalKind
         )
 
 
-class CallTimer:
-    """Wraps one call from its request to its end."""
+class CallHost(Protocol):
+    """What a call needs of its hub."""
+
+    config: Config
+    clock: Clock
+    journal: Journal
+
+    def prepared(self, server: str, method: str, params: Fields, *, late: bool) -> Fields:
+        """The parameters to send now. ``late``: they were made before the server was connected.
+
+        Raises ``ToolHeld`` for a tool or a prompt that waits for approval.
+        """
+
+
+class HubCall:
+    """One call from its request to its end. One object, and no wait or task but those of the server."""
 
     __slots__ = (
+        "_asked_at",
         "_began",
-        "_clock",
+        "_caller",
+        "_connection",
+        "_faults",
+        "_hub",
+        "_lease",
         "_method",
-        "_outcome",
-        "_principal",
-        "_server",
-        "_since",
-        "_stage",
+        "_on_progress",
+        "_own_slot",
+        "_params",
+        "_sent_at",
+        "_slot",
         "_trace",
-        "_waited",
-        "_write",
+        "_with_server",
     )
 
     def __init__(
         self,
-        server: str,
+        hub: CallHost,
+        slot: Slot,
         method: str,
         params: Fields,
-        clock: Clock,
-        write: Callable[[HubRecord], None],
-        *,
-        principal: str = "",
-    ) -> None:
-        self._server = server
-        self._method = method
-        self._clock = clock
-        self._write = write
-        self._principal = principal
-        self._trace = tracing.begin(server, method, params, principal=principal)
-        self._outcome: CallOutcome = "completed"
-        self._waited = 0.0
-        self._stage: tracing.Stage | None = None
-        self._began = self._since = perf_counter()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def enter(self, stage: tracing.Stage) -> None:
-        """The call reaches this stage."""
-        now = perf_counter()
-        if self._stage != "upstream":
-            self._waited += now - self._since  # time that was not spent with the server
-        self._since, self._stage = now, stage
-        if self._trace is not None:
-            self._trace.enter(stage)
-
-    def carried(self, params: Fields) -> Fields:
-        """The parameters for the server, with the trace context if there is a trace."""
-        return params if self._trace is None else self._trace.carried(params)
-
-    def answered(self, result: RawObject) -> RawObject:
-        """Note the server's result, and return it."""
-        failed = result.get("isError")
-        if failed is not None and bytes(failed) == b"true":
-            self._outcome = "tool_error"
-        return result
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        now = perf_counter()
-        known = exc if isinstance(exc, HoldfastError) else None
-        ended = CallEnded(
-            server=self._server,
-            method=self._method,
-            outcome=self._outcome if exc is None else _outcome(exc),
-            waited=self._waited if self._stage == "upstream" else self._waited + now - self._since,
-            seconds=now - self._began,
-            at=self._clock.now(),
-            error=type(known).__name__ if known is not None else "",
-            reason=known.message if known is not None else "",
-            principal=self._principal,
-        )
-        if self._trace is not None:
-            self._trace.end(ended)
-        self._write(ended)
-
-
-def _outcome(exc: BaseException) -> CallOutcome:
-    """The outcome of a call without a result. An exception that is no ``Exception`` is a cancellation."""
-    match exc:
-        case ServerUnavailable() | ToolHeld():
-            return "refused"
-        case CallDenied():
-            return "denied"
-        case CallFailed(evidence=RpcError()):
-            return "rpc_error"
-        case CallFailed(evidence=TimedOut()):
-            return "timed_out"
-        case Exception():
-            return "failed"
-        case _:
-            return "cancelled"
-
-
-_T = TypeVar("_T")
-
-
-class CallRequest:
-    """One request, for the connection that stands when it is sent."""
-
-    __slots__ = ("_caller", "_method", "_on_progress", "_policy", "_prepare", "_timer")
-
-    def __init__(
-        self,
-        method: str,
-        prepare: Callable[[], Fields],
-        policy: CallPolicy,
-        timer: CallTimer,
-        *,
         on_progress: ProgressFn | None,
         caller: Caller | None,
+        own_slot: bool,
     ) -> None:
+        self._began = perf_counter()
+        self._hub = hub
+        self._slot = slot
         self._method = method
-        self._prepare = prepare
-        self._policy = policy
-        self._timer = timer
+        self._params = params
         self._on_progress = on_progress
         self._caller = caller
-
-    @property
-    def era(self) -> Era | None:
-        """The era of the client that asks."""
-        return self._caller.era if self._caller is not None else None
-
-    def __call__(self, connection: Connection) -> Coroutine[Any, Any, RawObject]:
-        """Send it once. ``prepare`` gives the parameters now: a tool's name, and that it is held, may be new."""
-        params = self._prepare()
-        return connection.request(
-            self._method,
-            self._timer.carried(params),
-            idle=self._policy.timeout,
-            within=self._policy.hard_timeout,
-            on_progress=self._on_progress,
-            caller=self._caller,
+        self._own_slot = own_slot
+        self._trace = (
+            tracing.begin(slot.id, method, params, principal=self._principal) if tracing.is_tracing() else None
         )
-
-
-async def send(
-    slot: Slot, ask: Callable[[Connection], Awaitable[_T]], timer: CallTimer, *, repeatable: bool, ready_at: float
-) -> _T:
-    """Make one call; it waits until ``ready_at`` for a server that is coming up."""
-    attempt = _Attempt(slot, timer)
-    try:
-        return await attempt.make(ask, ready_at)
-    except ServerFailure as failure:
-        if not attempt.may_be_repeated(failure.evidence, repeatable=repeatable):
-            raise attempt.error(failure, repeatable=repeatable) from None
-    again = _Attempt(slot, timer)
-    try:
-        return await again.make(ask, ready_at)
-    except ServerFailure as failure:
-        raise again.error(failure, repeatable=repeatable) from None
-
-
-class _Attempt:
-    """One attempt to send a call, on one connection."""
-
-    __slots__ = ("_connection", "_faults", "_lease", "_slot", "_timer")
-
-    def __init__(self, slot: Slot, timer: CallTimer) -> None:
-        self._slot = slot
-        self._timer = timer
         self._lease: Lease | None = None
         self._connection: Connection | None = None
         self._faults = 0
+        self._asked_at: float | None = None
+        """When it was first admitted; the wait for a server that comes up is counted from there."""
+        self._sent_at: float | None = None
+        """When it was sent; None while it is not with the server."""
+        self._with_server = 0.0
+        """The seconds of earlier attempts in which it was."""
 
-    async def make(self, ask: Callable[[Connection], Awaitable[_T]], ready_at: float) -> _T:
-        slot, timer = self._slot, self._timer
-        timer.enter("admission")
-        permit = _admitted(slot)
+    @property
+    def _principal(self) -> str:
+        return self._caller.principal if self._caller is not None else ""
+
+    async def run(self, *, repeatable: bool) -> RawObject:
+        """Make the call, a second time where that is safe. Returns the server's result."""
+        slot, repeated = self._slot, False
+        try:
+            lease = slot.lease
+            late = lease is None
+            params: Fields | None = self._hub.prepared(slot.id, self._method, self._params, late=late)
+            result: RawObject | None = None
+            while result is None:
+                try:
+                    result = await self._attempt(lease, params, late)
+                except ServerFailure as failure:
+                    if repeated or not self._may_be_repeated(failure.evidence, repeatable=repeatable):
+                        raise self._error(failure, repeatable=repeatable) from None
+                    repeated, lease, params = True, slot.lease, None
+                    self._begin_again()
+        except BaseException as exc:
+            self._end(_outcome(exc), exc)
+            raise
+        failed = result.get("isError")
+        self._end("tool_error" if failed is not None and bytes(failed) == b"true" else "completed")
+        return result
+
+    def _begin_again(self) -> None:
+        self._lease = self._connection = None
+        if self._sent_at is not None:
+            self._with_server += perf_counter() - self._sent_at
+            self._sent_at = None
+
+    def _admitted(self) -> Permit:
+        if self._trace is not None:
+            self._trace.enter("admission")
+        permit = self._slot.admit()
+        if isinstance(permit, Refusal):
+            raise refused(self._slot, permit)
+        if self._asked_at is None:
+            self._asked_at = permit.at
+        return permit
+
+    async def _attempt(self, lease: Lease | None, params: Fields | None, late: bool) -> RawObject:
+        """Send it once. ``params`` are None, or those of this very moment: they are made again after a wait."""
+        slot, trace = self._slot, self._trace
+        permit = self._admitted()
         outcome, reason = Outcome.NEUTRAL, ""
         try:
-            if not slot.bulkhead.try_enter():
+            if not slot.bulkhead.try_acquire():
                 await slot.bulkhead.enter()
+                lease, params = slot.lease, None
             try:
-                timer.enter("wait")
-                lease = self._lease = slot.lease or await _ready(slot, ready_at)
-                permit.connection, self._faults = lease.generation, lease.faults
-                self._connection = await lease.connection_for(getattr(ask, "era", None))
-                timer.enter("upstream")
-                result = await ask(self._connection)
+                if trace is not None:
+                    trace.enter("wait")
+                if lease is None:
+                    lease, params = await self._ready(), None
+                self._lease, permit.connection, self._faults = lease, lease.generation, lease.faults
+                era = self._caller.era if self._caller is not None else None
+                connection = lease.connection_at_once(era)
+                if connection is None:
+                    connection, params = await lease.connection_for(era), None
+                self._connection = connection
+                if params is None:
+                    params = self._hub.prepared(slot.id, self._method, self._params, late=late)
+                if trace is not None:
+                    trace.enter("upstream")
+                    params = trace.carried(params)
+                policy = self._hub.config.settings.call
+                self._sent_at = perf_counter()
+                result = await connection.request(
+                    self._method,
+                    params,
+                    idle=policy.timeout,
+                    within=policy.hard_timeout,
+                    on_progress=self._on_progress,
+                    caller=self._caller,
+                )
                 outcome = Outcome.COMPLETED
                 return result
             finally:
-                slot.bulkhead.leave()
+                slot.bulkhead.release()
         except BulkheadFull:
             raise _unavailable(slot, ServerBusy, "has reached its limit of calls in flight", retry_in=1.0) from None
         except ServerFailure as raised:
             failure = raised if (shortage := descriptor_shortage(raised)) is None else ServerFailure(shortage)
-            outcome = self._outcome(failure.evidence)
-            reason = classify_evidence(self._masked(failure.evidence), connected_before=True).reason
-            if session_expired(failure.evidence) and permit.connection is not None:
-                self._expire(permit.connection)
+            outcome, reason = self._failed(failure.evidence, permit)
             raise failure from raised
         finally:
             slot.settle(permit, outcome, reason)
+
+    def _failed(self, seen: Evidence, permit: Permit) -> tuple[Outcome, str]:
+        """What an attempt that failed says of the server, and why."""
+        outcome = self._meaning(seen)
+        reason = classify_evidence(self._masked(seen), connected_before=True).reason
+        if session_expired(seen) and permit.connection is not None:
+            self._expire(permit.connection)
+        return outcome, reason
+
+    async def _ready(self) -> Lease:
+        """The live connection; waits for a dial that is under way, and for nothing else."""
+        slot, settings = self._slot, self._hub.config.settings
+        asked_at = self._asked_at if self._asked_at is not None else self._hub.clock.now()
+        until = asked_at + ready_within(slot, settings, own=self._own_slot)
+        while True:
+            lease = slot.lease
+            if lease is not None:
+                return lease
+            if slot.machine.dialing is None and slot.state in _HOPELESS:
+                kind, words = _HOPELESS[slot.state]
+                raise _unavailable(slot, kind, words)
+            if not await slot.changed(until=until):
+                raise _unavailable(slot, ServerNotReady, retry_in=slot.health().retry_in)
+
+    def _end(self, outcome: CallOutcome, exc: BaseException | None = None) -> None:
+        """Record the call, if the record has a reader."""
+        hub, trace = self._hub, self._trace
+        if trace is None and not hub.journal.reads_calls(outcome):
+            return
+        now = perf_counter()
+        seconds, with_server = now - self._began, self._with_server
+        if self._sent_at is not None:
+            with_server += now - self._sent_at
+        known = exc if isinstance(exc, HoldfastError) else None
+        ended = CallEnded(
+            server=self._slot.id,
+            method=self._method,
+            outcome=outcome,
+            waited=seconds - with_server,
+            seconds=seconds,
+            at=hub.clock.now(),
+            error=type(known).__name__ if known is not None else "",
+            reason=known.message if known is not None else "",
+            principal=self._principal,
+        )
+        if trace is not None:
+            trace.end(ended)
+        hub.journal.write(ended)
 
     def _expire(self, generation: int) -> None:
         """The server no longer knows the session of the connection that was used."""
@@ -323,14 +327,14 @@ class _Attempt:
     def _uses_other_era(self) -> bool:
         return self._lease is not None and self._connection not in (None, self._lease.connection)
 
-    def may_be_repeated(self, seen: Evidence, *, repeatable: bool) -> bool:
+    def _may_be_repeated(self, seen: Evidence, *, repeatable: bool) -> bool:
         if isinstance(seen, NetworkFailure) and seen.fault is NetworkFault.REFUSED:
             # While the lost connection is still the current one, a second attempt would be refused too.
             stands = self._lease is not None and self._lease is self._slot.lease
             return not stands
         return session_expired(seen) or (repeatable and isinstance(seen, NetworkFailure | ProcessExit))
 
-    def error(self, failure: ServerFailure, *, repeatable: bool) -> CallFailed:
+    def _error(self, failure: ServerFailure, *, repeatable: bool) -> CallFailed:
         """The caller's error: what happened, on which server, and whether the server may have acted.
 
         It is never chained to the original exception, which may quote secrets.
@@ -350,7 +354,7 @@ class _Attempt:
         kind = CallDenied if verdict.status == "denied" else CallFailed
         return kind(seen, words, hint=verdict.hint)
 
-    def _outcome(self, seen: Evidence) -> Outcome:
+    def _meaning(self, seen: Evidence) -> Outcome:
         """What a failure means for the connection."""
         match seen:
             case RpcError() | NotMcp(fault=NotMcpFault.BAD_RESULT):
@@ -395,30 +399,27 @@ class _Attempt:
         return masked(seen, (self._lease or self._slot).redactor)
 
 
-def _admitted(slot: Slot) -> Permit:
-    decision = slot.admit()
-    if isinstance(decision, Permit):
-        return decision
-    raise refused(slot, decision)
+def _outcome(exc: BaseException) -> CallOutcome:
+    """The outcome of a call without a result. An exception that is no ``Exception`` is a cancellation."""
+    match exc:
+        case ServerUnavailable() | ToolHeld():
+            return "refused"
+        case CallDenied():
+            return "denied"
+        case CallFailed(evidence=RpcError()):
+            return "rpc_error"
+        case CallFailed(evidence=TimedOut()):
+            return "timed_out"
+        case Exception():
+            return "failed"
+        case _:
+            return "cancelled"
 
 
 def refused(slot: Slot, refusal: Refusal) -> ServerUnavailable:
     """The error for a refusal; the network was not touched."""
     kind, words = _REFUSALS[refusal.reason]
     return _unavailable(slot, kind, words, retry_in=refusal.retry_in)
-
-
-async def _ready(slot: Slot, ready_at: float) -> Lease:
-    """The live connection; waits for a dial that is under way, and for nothing else."""
-    while True:
-        lease = slot.lease
-        if lease is not None:
-            return lease
-        if slot.machine.dialing is None and slot.state in _HOPELESS:
-            kind, words = _HOPELESS[slot.state]
-            raise _unavailable(slot, kind, words)
-        if not await slot.changed(until=ready_at):
-            raise _unavailable(slot, ServerNotReady, retry_in=slot.health().retry_in)
 
 
 def _may_have_acted(seen: Evidence) -> bool:

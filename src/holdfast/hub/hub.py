@@ -10,7 +10,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from holdfast.auth import Logins
 from holdfast.config import Config
@@ -27,6 +27,16 @@ from holdfast.types import CallResult, ProgressFn, Tool
 from holdfast.wire import Fields, dumps, tool_info
 
 __all__ = ["Hub"]
+
+
+class _CalledTool(NamedTuple):
+    """Where the calls of a tool go."""
+
+    server: str
+    own_name: bytes
+    """Its name at the server, as JSON."""
+    repeatable: bool
+    """Whether it is declared read-only or idempotent."""
 
 
 class Hub:
@@ -56,6 +66,8 @@ class Hub:
         )
         """The inside of the hub, for Holdfast's own packages. It may change with any version."""
         self.registry.journal.add_sink(WarningSink(on_warning, self.server_health), calls=False)
+        self._called: dict[str, _CalledTool] = {}
+        self._called_in: Catalog | None = None
 
     @classmethod
     def from_config(
@@ -151,11 +163,10 @@ class Hub:
         self, name: str, arguments: Mapping[str, Any] | None = None, *, on_progress: ProgressFn | None = None
     ) -> CallResult:
         """Call a tool by its name in the catalog."""
-        key = self._owner(name, Kind.TOOL)
-        params: Fields = {"name": dumps(key.original), "arguments": dumps(arguments or {})}
-        repeatable = is_repeatable(self.catalog, name)
+        tool = self._tool(name)
+        params: Fields = {"name": tool.own_name, "arguments": dumps(arguments or {})}
         result = await self.registry.forward(
-            key.server, "tools/call", params, repeatable=repeatable, on_progress=on_progress
+            tool.server, "tools/call", params, repeatable=tool.repeatable, on_progress=on_progress
         )
         return CallResult.from_raw(result.value())
 
@@ -209,6 +220,19 @@ class Hub:
         change that was reviewed, a newer change is not approved.
         """
         return self.registry.approve(server, tool, mark, kind)
+
+    def _tool(self, name: str) -> _CalledTool:
+        """What a call of a tool needs to know; a listed tool is looked up once for each version of the catalog."""
+        catalog = self.registry.catalog
+        if self._called_in is not catalog:
+            self._called, self._called_in = {}, catalog
+        tool = self._called.get(name)
+        if tool is None:
+            key = self._owner(name, Kind.TOOL)
+            tool = _CalledTool(key.server, dumps(key.original), is_repeatable(catalog, name))
+            if catalog.entry(name) is not None:
+                self._called[name] = tool
+        return tool
 
     def _owner(self, name: str, kind: Kind) -> NameKey:
         self.registry.require_open()

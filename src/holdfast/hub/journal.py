@@ -23,6 +23,7 @@ from holdfast.hub.records import (
     AccessRefused,
     BreakerChanged,
     CallEnded,
+    CallOutcome,
     CloseFailed,
     ConfigApplied,
     ConfigRefused,
@@ -196,8 +197,12 @@ def _write_refusal(refused: AccessRefused) -> None:
         _write(logging.WARNING, refused, _REFUSALS[refused.kind], refused.source)
 
 
+def _level_of(outcome: CallOutcome) -> int:
+    return logging.WARNING if outcome in SURPRISING else logging.DEBUG
+
+
 def _write_call(ended: CallEnded) -> None:
-    level = logging.WARNING if ended.outcome in SURPRISING else logging.DEBUG
+    level = _level_of(ended.outcome)
     if log.isEnabledFor(level):
         words = "%s: %s%s %s after %.3f s" + (": %s" if ended.reason else "%s")
         who = f" of {ended.principal}" if ended.principal not in ("", "local") else ""
@@ -323,6 +328,10 @@ class Journal:
         """Pass on a line of a process's stderr. It is not a record, because there may be any number of them."""
         for reader in self._stderr_readers:
             reader(server, line, redactor)
+
+    def reads_calls(self, outcome: CallOutcome) -> bool:
+        """Whether the record of a call that ended so has a reader: where it has none, it is not made."""
+        return len(self._sinks_of_calls) > 1 or log.isEnabledFor(_level_of(outcome))
 
     def write(self, record: HubRecord) -> None:
         """Pass a record to all listeners. Calls and refusals go to the sinks alone: they may be many.

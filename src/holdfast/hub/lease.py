@@ -131,12 +131,16 @@ class Lease:
         self.drains = False
         """Whether its session expired: requests in flight may end, for a moment, before it is closed."""
 
-    async def connection_for(self, era: Era | None) -> Connection:
-        """The connection for a client of this era; the first one, if the server has none of that era."""
+    def connection_at_once(self, era: Era | None) -> Connection | None:
+        """The connection for a client of this era; None if that one may have to be opened first."""
         assert self.connection is not None  # noqa: S101 - only a lease that stands is used
-        if era is None or era == self.connection.era or self.other is None:
-            return self.connection
-        return await self.other.get() or self.connection
+        return self.connection if era is None or self.other is None or era == self.connection.era else None
+
+    async def connection_for(self, era: Era | None) -> Connection:
+        """The same; it is opened first. The first one, if the server has none of that era."""
+        assert self.connection is not None  # noqa: S101 - only a lease that stands is used
+        other = await self.other.get() if self.other is not None and era != self.connection.era else None
+        return other or self.connection
 
     @property
     def starting(self) -> Starting | None:

@@ -167,41 +167,31 @@ class BulkheadFull(Exception):
     """The limits of calls in flight and of waiting calls are both reached."""
 
 
-class Bulkhead:
-    """The places of one server."""
+class Bulkhead(Semaphore):
+    """The places of one server, and the queue before them."""
 
     def __init__(self, places: int, queue: int, *, patience: float) -> None:
-        self._places = Semaphore(places)
+        super().__init__(places)
         self._queue = queue
         self._patience = patience
         self.waiting = 0
 
-    def resize(self, places: int, queue: int, *, patience: float) -> None:
+    def adopt(self, places: int, queue: int, *, patience: float) -> None:
         """Use other numbers from now on; calls in flight or waiting keep the old ones."""
-        self._places.resize(places)
+        self.resize(places)
         self._queue = queue
         self._patience = patience
 
-    def try_enter(self) -> bool:
-        """Take a place until ``leave``, if one is free."""
-        return self._places.try_acquire()
-
     async def enter(self) -> None:
-        """Take a place until ``leave``; raises ``BulkheadFull`` if the queue is full or the wait takes too long."""
-        if not self.try_enter():
-            await self._wait()
-
-    def leave(self) -> None:
-        """Give the place back."""
-        self._places.release()
-
-    async def _wait(self) -> None:
+        """Take a place until ``release``; raises ``BulkheadFull`` if the queue is full or the wait takes too long."""
+        if self.try_acquire():
+            return
         if self.waiting >= self._queue:
             raise BulkheadFull
         self.waiting += 1
         try:
             with anyio.fail_after(self._patience):
-                await self._places.acquire()
+                await self.acquire()
         except TimeoutError:
             raise BulkheadFull from None
         finally:

@@ -6,9 +6,8 @@ slot here, always. The catalog is replaced as a whole; nothing changes a catalog
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +32,8 @@ from holdfast.core import (
 )
 from holdfast.errors import HubClosed, HubNotOpen, LoadFailed, ServerDisabled, UnknownServer
 from holdfast.hub.approvals import Approvals
-from holdfast.hub.call import CallRequest, CallTimer, approval_mode, refuse_held, send
-from holdfast.hub.client_slots import ClientSlots, ready_within
+from holdfast.hub.call import HubCall, approval_mode, refuse_held
+from holdfast.hub.client_slots import ClientSlots
 from holdfast.hub.clock import Clock
 from holdfast.hub.fleet.fleet import Fleet
 from holdfast.hub.fleet.host import RegistryHost
@@ -257,7 +256,7 @@ class SlotRegistry:
         )
         return result.value()
 
-    async def forward(
+    def forward(
         self,
         server: str,
         method: str,
@@ -267,32 +266,24 @@ class SlotRegistry:
         on_progress: ProgressFn | None = None,
         caller: Caller | None = None,
         slot: Slot | None = None,
-    ) -> RawObject:
+    ) -> Coroutine[Any, Any, RawObject]:
         """Send any request for ``caller``, with the server's own names; on ``slot`` if the client has one.
 
         Parameters and result pass as the bytes that they came in.
         """
-        used, settings = slot or self.slot(server), self.config.settings
-        kind = _CALLS.get(method)
-        name = text_of(params.get("name")) or "" if kind is not None else ""
-        prepare = partial(self._prepare, server, kind, name, params, late=used.lease is None)
-        principal = caller.principal if caller is not None else ""
-        with CallTimer(server, method, params, self.clock, self.journal.write, principal=principal) as timer:
-            request = CallRequest(method, prepare, settings.call, timer, on_progress=on_progress, caller=caller)
-            prepare()
-            ready_at = self.clock.now() + ready_within(used, settings, own=slot is not None)
-            return timer.answered(await send(used, request, timer, repeatable=repeatable, ready_at=ready_at))
+        used = slot or self.slots.get(server) or self.slot(server)
+        return HubCall(self, used, method, params, on_progress, caller, slot is not None).run(repeatable=repeatable)
 
-    def _prepare(self, server: str, kind: Kind | None, name: str, params: Fields, *, late: bool) -> Fields:
-        """The parameters to send; ``late`` if they were made before the server was connected."""
-        if kind is None:
+    def prepared(self, server: str, method: str, params: Fields, *, late: bool) -> Fields:
+        """The parameters to send now; ``late`` if they were made before the server was connected (``CallHost``)."""
+        kind = _CALLS.get(method)
+        if kind is None or not (late or self.approvals.has_pending(server)):
             return params
+        name = text_of(params.get("name")) or ""
         if late:
             listed = self.catalog.listed_name(NameKey(kind, server, name))
             params, name = {**params, "name": dumps(listed)}, listed
-        which: ApprovalKind = "tool" if kind is Kind.TOOL else "prompt"
-        if self.approvals.is_held(server, name, which):
-            refuse_held(self.approvals, server, name, which)
+        refuse_held(self.approvals, server, name, "tool" if kind is Kind.TOOL else "prompt")
         return params
 
     # For the hub.

@@ -307,7 +307,7 @@ class Slot:
         lifecycle = lifecycle_policy(self.spec, settings, claims=context.fleet is not None)
         policies = breaker_policy(settings), lifecycle
         call = settings.call
-        self.bulkhead.resize(call.concurrency, call.queue, patience=call.timeout)
+        self.bulkhead.adopt(call.concurrency, call.queue, patience=call.timeout)
         for lease in self._leases.values():
             if lease.connection is not None:
                 lease.connection.adopt(settings.limits)

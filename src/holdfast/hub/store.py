@@ -25,7 +25,7 @@ import anyio.to_thread
 
 from holdfast.config import Config, ServerSpec, state_folder
 from holdfast.core import Catalog, Item, Kind, Listing, NameKey
-from holdfast.files import FileStamp, file_stamp, private_folder, set_aside
+from holdfast.files import PRIVATE_FILE, FileStamp, file_stamp, private_folder, set_aside
 from holdfast.hub.approvals import Approvals
 
 __all__ = ["Snapshot", "StateWriter", "Store", "StoredServer", "default_state_file", "fingerprint", "written_prefixes"]
@@ -148,8 +148,11 @@ class Store:
         return file_stamp(self._file)
 
     def _open(self) -> sqlite3.Connection:
+        new = not self._file.exists()
         database = sqlite3.connect(self._file, timeout=BUSY_SECONDS, isolation_level="IMMEDIATE")
         try:
+            if new:
+                self._file.chmod(PRIVATE_FILE)
             (version,) = database.execute("PRAGMA user_version").fetchone()
             if version > SCHEMA_VERSION:
                 self._read_only = True

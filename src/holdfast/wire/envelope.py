@@ -111,13 +111,15 @@ def is_dense(data: Bytes) -> bool:
 class RawObject:
     """A JSON object as it came, with its members. One that was changed is joined again when it is written."""
 
-    __slots__ = ("_raw", "get", "members")
+    __slots__ = ("_raw", "get", "is_large", "members")
 
     def __init__(self, members: Fields, raw: Bytes | None = None) -> None:
         self.members = members
         self._raw = raw
         self.get: Callable[[str], Bytes | None] = members.get
         """One member."""
+        self.is_large = raw is not None and len(memoryview(raw)) > SMALL_BYTES
+        """Whether a pass over it takes milliseconds."""
 
     @classmethod
     def read(cls, raw: Bytes) -> RawObject:
@@ -129,15 +131,15 @@ class RawObject:
         """The object of a Python value."""
         return cls({key: dumps(one) for key, one in value.items()})
 
-    @property
-    def is_large(self) -> bool:
-        """Whether a pass over it takes milliseconds."""
-        return self._raw is not None and len(memoryview(self._raw)) > SMALL_BYTES
-
     def changed(self, changes: Mapping[str, Bytes | None]) -> RawObject:
         """The same with some members set, or left out where they are None."""
-        members = {key: value for key, value in self.members.items() if key not in changes or changes[key] is not None}
-        return RawObject(members | {key: value for key, value in changes.items() if value is not None})
+        members = dict(self.members)
+        for key, value in changes.items():
+            if value is None:
+                members.pop(key, None)
+            else:
+                members[key] = value
+        return RawObject(members)
 
     def led_by(self, lead: Mapping[str, Bytes]) -> RawObject:
         """The same with more members before its own; its own stay as they are."""

@@ -160,9 +160,11 @@ class LogHandler(logging.StreamHandler[TextIO]):
 class _MaskingFormatter(logging.Formatter):
     """The part that both formatters share."""
 
-    def __init__(self) -> None:
+    def __init__(self, worker: int | None = None) -> None:
         super().__init__()
         self.redactor = Redactor()
+        self._worker = worker
+        """The number of this process, if several serve together."""
 
     def message(self, record: logging.LogRecord) -> str:
         """Return the masked message; for a count, with the number of repetitions."""
@@ -190,7 +192,8 @@ class ConsoleFormatter(_MaskingFormatter):
         whose = "" if record.name.partition(".")[0] == "holdfast" else f"{record.name}: "
         trace = self.trace(record)
         text = self.message(record) + (f"\n{trace}" if trace else "")
-        return f"{at} {level}{whose}" + text.replace("\n", "\n    ")
+        worker = f"[{self._worker}] " if self._worker is not None else ""
+        return f"{at} {worker}{level}{whose}" + text.replace("\n", "\n    ")
 
 
 class JsonFormatter(_MaskingFormatter):
@@ -204,6 +207,8 @@ class JsonFormatter(_MaskingFormatter):
             "logger": record.name,
             "message": self.message(record),
         }
+        if self._worker is not None:
+            line["worker"] = self._worker
         if not hasattr(record, "repeated") and (traced := get_current_span().get_span_context()).is_valid:
             line["trace_id"], line["span_id"] = format_trace_id(traced.trace_id), format_span_id(traced.span_id)
         about = getattr(record, "record", None)

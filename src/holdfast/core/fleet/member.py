@@ -11,12 +11,14 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2s
+from itertools import islice
 from typing import TypeAlias
 
+from holdfast.core.fleet.expiring import ExpiringKeys
 from holdfast.core.fleet.homes import ClientHomes, is_home_key
 from holdfast.core.fleet.records import FleetRecord, RecordBook, VersionClock, first_stamp, stamp
 from holdfast.core.fleet.sharing import evidence_key
-from holdfast.core.fleet.store import BATCH, Claim, ClaimAnswer, ClaimRelease, FleetExchange, FleetReply
+from holdfast.core.fleet.store import BATCH, BATCH_BYTES, Claim, ClaimAnswer, ClaimRelease, FleetExchange, FleetReply
 
 __all__ = [
     "Alone",
@@ -204,6 +206,10 @@ class FleetMember:
         self._places: dict[str, _Place] = {}
         self._releases: list[ClaimRelease] = []
         self.homes = ClientHomes(replica)
+        self._drops: dict[str, str] = {}
+        self.expiring = ExpiringKeys()
+        for record in self.book:
+            self.expiring.note(record)
         self._tokens: dict[str, int] = {}
         self._definitions: dict[str, str] = {}
         self._next_exchange = 0.0
@@ -241,7 +247,10 @@ class FleetMember:
             return None
         number = self._versions.next(wall)
         made = first_stamp(number, self.replica) if first else stamp(number, self.replica)
-        self.book.merge(FleetRecord(key, made, text))
+        record = FleetRecord(key, made, text)
+        self.book.merge(record)
+        self.expiring.note(record)
+        self._drops.pop(key, None)
         self._unsent[key] = None
         self._urgent = True
         return Ticket(key, made)
@@ -262,6 +271,17 @@ class FleetMember:
     def watch_tickets(self, until: float) -> None:
         """Somebody waits for a ticket until then: ask who has seen what more often."""
         self._watching_tickets = max(self._watching_tickets, until)
+
+    def purge(self, wall: float) -> None:
+        """Forget the records that are over, here and in the store. A lone replica keeps them: none tells it again."""
+        if self.alone_since is not None:
+            return
+        for key in self.expiring.take_over(wall):
+            record = self.book.remove(key)
+            if record is not None:
+                self._drops[key] = record.stamp
+            for known in (self._unsent, self._stored, self._arrived):
+                known.pop(key, None)
 
     # The right to probe.
 
@@ -368,6 +388,7 @@ class FleetMember:
             records=self._to_send(),
             claims=() if leaving else (*self._probe_claims(now), *self._place_claims(now), *self.homes.claims(now)),
             releases=(*self._releases, *self.homes.releases(leaving=leaving)),
+            drops=tuple(islice(self._drops.items(), BATCH)),
             roster=roster,
             leaving=leaving,
         )
@@ -375,8 +396,16 @@ class FleetMember:
     def _to_send(self) -> tuple[FleetRecord, ...]:
         if not self.synced:
             return ()  # the store is read first: most of the copy is there already
-        found = (self.book.get(key) for key in list(self._unsent)[:BATCH])
-        return tuple(record for record in found if record is not None)
+        sent: list[FleetRecord] = []
+        size = 0
+        for key in islice(self._unsent, BATCH):
+            record = self.book.get(key)
+            if record is not None:
+                sent.append(record)
+                size += len(record.value)
+            if size >= BATCH_BYTES:
+                break
+        return tuple(sent)
 
     def _probe_claims(self, now: float) -> list[Claim]:
         asked = [
@@ -431,6 +460,9 @@ class FleetMember:
         self._epoch = reply.epoch
         self._releases = [release for release in self._releases if release not in asked.releases]
         self.homes.released(asked.releases)
+        for key, dropped in asked.drops:
+            if self._drops.get(key) == dropped:
+                del self._drops[key]
         for record in asked.records:
             self._has(record, reply)
         happened += [event for record in reply.records for event in self._merge(record)]
@@ -443,7 +475,7 @@ class FleetMember:
             self.peers = {name: _peer(name, text) for name, text in reply.replicas.items()}
         for answer in reply.claims:
             happened += self._answered(answer, began, now)
-        self._urgent = self._urgent or bool(self._unsent) or reply.cursor < reply.sequence
+        self._urgent = self._urgent or bool(self._unsent) or bool(self._drops) or reply.cursor < reply.sequence
         return (*happened, *self.tick(now))
 
     def _has(self, record: FleetRecord, reply: FleetReply) -> None:
@@ -458,6 +490,8 @@ class FleetMember:
         self._stored[record.key] = max(self._stored.get(record.key, ""), record.stamp)
         known = self.book.get(record.key)
         if self.book.merge(record):
+            self.expiring.note(record)
+            self._drops.pop(record.key, None)
             self._unsent.pop(record.key, None)
             return [RecordLearned(record, known)]
         if known is not None and known.stamp == record.stamp:

@@ -82,3 +82,7 @@ class RecordBook:
             return False
         self._records[record.key] = record
         return True
+
+    def remove(self, key: str) -> FleetRecord | None:
+        """Forget a record that is over."""
+        return self._records.pop(key, None)

@@ -12,13 +12,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from holdfast.core.fleet.records import FleetRecord
 
-__all__ = ["BATCH", "Claim", "ClaimAnswer", "ClaimRelease", "FleetExchange", "FleetReply", "SharedStore"]
+__all__ = [
+    "BATCH",
+    "BATCH_BYTES",
+    "PRESENT_SECONDS",
+    "Claim",
+    "ClaimAnswer",
+    "ClaimRelease",
+    "FleetExchange",
+    "FleetReply",
+    "SharedStore",
+]
 
 BATCH = 250
 """Records in one exchange: a flood of them must not block the store."""
+
+BATCH_BYTES = 512 * 1024
+"""Characters of records in one exchange, and one record at least: large ones must not block the store either."""
 
 PRESENT_SECONDS = 3.0
 """A replica that has not exchanged for this long is not present."""
@@ -73,6 +87,8 @@ class FleetExchange:
     records: tuple[FleetRecord, ...] = ()
     claims: tuple[Claim, ...] = ()
     releases: tuple[ClaimRelease, ...] = ()
+    drops: tuple[tuple[str, str], ...] = ()
+    """Key and stamp of records that are over: the store forgets them, unless it has a later one."""
     roster: bool = False
     """Whether the reply has the presence of all replicas."""
     leaving: bool = False
@@ -113,6 +129,7 @@ class SharedStore:
     """Whether it was made with its replicas, and so was never emptied under them."""
     sequence: int = 0
     records: dict[str, tuple[int, FleetRecord]] = field(default_factory=dict)
+    """In the order of their sequence numbers, so that an exchange looks at new ones only."""
     replicas: dict[str, tuple[float, str]] = field(default_factory=dict)
     claims: dict[str, _ClaimState] = field(default_factory=dict)
 
@@ -122,17 +139,18 @@ class SharedStore:
             self.epoch, self.epoch_at = asked.nonce, now
         for record in asked.records[:BATCH]:
             self._put(record)
+        for key, stamp in asked.drops[:BATCH]:
+            self._drop(key, stamp)
         for release in asked.releases:
             self._release(asked.replica, release, now)
         answers = tuple(self._claim(asked.replica, claim, now) for claim in asked.claims)
         self._note(asked, now)
         since = asked.cursor if asked.epoch == self.epoch and asked.cursor <= self.sequence else 0
-        unseen = sorted((entry for entry in self.records.values() if entry[0] > since), key=lambda entry: entry[0])
-        sent = unseen[:BATCH]
+        sent, complete = self._unseen(since)
         return FleetReply(
             epoch=self.epoch,
             sequence=self.sequence,
-            cursor=sent[-1][0] if len(sent) < len(unseen) else self.sequence,
+            cursor=self.sequence if complete else sent[-1][0],
             age=float("inf") if self.settled else now - self.epoch_at,
             records=tuple(record for _, record in sent),
             claims=answers,
@@ -143,7 +161,24 @@ class SharedStore:
         known = self.records.get(record.key)
         if known is None or known[1].stamp < record.stamp:
             self.sequence += 1
+            self.records.pop(record.key, None)
             self.records[record.key] = (self.sequence, record)
+
+    def _drop(self, key: str, stamp: str) -> None:
+        known = self.records.get(key)
+        if known is not None and known[1].stamp <= stamp:
+            del self.records[key]
+
+    def _unseen(self, since: int) -> tuple[list[tuple[int, FleetRecord]], bool]:
+        """What has a later number, oldest first, as much as one exchange carries; and whether that is all."""
+        unseen = list(takewhile(lambda entry: entry[0] > since, reversed(self.records.values())))
+        unseen.reverse()
+        size = 0
+        for index, (_, record) in enumerate(unseen):
+            if index == BATCH or size >= BATCH_BYTES:
+                return unseen[:index], False
+            size += len(record.value)
+        return unseen, True
 
     def _note(self, asked: FleetExchange, now: float) -> None:
         if asked.leaving:

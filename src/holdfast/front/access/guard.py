@@ -107,6 +107,25 @@ class AccessRules:
         ``headers`` are by lower-case name. ``client_verified`` says whether TLS verified a certificate of the peer.
         ``client_names`` are the names in it. ``admission`` is the place of the connection.
         """
+        found = self.decide(
+            headers,
+            open_to_all=open_to_all,
+            client_verified=client_verified,
+            client_names=client_names,
+            admission=admission,
+        )
+        return found if isinstance(found, Principal | Refused) else await found
+
+    def decide(
+        self,
+        headers: Mapping[str, str],
+        *,
+        open_to_all: bool = False,
+        client_verified: bool = False,
+        client_names: frozenset[str] = frozenset(),
+        admission: Admission | None = None,
+    ) -> Principal | Refused | Coroutine[Any, Any, Principal | Refused]:
+        """The same without a wait; where credentials have to be looked at, what does that."""
         if self._uids is not None and (admission is None or admission.peer.uid not in self._uids):
             return self._foreign(admission)
         host = headers.get("host", "")
@@ -123,7 +142,7 @@ class AccessRules:
             counted = admission is None or admission.principal is not None
             return LOCAL if counted else self._counted(admission, LOCAL)
         identify = self._tokens.identify(headers, client_verified=client_verified, client_names=client_names)
-        return await self._identified(identify, headers, admission)
+        return self._identified(identify, headers, admission)
 
     def locked(self, admission: Admission | None, credential: str) -> Refused | None:
         """Why a peer that sent too many wrong credentials must wait; None if it need not."""

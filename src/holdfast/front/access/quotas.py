@@ -3,13 +3,19 @@
 Each principal has a count of its own, so one cannot use up what belongs to another. The rate is a bucket that holds a
 minute's worth and refills steadily. The limits are ``holdfast.quotas`` in the configuration. ``local``, the principal
 of a hub that asks for no credentials, has no rate: it is the user of the machine.
+
+In a fleet the limits are for all replicas together. Each tells the others what principals use of it, and judges by its
+own use and by what the others told last. No request waits for that. So a principal that begins on several replicas at
+once may exceed a limit for as long as the news takes, about two seconds, by what the other replicas admit in that time.
+What it spent too much of its rate is taken from the next minute. While the store is away each replica judges alone.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -25,6 +31,12 @@ RETRY_SECONDS: Final = 5
 
 MOST_PRINCIPALS: Final = 10_000
 """How many principals without anything in use keep their bucket. It is full again after a minute anyway."""
+
+MOST_TOLD: Final = 200
+"""Principals whose use is told to other replicas: those with the most calls. It travels with every exchange."""
+
+MOST_REMEMBERED: Final = 2_000
+"""Principals whose spent calls on another replica are remembered."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +63,17 @@ class QuotaExceeded:
 
 
 class _Use:
-    """What one principal uses now."""
+    """What one principal uses now, here and on the other replicas."""
 
-    __slots__ = ("calls", "filled_at", "left", "sessions")
+    __slots__ = ("calls", "calls_elsewhere", "filled_at", "left", "sessions", "sessions_elsewhere", "spent")
 
     def __init__(self) -> None:
         self.sessions = 0
         self.calls = 0
+        self.sessions_elsewhere = 0
+        self.calls_elsewhere = 0
+        self.spent = 0
+        """Calls that were admitted here, ever."""
         self.left = math.inf
         self.filled_at = 0.0
 
@@ -76,6 +92,11 @@ class Quotas:
         self._on_refused = on_refused
         self._clock = clock
         self._used: dict[str, _Use] = {}
+        self._label: Callable[[str], str] | None = None
+        self._labelled: dict[str, _Use] = {}
+        """The same by the names that replicas use among themselves; also of principals that were not seen here yet."""
+        self._told: dict[str, dict[str, int]] = {}
+        """The spent calls that each replica told, by label."""
         self.make_room: Callable[[str], None] | None = None
         """Ends the use of sessions that a principal does not need in memory now."""
 
@@ -85,18 +106,17 @@ class Quotas:
         use = self._used.get(principal)
         if use is None:
             use = self._new(principal)
-        if use.calls >= limits.calls_in_flight:
+        if use.calls + use.calls_elsewhere >= limits.calls_in_flight:
             return self._refused(principal, QuotaExceeded("callsInFlight", limits.calls_in_flight, RETRY_SECONDS))
         if principal != LOCAL.name:
             rate = limits.calls_per_minute
-            now = self._clock()
-            use.left = min(use.left + (now - use.filled_at) * rate / 60, rate)
-            use.filled_at = now
+            self._fill(use, rate)
             if use.left < 1:
                 seconds = max(1, math.ceil((1 - use.left) * 60 / rate))
                 return self._refused(principal, QuotaExceeded("callsPerMinute", rate, seconds))
             use.left -= 1
         use.calls += 1
+        use.spent += 1
         return None
 
     def end_call(self, principal: str) -> None:
@@ -112,9 +132,9 @@ class Quotas:
         """
         most = self._settings().sessions
         use = self._used.get(principal) or self._new(principal)
-        if use.sessions >= most and self.make_room is not None:
+        if use.sessions + use.sessions_elsewhere >= most and self.make_room is not None:
             self.make_room(principal)
-        if use.sessions >= most:
+        if use.sessions + use.sessions_elsewhere >= most:
             return self._refused(principal, QuotaExceeded("sessions", most, RETRY_SECONDS))
         use.sessions += 1
         return None
@@ -129,6 +149,60 @@ class Quotas:
         """How many connections one principal may hold."""
         return self._settings().connections
 
+    # Together with other replicas.
+
+    def share(self, label: Callable[[str], str]) -> None:
+        """Judge together with other replicas, to which principals are known by these labels."""
+        self._label = label
+        self._labelled = {label(name): use for name, use in self._used.items()}
+
+    def told(self, busy: Mapping[str, int]) -> dict[str, list[int]]:
+        """What other replicas are told: by label the sessions in use (``busy``, by principal), calls, and calls ever.
+
+        Sessions that are idle are not told: they give way, and a session can be in the memory of several replicas.
+        """
+        if self._label is None:
+            return {}
+        active = ((name, use) for name, use in self._used.items() if use.spent or busy.get(name))
+        most = heapq.nlargest(MOST_TOLD, active, key=lambda found: (found[1].calls, busy.get(found[0], 0)))
+        return {self._label(name): [busy.get(name, 0), use.calls, use.spent] for name, use in most}
+
+    def follow(self, replicas: Mapping[str, object]) -> None:
+        """Take what the other replicas told, by their names; none while they are not heard."""
+        for use in self._labelled.values():
+            use.sessions_elsewhere = use.calls_elsewhere = 0
+        before, self._told = self._told, {}
+        for replica, told in replicas.items():
+            self._told[replica] = self._follow(before.get(replica), _entries(told))
+
+    def _follow(self, before: dict[str, int] | None, told: Iterable[tuple[str, int, int, int]]) -> dict[str, int]:
+        rate = self._settings().calls_per_minute
+        spents: dict[str, int] = {}
+        for label, sessions, calls, spent in told:
+            use = self._labelled.get(label) or self._unknown(label, rate)
+            use.sessions_elsewhere += sessions
+            use.calls_elsewhere += calls
+            known = (before or {}).get(label, 0)
+            if before is not None:
+                self._fill(use, rate)
+                more = spent - known if spent >= known else spent
+                use.left = max(use.left - more, -float(rate))
+            spents[label] = spent
+        old = [(label, spent) for label, spent in (before or {}).items() if label not in spents]
+        return dict(old[: max(0, MOST_REMEMBERED - len(spents))]) | spents
+
+    def _unknown(self, label: str, rate: int) -> _Use:
+        if len(self._labelled) >= MOST_PRINCIPALS:
+            self._forget_idle()
+        use = self._labelled[label] = _Use()
+        use.left, use.filled_at = float(rate), self._clock()
+        return use
+
+    def _fill(self, use: _Use, rate: int) -> None:
+        now = self._clock()
+        use.left = min(use.left + (now - use.filled_at) * rate / 60, rate)
+        use.filled_at = now
+
     def _refused(self, principal: str, exceeded: QuotaExceeded) -> QuotaExceeded:
         if self._on_refused is not None:
             self._on_refused(principal, exceeded)
@@ -136,7 +210,26 @@ class Quotas:
 
     def _new(self, principal: str) -> _Use:
         if len(self._used) >= MOST_PRINCIPALS:
-            self._used = {name: use for name, use in self._used.items() if use.calls or use.sessions}
-        use = self._used[principal] = _Use()
-        use.filled_at = self._clock()
+            self._forget_idle()
+        label = self._label(principal) if self._label is not None else None
+        use = self._labelled.get(label) if label is not None else None
+        if use is None:
+            use = _Use()
+            use.filled_at = self._clock()
+            if label is not None:
+                self._labelled[label] = use
+        self._used[principal] = use
         return use
+
+    def _forget_idle(self) -> None:
+        self._used = {name: use for name, use in self._used.items() if use.calls or use.sessions}
+        if self._label is not None:
+            self._labelled = {self._label(name): use for name, use in self._used.items()}
+
+
+def _entries(told: object) -> Iterable[tuple[str, int, int, int]]:
+    """What another replica told, as far as it is of the right form."""
+    for label, numbers in told.items() if isinstance(told, Mapping) else ():
+        match numbers:
+            case [int(sessions), int(calls), int(spent)]:
+                yield str(label), max(sessions, 0), max(calls, 0), max(spent, 0)

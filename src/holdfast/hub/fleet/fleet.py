@@ -49,6 +49,7 @@ from holdfast.core import (
     switch_key,
 )
 from holdfast.hub.clock import Clock
+from holdfast.hub.fleet.event_store import EventStore
 from holdfast.hub.fleet.messages import FleetStore, StoreUnavailable
 from holdfast.hub.fleet.peers import Peers
 
@@ -64,6 +65,8 @@ LEAVE_SECONDS = 1.0
 LARGEST_LISTING = 48 * 1024
 """Bytes of a compressed listing that replicas share; of a larger one they share the hash alone."""
 LARGEST_UNPACKED = 16 * 1024 * 1024
+PURGE_SECONDS = 30.0
+"""How often records whose time is over are looked for."""
 
 
 class FleetHost(Protocol):
@@ -123,11 +126,14 @@ class Fleet:
         store: FleetStore,
         *,
         replica: str | None = None,
+        events: EventStore | None = None,
         peers: Peers | None = None,
         records: Iterable[FleetRecord] = (),
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
+        self.events = events
+        """Keeps the events of sessions; None if they are not shared."""
         self.replica = replica or replica_name()
         self.peers = peers
         """The direct link to the other replicas; None if this one has none."""
@@ -152,6 +158,12 @@ class Fleet:
         self._clock: Clock | None = None
         self._wake = anyio.Event()
         self._changed = anyio.Event()
+        self._listeners: dict[str, Callable[[str, Mapping[str, Any]], None]] = {}
+        self.tell_use: Callable[[], Mapping[str, object]] | None = None
+        """What callers use of this replica; sent with its presence."""
+        self.on_peers: Callable[[], None] | None = None
+        """Called when the presence of all replicas was read, and when the store does not answer any more."""
+        self._next_purge = 0.0
         self._listings: dict[str, Listing] = {}
         self._hashes: dict[str, str] = {}
         self._was_settled = False
@@ -258,6 +270,33 @@ class Fleet:
         found = homes.holder(key)
         return found if found and found != instead_of else self.replica
 
+    # For the sessions.
+
+    def listen(self, kind: str, learned: Callable[[str, Mapping[str, Any]], None]) -> None:
+        """Call this for each record of a kind that another replica writes: the rest of its key, and its value."""
+        self._listeners[kind] = learned
+
+    def keep(self, key: str, value: Mapping[str, Any]) -> None:
+        """Share a value that ends by itself. It does not wait: the next exchange sends it."""
+        self.member.write(key, value, self._wall())
+        self._wake.set()
+
+    def kept(self, key: str) -> Mapping[str, Any] | None:
+        """A value that this or another replica shares."""
+        record = self.member.book.get(key)
+        return record_value(record) if record is not None else None
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether this copy has the state of every session of the fleet."""
+        return self.is_settled and not self.member.expiring.crowded
+
+    def uses_elsewhere(self) -> dict[str, object]:
+        """What callers use of the other replicas, by replica; nothing while the store does not answer."""
+        if self.not_shared_since is not None:
+            return {}
+        return {name: peer.about.get("use") for name, peer in self.member.peers.items() if name != self.replica}
+
     def scope(self, shared: bool) -> str:
         """Where a decision holds, in words."""
         if not shared:
@@ -298,12 +337,17 @@ class Fleet:
         if at > self._now():
             await clock.wait(self._wake, at)
         await self._hash_listings()
+        if self._now() >= self._next_purge:
+            self._next_purge = self._now() + PURGE_SECONDS
+            self.member.purge(self._wall())
         self._apply(self.member.tick(self._now()))
         if self.member.due() <= self._now():
             await self._exchange()
 
     async def _exchange(self) -> None:
         before = self.store.connections
+        if self.tell_use is not None:
+            self.member.about["use"] = self.tell_use()
         asked = self.member.request(self._now(), chance=random.random(), nonce=secrets.token_hex(8))  # noqa: S311 - spreads load
         self.exchanges += 1
         try:
@@ -318,6 +362,8 @@ class Fleet:
             return
         self.problem = ""
         self._apply(self.member.receive(asked, reply, self._now()))
+        if reply.replicas is not None and self.on_peers is not None:
+            self.on_peers()
         if not self._was_settled and self.is_settled:
             self._was_settled = True
             self._share_own()
@@ -332,6 +378,8 @@ class Fleet:
         except StoreUnavailable as exc:
             log.debug("the store was not told that this replica leaves: %s", exc)
         await self.store.close()
+        if self.events is not None:
+            await self.events.close()
 
     def _share_own(self) -> None:
         """What was decided here before this hub joined, unless the fleet decided otherwise."""
@@ -354,6 +402,8 @@ class Fleet:
                 case Alone():
                     self.not_shared_since = self._wall()
                     log.warning("%s does not answer (%s): this replica goes on alone", self.store.name, self.problem)
+                    if self.on_peers is not None:
+                        self.on_peers()
                 case Connected(emptied=emptied):
                     self._was_settled = False
                     if self.not_shared_since is not None or emptied:
@@ -361,7 +411,10 @@ class Fleet:
                     self.not_shared_since = None
 
     def _learn(self, host: FleetHost, record: FleetRecord) -> None:
-        kind = record.key.partition("/")[0]
+        kind, _, rest = record.key.partition("/")
+        if (listener := self._listeners.get(kind)) is not None:
+            listener(rest, record_value(record))
+            return
         server, tool = pinned_tool(record.key)
         definition = host.definition_of(server)
         if definition is None:

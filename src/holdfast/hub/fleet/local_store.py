@@ -7,19 +7,22 @@ folder of the socket is private to the user, so that no signature is needed.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from holdfast.core import FleetExchange, FleetReply, SharedStore
+from holdfast.hub.fleet.event_store import LogWrite, MemoryEvents
 from holdfast.hub.fleet.messages import StoreUnavailable, exchange_from, exchange_to, reply_from, reply_to
 
-__all__ = ["LocalStore", "serve_broker"]
+__all__ = ["LocalEvents", "LocalStore", "serve_broker"]
 
 EXCHANGE_SECONDS = 1.0
 LARGEST = 64 * 1024 * 1024
@@ -32,8 +35,11 @@ async def serve_broker(
     task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled."""
-    store = SharedStore(settled=True)
+    store, events = SharedStore(settled=True), MemoryEvents(clock=clock)
     open_streams: set[asyncio.StreamWriter] = set()
+
+    def exchanged(read: Any) -> object:
+        return reply_to(store.exchange(exchange_from(read), clock()))
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         open_streams.add(writer)
@@ -41,7 +47,7 @@ async def serve_broker(
             while True:
                 size = int.from_bytes(await reader.readexactly(4), "big")
                 read = json.loads(await reader.readexactly(min(size, LARGEST)))
-                writer.write(_framed(reply_to(store.exchange(exchange_from(read), clock()))))
+                writer.write(_framed(_event_reply(events, read) if "events" in read else exchanged(read)))
                 await writer.drain()
         except (OSError, EOFError, ValueError, KeyError, TypeError):
             pass  # it left, or it is not one of our workers
@@ -50,6 +56,7 @@ async def serve_broker(
             writer.close()
 
     server = await asyncio.start_unix_server(serve, path)
+    path.chmod(0o600)  # noqa: ASYNC240 - a moment, and nothing else runs yet
     task_status.started()
     try:
         await anyio.sleep_forever()
@@ -59,8 +66,15 @@ async def serve_broker(
             writer.close()
 
 
-class LocalStore:
-    """The client of a worker."""
+def _event_reply(events: MemoryEvents, read: Mapping[str, Any]) -> object:
+    writes = [LogWrite(str(log), base64.b64decode(blob), int(keep)) for log, blob, keep in read["events"]]
+    events.put(writes)
+    log = read["log"]
+    return [base64.b64encode(blob).decode() for blob in events.blobs(log)] if log is not None else []
+
+
+class _BrokerClient:
+    """One connection to the broker: a message, and its answer."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -68,21 +82,16 @@ class LocalStore:
         self._received: BufferedByteReceiveStream | None = None
         self.connections = 0
 
-    @property
-    def name(self) -> str:
-        """Its address."""
-        return "workers of this machine"
-
-    async def exchange(self, asked: FleetExchange) -> FleetReply:
-        """One exchange; ``StoreUnavailable`` if it failed."""
+    async def ask(self, message: object) -> Any:
+        """The answer of the broker; ``StoreUnavailable`` if it failed."""
         try:
             with anyio.fail_after(EXCHANGE_SECONDS):
                 if self._stream is None or self._received is None:
                     self._stream = await anyio.connect_unix(os.fspath(self._path))
                     self._received = BufferedByteReceiveStream(self._stream)
                     self.connections += 1
-                await self._stream.send(_framed(exchange_to(asked)))
-                return reply_from(json.loads(await _message(self._received)))
+                await self._stream.send(_framed(message))
+                return json.loads(await _message(self._received))
         except (
             OSError,
             TimeoutError,
@@ -100,6 +109,46 @@ class LocalStore:
         stream, self._stream = self._stream, None
         if stream is not None:
             await anyio.aclose_forcefully(stream)
+
+
+class LocalStore(_BrokerClient):
+    """The store of a worker."""
+
+    @property
+    def name(self) -> str:
+        """Its address."""
+        return "workers of this machine"
+
+    async def exchange(self, asked: FleetExchange) -> FleetReply:
+        """One exchange; ``StoreUnavailable`` if it failed."""
+        return reply_from(await self.ask(exchange_to(asked)))
+
+
+class LocalEvents:
+    """The events of sessions, in the broker."""
+
+    def __init__(self, path: Path) -> None:
+        self._broker = _BrokerClient(path)
+        self._using = anyio.Lock()
+
+    async def append(self, writes: Sequence[LogWrite]) -> None:
+        """See ``EventStore``."""
+        async with self._using:
+            blobs = [[write.log, base64.b64encode(write.blob).decode(), write.keep] for write in writes]
+            await self._broker.ask({"events": blobs, "log": None})
+
+    async def read(self, log: str) -> list[bytes]:
+        """See ``EventStore``."""
+        async with self._using:
+            found = await self._broker.ask({"events": [], "log": log})
+        try:
+            return [base64.b64decode(blob) for blob in found]
+        except (TypeError, ValueError) as exc:
+            raise StoreUnavailable("its answer cannot be used") from exc
+
+    async def close(self) -> None:
+        """See ``EventStore``."""
+        await self._broker.close()
 
 
 def _framed(value: object) -> bytes:

@@ -54,6 +54,7 @@ def exchange_to(asked: FleetExchange) -> dict[str, Any]:
         "records": [[record.key, record.stamp, record.value] for record in asked.records],
         "claims": [[claim.key, claim.known, claim.due_in, claim.ttl, claim.instead_of] for claim in asked.claims],
         "releases": [[release.key, release.token, release.delay] for release in asked.releases],
+        "drops": [list(one) for one in asked.drops],
         "roster": asked.roster,
         "leaving": asked.leaving,
     }
@@ -73,6 +74,7 @@ def exchange_from(read: Mapping[str, Any]) -> FleetExchange:
             for key, known, due, ttl, *instead in read["claims"]
         ),
         releases=tuple(ClaimRelease(str(key), int(token), float(delay)) for key, token, delay in read["releases"]),
+        drops=tuple((str(key), str(stamp)) for key, stamp in read["drops"]),
         roster=bool(read["roster"]),
         leaving=bool(read["leaving"]),
     )

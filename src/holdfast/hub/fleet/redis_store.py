@@ -13,11 +13,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import anyio
 
-from holdfast.core import FleetExchange, FleetReply
+from holdfast.core import BATCH, BATCH_BYTES, PRESENT_SECONDS, FleetExchange, FleetReply
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.hub.fleet.messages import StoreUnavailable, exchange_to, reply_from
 
-__all__ = ["RedisAddress", "RedisStore"]
+__all__ = ["RedisAddress", "RedisStore", "connect", "library", "reason"]
 
 EXCHANGE_SECONDS = 1.0
 """A store that takes longer is treated like one that is gone; no call waits for it."""
@@ -27,7 +27,7 @@ _DEFAULT_FLEET = "default"
 
 SCRIPT = """
 local asked = cjson.decode(ARGV[1])
-local batch, present = tonumber(ARGV[2]), tonumber(ARGV[3])
+local batch, present, most_bytes = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local meta, stamps, values, index, claims, replicas = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
@@ -46,6 +46,15 @@ for _, one in ipairs(asked.records) do
     redis.call('HSET', stamps, one[1], one[2])
     redis.call('HSET', values, one[1], one[3])
     redis.call('ZADD', index, number, one[1])
+  end
+end
+
+for _, one in ipairs(asked.drops) do
+  local known = redis.call('HGET', stamps, one[1])
+  if known and known <= one[2] then
+    redis.call('HDEL', stamps, one[1])
+    redis.call('HDEL', values, one[1])
+    redis.call('ZREM', index, one[1])
   end
 end
 
@@ -93,7 +102,7 @@ for _, one in ipairs(asked.claims) do
     state['until'] = math.max(state['until'], now + due + ttl)
     write(key, state)
     table.insert(answers, {key, true, state.token, 0, asked.replica})
-  elseif now + due < state.next_at then
+  elseif now + due < state.next_at - 0.001 then  -- a number keeps 14 digits in JSON
     table.insert(answers, {key, false, state.token, state.next_at - now, ''})
   else
     state.token = math.max(state.token, known) + 1
@@ -122,13 +131,15 @@ local sequence = tonumber(redis.call('HGET', meta, 'sequence')) or 0
 local since = 0
 if asked.epoch == epoch and asked.cursor <= sequence then since = asked.cursor end
 local found = redis.call('ZRANGEBYSCORE', index, '(' .. since, '+inf', 'WITHSCORES', 'LIMIT', 0, batch + 1)
-local records, cursor = {}, sequence
+local records, cursor, size = {}, sequence, 0
 for i = 1, #found, 2 do
-  if #records == batch then
+  if #records == batch or size >= most_bytes then
     cursor = tonumber(found[i - 1])
     break
   end
-  table.insert(records, {found[i], redis.call('HGET', stamps, found[i]), redis.call('HGET', values, found[i])})
+  local value = redis.call('HGET', values, found[i])
+  size = size + #value
+  table.insert(records, {found[i], redis.call('HGET', stamps, found[i]), value})
 end
 return cjson.encode({
   epoch = epoch, sequence = sequence, cursor = cursor, age = now - epoch_at,
@@ -202,9 +213,9 @@ def _place(text: str, port: int) -> tuple[str, int]:
 class RedisStore:
     """The client. Entered and used by one task."""
 
-    def __init__(self, address: RedisAddress, *, batch: int = 1_000, present: float = 3.0) -> None:
+    def __init__(self, address: RedisAddress) -> None:
         self._address = address
-        self._limits = (str(batch), str(present))
+        self._limits = (str(BATCH), str(PRESENT_SECONDS), str(BATCH_BYTES))
         self.connections = 0
         self._client: Any = None
         self._script: Any = None
@@ -218,16 +229,18 @@ class RedisStore:
 
     async def exchange(self, asked: FleetExchange) -> FleetReply:
         """One exchange; ``StoreUnavailable`` if it failed."""
-        redis = _library()
+        redis = library()
         try:
             with anyio.fail_after(EXCHANGE_SECONDS):
                 if self._client is None:
-                    self._client, self._script = self._connect(redis)
+                    self._client = connect(self._address)
+                    self._script = self._client.register_script(SCRIPT)
+                    self.connections += 1
                 answer = await self._script(keys=self._keys, args=[json.dumps(exchange_to(asked)), *self._limits])
                 return reply_from(json.loads(answer))
         except (redis.RedisError, OSError, TimeoutError, ValueError) as exc:
             await self.close()
-            raise StoreUnavailable(_reason(exc)) from exc
+            raise StoreUnavailable(reason(exc)) from exc
 
     async def close(self) -> None:
         """End the connection."""
@@ -236,39 +249,37 @@ class RedisStore:
             with anyio.move_on_after(EXCHANGE_SECONDS, shield=True):
                 try:
                     await client.aclose()
-                except (OSError, _library().RedisError):
+                except (OSError, library().RedisError):
                     pass  # it is gone already
 
-    def _connect(self, redis: Any) -> tuple[Any, Any]:
-        from redis.asyncio.retry import Retry  # noqa: PLC0415 - an extra
-        from redis.backoff import NoBackoff  # noqa: PLC0415 - an extra
 
-        address = self._address
-        options: dict[str, Any] = {
-            "username": address.username,
-            "password": address.password,
-            "db": address.database,
-            "socket_timeout": EXCHANGE_SECONDS,
-            "socket_connect_timeout": EXCHANGE_SECONDS,
-            "retry": Retry(NoBackoff(), 0),
-            "client_name": "holdfast",
-        }
-        if address.scheme.startswith("rediss"):
-            options |= {"ssl": True, "ssl_ca_certs": address.ca_file}
-        if address.service:
-            options.pop("retry")
-            sentinel = redis.asyncio.sentinel.Sentinel(
-                list(address.hosts), sentinel_kwargs=options | {"db": 0}, **options
-            )
-            client = sentinel.master_for(address.service)
-        else:
-            host, port = address.hosts[0]
-            client = redis.asyncio.Redis(host=host, port=port, single_connection_client=True, **options)
-        self.connections += 1
-        return client, client.register_script(SCRIPT)
+def connect(address: RedisAddress) -> Any:
+    """A client with one connection; every wait of it is bounded, and nothing is tried twice."""
+    redis = library()
+    from redis.asyncio.retry import Retry  # noqa: PLC0415 - an extra
+    from redis.backoff import NoBackoff  # noqa: PLC0415 - an extra
+
+    options: dict[str, Any] = {
+        "username": address.username,
+        "password": address.password,
+        "db": address.database,
+        "socket_timeout": EXCHANGE_SECONDS,
+        "socket_connect_timeout": EXCHANGE_SECONDS,
+        "retry": Retry(NoBackoff(), 0),
+        "client_name": "holdfast",
+    }
+    if address.scheme.startswith("rediss"):
+        options |= {"ssl": True, "ssl_ca_certs": address.ca_file}
+    if address.service:
+        options.pop("retry")
+        sentinel = redis.asyncio.sentinel.Sentinel(list(address.hosts), sentinel_kwargs=options | {"db": 0}, **options)
+        return sentinel.master_for(address.service)
+    host, port = address.hosts[0]
+    return redis.asyncio.Redis(host=host, port=port, single_connection_client=True, **options)
 
 
-def _library() -> Any:
+def library() -> Any:
+    """The package redis; an error with a hint if it is not installed."""
     try:
         import redis.asyncio  # noqa: PLC0415 - an extra
         import redis.asyncio.sentinel  # noqa: PLC0415 - an extra
@@ -277,7 +288,8 @@ def _library() -> Any:
     return redis
 
 
-def _reason(exc: Exception) -> str:
+def reason(exc: Exception) -> str:
+    """What went wrong, in a line."""
     if isinstance(exc, TimeoutError):
         return f"no answer within {EXCHANGE_SECONDS:g} s"
     return f"{type(exc).__name__}: {exc}".splitlines()[0][:200]

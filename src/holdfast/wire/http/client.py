@@ -294,11 +294,29 @@ class HttpPeer:
         return self.send(_Asked("POST", self.url, headers, content, again=again))
 
     async def send(self, asked: _Asked) -> Response:
-        """The same for any request."""
-        response, token = await self._authorized(asked)
-        if response.status == 401 and token is not None and await self._renewed(response, token):
-            response, _ = await self._authorized(asked)
-        return response
+        """The same for any request, with current headers and token. One that is refused for its token is sent again."""
+        refused = False
+        while True:
+            own = self._static if self._static is not None else await self._fresh_headers()
+            token = None
+            self._own_authorization = "authorization" in own
+            if self._authorizer is not None and not self._own_authorization:
+                token = await self._authorizer.token()
+                if token is not None:
+                    self._check_token(token)
+            pool = self._own_pool if asked.url is self.url else None
+            if pool is None:
+                pool = self._pool(asked.url)
+            head = self._head(pool, asked, own, token)
+            response = await pool.send(head, asked.content, asked.on_sending, again=asked.again)
+            headers = response.headers
+            if "set-cookie" in headers:
+                self._note_cookies(headers["set-cookie"])
+            if response.status in REDIRECTS and "location" in headers:
+                response = await self._redirected(asked, response, self._merged(asked.headers, own, token))
+            if response.status != 401 or token is None or refused or not await self._renewed(response, token):
+                return response
+            refused = True
 
     async def refusal(self, response: Response) -> tuple[HttpStatus, bytes]:
         """An error response as evidence, and enough of its body for a JSON-RPC error."""
@@ -317,23 +335,6 @@ class HttpPeer:
             login=self._login(),
         )
         return seen, body
-
-    async def _authorized(self, asked: _Asked) -> tuple[Response, str | None]:
-        """Send a request with current headers and token; returns the token too, if one was sent."""
-        own = self._static if self._static is not None else await self._fresh_headers()
-        self._own_authorization = "authorization" in own
-        token = None if self._own_authorization or self._authorizer is None else await self._token()
-        pool = self._own_pool if asked.url is self.url else None
-        if pool is None:
-            pool = self._pool(asked.url)
-        head = self._head(pool, asked, own, token)
-        response = await pool.send(head, asked.content, asked.on_sending, again=asked.again)
-        headers = response.headers
-        if "set-cookie" in headers:
-            self._note_cookies(headers["set-cookie"])
-        if response.status in REDIRECTS and "location" in headers:
-            response = await self._redirected(asked, response, self._merged(asked.headers, own, token))
-        return response, token
 
     def _head(self, pool: Pool, asked: _Asked, own: Mapping[str, str], token: str | None) -> bytes:
         """The head of a request. Most requests to a server have the same one."""
@@ -370,13 +371,11 @@ class HttpPeer:
             return None
         return self._authorizer.login()
 
-    async def _token(self) -> str | None:
-        token = await self._authorizer.token() if self._authorizer is not None else None
-        if token is not None:
-            if self._exposed:
-                raise ServerFailure(PlainHttpRefused())
-            self._redactor.learn(token)
-        return token
+    def _check_token(self, token: str) -> None:
+        """A token goes over no open line, and into no text."""
+        if self._exposed:
+            raise ServerFailure(PlainHttpRefused())
+        self._redactor.learn(token)
 
     async def _renewed(self, refusal: Response, token: str) -> bool:
         """Whether there is another token. If so, or if the check fails, the refusal is closed."""

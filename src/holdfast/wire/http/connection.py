@@ -152,7 +152,8 @@ class Response:
         self._parts: deque[bytes] = deque((body,) if body else ())
         self._size = len(body) if body is not None else 0
         self._waiter: asyncio.Future[None] | None = None
-        self._decode = _decoder(headers.get("content-encoding", ""))
+        encoding = headers.get("content-encoding")
+        self._decode = _decoder(encoding) if encoding is not None else None
         self.complete = body is not None
         self.error: Exception | None = None
         self._read_ahead = 0
@@ -255,8 +256,8 @@ class _Connection(asyncio.Protocol):
 
     # The user's side.
 
-    async def exchange(self, request: bytes, body: bytes) -> Response:
-        """Write a request and wait for the head of its answer."""
+    def begin(self, request: bytes, body: bytes) -> asyncio.Future[Response]:
+        """Write a request; the head of its answer is to come. Who stops waiting for it says so by ``give_up``."""
         # The answer may be complete, and the connection with its next user, before the awaiting task runs again.
         head: asyncio.Future[Response] = self._loop.create_future()
         self._head = head
@@ -264,14 +265,14 @@ class _Connection(asyncio.Protocol):
             self._transport.writelines((request, body))
         else:
             self._transport.write(request + body)
-        try:
-            return await head
-        except BaseException:
-            if head.done() and not head.cancelled() and head.exception() is None:
-                head.result().close()
-            else:
-                self.abort()
-            raise
+        return head
+
+    def give_up(self, head: asyncio.Future[Response]) -> None:
+        """The answer is not wanted any more, or did not come: the connection is of no further use."""
+        if head.done() and not head.cancelled() and head.exception() is None:
+            head.result().close()
+        else:
+            self.abort()
 
     def usable(self, now: float) -> bool:
         """Whether nothing says that the peer has closed it."""
@@ -518,21 +519,23 @@ class Pool:
         """
         whole = head + b"\r\n" if body is None else b"%bcontent-length: %d\r\n\r\n" % (head, len(body))
         connection = self._free()
-        if connection is not None:
+        kept = connection is not None
+        while True:
+            if connection is None:
+                connection = await self._connected()
+            if on_sending is not None:
+                on_sending()
+            answer = connection.begin(whole, body or b"")
             try:
-                return await self._exchanged(connection, whole, body, on_sending)
-            except (Disconnected, ConnectionResetError, BrokenPipeError):
+                return await answer
+            except BaseException as exc:
+                connection.give_up(answer)
+                if not kept or not isinstance(exc, Disconnected | ConnectionResetError | BrokenPipeError):
+                    raise
                 self._keep_none_until = self._loop.time() + CLOSING_SECONDS
                 if not again:
                     raise
-        return await self._exchanged(await self._connected(), whole, body, on_sending)
-
-    async def _exchanged(
-        self, connection: _Connection, head: bytes, body: bytes | None, on_sending: Callable[[], None] | None
-    ) -> Response:
-        if on_sending is not None:
-            on_sending()
-        return await connection.exchange(head, body or b"")
+            connection, kept = None, False
 
     async def aclose(self) -> None:
         """Close every connection."""

@@ -78,6 +78,8 @@ SESSION_HEADER = "mcp-session-id"
 VERSION_HEADER = "mcp-protocol-version"
 ACCEPT = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 
+_JSON = "application/json"
+
 LONGEST_SESSION_ID = 8 * 1024
 """It goes with every request, and every spelling of it is masked: longer ones would hold up the event loop."""
 
@@ -258,8 +260,24 @@ class HttpDispatcher(Dispatcher[TransportContext]):
     ) -> Bytes:
         """The answer to one POST; a caller that stops waiting tells a legacy server so."""
         began = time.monotonic()
+        response: Response | None = None
         try:
-            return await self._ask(request_id, waiter, method, body, headers)
+            response = await self._peer.post(body, headers, again=method in REPEATABLE)
+            if response.status >= 400:
+                await self._refuse_errors(response)
+            if method == "initialize":
+                self._begin_session(response)
+            kind = response.headers.get("content-type", "")
+            if kind != _JSON and (kind := content_type(response)) != _JSON:
+                if kind == EVENT_STREAM:
+                    return await self._from_stream(response, request_id, waiter, method)
+                raise ServerFailure(_not_mcp(response, kind))
+            came = response.whole()
+            if came is None or len(came) > self._peer.limits.message_bytes:
+                came = await read_bounded(response, self._peer.limits)
+            small = len(came) <= SMALL_BYTES
+            members = _split(came, stood=self.stood) if small else await _split_any(came, stood=self.stood)
+            return self._answer_in(came, members, request_id)
         except ServerFailure:
             raise
         except asyncio.CancelledError:
@@ -272,40 +290,27 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 raise
             raise ServerFailure(seen) from exc
         finally:
+            if response is not None:
+                response.close()
             self._exchange.close(request_id)
 
-    async def _ask(
-        self, request_id: RequestId, waiter: PendingRequest, method: str, body: bytes, headers: Mapping[str, str]
-    ) -> Bytes:
-        response = await self._peer.post(body, headers, again=method in REPEATABLE)
-        try:
-            if response.status >= 400:
-                await self._refuse_errors(response)
-            if method == "initialize":
-                self._session_id, self._common = response.headers.get(SESSION_HEADER), None
-                if self._session_id is not None:
-                    if len(self._session_id) > LONGEST_SESSION_ID:
-                        detail = f"its session id has more than {LONGEST_SESSION_ID} characters"
-                        raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=detail))
-                    self._peer.learn_secret(self._session_id)
-            kind = content_type(response)
-            if kind == "application/json":
-                came = response.whole()
-                if came is None or len(came) > self._peer.limits.message_bytes:
-                    came = await read_bounded(response, self._peer.limits)
-                return self._answer_in(came, await _split(came, stood=self.stood), request_id)
-            if kind == EVENT_STREAM:
-                return await self._from_stream(response, request_id, waiter, method)
-            raise ServerFailure(_not_mcp(response, kind))
-        finally:
-            response.close()
+    def _begin_session(self, response: Response) -> None:
+        """Note the session that the server gives with its answer to the handshake."""
+        self._session_id, self._common = response.headers.get(SESSION_HEADER), None
+        if self._session_id is not None:
+            if len(self._session_id) > LONGEST_SESSION_ID:
+                detail = f"its session id has more than {LONGEST_SESSION_ID} characters"
+                raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=detail))
+            self._peer.learn_secret(self._session_id)
 
     def _answer_in(self, body: bytes, answer: Fields, request_id: RequestId) -> Bytes:
         self._exchange.received += len(body)
         if "result" not in answer and "error" not in answer:
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="its answer is no JSON-RPC response"))
         self._exchange.spoke = True
-        if not _is_id(answer.get("id"), request_id, or_none=True):
+        answered = answer.get("id")
+        usual = type(request_id) is int and answered is not None and bytes(answered) == b"%d" % request_id
+        if not usual and not _is_id(answered, request_id, or_none=True):
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="its answer is to another request"))
         return result_in(answer)
 
@@ -355,7 +360,8 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             if event.name != "message" or not event.data:
                 continue
             self._exchange.received += len(event.data)
-            members = await _split(event.data, stood=self.stood)
+            small = len(event.data) <= SMALL_BYTES
+            members = _split(event.data, stood=self.stood) if small else await _split_any(event.data, stood=self.stood)
             # An error without an id, on one request's stream, answers that request.
             mine = "method" not in members and _is_id(members.get("id"), request_id, or_none="error" in members)
             if mine and members.keys() & {"result", "error"}:
@@ -404,32 +410,41 @@ class _Cursor:
             self.delay = event.retry / 1000
 
 
-async def _split(data: bytes, *, stood: bool) -> Fields:
-    """The members of a message; raises ``ServerFailure`` where it is none.
+def _split(data: bytes, *, stood: bool) -> Fields:
+    """The members of a small message; raises ``ServerFailure`` where it is none."""
+    try:
+        return fields(read_bytes(data))
+    except BadJson as exc:
+        if "object" in str(exc) and (only := _only_item(data)) is not None:
+            return only
+        raise _unreadable(data, exc, stood=stood) from exc
+
+
+async def _split_any(data: bytes, *, stood: bool) -> Fields:
+    """The same for a message of any size: a large one takes a wait."""
+    try:
+        return await split(data)
+    except BadJson as exc:
+        raise _unreadable(data, exc, stood=stood) from exc
+
+
+def _unreadable(data: bytes, exc: BadJson, *, stood: bool) -> ServerFailure:
+    """What bytes show that are no message.
 
     Before the handshake is complete, the start of the text shows what answers there. Later it is the content of one
     answer, and belongs into no error (LIFE-28).
     """
-    try:
-        return fields(read_bytes(data)) if len(data) <= SMALL_BYTES else await split(data)
-    except BadJson as exc:
-        if "object" in str(exc) and (only := _only_item(data)) is not None:
-            return only
-        if stood:
-            raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))) from exc
-        if not data:
-            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail="its answer is empty")) from exc
-        if "object" in str(exc):
-            detail = "its answer is no JSON-RPC response"
-            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail)) from exc
-        start = data[:80].decode("utf-8", "replace")
-        raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=start)) from exc
+    if stood:
+        return ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc)))
+    if not data:
+        return ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail="its answer is empty"))
+    if "object" in str(exc):
+        return ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="its answer is no JSON-RPC response"))
+    return ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=data[:80].decode("utf-8", "replace")))
 
 
 def _only_item(data: bytes) -> Fields | None:
     """The message in a batch of one: the version 2025-03-26 allows batches."""
-    if len(data) > SMALL_BYTES:
-        return None
     try:
         batch = items(data)
         return fields(batch[0]) if len(batch) == 1 else None

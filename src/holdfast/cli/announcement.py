@@ -1,0 +1,83 @@
+"""Lets this user's commands find a hub that runs: its address and control token, in a private file."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from holdfast._version import __version__
+from holdfast.config import state_folder
+from holdfast.control import TOKEN_VARIABLE, RunningHub, registered
+from holdfast.files import make_private
+
+__all__ = ["Announcement", "keep_state_private"]
+
+log = logging.getLogger("holdfast.serve")
+
+
+class Announcement:
+    """Lets this user's commands find the hub while the block runs."""
+
+    def __init__(self, base: str, config: Path | None, *, token: str, certificate: Path | None = None) -> None:
+        self._found = RunningHub(
+            url=base,
+            token=token,
+            pid=os.getpid(),
+            started=time.time(),
+            config=str(config.absolute()) if config is not None else "",
+            version=__version__,
+            certificate=str(certificate.absolute()) if certificate is not None else "",
+        )
+        self._stack = ExitStack()
+        self._withdrawn = False
+
+    def __enter__(self) -> Self:
+        self._register()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def at(self, handover: str) -> Self:
+        """Name the Unix socket at which a successor gets the listening socket."""
+        self._found = replace(self._found, handover=handover)
+        return self
+
+    def withdraw(self) -> None:
+        """Let commands find the successor; nothing is announced any more."""
+        self._withdrawn = True
+        self._stack.close()
+
+    def change_token(self, token: str) -> None:
+        """Let commands find the new control token."""
+        self._found = replace(self._found, token=token)
+        self._register()
+
+    def _register(self) -> None:
+        if self._withdrawn:
+            return
+        try:
+            self._stack.enter_context(registered(self._found))
+        except OSError as exc:
+            log.warning(
+                "commands cannot find this hub (%s): set %s for both, and give them --url %s",
+                exc,
+                TOKEN_VARIABLE,
+                self._found.url,
+            )
+
+
+def keep_state_private(environ: Mapping[str, str]) -> None:
+    """Correct the modes of the state folder that an earlier version wrote for everyone to read."""
+    if corrected := make_private(state_folder(environ)):
+        named = ", ".join(map(str, corrected[:3])) + (f" and {len(corrected) - 3} more" if len(corrected) > 3 else "")
+        log.warning("other users of this machine could read %s; only you can now", named)

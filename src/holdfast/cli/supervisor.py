@@ -1,0 +1,407 @@
+"""``serve --workers N``: a supervisor owns the listening socket and a broker; each worker is a replica of the hub.
+
+A worker is this program again, with the socket as an inherited descriptor. One that dies is started again, later each
+time. SIGHUP replaces them one at a time: the new one connects its servers and accepts, then the old one finishes what
+is open and ends. SIGTERM and Ctrl-C end all of them after their calls. A successor (``--takeover``, SIGUSR2) gets the
+socket from the supervisor. Workers end when their supervisor is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+
+from holdfast.cli.announcement import Announcement, keep_state_private
+from holdfast.cli.handover import Predecessor, handing_over, start_successors
+from holdfast.cli.listen import endpoint, notify_ready, notify_successor, read_token
+from holdfast.cli.output import own_command, typed_command
+from holdfast.cli.serve_end import END_SIGNALS, on_terminal
+from holdfast.cli.serve_telemetry import mask_in_log
+from holdfast.cli.worker_link import (
+    END,
+    LEAVE,
+    LISTENING,
+    SUCCEED,
+    WORKER_VARIABLE,
+    WorkerTask,
+    channel_pair,
+    read_words,
+    tell,
+)
+from holdfast.config import Config, state_folder
+from holdfast.errors import HoldfastError
+from holdfast.files import PRIVATE_FOLDER, private_folder
+from holdfast.hub import serve_broker
+
+__all__ = ["Supervised", "Supervisor", "private_place"]
+
+log = logging.getLogger("holdfast.serve")
+
+START_SECONDS = 150.0
+"""How long a worker may take until it accepts; a minute of it may be its servers. Then it is killed."""
+FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
+"""Seconds until a worker that ended is started again; they double each time."""
+STEADY_SECONDS = 60.0
+"""A worker that ran for this long is started again as soon as the first time."""
+END_SECONDS = 15.0
+"""Beyond the time for its calls: after that, a worker is killed."""
+TOKEN_SECONDS = 1.0
+LONGEST_PATH = 80
+"""Bytes of the folder. The system allows 104 to 108 for the path of a Unix socket in it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supervised:
+    """What the workers serve, as far as their supervisor has to know it."""
+
+    config: Config
+    listener: socket.socket
+    host: str
+    count: int
+    token: str = field(repr=False)
+    token_file: Path | None = None
+    certificate: Path | None = None
+    """Of TLS; None without TLS."""
+    drain: float = 10.0
+    lame_duck: float = 0.0
+    predecessor: Predecessor | None = None
+    open_to_user: bool = False
+    """Whether every program of this user may call."""
+
+
+@dataclass(eq=False)
+class _Worker:
+    """One process."""
+
+    number: int
+    process: anyio.abc.Process
+    channel: socket.socket
+    begun: float
+    listening: anyio.Event = field(default_factory=anyio.Event)
+    ended: anyio.Event = field(default_factory=anyio.Event)
+    leaves: bool = False
+    """Whether it was told to leave, or is not wanted any more."""
+
+    def tell(self, word: str) -> None:
+        """Send a word. After the first one, its end is expected."""
+        self.leaves = True
+        tell(self.channel, word)
+
+    def kill(self) -> None:
+        """End it now; its warden ends its children."""
+        self.leaves = True
+        with suppress(ProcessLookupError):
+            self.process.kill()
+
+
+class Supervisor:
+    """The parent of the workers."""
+
+    def __init__(self, serving: Supervised) -> None:
+        self._serving = serving
+        self._url = endpoint(serving.host, serving.listener.getsockname()[1], tls=serving.certificate is not None)
+        self._note = Announcement(
+            self._url.removesuffix("/mcp"), serving.config.source, token=serving.token, certificate=serving.certificate
+        )
+        self._token = serving.token
+        self._workers: dict[int, _Worker] = {}
+        """The worker in force for each number."""
+        self._all: set[_Worker] = set()
+        """Those too that are being replaced."""
+        self._delays: dict[int, float] = {}
+        self._started = 0
+        self._ending = False
+        self._roll_wanted = anyio.Event()
+        self._folder = Path()
+        self._tasks: anyio.abc.TaskGroup
+        self.code = 0
+        """The exit code: that of the first worker, if it does not start."""
+
+    def run(self) -> None:
+        """Serve until a signal."""
+        keep_state_private(os.environ)
+        with private_place() as folder:
+            self._folder = folder
+            anyio.run(self._run)
+
+    async def _run(self) -> None:
+        async with anyio.create_task_group() as self._tasks:
+            await self._tasks.start(serve_broker, self._folder / "broker.sock")
+            self._tasks.start_soon(self._follow_signals)
+            async with handing_over(
+                self._serving.listener, state_folder(os.environ) / "hubs", self._succeeded
+            ) as handover:
+                with self._note.at(handover):
+                    self._tasks.start_soon(start_successors, os.environ)
+                    self._tasks.start_soon(self._follow_token)
+                    self._tasks.start_soon(self._roll_when_asked)
+                    await self._begin()
+                    await self._all_ended()
+            self._tasks.cancel_scope.cancel()
+
+    # The start.
+
+    async def _begin(self) -> None:
+        """Start the workers, the first one alone: what is wrong with the options is told once."""
+        takes_over = self._serving.predecessor is not None
+        first = await self._start(1, waits=takes_over)
+        await _either(first.listening, first.ended)
+        if not first.listening.is_set():
+            if self._is_ending():
+                return
+            self._ending = True
+            self.code = first.process.returncode or 1
+            return
+        for number in range(2, self._serving.count + 1):
+            if not self._is_ending():
+                await self._start(number, waits=takes_over)
+        for number in range(2, self._serving.count + 1):
+            await self._accepts(number)
+        if not self._is_ending():
+            self._announce()
+
+    async def _accepts(self, number: int) -> None:
+        """Wait until the worker of a number accepts; one that ends first is started again."""
+        while not self._is_ending():
+            worker = self._workers[number]
+            await _either(worker.listening, worker.ended)
+            if worker.listening.is_set():
+                return
+            await anyio.sleep(FIRST_DELAY)  # the next one starts
+
+    def _announce(self) -> None:
+        """Print the addresses on stdout, because programs wait for them; log the rest."""
+        base, config = self._url.removesuffix("/mcp"), self._serving.config
+        sys.stdout.write(f"MCP endpoint: {self._url}\nstatus page:  {base}/\nready when:   {base}/readyz answers 200\n")
+        sys.stdout.flush()
+        if self._serving.predecessor is not None:
+            self._serving.predecessor.ready()
+        notify_ready(os.environ)
+        log.info("serving %d servers of %s with %d workers", len(config.servers), config.source, self._serving.count)
+        log.info("if a server does not start, run: %s doctor --config %s", typed_command(), config.source)
+        if self._serving.open_to_user:
+            log.info("every program of this user may call the hub, and use the credentials in that file")
+
+    # Workers.
+
+    async def _start(self, number: int, *, waits: bool = False) -> _Worker:
+        ours, theirs = channel_pair()
+        self._started += 1
+        task = WorkerTask(
+            number=number,
+            count=self._serving.count,
+            listener=self._serving.listener.fileno(),
+            supervisor=os.getpid(),
+            folder=str(self._folder),
+            address=str(self._folder / f"{number}.{self._started}.sock"),
+            token=self._token,
+            waits=waits,
+        )
+        with theirs:
+            ours.send(task.sent())
+            process = await anyio.open_process(
+                [*own_command(), *sys.argv[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=None,
+                stderr=None,
+                env={**os.environ, WORKER_VARIABLE: str(theirs.fileno())},
+                pass_fds=(self._serving.listener.fileno(), theirs.fileno()),
+            )
+        worker = _Worker(number, process, ours, anyio.current_time())
+        self._workers[number] = worker
+        self._all.add(worker)
+        self._tasks.start_soon(self._attend, worker)
+        if self._is_ending():
+            worker.kill()
+        return worker
+
+    async def _attend(self, worker: _Worker) -> None:
+        """Listen to a worker until it ends, and start the next one if its end was not wanted."""
+
+        def heard(word: str) -> None:
+            if word == LISTENING:
+                worker.listening.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read_words, worker.channel, heard)
+            tasks.start_soon(self._limit_start, worker)
+            code = await worker.process.wait()
+            tasks.cancel_scope.cancel()
+        worker.channel.close()
+        self._all.discard(worker)
+        worker.ended.set()
+        first = not worker.listening.is_set() and self._started == 1
+        if worker.leaves or self._is_ending() or first or self._workers.get(worker.number) is not worker:
+            return
+        await self._start_again(worker, code)
+
+    async def _start_again(self, worker: _Worker, code: int) -> None:
+        steady = anyio.current_time() - worker.begun > STEADY_SECONDS
+        delay = FIRST_DELAY if steady else self._delays.get(worker.number, FIRST_DELAY)
+        self._delays[worker.number] = min(2 * delay, LONGEST_DELAY)
+        how = f"by signal {-code}" if code < 0 else f"with code {code}"
+        log.error("worker %d ended %s; the next one starts in %g s", worker.number, how, delay)
+        await anyio.sleep(delay)
+        if not self._is_ending() and self._workers[worker.number] is worker:
+            await self._start(worker.number, waits=self._others_accept(worker.number))
+
+    def _others_accept(self, number: int) -> bool:
+        return any(
+            one.listening.is_set() and not one.leaves and not one.ended.is_set()
+            for one in self._workers.values()
+            if one.number != number
+        )
+
+    async def _limit_start(self, worker: _Worker) -> None:
+        with anyio.move_on_after(START_SECONDS):
+            await worker.listening.wait()
+            return
+        log.error("worker %d does not accept connections after %g s, and is killed", worker.number, START_SECONDS)
+        with suppress(ProcessLookupError):
+            worker.process.kill()
+
+    # Rolling.
+
+    async def _roll_when_asked(self) -> None:
+        while True:
+            await self._roll_wanted.wait()
+            self._roll_wanted = anyio.Event()
+            await self._roll()
+
+    async def _roll(self) -> None:
+        """Replace the workers one at a time. A new one that does not start leaves the old one in its place."""
+        log.info("the workers are replaced, one at a time")
+        for number in sorted(self._workers):
+            if self._is_ending():
+                return
+            old = self._workers[number]
+            new = await self._start(number, waits=True)
+            await _either(new.listening, new.ended)
+            if self._is_ending():
+                return
+            if not new.listening.is_set():
+                new.leaves = True
+                self._workers[number] = old
+                log.error("worker %d was not replaced, because the new one did not start: the old one goes on", number)
+                if old.ended.is_set():
+                    await self._start(number)
+                return
+            log.info("worker %d is replaced: the old one serves open connections until they close", number)
+            old.tell(SUCCEED)
+            await self._gone(old, 2 * max(self._serving.drain, self._serving.lame_duck))
+
+    async def _gone(self, worker: _Worker, seconds: float) -> None:
+        """Wait until a worker ended that was told to; one that does not is killed."""
+        with anyio.move_on_after(seconds + END_SECONDS):
+            await worker.ended.wait()
+            return
+        log.warning("worker %d did not end in time, and is killed", worker.number)
+        worker.kill()
+
+    # The end.
+
+    async def _follow_signals(self) -> None:
+        with anyio.open_signal_receiver(*END_SIGNALS, signal.SIGHUP) as signals:
+            async for number in signals:
+                if number == signal.SIGHUP and not on_terminal():
+                    self._roll_wanted.set()
+                elif not self._is_ending():
+                    self._leave(LEAVE, self._serving.lame_duck + self._serving.drain)
+                else:
+                    self._tell_all(END)
+
+    async def _succeeded(self, pid: int) -> None:
+        """A successor accepts connections."""
+        log.info("a successor took over: connections that are open are served until they close")
+        if pid:
+            notify_successor(os.environ, pid)
+        self._note.withdraw()
+        self._leave(SUCCEED, 2 * max(self._serving.drain, self._serving.lame_duck))
+
+    def _leave(self, word: str, seconds: float) -> None:
+        self._ending = True
+        self._tell_all(word)
+        for worker in self._all:
+            self._tasks.start_soon(self._gone, worker, seconds)
+
+    def _is_ending(self) -> bool:
+        return self._ending
+
+    def _tell_all(self, word: str) -> None:
+        for worker in self._all:
+            worker.tell(word)
+
+    async def _all_ended(self) -> None:
+        while self._all or not self._is_ending():
+            running = next(iter(self._all), None)
+            if running is not None:
+                await running.ended.wait()
+            else:
+                await anyio.sleep(0.05)  # all ended at once, and are being started again
+
+    async def _follow_token(self) -> None:
+        """Commands find the hub by the note of this process: it must have the token that the workers accept."""
+        file = self._serving.token_file
+        while file is not None:
+            await anyio.sleep(TOKEN_SECONDS)
+            with suppress(HoldfastError):
+                token = await anyio.to_thread.run_sync(read_token, file)
+                if token != self._token:
+                    mask_in_log(token)
+                    self._token = token
+                    self._note.change_token(token)
+
+
+async def _either(one: anyio.Event, other: anyio.Event) -> None:
+    """Wait for the first of two events."""
+
+    async def wait(event: anyio.Event) -> None:
+        await event.wait()
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait, one)
+        tasks.start_soon(wait, other)
+
+
+@contextmanager
+def private_place() -> Iterator[Path]:
+    """A folder for the sockets, private to the user. One that a killed supervisor left is removed."""
+    folder: Path | None = None
+    with suppress(OSError):
+        hubs = private_folder(private_folder(state_folder(os.environ)) / "hubs")
+        for left in hubs.glob("*.workers"):
+            if not _runs(left.stem):
+                shutil.rmtree(left, ignore_errors=True)
+        if len(os.fsencode(hubs)) < LONGEST_PATH:
+            folder = hubs / f"{os.getpid()}.workers"
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(mode=PRIVATE_FOLDER)
+    if folder is None:
+        folder = Path(tempfile.mkdtemp(prefix="holdfast-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _runs(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True

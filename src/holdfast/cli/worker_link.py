@@ -1,0 +1,163 @@
+"""What a worker of ``serve --workers`` and its supervisor tell each other, over a pair of sockets.
+
+The supervisor sends one JSON object with what the worker needs; then single words: ``leave`` (serve the calls in
+flight, and end), ``succeed`` (a new worker accepts: the same, and open connections are served until they close) and
+``end`` (now). The worker answers ``listening``. The socket closes when the supervisor is gone, however it went. Then
+the worker leaves too.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Coroutine, MutableMapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import anyio
+
+from holdfast.errors import UsageError
+
+__all__ = [
+    "END",
+    "LEAVE",
+    "LISTENING",
+    "SUCCEED",
+    "WORKER_VARIABLE",
+    "WorkerLink",
+    "WorkerTask",
+    "channel_pair",
+    "read_words",
+    "tell",
+]
+
+WORKER_VARIABLE = "HOLDFAST_WORKER"
+"""Set by the supervisor for its workers: the descriptor of the socket to it."""
+
+LEAVE, SUCCEED, END, LISTENING = "leave", "succeed", "end", "listening"
+LONGEST_TASK = 64 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerTask:
+    """What a worker gets from its supervisor."""
+
+    number: int
+    count: int
+    listener: int
+    """The descriptor of the listening socket."""
+    supervisor: int
+    """The process id of the supervisor."""
+    folder: str
+    """A private folder of the supervisor: the broker's socket and those of the workers."""
+    address: str
+    """The path of the Unix socket on which this worker listens for the others."""
+    token: str = field(repr=False)
+    """The token of the control API, the same for all."""
+    waits: bool = False
+    """Whether it connects its servers before it accepts: others accept meanwhile."""
+
+    @property
+    def broker(self) -> Path:
+        """The socket of the broker."""
+        return Path(self.folder) / "broker.sock"
+
+    def sent(self) -> bytes:
+        """As the worker reads it."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+
+class WorkerLink:
+    """The worker's end."""
+
+    def __init__(self, task: WorkerTask, channel: socket.socket, listener: socket.socket) -> None:
+        self.task = task
+        self.listener = listener
+        self._channel = channel
+        self.asked_to_leave = anyio.Event()
+        self.asked_to_end = anyio.Event()
+        self.is_orphan = False
+        """Whether the supervisor is gone."""
+
+    @classmethod
+    def find(cls, environ: MutableMapping[str, str]) -> WorkerLink | None:
+        """The link of this process; None if it is no worker. The variable is removed: children are no workers."""
+        text = environ.pop(WORKER_VARIABLE, "")
+        if not text:
+            return None
+        try:
+            channel = socket.socket(fileno=int(text))
+            channel.set_inheritable(False)
+            channel.settimeout(10)
+            said = b""
+            while not said.endswith(b"\n") and len(said) < LONGEST_TASK:
+                if not (part := channel.recv(1)):  # by the byte: what follows is read later
+                    raise ValueError("the supervisor is gone")
+                said += part
+            task = WorkerTask(**json.loads(said))
+            listener = socket.socket(fileno=task.listener)
+            listener.set_inheritable(False)
+        except (OSError, ValueError, TypeError) as exc:
+            raise UsageError(
+                f"{WORKER_VARIABLE} is set, and this is no worker ({exc})", hint=f"unset {WORKER_VARIABLE}"
+            ) from exc
+        channel.setblocking(False)
+        return cls(task, channel, listener)
+
+    def close(self) -> None:
+        """Close both sockets."""
+        self._channel.close()
+        self.listener.close()
+
+    def listening(self) -> None:
+        """Tell the supervisor that this worker accepts connections."""
+        tell(self._channel, LISTENING)
+
+    async def follow(self, succeeded: Callable[[], Coroutine[object, object, None]]) -> None:
+        """Do what the supervisor says, until cancelled; ``succeeded`` serves what is open until it closes, and ends."""
+        async with anyio.create_task_group() as tasks:
+
+            def heard(word: str) -> None:
+                if word == SUCCEED:
+                    tasks.start_soon(succeeded)
+                elif word in (LEAVE, END):
+                    self.asked_to_leave.set()
+                    if word == END:
+                        self.asked_to_end.set()
+
+            await read_words(self._channel, heard)
+            self.is_orphan = True
+            self.asked_to_leave.set()
+            await anyio.sleep_forever()
+
+
+async def read_words(channel: socket.socket, heard: Callable[[str], None]) -> None:
+    """Call ``heard`` with each word that comes, until the other end is closed."""
+    rest = b""
+    while True:
+        await anyio.wait_readable(channel)
+        try:
+            part = channel.recv(4096)
+        except BlockingIOError:
+            continue
+        except OSError:
+            return
+        if not part:
+            return
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            heard(line.decode("ascii", "replace"))
+
+
+def tell(channel: socket.socket, word: str) -> None:
+    """Send a word; a process that is gone hears nothing."""
+    with suppress(OSError):
+        channel.send(word.encode() + b"\n")
+
+
+def channel_pair() -> tuple[socket.socket, socket.socket]:
+    """The two ends: the supervisor's, which does not block, and the worker's."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    return ours, theirs

@@ -1,0 +1,344 @@
+"""What a session has, all replicas of a fleet know: its end, log level, subscriptions and the events of its streams."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+
+from holdfast.cli.serve_fleet import share_sessions
+from holdfast.config.read import config_from_mapping
+from holdfast.core import FleetExchange, FleetReply, SharedStore
+from holdfast.front import requests, shared_events
+from holdfast.front.fleet_sessions import FleetSessions, open_sealed, seal
+from holdfast.front.http import Front, create_app
+from holdfast.front.session_ids import SessionIds
+from holdfast.front.session_keys import SessionKeys
+from holdfast.front.session_store import SessionRecord
+from holdfast.front.sessions import HttpSessions
+from holdfast.front.shared_events import SharedEvent, SharedEvents
+from holdfast.hub import (
+    EventStore,
+    Fleet,
+    LocalEvents,
+    LogWrite,
+    MemoryEvents,
+    RedisAddress,
+    RedisEvents,
+    SignedStore,
+    StoreUnavailable,
+    serve_broker,
+)
+from holdfast.hub.hub import Hub
+from tests.front.peer_server import Origin, running
+from tests.front.raw_session import Session
+from tests.front.web import serving
+from tests.peers.redis import RedisPeer, has_redis
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-2")]
+
+KEY = b"k" * 32
+PATIENCE = 30
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer becomes an event stream at once, and not only when it takes long."""
+    monkeypatch.setattr(requests, "STREAM_AFTER_SECONDS", 0.0)
+
+
+class Shared:
+    """A store in this process that can be switched off, and what it got to see."""
+
+    def __init__(self) -> None:
+        self.content = SharedStore()
+        self.memory = MemoryEvents()
+        self.up = True
+        self.connections = 1
+        self.name = "the test's store"
+        self.seen: list[str] = []
+
+    async def exchange(self, asked: FleetExchange) -> FleetReply:
+        self._check()
+        self.seen += [record.value for record in asked.records]
+        return self.content.exchange(asked, anyio.current_time())
+
+    async def append(self, writes: Any) -> None:
+        self._check()
+        await self.memory.append(writes)
+
+    async def read(self, log: str) -> list[bytes]:
+        self._check()
+        return await self.memory.read(log)
+
+    async def close(self) -> None:
+        pass
+
+    def _check(self) -> None:
+        if not self.up:
+            raise StoreUnavailable("it is switched off")
+
+
+class Replica:
+    """One hub of the fleet."""
+
+    def __init__(self, hub: Hub, front: Front, base: str, http: httpx2.AsyncClient) -> None:
+        self.hub, self.front, self.base, self.http = hub, front, base, http
+
+    @property
+    def sessions(self) -> HttpSessions:
+        found = self.front.sessions_of(None)
+        assert found is not None
+        return found
+
+    def session(self, like: Session | None = None) -> Session:
+        """A session of this replica, or the same session as another replica's."""
+        made = Session(self.http, f"{self.base}/mcp")
+        if like is not None:
+            made._headers = dict(like._headers)
+        return made
+
+    async def ask(self, session: Session, method: str, **params: Any) -> httpx2.Response:
+        body = {"jsonrpc": "2.0", "id": 9, "method": method, "params": params}
+        return await self.http.post(f"{self.base}/mcp", json=body, headers=session._headers)
+
+
+@asynccontextmanager
+async def replica(store: Shared, origin: Origin, *, shared: bool = True) -> AsyncIterator[Replica]:
+    keys = SessionKeys([KEY], shared=True)
+    ids = SessionIds(keys)
+    fleet = Fleet(SignedStore(store, lambda: keys.material, "test"), events=store)
+    if shared:
+        share_sessions(ids, fleet)
+    hub = Hub(config_from_mapping({"mcpServers": {"o": {"url": origin.url}}}), fleet=fleet)
+    app = create_app(hub, ids=ids)
+    async with hub, serving(app) as base, httpx2.AsyncClient(trust_env=False, timeout=PATIENCE) as http:
+        assert await hub.ready(PATIENCE)
+        yield Replica(hub, app.state.front, base, http)
+
+
+@asynccontextmanager
+async def two() -> AsyncIterator[tuple[Origin, Shared, Replica, Replica]]:
+    store = Shared()
+    async with (
+        running("legacy") as origin,
+        replica(store, origin) as first,
+        replica(store, origin) as second,
+    ):
+        yield origin, store, first, second
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - the fleet works in tasks of its own
+            await anyio.sleep(0.02)
+
+
+@pytest.mark.requirement("FLEET-1")
+async def test_a_session_that_is_ended_on_one_replica_is_ended_on_all_and_on_a_fresh_one() -> None:
+    async with two() as (origin, store, first, second):
+        session = first.session()
+        await session.begin()
+        assert (await second.ask(session, "ping")).status_code == 200
+        async with second.session(session).notices() as notices:
+            await session.end()
+            with anyio.fail_after(PATIENCE):
+                assert [event async for event in notices if "list_changed" not in event["data"]] == []  # it ends
+        assert (await second.ask(session, "ping")).status_code == 404
+        async with replica(store, origin) as fresh:
+            await until(lambda: fresh.hub.registry.fleet is not None and fresh.hub.registry.fleet.member.synced)
+            assert (await fresh.ask(session, "ping")).status_code == 404
+
+
+async def test_a_log_level_and_a_subscription_hold_on_the_replica_that_has_the_stream() -> None:
+    async with two() as (_origin, store, first, second):
+        session = first.session()
+        await session.begin()
+        uri = (await first.ask(session, "resources/list")).json()["result"]["resources"][0]["uri"]
+        async with second.session(session).notices() as notices:
+            await first.ask(session, "logging/setLevel", level="error")
+            await first.ask(session, "resources/subscribe", uri=uri)
+            (there,) = second.sessions._sessions.values()
+            assert there.client is not None
+            await until(lambda: there.client is not None and there.client.subscribed)
+            assert there.client.log_level == "error"
+            ((_, original),) = there.client.subscribed
+            await second.ask(session, "tools/call", name="o__touch", arguments={"uri": original})
+            with anyio.fail_after(PATIENCE):
+                async for event in notices:
+                    if event.get("data") and "resources/updated" in event["data"]:
+                        break
+            await first.ask(session, "resources/unsubscribe", uri=uri)
+            await until(lambda: there.client is not None and not there.client.subscribed)
+        assert not any(uri in value for value in store.seen), "the store can read what a session subscribed to"
+
+
+async def test_a_note_of_last_use_takes_nothing_back_that_another_replica_changed() -> None:
+    async with two() as (_, _store, first, second):
+        session = first.session()
+        await session.begin()
+        await second.ask(session, "ping")
+        await first.ask(session, "logging/setLevel", level="error")
+        (here,), (there,) = first.sessions._sessions.values(), second.sessions._sessions.values()
+        await until(lambda: there.client is not None and there.client.log_level == "error")
+        await second.front._ids.note(there.ticket, seen=second.front._ids.wall() + 7_200)
+        await until(lambda: here.noted_at > here.ticket.issued + 7_000)
+        assert here.client is not None
+        assert here.client.log_level == "error"
+
+
+async def test_a_stream_whose_replica_died_is_read_on_at_another_one() -> None:
+    """The first replica ends while the client is away; the answer came before that."""
+    store = Shared()
+    async with running("legacy") as origin, replica(store, origin) as second:
+        async with replica(store, origin) as first:
+            session = first.session()
+            await session.begin()
+            async with session.call("o__wait", {}) as events:
+                begun = await anext(events)
+                with anyio.fail_after(PATIENCE):
+                    await origin.waiting.wait()
+            origin.go.set()
+            await until(lambda: store.memory.held)
+        again = second.session(session)
+        with anyio.fail_after(PATIENCE):
+            (answer,) = await again.come_back(after=begun["id"])
+            assert json.loads(answer["data"])["result"]["content"][0]["text"] == "waited"
+            assert await again.come_back(after=answer["id"]) != [answer]
+        assert all(b"waited" not in blob for _, blobs in store.memory._logs.values() for blob in blobs)
+
+
+async def test_a_stream_of_a_replica_that_lives_is_followed_to_its_end() -> None:
+    async with two() as (origin, _store, first, second):
+        session = first.session()
+        await session.begin()
+        async with session.call("o__wait", {}) as events:
+            begun = await anext(events)
+        read: list[dict[str, str]] = []
+
+        async def come_back() -> None:
+            read.extend(await second.session(session).come_back(after=begun["id"]))
+
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(come_back)
+                await origin.waiting.wait()
+                origin.go.set()
+        assert [json.loads(event["data"])["result"]["content"][0]["text"] for event in read] == ["waited"]
+
+
+async def test_without_the_store_a_lost_answer_is_told_and_a_session_goes_on() -> None:
+    store = Shared()
+    async with running("legacy") as origin, replica(store, origin) as second:
+        async with replica(store, origin) as first:
+            session = first.session()
+            await session.begin()
+            store.up = False
+            async with session.call("o__wait", {}) as events:
+                begun = await anext(events)
+            origin.go.set()
+        again = second.session(session)
+        with anyio.fail_after(PATIENCE):
+            assert (await second.ask(session, "ping")).status_code == 200
+            (told,) = await again.come_back(after=begun["id"])
+        assert "is lost" in told["data"]
+        await until(lambda: second.hub.registry.fleet is not None and second.hub.registry.fleet.not_shared_since)
+
+
+# Sealing.
+
+
+@pytest.mark.requirement("FLEET-1")
+def test_what_is_sealed_opens_for_its_session_purpose_and_key_alone() -> None:
+    sealed = seal(KEY, b"s" * 16, "state", b"content")
+    assert open_sealed((b"x" * 32, KEY), b"s" * 16, "state", sealed) == b"content"
+    assert open_sealed((KEY,), b"t" * 16, "state", sealed) is None
+    assert open_sealed((KEY,), b"s" * 16, "events m", sealed) is None
+    assert open_sealed((b"x" * 32,), b"s" * 16, "state", sealed) is None
+    for cut in range(len(sealed)):
+        assert open_sealed((KEY,), b"s" * 16, "state", sealed[:cut]) is None
+    assert b"content" not in sealed
+
+
+async def test_more_subscriptions_than_fit_are_left_out_and_the_rest_is_shared() -> None:
+    fleet = Fleet(SignedStore(Shared(), lambda: [KEY], "test"))
+    sessions = FleetSessions(fleet, SessionKeys([KEY], shared=True), wall=lambda: 1_000.0)
+    many = frozenset(("o", f"file:///{number:0200d}") for number in range(1_000))
+    await sessions.save(b"s" * 16, SessionRecord(until=9e9, seen=1_000.0, log_level="error", subscribed=many))
+    (record,) = fleet.member.book
+    assert len(record.value) < 64 * 1024
+    loaded = FleetSessions(fleet, SessionKeys([KEY], shared=True))._shared_record(b"s" * 16)
+    assert loaded is not None
+    assert (loaded.log_level, loaded.subscribed) == ("error", frozenset())
+
+
+# The events of streams.
+
+
+def shared(store: EventStore, **more: Any) -> SharedEvents:
+    options: dict[str, Any] = {"replica": "r", "replicas": lambda: (), **more}
+    return SharedEvents(store, SessionKeys([KEY], shared=True), **options)
+
+
+@pytest.fixture
+async def event_stores(tmp_path: Path) -> AsyncIterator[dict[str, EventStore]]:
+    async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
+        await tasks.start(lambda task_status: serve_broker(tmp_path / "broker", task_status=task_status))
+        stores: dict[str, EventStore] = {"memory": MemoryEvents(), "broker": LocalEvents(tmp_path / "broker")}
+        if has_redis():
+            redis = await stack.enter_async_context(RedisPeer(tmp_path / "redis"))
+            stores["redis"] = RedisEvents(RedisAddress.parse(redis.url))
+        yield stores
+        for store in stores.values():
+            await store.close()
+        tasks.cancel_scope.cancel()
+
+
+async def test_every_event_store_keeps_the_latest_blobs_of_each_log(event_stores: dict[str, EventStore]) -> None:
+    for name, store in event_stores.items():
+        for number in range(5):
+            await store.append([LogWrite("a", b"\x00\xff%d" % number, 3), LogWrite("b", b"b", 1)])
+        assert await store.read("a") == [b"\x00\xff2", b"\x00\xff3", b"\x00\xff4"], name
+        assert await store.read("b") == [b"b"], name
+        assert await store.read("other") == [], name
+
+
+async def test_a_flood_of_events_stays_within_every_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryEvents()
+    events = shared(store)
+    monkeypatch.setattr(shared_events, "REPLICA_BYTES", 3 * 1024 * 1024)
+    events.add(b"s" * 16, "m", SharedEvent(0, "", False, b"x" * (shared_events.LARGEST_EVENT + 1)))
+    assert events.dropped == 1
+    for number in range(200):
+        events.add(b"s" * 16, "m", SharedEvent(number, "", False, b"x" * 50_000))
+        assert events._queued <= shared_events.QUEUE_BYTES
+    assert events.dropped > 100
+    while writes := events._batch():
+        assert (
+            sum(len(write.blob) for write in writes) <= shared_events.BATCH_BYTES + shared_events.LARGEST_EVENT + 1_000
+        )
+        store.put(writes)
+        assert store.held <= shared_events.LOG_BYTES
+        for number in range(20):
+            events.add(b"s" * 16, "m", SharedEvent(number, "", False, b"x" * 50_000))
+    assert events._spent <= 3 * 1024 * 1024
+
+
+def test_the_broker_forgets_logs_after_a_while_and_beyond_its_bound() -> None:
+    now = 0.0
+    store = MemoryEvents(most=1_000, clock=lambda: now)
+    for number in range(20):
+        store.put([LogWrite(str(number), b"x" * 100, 5)])
+    assert store.held <= 1_000
+    assert store.blobs("0") == []
+    assert store.blobs("19")
+    now = 301.0
+    assert store.blobs("19") == []
+    store.put([LogWrite("new", b"x", 1)])
+    assert store.held == 1
