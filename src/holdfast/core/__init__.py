@@ -83,12 +83,16 @@ if TYPE_CHECKING:
         Granted as Granted,
         Happening as Happening,
         HomeLost as HomeLost,
-        LeaseGained as LeaseGained,
-        LeaseLost as LeaseLost,
         Peer as Peer,
         RecordLearned as RecordLearned,
         Ticket as Ticket,
         Unused as Unused,
+    )
+    from holdfast.core.fleet.placement import (
+        HomeMoved as HomeMoved,
+        LeaseGained as LeaseGained,
+        LeaseLost as LeaseLost,
+        Placement as Placement,
     )
     from holdfast.core.fleet.records import FleetRecord as FleetRecord
     from holdfast.core.fleet.sharing import (
@@ -218,12 +222,11 @@ __getattr__, __dir__ = lazy_exports(
             "Happening",
             "HomeLost",
             "RecordLearned",
-            "LeaseGained",
-            "LeaseLost",
             "Peer",
             "Ticket",
             "Unused",
         ],
+        "fleet.placement": ["HomeMoved", "LeaseGained", "LeaseLost", "Placement"],
         "fleet.records": ["FleetRecord"],
         "fleet.sharing": [
             "evidence_event",
