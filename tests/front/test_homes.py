@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-5")]
 KEY = b"k" * 32
 TOKENS = TokenPolicy(tokens={"ada": "the token of ada is long", "bob": "the token of bob is long"})
 PATIENCE = 20
-FORM = {"elicitation": {"form": {}}}
+FORM: dict[str, Any] = {"elicitation": {"form": {}}}
 
 
 @pytest.fixture
