@@ -293,7 +293,8 @@ class Broker:
             self._report_stateless(server)
         relay = ClientRelay(self, client)
         if client.rebuilt and self.hub.registry.clients.find(client.owner, server) is None:
-            client.restarted |= {server}
+            first = self.homes is not None and self.homes.is_first(client)
+            client.restarted |= set() if first else {server}
         principal = client.principal if client.principal != LOCAL.name else ""
         return self.hub.registry.clients.of(
             client.owner, spec, lambda: relay, expires=client.expires, principal=principal

@@ -60,6 +60,11 @@ class ClientHomeFinder:
             raise LivesElsewhere(home, find_again=partial(self._find_again, key, home))
         self._owners[key] = client.owner
 
+    def is_first(self, client: Client) -> bool:
+        """Whether this is the first home of a client: then no connection of it was lost."""
+        key = _key_of(client.owner)
+        return key is not None and self._fleet.member.homes.is_first(key)
+
     async def _find_again(self, key: str, home: str, dead: bool) -> None:
         if dead:
             await self._fleet.find_home(key, instead_of=home)

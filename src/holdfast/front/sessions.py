@@ -36,7 +36,7 @@ from holdfast.front.http_session import CallInFlight, HttpSession
 from holdfast.front.inbound import (
     ClientRequest,
     Message,
-    cancelled_request,
+    cancelled_id,
     error_message,
     error_of,
     meta_of,
@@ -44,6 +44,7 @@ from holdfast.front.inbound import (
     read_message,
     read_small,
     result_message,
+    small_values,
 )
 from holdfast.front.own_answers import (
     ANSWER_LOST,
@@ -63,7 +64,7 @@ from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_store import NOTE_SECONDS, SessionRecord
 from holdfast.front.shared_events import SharedEvent
 from holdfast.front.streams import Backlog, LogBounds, LostEvent, MessageStream, lost_event
-from holdfast.wire import SMALL_BYTES, loads, text_of
+from holdfast.wire import SMALL_BYTES, text_of
 
 __all__ = ["HttpSessions"]
 
@@ -457,7 +458,7 @@ class HttpSessions:
         """The handshake; no server behind the hub is waited for."""
         assert message.id is not None  # noqa: S101 - it is a request
         try:
-            params = {key: loads(value) for key, value in params_of(message).items()}
+            params = small_values(message)
             result, version, capabilities = self.server.initialize(params)
         except (MCPError, ValidationError, ValueError) as exc:
             reply.plain(200, error_message(message.id, error_of(exc)))
@@ -559,7 +560,7 @@ class HttpSessions:
 
     def _cancel(self, session: HttpSession, message: Message) -> None:
         """A client gave up a request: it may be served on another replica."""
-        wanted = cancelled_request(message)
+        wanted = cancelled_id(message)
         call = session.calls.get(wanted) if wanted is not None else None
         if call is not None:
             call.cancel()

@@ -79,6 +79,11 @@ class ClientHomes:
         home = self._homes.get(key)
         return home.holder if home is not None else ""
 
+    def is_first(self, key: str) -> bool:
+        """Whether this replica is the first home that a client has: then no connection of it was lost."""
+        home = self._homes.get(key)
+        return home is not None and home.holder == self._replica and home.token == 1
+
     def ask(self, key: str, *, instead_of: str = "") -> None:
         """Find the home of a client, and become it if it has none, or if it is the replica that was found dead."""
         home = self._homes.setdefault(key, _Home())

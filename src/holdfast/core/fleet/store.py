@@ -34,6 +34,9 @@ BATCH = 250
 BATCH_BYTES = 512 * 1024
 """Characters of records in one exchange, and one record at least: large ones must not block the store either."""
 
+CLIENT_SECONDS = 24 * 3600.0
+"""How long the claim of a client is remembered after it ended: a session that idles for longer is over."""
+
 PRESENT_SECONDS = 3.0
 """A replica that has not exchanged for this long is not present."""
 
@@ -190,7 +193,9 @@ class SharedStore:
 
     def _roster(self, now: float) -> dict[str, str]:
         self.replicas = {replica: entry for replica, entry in self.replicas.items() if entry[0] > now}
-        for key in [key for key, state in self.claims.items() if state.until <= now and _is_short_lived(key)]:
+        for key in [
+            key for key, state in self.claims.items() if state.until + CLIENT_SECONDS <= now and _of_client(key)
+        ]:
             del self.claims[key]
         return {replica: presence for replica, (_, presence) in self.replicas.items()}
 
@@ -199,8 +204,6 @@ class SharedStore:
         held = bool(state.holder) and state.until > now
         if held and state.holder == asked.instead_of and state.holder != replica:
             held = False
-        elif not held and _is_short_lived(asked.key):
-            state = self.claims[asked.key] = _ClaimState()
         if held and state.holder != replica:
             return ClaimAnswer(asked.key, False, state.token, state.until - now, state.holder)
         if held and state.token >= asked.known:
@@ -214,14 +217,10 @@ class SharedStore:
 
     def _release(self, replica: str, release: ClaimRelease, now: float) -> None:
         state = self.claims.get(release.key)
-        if state is None or state.holder != replica or state.token != release.token:
-            return
-        if _is_short_lived(release.key):
-            del self.claims[release.key]
-        else:
+        if state is not None and state.holder == replica and state.token == release.token:
             state.holder, state.next_at = "", now + release.delay
 
 
-def _is_short_lived(key: str) -> bool:
-    """Whether a claim is forgotten when it ends: there is one for each client that has connections of its own."""
+def _of_client(key: str) -> bool:
+    """Whether a claim is of a client that has connections of its own: clients come and go."""
     return key.startswith("client/")

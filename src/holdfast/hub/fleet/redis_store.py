@@ -58,25 +58,20 @@ for _, one in ipairs(asked.drops) do
   end
 end
 
-local function short_lived(key)
+local function of_client(key)
   if string.sub(key, 1, 7) == 'client/' then return claims .. ':' .. key end
 end
 local function read(key)
-  local own = short_lived(key)
+  local own = of_client(key)
   local text
   if own then text = redis.call('GET', own) else text = redis.call('HGET', claims, key) end
   if text then return cjson.decode(text) end
   return {token = 0, holder = '', ['until'] = 0, next_at = 0}
 end
 local function write(key, state)
-  local own = short_lived(key)
+  local own = of_client(key)
   if own then
-    local left = math.ceil((state['until'] - now) * 1000)
-    if state.holder ~= '' and left > 0 then
-      redis.call('SET', own, cjson.encode(state), 'PX', left)
-    else
-      redis.call('DEL', own)
-    end
+    redis.call('SET', own, cjson.encode(state), 'EX', math.ceil(math.max(state['until'] - now, 0)) + 86400)
     return
   end
   redis.call('HSET', claims, key, cjson.encode(state))
