@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 NODE_READY := .tools/node/.ready
+ENVS_READY := .tools/envs/.ready
 RUN    := .tools/run
 RUN_READY := $(RUN)/.ready
 # One more worker than cores: most tests wait for a process or a socket some of their time.
@@ -23,10 +24,10 @@ serve: $(RUN_READY)  ## Serve CONFIG=mcp.json behind one MCP endpoint; without i
 	@exec $(RUN)/bin/holdfast serve $(if $(CONFIG),--config "$(CONFIG)") $(ARGS)
 
 # Lint runs beside the tests: it fills the gaps in which they wait.
-test: $(READY) $(NODE_READY) programs  ## Set up, then lint, types, import rules and all tests
+test: $(READY) $(NODE_READY) $(ENVS_READY) programs  ## Set up, then lint, types, import rules and all tests
 	@$(MAKE) --no-print-directory -j 2 -Oline lint tests
 
-tests: $(NODE_READY) programs
+tests: $(NODE_READY) $(ENVS_READY) programs
 	$(BIN)/python -m pytest $(PARALLEL) -q
 
 test-long: $(NODE_READY) programs  ## The tests that search longer: more seeds, more examples
@@ -50,7 +51,7 @@ programs:
 			--no-install-recommends $(PACKAGES) >/dev/null; \
 	else echo "not found, and not installed without root and apt-get:$$missing; their tests will be skipped" >&2; fi
 
-cover: $(NODE_READY) programs  ## All tests with line and branch coverage: takes twice as long
+cover: $(NODE_READY) $(ENVS_READY) programs  ## All tests with line and branch coverage: takes twice as long
 	$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=term:skip-covered -q
 
 lint: $(READY)  ## Formatting, lint, types and import rules
@@ -112,4 +113,9 @@ $(NODE_READY): tests/node/package.json tests/node/package-lock.json $(READY)
 	mkdir -p .tools/node
 	cp tests/node/package.json tests/node/package-lock.json .tools/node/
 	cd .tools/node && ../../$(BIN)/npm ci --silent --no-audit --no-fund
+	touch $@
+
+# The environments of the agent frameworks that the tests run. A test makes one that is not there.
+$(ENVS_READY): tests/integrations/environments.py $(READY)
+	$(BIN)/python -m tests.integrations.environments
 	touch $@

@@ -11,7 +11,7 @@ import pytest
 
 from tests.peers.leaks import no_leaks, no_processes_left
 from tests.peers.stdio import StdioPeer
-from tests.peers.tls import Certificates
+from tests.peers.tls import Certificates, read_authorities_once
 from tests.peers.warm_python import warm_python
 
 # The time of one example depends on the machine, not on the code.
@@ -34,6 +34,14 @@ def private_state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setenv("HOLDFAST_TOKEN_STORE", "file")
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_http_clients() -> Iterator[None]:
+    """A test's HTTP client takes a fraction of a millisecond to make, not 27."""
+    with pytest.MonkeyPatch.context() as patch:
+        read_authorities_once(patch)
         yield
 
 

@@ -96,3 +96,26 @@ def test_a_cold_start_imports_nothing_in_advance(environment: dict[str, str]) ->
     with cold_start():
         ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert ran.stdout == "False\n"
+
+
+def test_it_writes_at_once_where_the_environment_asks_for_it(environment: dict[str, str]) -> None:
+    code = ENTRY + "import os, sys; print('mcp' in sys.modules); print('to here', end=''); os._exit(0)"
+    said = {
+        name: subprocess.run(
+            [sys.executable, "-c", code], env={**environment, **more}, capture_output=True, text=True, check=False
+        ).stdout
+        for name, more in {"asked": {"PYTHONUNBUFFERED": "1"}, "not asked": {}}.items()
+    }
+    assert said == {"asked": "True\nto here", "not asked": ""}
+
+
+def test_an_interpreter_with_settings_of_its_own_is_started_as_usual(environment: dict[str, str]) -> None:
+    code = ENTRY + "import sys; print('mcp' in sys.modules)"
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**environment, "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.stdout == "False\n"

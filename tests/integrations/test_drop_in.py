@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-from pathlib import Path
-
 import pytest
 
-from tests.integrations.environments import python_with
-
-PROGRAM = Path(__file__).parent / "programs" / "drop_in_program.py"
+from tests.integrations.environments import FRAMEWORKS
+from tests.integrations.played import Plays
 
 
 @pytest.mark.requirement("INT-3")
 @pytest.mark.timeout(600)
-def test_a_program_changes_one_import_and_survives_an_outage() -> None:
-    python = python_with("langchain-current", ["langchain", "mcp>=2.3,<3"])
-    done = subprocess.run([python, PROGRAM], capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout.splitlines()[-1])
+def test_a_program_changes_one_import_and_survives_an_outage(plays: Plays) -> None:
+    (langchain,) = (framework for framework in FRAMEWORKS if framework.name == "langchain")
+    seen = plays(langchain, "current").drop_in
     assert {"forecast", "picture", "reading"} <= set(seen["names"])
     assert seen["one"] == ["forecast"]
     assert seen["prefixed"] == ["weather_forecast"]

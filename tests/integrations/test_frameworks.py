@@ -3,37 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.integrations.environments import python_with
+from tests.integrations.environments import FRAMEWORKS, Framework, Release
+from tests.integrations.played import Plays
 
-PROGRAMS = Path(__file__).with_name("programs")
-RUN_SECONDS = 100
-
-
-@dataclass(frozen=True)
-class Framework:
-    """A framework: its program, what it is installed by, and the oldest release that the extra allows."""
-
-    name: str
-    current: str
-    oldest: str
-
-
-FRAMEWORKS = (
-    Framework("langchain", "langchain", "langchain==1.2.12"),
-    Framework("openai_agents", "openai-agents", "openai-agents==0.20.0"),
-    Framework("pydantic_ai", "pydantic-ai-slim", "pydantic-ai-slim==2.20.0"),
-    Framework("google_adk", "google-adk[mcp]", "google-adk[mcp]==2.10.0"),
-)
 RELEASES = [
     pytest.param(framework, release, id=f"{framework.name}-{release}", marks=marks)
     for framework in FRAMEWORKS
@@ -43,29 +20,13 @@ RELEASES = [
 OUTAGE = "MCP server 'weather' "
 
 
-@cache
-def seen(framework: Framework, release: str) -> dict[str, Any]:
-    """What the scripted model saw in the framework's loop; played once for all tests of a worker."""
-    requirement = framework.current if release == "current" else framework.oldest
-    python = python_with(f"{framework.name}-{release}", [requirement, "mcp>=2.3,<3"])
-    done = subprocess.run(
-        [python, PROGRAMS / f"{framework.name}_program.py"],
-        capture_output=True,
-        text=True,
-        timeout=RUN_SECONDS,
-        check=False,
-        env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "PYTHONWARNINGS": "ignore"},
-    )
-    assert done.returncode == 0, done.stderr
-    played: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return played
-
-
 @pytest.mark.requirement("INT-1", "INT-2")
 @pytest.mark.parametrize(("framework", "release"), RELEASES)
 @pytest.mark.timeout(600)
-def test_a_run_goes_on_through_an_outage_and_its_model_reads_the_reason(framework: Framework, release: str) -> None:
-    outage = seen(framework, release)["outage"]
+def test_a_run_goes_on_through_an_outage_and_its_model_reads_the_reason(
+    framework: Framework, release: Release, plays: Plays
+) -> None:
+    outage = plays(framework, release).scenario["outage"]
     _, before, during, after, new_tool = (json.dumps(read) for read in outage["read"])
     assert "sunny" in before
     assert OUTAGE in during
@@ -78,8 +39,8 @@ def test_a_run_goes_on_through_an_outage_and_its_model_reads_the_reason(framewor
 @pytest.mark.requirement("INT-1")
 @pytest.mark.parametrize(("framework", "release"), RELEASES)
 @pytest.mark.timeout(600)
-def test_a_changed_catalog_is_followed_within_a_run(framework: Framework, release: str) -> None:
-    offered = seen(framework, release)["outage"]["offered"]
+def test_a_changed_catalog_is_followed_within_a_run(framework: Framework, release: Release, plays: Plays) -> None:
+    offered = plays(framework, release).scenario["outage"]["offered"]
     assert offered[0] == ["weather__forecast"]
     assert offered[2] == ["weather__forecast"]  # still listed while its server is down
     assert offered[3] == ["weather__alerts", "weather__forecast"]
@@ -88,8 +49,10 @@ def test_a_changed_catalog_is_followed_within_a_run(framework: Framework, releas
 @pytest.mark.requirement("INT-2")
 @pytest.mark.parametrize(("framework", "release"), RELEASES)
 @pytest.mark.timeout(600)
-def test_the_instructions_name_what_is_unavailable_and_only_then(framework: Framework, release: str) -> None:
-    told = seen(framework, release)["outage"]["told"]
+def test_the_instructions_name_what_is_unavailable_and_only_then(
+    framework: Framework, release: Release, plays: Plays
+) -> None:
+    told = plays(framework, release).scenario["outage"]["told"]
     assert "MCP servers" not in told[1]
     assert "weather" in told[2]
     assert "MCP servers" not in told[4]
@@ -98,8 +61,12 @@ def test_the_instructions_name_what_is_unavailable_and_only_then(framework: Fram
 @pytest.mark.requirement("INT-1")
 @pytest.mark.parametrize(("framework", "release"), RELEASES)
 @pytest.mark.timeout(600)
-def test_images_objects_and_errors_arrive_in_the_frameworks_own_types(framework: Framework, release: str) -> None:
-    picture, sound, reading, broken, counted = (json.dumps(read) for read in seen(framework, release)["kinds"]["read"])
+def test_images_objects_and_errors_arrive_in_the_frameworks_own_types(
+    framework: Framework, release: Release, plays: Plays
+) -> None:
+    picture, sound, reading, broken, counted = (
+        json.dumps(read) for read in plays(framework, release).scenario["kinds"]["read"]
+    )
     image, audio, failed = KINDS[framework.name]
     assert image in picture
     assert audio in sound
@@ -121,8 +88,8 @@ KINDS = {
 @pytest.mark.requirement("INT-1")
 @pytest.mark.parametrize(("framework", "release"), RELEASES)
 @pytest.mark.timeout(600)
-def test_cancelling_a_run_cancels_the_call_at_the_server(framework: Framework, release: str) -> None:
-    assert seen(framework, release)["cancelled"] == {"run_was_cancelled": True, "server_was_told": True}
+def test_cancelling_a_run_cancels_the_call_at_the_server(framework: Framework, release: Release, plays: Plays) -> None:
+    assert plays(framework, release).scenario["cancelled"] == {"run_was_cancelled": True, "server_was_told": True}
 
 
 def test_importing_holdfast_imports_no_framework() -> None:

@@ -6,15 +6,20 @@ Everything is made for each test run; a file is written only on request.
 from __future__ import annotations
 
 import datetime as dt
+import os
 import ssl
+from functools import cache
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import httpcore2
 import trustme
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["CertificateKind", "Certificates"]
+    import pytest
+
+__all__ = ["CertificateKind", "Certificates", "read_authorities_once"]
 
 CertificateKind: TypeAlias = Literal["good", "expired", "not_yet_valid", "wrong_name", "other_ca"]
 
@@ -65,3 +70,15 @@ class Certificates:
             return self._ca.issue_cert("elsewhere.example")
         authority = trustme.CA() if kind == "other_ca" else self._ca
         return authority.issue_cert(*_NAMES)
+
+
+def read_authorities_once(patch: pytest.MonkeyPatch) -> None:
+    """Let the HTTP clients of the tests share one context: each would read the system's 140 authorities again."""
+    make = httpcore2.default_ssl_context
+    usual = cache(lambda: make(_trust_env=False))
+
+    def context(*, _trust_env: bool = True) -> ssl.SSLContext:
+        named = _trust_env and ("SSL_CERT_FILE" in os.environ or "SSL_CERT_DIR" in os.environ)
+        return make() if named else usual()
+
+    patch.setattr(httpcore2, "default_ssl_context", context)

@@ -53,6 +53,8 @@ _PROGRAM = Path(__file__)
 _COMMAND = Path(sys.executable).with_name("holdfast")
 _OURS = ("holdfast", "tests.", "benchmarks.")
 _ENTRY = "from holdfast.cli.entry import main"
+_TAKEN_ON = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
+"""Settings of the interpreter that a forked one takes on; with any other, it is started as usual."""
 _CLONE_PARENT = 0x8000
 _CLONE = {"x86_64": 56, "aarch64": 220}
 """The number of the system call."""
@@ -144,7 +146,7 @@ def _texts(environment: Any) -> dict[str, str]:
 def _program(arguments: list[str], call: Any) -> list[str] | None:
     """What to run, or None if this is not one of our programs or needs an interpreter of its own."""
     environment = _texts(os.environ if call["env"] is None else call["env"])
-    special = any(name.startswith("PYTHON") and name != "PYTHONPATH" for name in environment)
+    special = any(name.startswith("PYTHON") and name not in _TAKEN_ON for name in environment)
     if _cold or call["shell"] or call["preexec_fn"] is not None or special or "HOLDFAST_TEST_COLD" in environment:
         return None
     if arguments[0] == str(_COMMAND):
@@ -222,6 +224,7 @@ def _settle(asked: dict[str, Any], descriptors: list[int]) -> None:
     os.environ.update(asked["environment"])
     _show(asked["environment"])
     time.tzset()
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     sys.stdin = sys.__stdin__ = _stream(0)  # type: ignore[misc]
     sys.stdout = sys.__stdout__ = _stream(1)  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = _stream(2)  # type: ignore[misc]
@@ -235,12 +238,16 @@ def _duplicate(descriptor: int, above: int) -> int:
 
 def _stream(number: int) -> io.TextIOWrapper:
     """As the interpreter makes it at its start."""
-    buffer = open(number, "rb" if number == 0 else "wb", closefd=False)  # noqa: SIM115 - it lives as long as we do
+    at_once = number > 0 and bool(os.environ.get("PYTHONUNBUFFERED"))
+    buffer: Any = open(  # noqa: SIM115 - it lives as long as we do
+        number, "rb" if number == 0 else "wb", buffering=0 if at_once else -1, closefd=False
+    )
     return io.TextIOWrapper(
         buffer,
         encoding="utf-8",
         errors="backslashreplace" if number == 2 else "strict",
-        line_buffering=number == 2 or (number == 1 and buffer.isatty()),
+        line_buffering=not at_once and (number == 2 or (number == 1 and buffer.isatty())),
+        write_through=at_once,
     )
 
 
@@ -283,6 +290,7 @@ def _import_all() -> None:
         if not name.endswith("__main__"):
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
+    importlib.import_module("holdfast.wire.http.client").ssl_context()  # reads the system's authorities, and keeps them
 
 
 def _end(code: object) -> NoReturn:

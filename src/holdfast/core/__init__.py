@@ -75,12 +75,16 @@ if TYPE_CHECKING:
         FleetMember as FleetMember,
         Granted as Granted,
         Happening as Happening,
-        LeaseGained as LeaseGained,
-        LeaseLost as LeaseLost,
         Peer as Peer,
         RecordLearned as RecordLearned,
         Ticket as Ticket,
         Unused as Unused,
+    )
+    from holdfast.core.fleet.placement import (
+        HomeMoved as HomeMoved,
+        LeaseGained as LeaseGained,
+        LeaseLost as LeaseLost,
+        Placement as Placement,
     )
     from holdfast.core.fleet.records import FleetRecord as FleetRecord
     from holdfast.core.fleet.sharing import (
@@ -208,12 +212,11 @@ __getattr__, __dir__ = lazy_exports(
             "Granted",
             "Happening",
             "RecordLearned",
-            "LeaseGained",
-            "LeaseLost",
             "Peer",
             "Ticket",
             "Unused",
         ],
+        "fleet.placement": ["HomeMoved", "LeaseGained", "LeaseLost", "Placement"],
         "fleet.records": ["FleetRecord"],
         "fleet.sharing": [
             "evidence_event",
