@@ -315,7 +315,7 @@ class ControlApi:
     async def _get_logs(self, request: ApiRequest) -> ApiModel:
         self._hub.registry.slot(request.server)
         most = request.number("lines", default=200, most=MOST_LINES)
-        return Logs(server=request.server, lines=self._logs.last(request.server, most))
+        return Logs(server=request.server, lines=await self._logs.last(request.server, most))
 
     async def _follow_logs(self, request: ApiRequest) -> Response:
         self._hub.registry.slot(request.server)
