@@ -154,6 +154,7 @@ PANELS = (
         "Fleet: replicas, and whether their store answers",
         {
             "replicas, {{instance}}": f"holdfast_fleet_replicas{{{OF_HUB}}}",
+            "workers, {{instance}}": f"holdfast_workers{{{OF_HUB}}}",
             "shared, {{instance}}": f"holdfast_fleet_shared{{{OF_HUB}}}",
             "decisions of this replica only, {{instance}}": f"holdfast_fleet_not_shared{{{OF_HUB}}}",
             "servers to try, {{replica}}": f"max by (replica) (holdfast_fleet_probes{{{OF_HUB}}})",
