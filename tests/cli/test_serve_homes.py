@@ -1,4 +1,4 @@
-"""Three hubs as processes, a real Redis and a HAProxy that gives each request to the next hub: bound requests arrive."""
+"""Three hubs as processes, a real Redis and a HAProxy that gives each request to the next hub."""
 
 from __future__ import annotations
 

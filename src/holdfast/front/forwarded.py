@@ -9,6 +9,7 @@ from holdfast.front.access.connections import Admission
 from holdfast.front.parser import RequestHead
 from holdfast.front.requests import Request
 from holdfast.hub import PeerReply
+from holdfast.wire import Bytes
 
 __all__ = ["ForwardedConnection"]
 
@@ -50,10 +51,12 @@ class ForwardedConnection:
         """How many bytes wait for the other replica."""
         return self._reply.unread
 
-    def write_plain(self, request: Request, status: int, body: bytes, headers: bytes) -> None:
-        """An answer in one piece."""
+    def write_plain(self, request: Request, status: int, body: bytes | list[Bytes], headers: bytes) -> None:
+        """An answer that is complete."""
+        self.disarm()
         self._reply.begin({"status": status, "headers": headers.decode("latin-1"), "plain": True})
-        self._reply.write(body)
+        for piece in body if isinstance(body, list) else (body,):
+            self._reply.write(bytes(piece))
 
     def write_head(self, request: Request, headers: bytes, status: int = 200) -> None:
         """The head of an answer that comes in pieces."""

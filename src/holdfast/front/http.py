@@ -131,10 +131,10 @@ class Front:
         if (fleet := hub.registry.fleet) is not None:
             self.quotas.share(self._ids.keys.label)
             fleet.tell_use = self._tell_use
-            fleet.on_peers = lambda: self.quotas.follow(fleet.uses_elsewhere())
+            fleet.watch_peers(lambda: self.quotas.follow(fleet.uses_elsewhere()))
         self._tasks: anyio.abc.TaskGroup | None = None
-        fleet = hub.registry.fleet
-        self._peers = PeerRequests(self, fleet.peers) if fleet is not None and fleet.peers is not None else None
+        peers = fleet.peers if fleet is not None else None
+        self._peers = PeerRequests(self, peers) if peers is not None else None
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast.front.parser import RequestHead
+from holdfast.wire import Bytes
 
 if TYPE_CHECKING:
     from holdfast.front.access.connections import Admission
@@ -84,8 +85,8 @@ class RequestConnection(Protocol):
     def disarm(self) -> None:
         """Do nothing later."""
 
-    def write_plain(self, request: Request, status: int, body: bytes, headers: bytes) -> None:
-        """An answer in one piece."""
+    def write_plain(self, request: Request, status: int, body: bytes | list[Bytes], headers: bytes) -> None:
+        """An answer that is complete; nothing is done later any more."""
 
     def write_head(self, request: Request, headers: bytes, status: int = 200) -> None:
         """The head of an answer that comes in pieces."""
@@ -209,8 +210,10 @@ class Reply:
         if self.streams:
             self.connection.arm(STREAM_AFTER_SECONDS, self._tick)
 
-    def plain(self, status: int, body: bytes, headers: bytes = b"content-type: application/json\r\n") -> None:
-        """An answer in one piece."""
+    def plain(
+        self, status: int, body: bytes | list[Bytes], headers: bytes = b"content-type: application/json\r\n"
+    ) -> None:
+        """An answer that is complete."""
         self.done = True
         self.on_stream = None  # it leads back to what holds this reply: a cycle for each call would be the collector's
         self.connection.write_plain(self._request, status, body, headers + self._extra)

@@ -44,6 +44,7 @@ from holdfast.front.inbound import (
     read_message,
     read_small,
     result_message,
+    result_pieces,
     small_values,
 )
 from holdfast.front.own_answers import (
@@ -516,7 +517,7 @@ class HttpSessions:
             if message.method in _CHANGES_SESSION:
                 session.noted_at = self._ids.wall()
                 await self._keep(session)()
-            stream.finish(result_message(message.id, result))
+            stream.finish((result_pieces if result.is_large else result_message)(message.id, result))
         except asyncio.CancelledError:
             if not call.absorb():
                 raise
@@ -629,7 +630,7 @@ class HttpSessions:
             if result is None:
                 stream.done = True
                 return
-            stream.finish(result_message(message.id, result))
+            stream.finish((result_pieces if result.is_large else result_message)(message.id, result))
         except asyncio.CancelledError:
             if not call.absorb():
                 raise
