@@ -92,7 +92,7 @@ async def test_every_bound_request_reaches_its_replica_through_a_balancer(tmp_pa
     async with fleet(tmp_path) as hubs, httpx2.AsyncClient(trust_env=False, timeout=30) as http:
         with anyio.fail_after(90):
             for era in ("legacy", "modern"):
-                await _clients_of_the_sdk(hubs, era)  # type: ignore[arg-type]
+                await _clients_of_the_sdk(hubs, era)
             await _streams(hubs, http)
             await _homes_outlive_the_store_and_their_replica(hubs, http)
             await _strangers(hubs, tmp_path)
