@@ -9,18 +9,24 @@ from holdfast.core import FleetExchange, FleetMember, FleetReply, SharedStore, S
 from tests.simulation.replica import Replica, SimConfig
 from tests.simulation.world import SimServer, World
 
-__all__ = ["Capacity", "dials_of_a_dead_server", "measure", "most_in_step"]
+__all__ = ["Capacity", "dials_of_a_dead_server", "fleet_of", "measure", "most_in_step"]
 
 _BY_COMMAND = frozenset({"start", "manual", "enable", "login", "config", "first_use"})
 
 
-def _fleet(
-    replicas: int, servers: tuple[str, ...], mode: str, replica_type: type[Replica] = Replica, *, apart: float = 0.0
+def fleet_of(
+    replicas: int,
+    servers: tuple[str, ...],
+    mode: str,
+    replica_type: type[Replica] = Replica,
+    *,
+    apart: float = 0.0,
+    one: frozenset[str] = frozenset(),
 ) -> World:
     world = World(replicas)
     for server in servers:
         world.servers[server] = SimServer(server, mode=mode)
-    config = SimConfig(1, dict.fromkeys(servers))
+    config = SimConfig(1, dict.fromkeys(servers), one)
     for index in range(replicas):
 
         def boot(name: str = f"r{index}") -> None:
@@ -34,7 +40,7 @@ def dials_of_a_dead_server(
     replicas: int, mode: str, seconds: float = 300.0, replica_type: type[Replica] = Replica
 ) -> int:
     """How often a server that is dead from the start is dialed, after the first dial of each replica."""
-    world = _fleet(replicas, ("dead",), mode, replica_type, apart=0.3)
+    world = fleet_of(replicas, ("dead",), mode, replica_type, apart=0.3)
     world.run(seconds, lambda: None)
     return len(world.servers["dead"].dials) - replicas
 
@@ -42,7 +48,7 @@ def dials_of_a_dead_server(
 def most_in_step(replicas: int, member: type[FleetMember] = FleetMember) -> int:
     """The most exchanges in 5 ms, a minute after all replicas started in the same moment."""
     kind = type("Quiet", (Replica,), {"member_type": member})
-    world = _fleet(replicas, (), "up", kind)
+    world = fleet_of(replicas, (), "up", kind)
     world.run(60.0, lambda: None)
     world.store.recent.clear()
     world.run(90.0, lambda: None)
@@ -77,7 +83,7 @@ def measure(replicas: int, servers: int, *, simulated: int = 20) -> Capacity:
             counted["claims"] += len(asked.claims)
             return super().exchange(asked, now)
 
-    world = _fleet(replicas, names, "not_ready", apart=0.05)
+    world = fleet_of(replicas, names, "not_ready", apart=0.05)
     world.store.state = Counting()
     world.run(180.0, lambda: None)
     before, moved, exchanges = (

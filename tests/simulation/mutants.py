@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from holdfast.core import (
     effects as do,
     events as on,
 )
+from holdfast.core.fleet.placement import Placement
 from holdfast.core.fleet.records import RecordBook
 from holdfast.core.fleet.store import Claim, ClaimAnswer
 from holdfast.core.lifecycle.events import Event
@@ -24,21 +26,64 @@ from tests.simulation.replica import Replica
 __all__ = ["MEMBERS", "LatestWins", "NoClaims", "NoJitter", "StaleGeneration", "TokensRestart", "replica_with"]
 
 
+class _NeverEnds(Placement):
+    def _until(self, place: Any) -> float:
+        return float("inf")
+
+
+class _TakesAtOnce(Placement):
+    def _asks(self, server: str, place: Any, now: float, replicas: Collection[str], may_take: bool) -> bool:
+        self.take_from = place.promised_until = 0.0
+        return super()._asks(server, place, now, replicas, may_take)
+
+
+class _AlwaysPromises(Placement):
+    def promise(self, server: str, token: int, now: float, last_good: float | None) -> float:
+        return super().promise(server, token, now, None)
+
+
+class _OneWitness(Placement):
+    def _prolonged(self, place: Any) -> float:
+        return float(max(place.promises.values()))
+
+
+class _KnowsNoOther(Placement):
+    def _turn(self, server: str, replicas: Collection[str]) -> int:
+        return 0
+
+
 class NoFencing(FleetMember):
     """Runs a server after its lease ended."""
 
-    def lease_of(self, server: str, now: float) -> int:
-        return super().lease_of(server, 0.0)
+    placement_type: type[Placement] = _NeverEnds
 
-    def tick(self, now: float) -> tuple[Any, ...]:
-        places, self._places = self._places, {}
-        try:
-            return super().tick(now)
-        finally:
-            self._places = places
+    def __init__(self, replica: str, **options: Any) -> None:
+        super().__init__(replica, **options)
+        self.placement = self.placement_type(replica)
 
-    def next_tick(self) -> float | None:
-        return None
+
+class TakesAtOnce(NoFencing):
+    """Takes a server over as soon as the store is back, before its holder can have found it."""
+
+    placement_type = _TakesAtOnce
+
+
+class AlwaysPromises(NoFencing):
+    """Prolongs the lease of a holder that is cut off, though it reaches the store itself."""
+
+    placement_type = _AlwaysPromises
+
+
+class OneWitness(NoFencing):
+    """Goes on as soon as one replica of several promises."""
+
+    placement_type = _OneWitness
+
+
+class KnowsNoOther(NoFencing):
+    """Finds its turn without the replicas that are present."""
+
+    placement_type = _KnowsNoOther
 
 
 class _AnyVersion(RecordBook):

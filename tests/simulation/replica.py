@@ -17,6 +17,7 @@ from holdfast.core import (
     FleetReply,
     Granted,
     Happening,
+    HomeMoved,
     IllegalTransition,
     Kind,
     LeaseGained,
@@ -41,6 +42,7 @@ from holdfast.core import (
     record_value,
     switch_key,
 )
+from holdfast.core.fleet.placement import KILL_SECONDS, STOP_SECONDS
 from tests.simulation.world import Broken, SimServer, World
 
 __all__ = ["Answer", "Replica", "SimConfig"]
@@ -50,6 +52,8 @@ STORE_TIMEOUT = 0.5
 PING_SECONDS = 5.0
 CALL_TIMEOUT = 8.0
 DEFINITION = "same"
+WARDEN_SECONDS = 1.0
+"""How long the child of a process that was killed may live on."""
 
 
 @dataclass(frozen=True)
@@ -324,8 +328,9 @@ class Replica:
 
     def _turn(self) -> None:
         now = self.world.now
+        self._happened(self.member.tick(now))
+        self._ask_promises()
         if self.member.due() > now:
-            self._happened(self.member.tick(now))
             self._plan_exchange()
             return
         if self.store_era != self.world.store.era:
@@ -379,13 +384,57 @@ class Replica:
                     self.handle(server, on.ClaimExpired())
                 case LeaseGained(server=server, token=token):
                     self.lived[server] = token
+                    self._keep_children()
                     if server in self.slots and server not in self.off:
                         self.handle(server, on.StartRequested() if self._is_new(server) else on.ReconnectRequested())
                 case LeaseLost(server=server):
                     self.lived.pop(server, None)
+                    self._end_child(server, STOP_SECONDS - KILL_SECONDS)
                     self._stop_child(server)
-                case Connected() | Alone():
+                case Connected() | Alone() | HomeMoved():
                     pass
+        self._keep_children()
+
+    def _keep_children(self) -> None:
+        """Tell the warden how long the children may live: it kills them also while this process is paused."""
+        for server in self.lived:
+            until = self.member.placement.stops_at(server) + STOP_SECONDS - KILL_SECONDS
+            self.world.children[server, self.name] = until
+
+    def _end_child(self, server: str, within: float) -> None:
+        """A child takes a moment to end; the warden's time for it is not extended."""
+        until = self.world.children.get((server, self.name), 0.0)
+        self.world.children[server, self.name] = min(until, self.world.now + within * self.chance.random())
+
+    def killed(self) -> None:
+        """The process dies; its warden ends the children."""
+        self.alive = False
+        for server in self.lived:
+            self._end_child(server, WARDEN_SECONDS)
+
+    def _ask_promises(self) -> None:
+        """The store does not answer: the other replicas prolong the leases."""
+        now = self.world.now
+        for server, token in self.member.wants_promises(now).items():
+            for peer in self.member.placement.witnesses:
+                self._ask_promise(peer, server, token, now)
+
+    def _ask_promise(self, peer: str, server: str, token: int, asked_at: float) -> None:
+        other = self.world.replicas.get(peer)
+        if other is None or not self.world.talk(self.name, peer):
+            return
+
+        def answered(seconds: float) -> None:
+            if self.world.talk(self.name, peer):
+                self.member.placement.promised(peer, server, token, asked_at, seconds)
+                self._keep_children()
+                self._plan_exchange()
+
+        def asked() -> None:
+            seconds = other.member.promise(server, token, self.world.now)
+            self.later(self.world.latency(), lambda: answered(seconds))
+
+        other.later(self.world.latency(), asked)
 
     def _is_new(self, server: str) -> bool:
         return self.slots[server].machine.state is State.DISCONNECTED
@@ -493,12 +542,12 @@ class Replica:
         if self.member.lease_of(server, self.world.now):
             return self.execute(number, key, settled)
         home = self.world.replicas.get(self.member.home_of(server))
-        token = self.member.home_token(server)
-        if home is None or home is self:
+        token = self.member.placement.token_of(server)
+        if home is None or home is self or not self.world.talk(self.name, home.name):
             return Answer("unavailable", server)
 
         def arrived() -> None:
-            if home.member.lease_of(server, self.world.now) != token:
+            if home.member.lease_of(server, self.world.now) < token:
                 settled(Answer("unavailable", server))
                 return
             answer = home.execute(number, key, settled)

@@ -106,7 +106,7 @@ def make_plan(seed: int) -> Plan:
     ]
     made += [Action(at(), "pause", who(), value=chance.choice((0.5, 4.0, 12.0))) for _ in range(chance.randrange(4))]
     for _ in range(chance.randrange(4)):
-        place = chance.choice(("store", *SERVERS[:5]))
+        place = chance.choice(("store", "peers", *SERVERS[:5]))
         made.append(Action(at(), "cut", who(), place, value=chance.choice((1.0, 5.0, 30.0))))
     for _ in range(chance.randrange(5)):
         what = chance.choice(("store_down", "store_stuck", "store_lag", "flush", "save", "older", "emptied"))
@@ -272,7 +272,7 @@ class _Run:
         replica = self.replica(action.who)
         if not replica.alive:
             return
-        replica.alive = False
+        replica.killed()
         kept = replica.kept() if action.text == "kept" else ()
         self._forgive(*kept)
         self.world.after(action.value, partial(self.boot, action.who, kept))
@@ -352,6 +352,7 @@ class _Run:
         if published != self.names_at:
             self.names_at = published
             self._one_name_means_one_server()
+        self.world.one_child_each()
         if self.world.now >= self.next_check:
             self.next_check = self.world.now + 0.2
             self._acknowledged_decisions_hold()

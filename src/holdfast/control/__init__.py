@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         JsonFormatter as JsonFormatter,
         LogHandler as LogHandler,
     )
+    from holdfast.control.server.sign_ins import SharedSignIns as SharedSignIns
     from holdfast.control.server.views import HubInfo as HubInfo
 
 __getattr__, __dir__ = lazy_exports(
@@ -56,6 +57,7 @@ __getattr__, __dir__ = lazy_exports(
         ],
         "server": ["ControlServer", "MayRead"],
         "server.logs": ["ConsoleFormatter", "JsonFormatter", "LogHandler"],
+        "server.sign_ins": ["SharedSignIns"],
         "server.views": ["HubInfo"],
     },
 )

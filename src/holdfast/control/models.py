@@ -152,6 +152,7 @@ class Replica(ApiModel):
     version: str = ""
     started: float = 0.0
     address: str = ""
+    worker: int | None = Field(default=None, description="Its number, if a supervisor runs several on one machine")
 
 
 class FleetView(ApiModel):

@@ -276,9 +276,14 @@ def text_as_json(text: str) -> bytes:
     return written
 
 
+LARGEST_LETTERS = 6 << 20
+"""How many bytes of other letters than ASCII are read as a value: they take a step ten times as long."""
+
+
 def loads(data: Bytes) -> Any:
     """The Python value of some JSON, for the parts that the hub itself reads. What is large and dense is refused."""
-    if len(memoryview(data)) > SMALL_BYTES and is_dense(data):
+    size = len(memoryview(data))
+    if size > SMALL_BYTES and (is_dense(data) or (size > LARGEST_LETTERS and not bytes(data).isascii())):
         raise BadJson("it is too large to be read")
     try:
         return _values.decode(bytes(data).decode("utf-8", "surrogatepass"))

@@ -32,7 +32,8 @@ PROGRAM = Path(__file__).with_name("scanner_process.py")
 SCAN_SECONDS = 15.0
 """How long the other process may take for one message; 16 MiB take it a second or two at the worst."""
 
-END_SECONDS = 2.0
+END_SECONDS = 10.0
+"""How long a killed process may take to be gone: the system frees its memory, which takes seconds on a busy machine."""
 
 STEP_BYTES = 1 << 20
 """How much is looked at in one step of the event loop."""
@@ -206,6 +207,8 @@ async def _cut(data: memoryview, parts: Mapping[str, Any], *, lone: bool) -> Fie
         start, end = part["at"]
         members[key] = one = SplitBytes(data[start:end])
         one.lone_surrogates = lone
+        if end - start > STEP_BYTES:
+            await asyncio.sleep(0)  # each copy of a large part is a step of its own
         if "members" in part:
             one.members = await _cut(data, part["members"], lone=lone)
         elif "items" in part:
@@ -217,6 +220,4 @@ async def _cut(data: memoryview, parts: Mapping[str, Any], *, lone: bool) -> Fie
                 if taken > STEP_BYTES:
                     taken = 0
                     await asyncio.sleep(0)
-        if end - start > STEP_BYTES:
-            await asyncio.sleep(0)
     return members

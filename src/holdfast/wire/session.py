@@ -44,7 +44,7 @@ from pydantic import ValidationError
 
 from holdfast._version import __version__
 from holdfast.config import Limits
-from holdfast.core import Evidence, HttpStatus, NotMcp, NotMcpFault, RpcError, TimedOut
+from holdfast.core import Evidence, HttpStatus, NotMcp, NotMcpFault, RpcError, TimedOut, quoted_name
 from holdfast.errors import ServerFailure
 from holdfast.types import CallResult, ProgressFn
 from holdfast.wire.deadlines import Deadline
@@ -298,7 +298,9 @@ def _supported(data: object) -> list[str]:
 
 
 def _no_version(supported: list[str]) -> ServerFailure:
-    return ServerFailure(NotMcp(fault=NotMcpFault.VERSION, detail=", ".join(supported)[:100]))
+    return ServerFailure(
+        NotMcp(fault=NotMcpFault.VERSION, detail=", ".join(quoted_name(one, 20) for one in supported[:5]))
+    )
 
 
 CLOSE_SECONDS = 10.0

@@ -85,6 +85,10 @@ class HubInfo:
     """How a person starts Holdfast on this machine."""
     config_problem: str = ""
     draining: bool = False
+    pid: int = 0
+    """The supervisor, if there is one."""
+    started: float = 0.0
+    """When the supervisor began, if there is one."""
     notice: Callable[[], str] = str
     """Returns what users should know about the hub itself."""
 
@@ -105,9 +109,9 @@ class Views:
         draining = about.draining
         return HubView(
             version=__version__,
-            pid=os.getpid(),
+            pid=about.pid or os.getpid(),
             now=self._wall(),
-            started=self._started,
+            started=about.started or self._started,
             endpoint=about.endpoint,
             config=about.config,
             config_problem=about.config_problem,
@@ -140,6 +144,7 @@ class Views:
                     version=one.version,
                     started=one.started,
                     address=one.address,
+                    worker=one.worker or None,
                 )
                 for one in fleet.replicas
             ),
@@ -183,7 +188,7 @@ class Views:
             attempts_allowed=len(self._hub.config.settings.reconnect.backoff),
             breaker=BreakerView(state=health.breaker.value, retry_in=health.breaker_retry_in),
             retry_in=health.retry_in,
-            in_flight=health.calls,
+            in_flight=health.calls + self._history.elsewhere(name),
             tools=listed[Kind.TOOL],
             prompts=listed[Kind.PROMPT],
             resources=listed[Kind.RESOURCE],

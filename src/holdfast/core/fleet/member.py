@@ -8,13 +8,13 @@ the right to probe.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2s
 from itertools import islice
 from typing import TypeAlias
 
 from holdfast.core.fleet.expiring import ExpiringKeys
+from holdfast.core.fleet.placement import LEASE_SECONDS, PlaceHappening, Placement, preferred
 from holdfast.core.fleet.records import FleetRecord, RecordBook, VersionClock, first_stamp, stamp
 from holdfast.core.fleet.sharing import evidence_key
 from holdfast.core.fleet.store import BATCH, BATCH_BYTES, Claim, ClaimAnswer, ClaimRelease, FleetExchange, FleetReply
@@ -25,13 +25,10 @@ __all__ = [
     "FleetMember",
     "Granted",
     "Happening",
-    "LeaseGained",
-    "LeaseLost",
     "Peer",
     "RecordLearned",
     "Ticket",
     "Unused",
-    "preferred",
 ]
 
 EXCHANGE_SECONDS = 0.25
@@ -56,10 +53,8 @@ PATIENCE_SECONDS = 60.0
 """A store that refuses the right to probe for this long after its time is not believed."""
 SETTLED_SECONDS = 3.0
 """After a replica found the store, or found it emptied, the others have sent their copies to it."""
-LEASE_SECONDS = 6.0
-"""How long a replica may run a server that lives on one replica, after its last good exchange."""
-MARGIN_SECONDS = 1.0
-"""The holder ends this much before the store gives its lease to another replica."""
+JOIN_SECONDS = 1.0
+"""A replica that just joined asks who is present with every exchange."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +81,6 @@ class Unused:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseGained:
-    """This replica runs the server now, with this token."""
-
-    server: str
-    token: int
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseLost:
-    """This replica must not run the server any more."""
-
-    server: str
-
-
-@dataclass(frozen=True, slots=True)
 class Alone:
     """The store does not answer, and since when."""
 
@@ -114,7 +94,7 @@ class Connected:
     emptied: bool = False
 
 
-Happening: TypeAlias = RecordLearned | Granted | Unused | LeaseGained | LeaseLost | Alone | Connected
+Happening: TypeAlias = RecordLearned | Granted | Unused | Alone | Connected | PlaceHappening
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +132,6 @@ class _Held:
     local: bool
 
 
-@dataclass(slots=True)
-class _Place:
-    token: int = 0
-    """0 while another replica has it."""
-    until: float = 0.0
-    ask_at: float = 0.0
-    home: str = ""
-
-
 class FleetMember:
     """The state of one replica in its fleet."""
 
@@ -194,7 +165,7 @@ class FleetMember:
         """The epoch and sequence number of the store after a key was written, and the stamp, for tickets."""
         self._wants: dict[str, _Want] = {}
         self._held: dict[str, _Held] = {}
-        self._places: dict[str, _Place] = {}
+        self.placement = Placement(replica)
         self._releases: list[ClaimRelease] = []
         self._drops: dict[str, str] = {}
         self.expiring = ExpiringKeys()
@@ -209,9 +180,8 @@ class FleetMember:
         self._first_try: float | None = None
         self._found_at: float | None = None
         self._urgent = False
+        self._joined_at: float | None = None
         self._watching_tickets = 0.0
-        self._homes_from = 0.0
-        """Before this time, this replica takes over no server: its holder may not have found the store yet."""
 
     def __repr__(self) -> str:
         state = "alone" if self.alone_since is not None else "connected" if self.synced else "new"
@@ -282,7 +252,9 @@ class FleetMember:
             self._wants.pop(server, None)
         else:
             known = self._wants.get(server)
-            since = known.since if known is not None and known.round == number else max(now, at)
+            since = max(now, at)
+            if known is not None and known.round == number:
+                since = min(since, known.since)  # a turn that moved to an earlier time waits from then on
             self._wants[server] = _Want(at, number, self._ask_at(server, at), since)
 
     def release_probe(self, server: str, delay: float) -> None:
@@ -308,26 +280,26 @@ class FleetMember:
 
     def place(self, server: str, *, wanted: bool) -> None:
         """A server that lives on one replica is configured, or not any more."""
-        if wanted:
-            self._places.setdefault(server, _Place())
-            return
-        place = self._places.pop(server, None)
-        if place is not None and place.token:
-            self._releases.append(ClaimRelease(_home(server), place.token))
+        release = self.placement.place(server, wanted=wanted)
+        if release is not None:
+            self._releases.append(release)
+        self._urgent = True
 
     def home_of(self, server: str) -> str:
         """The replica that runs the server, as far as it is known; empty if it is not."""
-        place = self._places.get(server)
-        return place.home if place is not None else ""
+        return self.placement.home_of(server)
 
     def lease_of(self, server: str, now: float) -> int:
         """The token with which this replica may run the server now; 0 if it may not."""
-        place = self._places.get(server)
-        return place.token if place is not None and place.token and now < place.until else 0
+        return self.placement.lease_of(server, now)
 
-    def home_token(self, server: str) -> int:
-        """The latest token of the server's home that this replica knows."""
-        return self._tokens.get(_home(server), 0)
+    def wants_promises(self, now: float) -> dict[str, int]:
+        """The servers that run here and whose lease the other replicas should prolong: the store does not answer."""
+        return self.placement.wants_promises(now, self._last_good)
+
+    def promise(self, server: str, token: int, now: float) -> float:
+        """Promise the holder of a server to claim nothing for so many seconds; 0 if this replica does not."""
+        return self.placement.promise(server, token, now, self._last_good)
 
     # Exchanges.
 
@@ -356,12 +328,12 @@ class FleetMember:
         self._last_exchange = now
         self._next_exchange = now + EXCHANGE_SECONDS * (0.75 + 0.5 * chance)
         self._urgent = False
-        roster = leaving or now < self._watching_tickets or now - self._last_roster >= ROSTER_SECONDS
+        joining = self._joined_at is None or now - self._joined_at < JOIN_SECONDS
+        watching = joining or now < self._watching_tickets
+        roster = leaving or watching or now - self._last_roster >= ROSTER_SECONDS
         if leaving:
             self._releases += [ClaimRelease(held.key, held.token) for held in self._held.values()]
-            self._releases += [
-                ClaimRelease(_home(name), place.token) for name, place in self._places.items() if place.token
-            ]
+            self._releases += self.placement.releases()
         return FleetExchange(
             replica=self.replica,
             presence=json.dumps({**self.about, "epoch": self._epoch, "seen": self._cursor}, sort_keys=True),
@@ -404,26 +376,19 @@ class FleetMember:
         return asked + kept
 
     def _place_claims(self, now: float) -> list[Claim]:
-        asked = []
-        for server, place in self._places.items():
-            mine = place.token and now < place.until
-            if now < place.ask_at or (not mine and (not self.synced or now < self._homes_from)):
-                continue
-            if not mine and not place.home:
-                order = preferred(server, "", self.peers or [self.replica])
-                turn = order.index(self.replica) if self.replica in order else 0
-                if turn and place.ask_at == 0.0:
-                    place.ask_at = now + GRACE_SECONDS * min(turn, LAST_TURN)
-                    continue
-            asked.append(Claim(_home(server), self._tokens.get(_home(server), 0), 0.0, LEASE_SECONDS))
-        return asked
+        joined = self._joined_at is not None and now - self._joined_at >= JOIN_SECONDS
+        return self.placement.claims(now, replicas=self.peers or [self.replica], may_take=self.synced and joined)
 
     def reconnected(self) -> None:
         """The connection to the store is new: it may be another store, or an older copy."""
         if self._last_good is not None:
-            self._homes_from = max(self._homes_from, self._last_exchange + LEASE_SECONDS)
+            self._wait_for_holders(self._last_exchange)
         self._cursor, self._epoch = 0, ""
         self.synced = False
+
+    def _wait_for_holders(self, began: float) -> None:
+        """Take over no server for a while: its holder may not have found the store yet."""
+        self.placement.take_from = max(self.placement.take_from, began + LEASE_SECONDS)
 
     def receive(self, asked: FleetExchange, reply: FleetReply, now: float) -> tuple[Happening, ...]:
         """Take the answer to an exchange that began at the time of its ``request``."""
@@ -434,11 +399,13 @@ class FleetMember:
         if restarted:
             self._stored, self._arrived = {}, {}
             self._unsent = dict.fromkeys(record.key for record in self.book)
+        if self.alone_since is not None:
+            self._wait_for_holders(began)
         if self.alone_since is not None or self._last_good is None or restarted:
             happened.append(Connected(emptied=emptied))
             self._found_at = began
         if emptied or reply.age < LEASE_SECONDS:
-            self._homes_from = max(self._homes_from, began + LEASE_SECONDS - reply.age)
+            self._wait_for_holders(began - reply.age)
         self.alone_since, self._last_good = None, began
         self._epoch = reply.epoch
         self._releases = [release for release in self._releases if release not in asked.releases]
@@ -455,6 +422,10 @@ class FleetMember:
         if reply.replicas is not None:
             self._last_roster = began
             self.peers = {name: _peer(name, text) for name, text in reply.replicas.items()}
+            self.placement.witnesses = frozenset(self.peers) - {self.replica}
+        if self.synced and self._joined_at is None:
+            self._joined_at = began
+        self.placement.settled()
         for answer in reply.claims:
             happened += self._answered(answer, began, now)
         self._urgent = self._urgent or bool(self._unsent) or bool(self._drops) or reply.cursor < reply.sequence
@@ -484,21 +455,18 @@ class FleetMember:
 
     def _answered(self, answer: ClaimAnswer, began: float, now: float) -> list[Happening]:
         kind, _, rest = answer.key.partition("/")
-        server = rest if kind == "home" else rest.partition("/")[2]
+        if kind == "run":
+            happened, release = self.placement.answered(answer, began, now, replicas=self.peers or [self.replica])
+            self._releases += [release] if release is not None else []
+            return list(happened)
+        server = rest.partition("/")[2]
         if answer.token < self._tokens.get(answer.key, 0):
-            return self._ask_later(kind, server, now)  # an older copy of the store: the next claim tells it the token
+            # An older copy of the store: the next claim tells it the token.
+            if (want := self._wants.get(server)) is not None:
+                want.ask_at = now + GRACE_SECONDS
+            return []
         self._tokens[answer.key] = answer.token
-        return (
-            self._home_answered(server, answer, began)
-            if kind == "home"
-            else self._probe_answered(server, answer, began, now)
-        )
-
-    def _ask_later(self, kind: str, server: str, now: float) -> list[Happening]:
-        asked = self._places.get(server) if kind == "home" else self._wants.get(server)
-        if asked is not None:
-            asked.ask_at = now + GRACE_SECONDS
-        return []
+        return self._probe_answered(server, answer, began, now)
 
     def _probe_answered(self, server: str, answer: ClaimAnswer, began: float, now: float) -> list[Happening]:
         held, want = self._held.get(server), self._wants.get(server)
@@ -518,23 +486,6 @@ class FleetMember:
         until = max(began, want.at) + PROBE_SECONDS
         return [self._grant(server, answer.token, until, local=False)]
 
-    def _home_answered(self, server: str, answer: ClaimAnswer, began: float) -> list[Happening]:
-        place = self._places.get(server)
-        if place is None:
-            if answer.granted:
-                self._releases.append(ClaimRelease(answer.key, answer.token))
-            return []
-        place.home = answer.holder
-        place.ask_at = began + LEASE_SECONDS / 6
-        if not answer.granted:
-            lost, place.token = place.token, 0
-            return [LeaseLost(server)] if lost else []
-        before, place.token = place.token, answer.token
-        place.until = began + LEASE_SECONDS - MARGIN_SECONDS
-        if before == answer.token:
-            return []
-        return [*([LeaseLost(server)] if before else []), LeaseGained(server, answer.token)]
-
     def _grant(self, server: str, token: int, until: float, *, local: bool) -> Granted:
         self._wants.pop(server, None)
         self._held[server] = _Held(self._probe(server), token, until, local)
@@ -545,6 +496,7 @@ class FleetMember:
         happened: list[Happening] = []
         self._next_exchange = max(self._next_exchange, now + RETRY_SECONDS)
         self._urgent = False
+        self.placement.settled()
         since = self._last_good if self._last_good is not None else self._first_try
         if since is None:
             since = now
@@ -568,30 +520,14 @@ class FleetMember:
             patience = 0.0 if self.alone_since is not None else PATIENCE_SECONDS
             if want.at <= now and now - max(want.at, want.since) >= patience:
                 happened.append(self._grant(server, 0, now + PROBE_SECONDS, local=True))
-        for server, place in self._places.items():
-            if place.token and now >= place.until:
-                place.token, place.home = 0, ""
-                happened.append(LeaseLost(server))
-        return tuple(happened)
+        return (*happened, *self.placement.tick(now))
 
     def next_tick(self) -> float | None:
         """When ``tick`` has something to do at the latest, if no exchange succeeds."""
-        ends = [place.until for place in self._places.values() if place.token]
+        places = (self.placement.next_tick(), self.placement.promises_due(self._last_good))
+        ends = [at for at in places if at is not None]
         grants = [want.at for want in self._wants.values()] if self.alone_since is not None else []
         return min([*ends, *grants, *(held.until for held in self._held.values())], default=None)
-
-
-def preferred(server: str, turn: str, replicas: Collection[str]) -> list[str]:
-    """The replicas in the order of their turn: a rendezvous hash, so that every replica finds the same order."""
-
-    def weight(replica: str) -> bytes:
-        return blake2s(f"{server}\0{turn}\0{replica}".encode(), digest_size=8).digest()
-
-    return sorted(replicas, key=lambda replica: (weight(replica), replica))
-
-
-def _home(server: str) -> str:
-    return f"home/{server}"
 
 
 def _peer(name: str, text: str) -> Peer:

@@ -141,7 +141,9 @@ class SharedStore:
             self._drop(key, stamp)
         for release in asked.releases:
             self._release(asked.replica, release, now)
-        answers = tuple(self._claim(asked.replica, claim, now) for claim in asked.claims)
+        # A replica that does not know yet that the store was emptied must not get what its holder still has.
+        known = asked.epoch == self.epoch
+        answers = tuple(self._claim(asked.replica, claim, now) for claim in asked.claims) if known else ()
         self._note(asked, now)
         since = asked.cursor if asked.epoch == self.epoch and asked.cursor <= self.sequence else 0
         sent, complete = self._unseen(since)

@@ -108,6 +108,10 @@ class ReplicaView:
     version: str = ""
     started: float = 0.0
     address: str = ""
+    group: str = ""
+    """Equal for the workers of one supervisor; empty for a replica that is none."""
+    worker: int = 0
+    leaving: bool = False
 
 
 def replica_name() -> str:
@@ -126,6 +130,7 @@ class Fleet:
         events: EventStore | None = None,
         peers: Peers | None = None,
         records: Iterable[FleetRecord] = (),
+        worker: tuple[str, int] | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
@@ -142,6 +147,8 @@ class Fleet:
             "version": __version__,
             "started": round(wall(), 3),
             "address": peers.address if peers is not None else "",
+            # Of a worker: its supervisor, and its number there.
+            **({"group": worker[0], "worker": worker[1]} if worker is not None else {}),
         }
         self.member = FleetMember(self.replica, about=about, records=records, using=self._is_trying)
         self.problem = ""
@@ -168,6 +175,11 @@ class Fleet:
     def open(self, host: FleetHost, clock: Clock) -> None:
         """Begin for this hub; before ``run``."""
         self._host, self._clock = host, clock
+
+    def describe(self, **about: object) -> None:
+        """Tell the others more about this replica."""
+        self.member.about |= about
+        self._wake.set()
 
     # For the slots.
 
@@ -453,7 +465,7 @@ def _view(name: str, about: Mapping[str, object], *, here: bool) -> ReplicaView:
     def text(key: str) -> str:
         return str(about.get(key, ""))[:200]
 
-    pid, started = about.get("pid"), about.get("started")
+    pid, started, worker = about.get("pid"), about.get("started"), about.get("worker")
     return ReplicaView(
         replica=name,
         here=here,
@@ -462,6 +474,9 @@ def _view(name: str, about: Mapping[str, object], *, here: bool) -> ReplicaView:
         version=text("version"),
         started=float(started) if isinstance(started, int | float) else 0.0,
         address=text("address"),
+        group=text("group"),
+        worker=worker if isinstance(worker, int) else 0,
+        leaving=about.get("leaving") is True,
     )
 
 

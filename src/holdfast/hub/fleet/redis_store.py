@@ -75,8 +75,9 @@ for _, one in ipairs(asked.releases) do
   end
 end
 
-local answers = {}
-for _, one in ipairs(asked.claims) do
+local answers, wanted = {}, asked.claims
+if asked.epoch ~= epoch then wanted = {} end
+for _, one in ipairs(wanted) do
   local key, known, due, ttl = one[1], one[2], one[3], one[4]
   local state = read(key)
   local held = state.holder ~= '' and state['until'] > now

@@ -25,7 +25,8 @@ from holdfast.wire.http.connection import Response
 __all__ = ["ApiClient", "ApiEvent", "HttpAnswer", "exchange", "fetch"]
 
 LARGEST = 16 << 20
-LARGEST_ANSWER = 1 << 20
+LARGEST_ANSWER = 256 << 10
+"""How many bytes of an authorization server's answer are read: it is parsed in one step of the event loop."""
 
 
 @dataclass(frozen=True)

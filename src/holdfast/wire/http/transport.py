@@ -31,7 +31,17 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic_core import from_json
 
 from holdfast.config import Limits
-from holdfast.core import Evidence, HttpStatus, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, TimedOut
+from holdfast.core import (
+    Evidence,
+    HttpStatus,
+    NetworkFailure,
+    NetworkFault,
+    NotMcp,
+    NotMcpFault,
+    TimedOut,
+    quoted,
+    quoted_name,
+)
 from holdfast.errors import ServerFailure
 from holdfast.wire.deadlines import Deadlines
 from holdfast.wire.envelope import (
@@ -440,7 +450,7 @@ def _unreadable(data: bytes, exc: BadJson, *, stood: bool) -> ServerFailure:
         return ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail="its answer is empty"))
     if "object" in str(exc):
         return ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="its answer is no JSON-RPC response"))
-    return ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=data[:80].decode("utf-8", "replace")))
+    return ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=quoted(data[:80].decode("utf-8", "replace"))))
 
 
 def _only_item(data: bytes) -> Fields | None:
@@ -484,4 +494,6 @@ def _rpc_error_in(body: bytes) -> MCPError | None:
 def _not_mcp(response: Response, kind: str) -> NotMcp:
     if response.status == 202:
         return NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="it accepted a request without answering it")
-    return NotMcp(fault=NotMcpFault.CONTENT_TYPE, detail=f"it answered with {kind or 'no content type'}")
+    return NotMcp(
+        fault=NotMcpFault.CONTENT_TYPE, detail=f"it answered with {quoted_name(kind) if kind else 'no content type'}"
+    )
