@@ -44,6 +44,7 @@ from holdfast.front.inbound import (
     read_message,
     read_small,
     result_message,
+    result_pieces,
     small_values,
 )
 from holdfast.front.requests import Reply, Request
@@ -477,7 +478,7 @@ class HttpSessions:
             if message.method in _CHANGES_SESSION:
                 session.noted_at = self._ids.wall()
                 await self._keep(session)()
-            stream.finish(result_message(message.id, result))
+            stream.finish((result_pieces if result.is_large else result_message)(message.id, result))
         except asyncio.CancelledError:
             if not call.absorb():
                 raise
@@ -550,7 +551,8 @@ class HttpSessions:
                 message, version=version, client=client, channel=stream, headers=request.headers, principal=principal
             )
             self.server.check_mirrored(asked)
-            stream.finish(result_message(message.id, await self.server.answer(asked)))
+            result = await self.server.answer(asked)
+            stream.finish((result_pieces if result.is_large else result_message)(message.id, result))
         except asyncio.CancelledError:
             if not call.absorb():
                 raise

@@ -683,10 +683,10 @@ async def _split_large(data: bytes) -> Fields | BadJson:
         return exc
 
 
-def value_of(result: Bytes) -> Message:
+def value_of(result: Bytes | RawObject) -> Message:
     """A result as a value, for the parts that the hub itself reads."""
     try:
-        return RawObject.read(result).value()
+        return (result if isinstance(result, RawObject) else RawObject.read(result)).value()
     except BadJson as exc:
         raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=str(exc))) from exc
 
