@@ -94,6 +94,7 @@ def share_sessions(ids: SessionIds, fleet: Fleet | None) -> None:
         return
     ids.store = FleetSessions(fleet, ids.keys, ids.store)
     if fleet.events is not None:
-        ids.events = SharedEvents(
+        events = ids.events = SharedEvents(
             fleet.events, ids.keys, replica=fleet.replica, replicas=lambda: tuple(fleet.member.peers)
         )
+        fleet.events_lost = lambda: events.dropped
