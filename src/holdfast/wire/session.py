@@ -653,7 +653,7 @@ def _timed_out(method: str, params: Fields, timeout: Deadline, idle: float, with
 
 
 async def _no_progress(progress: float, total: float | None, message: str | None) -> None:
-    """Nobody wants to know it."""
+    """Do nothing: no caller asked for it."""
 
 
 def _ignore() -> None:
