@@ -317,11 +317,11 @@ class SlotRegistry:
         if self._closing:
             return None
         self.config = config
-        self._replace(*arranged)
         gone = [self.slots.pop(name) for name in applied.removed]
         for slot in gone:
             self._unpublished.pop(slot.id, None)
         self.slots |= fresh
+        self._replace(*arranged)  # last: a listener of its records is a reader too
         await self._tell(applied, gone, other_settings=config.settings != before.settings)
         self.journal.write(applied)
         self.state_changed()
