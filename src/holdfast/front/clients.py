@@ -35,8 +35,8 @@ _CAPABILITY = {"sampling/createMessage": "sampling", "elicitation/create": "elic
 class Channel(Protocol):
     """A channel to a client: the stream of one request, or the stream that it keeps open for notifications."""
 
-    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Send a notification. Never waits."""
+    def tell(self, method: str, params: Mapping[str, Any] | None, *, everywhere: bool = False) -> None:
+        """Send a notification; ``everywhere`` if each replica of a fleet tells the same. Never waits."""
 
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the client's answer to a request; raise ``MCPError`` if there is none."""

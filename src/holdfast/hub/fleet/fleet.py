@@ -31,6 +31,7 @@ from holdfast.core import (
     FleetRecord,
     Granted,
     Happening,
+    HomeLost,
     Item,
     Kind,
     Listing,
@@ -58,6 +59,8 @@ log = logging.getLogger("holdfast.fleet")
 
 EVERYWHERE_SECONDS = 2.0
 """How long a switch waits for the other replicas before it is answered "this replica only"."""
+HOME_SECONDS = 1.0
+"""How long the search for a client's home may take, before this replica serves it alone."""
 LEAVE_SECONDS = 1.0
 LARGEST_LISTING = 48 * 1024
 """Bytes of a compressed listing that replicas share; of a larger one they share the hash alone."""
@@ -173,6 +176,8 @@ class Fleet:
         self._listings: dict[str, Listing] = {}
         self._hashes: dict[str, str] = {}
         self._was_settled = False
+        self.on_home_lost: Callable[[str], object] = lambda _: None
+        """Told when another replica took over the connections of a client."""
 
     def open(self, host: FleetHost, clock: Clock) -> None:
         """Begin for this hub; before ``run``."""
@@ -256,6 +261,28 @@ class Fleet:
             if self._now() >= until or not await self._clock.wait(changed, until):
                 return all(self.member.is_everywhere(ticket, self._now()) for ticket in waiting)
         return True
+
+    async def find_home(self, key: str, *, instead_of: str = "") -> str:
+        """The replica that has the connections of a client; this one if none has, or if the store does not answer.
+
+        ``instead_of`` is a replica that was found dead: this one takes over, unless another was faster.
+        """
+        assert self._clock is not None  # noqa: S101 - the hub is open
+        homes = self.member.homes
+        known = homes.holder(key)
+        if known and known != instead_of and (known == self.replica or known in self.member.peers):
+            return known
+        if not self.is_shared:
+            return self.replica
+        self.member.ask_home(key, instead_of=instead_of or known)
+        self._wake.set()
+        until = self._now() + HOME_SECONDS
+        while homes.is_asking(key):
+            changed = self._changed
+            if self._now() >= until or not await self._clock.wait(changed, until):
+                break
+        found = homes.holder(key)
+        return found if found and found != instead_of else self.replica
 
     # For the sessions.
 
@@ -416,6 +443,8 @@ class Fleet:
                     host.handle(server, on.ClaimGranted(until))
                 case Unused(server=server):
                     host.handle(server, on.ClaimExpired())
+                case HomeLost(key=key):
+                    self.on_home_lost(key)
                 case Alone():
                     self.not_shared_since = self._wall()
                     log.warning("%s does not answer (%s): this replica goes on alone", self.store.name, self.problem)
