@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from holdfast.control.find import (
         TOKEN_VARIABLE as TOKEN_VARIABLE,
         RunningHub as RunningHub,
+        SeveralHubs as SeveralHubs,
         find_hub as find_hub,
         registered as registered,
         running_hubs as running_hubs,
@@ -41,7 +42,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "client": ["ControlClient"],
-        "find": ["RunningHub", "TOKEN_VARIABLE", "find_hub", "registered", "running_hubs"],
+        "find": ["RunningHub", "TOKEN_VARIABLE", "SeveralHubs", "find_hub", "registered", "running_hubs"],
         "models": [
             "Activity",
             "Approval",

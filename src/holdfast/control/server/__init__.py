@@ -15,6 +15,7 @@ import anyio
 from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp
 
+from holdfast.control.models import FleetView
 from holdfast.control.server.api import BrowserSessions, ControlApi
 from holdfast.control.server.events import EventStream
 from holdfast.control.server.group import SpokenApi, WorkerGroup
@@ -73,6 +74,10 @@ class ControlServer:
         self._shared: SharedHistory | None = None
         self._served: ASGIApp = self._api
         self._join_workers()
+        self._fleet_told: FleetView | None = None
+        self._probers_told: dict[str, str] = {}
+        if hub.registry.fleet is not None:
+            hub.registry.fleet.watch_peers(self._fleet_changed)
         hub.listen(self._happened)
         hub.registry.journal.add_stderr_reader(self._logs.add_stderr)
 
@@ -100,6 +105,20 @@ class ControlServer:
         """Return the routes beside the MCP endpoints; each one checks access itself."""
         read_by = self._may_read_metrics if self._metrics_for is not None else None
         return (Mount("/api", app=self._served), metrics_route(self._metrics, read_by=read_by), *page_routes())
+
+    def _fleet_changed(self) -> None:
+        """Tell the followers of what changed in the fleet, without the times and counts that always change."""
+        fleet, view = self._hub.registry.fleet, self.views.hub().fleet
+        if fleet is None or view is None:
+            return
+        said = view.model_copy(update={"events_lost": 0, "problem": ""})
+        if said != self._fleet_told:
+            self._fleet_told = said
+            self._events.hub_changed()
+        before, self._probers_told = self._probers_told, fleet.probers
+        for server in before.keys() | self._probers_told.keys():
+            if before.get(server) != self._probers_told.get(server):
+                self._events.touched(server)
 
     async def run(self) -> None:
         """Measure the event loop, and tell other workers about the calls here, until cancelled."""

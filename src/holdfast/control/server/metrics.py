@@ -11,7 +11,7 @@ import platform
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal, get_args
 
@@ -133,6 +133,9 @@ METRICS: dict[str, Metric] = {
         ),
         Metric("holdfast_fleet_exchanges", "counter", ("result",), "Exchanges with the store of the fleet"),
         Metric("holdfast_fleet_refused", "counter", (), "Messages of the store with a wrong signature"),
+        Metric("holdfast_fleet_probes", "gauge", ("replica",), "Servers that a replica has the right to try"),
+        Metric("holdfast_fleet_not_shared", "gauge", (), "Servers whose switch or approvals hold on this replica only"),
+        Metric("holdfast_fleet_events_lost", "counter", (), "Events of sessions that other replicas cannot resume"),
         Metric("holdfast_events_missed", "counter", (), "Records that a slow listener missed"),
         Metric("holdfast_build_info", "gauge", ("version", "python"), "1, with the running version"),
     )
@@ -212,6 +215,9 @@ class FleetSample:
     exchanges: int = 0
     failures: int = 0
     refused: int = 0
+    probes: Mapping[str, int] = field(default_factory=dict)
+    not_shared: int = 0
+    events_lost: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,6 +310,9 @@ def _seen(sample: HubSample) -> Iterator[Family]:
     results = {"ok": fleet.exchanges - fleet.failures, "failed": fleet.failures}
     yield _counter("holdfast_fleet_exchanges", (((result,), times) for result, times in results.items()))
     yield _counter("holdfast_fleet_refused", [((), fleet.refused)])
+    yield _gauge("holdfast_fleet_probes", (((name,), number) for name, number in fleet.probes.items()))
+    yield _gauge("holdfast_fleet_not_shared", [((), fleet.not_shared)])
+    yield _counter("holdfast_fleet_events_lost", [((), fleet.events_lost)])
     yield _gauge("holdfast_build_info", [((__version__, platform.python_version()), 1)])
 
 
@@ -471,6 +480,9 @@ class Metrics:
             exchanges=fleet.exchanges,
             failures=fleet.failures,
             refused=getattr(fleet.store, "refused", 0),
+            probes=Counter(fleet.probers.values()),
+            not_shared=len(fleet.not_shared),
+            events_lost=fleet.events_lost(),
         )
 
     def _seen(self) -> dict[str, ServerSample]:

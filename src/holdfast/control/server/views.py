@@ -134,6 +134,8 @@ class Views:
             shared=fleet.is_shared,
             not_shared_since=fleet.not_shared_since,
             problem=fleet.problem,
+            not_shared=fleet.not_shared[:MOST_HELD],
+            events_lost=fleet.events_lost(),
             refused=getattr(fleet.store, "refused", 0),
             replicas=tuple(
                 Replica(
@@ -201,7 +203,12 @@ class Views:
             last_error=history.last_error or _current_error(health, history.since),
             timeline=tuple(history.timeline),
             activity=history.tally.activity(now),
+            probed_by=self._prober(name) if health.status in ("transient", "permanent", "denied") else "",
         )
+
+    def _prober(self, name: str) -> str:
+        fleet = self._hub.registry.fleet
+        return fleet.prober_of(name) if fleet is not None else ""
 
     async def catalog(self) -> CatalogView:
         """Return the published catalog; calls of tools get a turn in between."""
