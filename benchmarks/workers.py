@@ -1,7 +1,8 @@
 """What ``serve --workers`` costs: calls per CPU-second with one process and with several (PERF-8).
 
-Each process has the same number of callers: one that answers many at a time needs less for each of them. CPU time is that of all processes, the supervisor included. Wall time says little here: the generator, the
-server behind and the workers share the cores of one machine.
+Each process has the same number of callers: one that answers many at a time needs less for each of them. CPU time is
+that of all processes, the supervisor included. Wall time says little here: the generator, the server behind and the
+workers share the cores of one machine.
 """
 
 from __future__ import annotations
