@@ -46,6 +46,36 @@ def test_the_session_key_is_mounted_from_its_secret_and_every_replica_takes_ever
     assert "--session-key-file" not in str(manifests(*ONE))
 
 
+FLEET = (*KEYED, "hub.replicas=3", "hub.fleet.urlSecret=redis", "networkPolicy.enabled=true")
+
+
+@pytest.mark.requirement("FLEET-5")
+def test_hubs_of_a_fleet_ask_each_other_on_a_port_that_only_they_reach() -> None:
+    found = manifests(*FLEET, "hub.fleet.peerPort=9000")
+    (container,) = _pod(found)["containers"]
+    env = {one["name"]: one for one in container["env"]}
+    assert env["HOLDFAST_FLEET"]["valueFrom"]["secretKeyRef"] == {"name": "redis", "key": "url"}
+    assert env["HOLDFAST_ADVERTISE"]["value"] == "tcp://$(POD_IP):9000"
+    assert list(env).index("POD_IP") < list(env).index("HOLDFAST_ADVERTISE")  # Kubernetes replaces earlier ones only
+    assert {"name": "peers", "containerPort": 9000} in container["ports"]
+    assert "9000" not in str(by_kind(found, "Service", "-hub"))
+    labels = by_kind(found, "Deployment", "-hub")["spec"]["selector"]["matchLabels"]
+    hubs = [{"podSelector": {"matchLabels": labels}}]
+    policy = by_kind(found, "NetworkPolicy", "-hub")["spec"]
+    port = [{"port": "peers", "protocol": "TCP"}]
+    assert {"ports": port, "from": hubs} in policy["ingress"]
+    assert {"ports": port, "to": hubs} in policy["egress"]
+    assert [rule for rule in policy["ingress"] if "peers" in str(rule)] == [{"ports": port, "from": hubs}]
+    alone = manifests(*KEYED, "networkPolicy.enabled=true")
+    assert "peers" not in str(alone)
+    assert "HOLDFAST_FLEET" not in str(alone)
+
+
+def test_a_fleet_needs_a_common_key() -> None:
+    with pytest.raises(Refused, match=r"hub\.fleet needs hub\.sessionKeySecret"):
+        manifests(*ONE, "hub.fleet.urlSecret=redis")
+
+
 def test_the_grace_period_fits_the_steps_of_the_end() -> None:
     steps = ("hub.preStopSeconds=7", "hub.lameDuckSeconds=8", "hub.drainSeconds=90")
     pod = _pod(manifests(*ONE, *steps))

@@ -53,8 +53,8 @@ class ClientHomeFinder:
     async def check(self, client: Client) -> None:
         """Raise ``LivesElsewhere`` if another replica has the connections of this client."""
         key = _key_of(client.owner)
-        if key is None or self._fleet.peers is None:
-            return
+        if key is None or self._fleet.peers is None or not self._fleet.peers.address:
+            return  # the others could not send anything here
         home = await self._fleet.find_home(key)
         if home != self._fleet.replica:
             raise LivesElsewhere(home, find_again=partial(self._find_again, key, home))

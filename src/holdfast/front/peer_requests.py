@@ -112,8 +112,8 @@ class PeerRequests:
         return replica_tag(self._peers.replica)
 
     def with_tag(self, tag: str) -> list[str]:
-        """The other replicas that a tag may name, and that can be reached."""
-        return replicas_with_tag(tag, self._peers.others)
+        """The other replicas that a tag may name."""
+        return replicas_with_tag(tag, self._peers.present)
 
     # A whole request.
 
