@@ -38,8 +38,8 @@ class PeerAddress:
                 raise UsageError(f"{text!r} is no path of a Unix socket", hint=_HINT)
             return cls(path=path)
         if text.count(":") > 2 and "[" not in text and text.startswith("tcp://"):
-            host, _, port_text = text.removeprefix("tcp://").rpartition(":")
-            text = f"tcp://[{host}]:{port_text}"  # the address of a pod has no brackets
+            number, _, last = text.removeprefix("tcp://").rpartition(":")
+            text = f"tcp://[{number}]:{last}"  # the address of a pod has no brackets
         try:
             parts = urlsplit(text)
             host, port = parts.hostname, parts.port
