@@ -269,7 +269,7 @@ def test_a_bad_address_is_refused_with_a_hint(text: str) -> None:
 
 
 def test_an_address_of_ipv6_needs_no_brackets() -> None:
-    assert str(PeerAddress.parse("tcp://fd00::12:8601")) == "tcp://[fd00::12]:8601"
+    assert str(PeerAddress.parse("tcp://fd00::12:8766")) == "tcp://[fd00::12]:8766"
     assert PeerAddress.parse("tcp://[::1]:0") == PeerAddress(host="::1", port=0)
 
 
