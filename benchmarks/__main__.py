@@ -31,6 +31,7 @@ from benchmarks import (
     serve_load,
     startup,
     status_page,
+    workers,
 )
 from benchmarks.report import Report, as_json, as_table
 
@@ -55,6 +56,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "sessions": Benchmark(capacity.measure_sessions, capacity.SESSIONS_QUICK),
     "abandoned": Benchmark(abandoned.measure, abandoned.QUICK),
     "start": Benchmark(capacity.measure_start, capacity.START_QUICK),
+    "workers": Benchmark(workers.measure, workers.QUICK),
     "hub_calls": Benchmark(hub_calls.measure, {"rounds": 2, "calls": 3}),
     "load": Benchmark(load.measure, {"rounds": 1, "servers": 4}),
     "startup": Benchmark(startup.measure, {"rounds": 1}),
