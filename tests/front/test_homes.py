@@ -140,8 +140,8 @@ class LegacyClient:
         async with self.stream(at, method, **params) as events:
             return [event async for event in events][-1]["message"]
 
-    async def call(self, at: Replica, tool: str, **arguments: Any) -> str:
-        said = await self.ask(at, "tools/call", name=tool, arguments=arguments)
+    async def call(self, at: Replica, tool: str, *, request_id: Any = 7, **arguments: Any) -> str:
+        said = await self.ask(at, "tools/call", request_id=request_id, name=tool, arguments=arguments)
         return str(said["result"]["content"][0]["text"])
 
     @asynccontextmanager
@@ -335,7 +335,7 @@ async def test_a_dead_home_is_taken_over_by_one_replica() -> None:
         said: list[str] = []
 
         async def bump(at: Replica) -> None:
-            said.append(await client.call(at, "o__bump"))
+            said.append(await client.call(at, "o__bump", request_id=at.fleet.replica))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(bump, b)
@@ -369,6 +369,60 @@ async def test_a_notice_of_a_clients_own_server_reaches_its_stream_on_another_re
             assert subscribed["result"] == {}
             await client.call(b, "o__touch", uri=uri)
             assert (await message(events, "notifications/resources/updated"))["params"]["uri"] == uri
+
+
+async def test_a_modern_client_listens_to_its_own_server_through_another_replica() -> None:
+    async with scene(sharing="per-client") as (origin, (a, b), http):
+        key = "the-key-of-the-client"
+        assert (await modern_call(http, a, "o__bump", key, arguments={}))["result"]["content"][0]["text"] == "1"
+        legacy = LegacyClient(http)
+        await legacy.begin(a)
+        listed = await legacy.ask(a, "resources/list")
+        uri = next(one["uri"] for one in listed["result"]["resources"] if "holdfast" not in one["uri"].split(":")[0])
+        body, headers = modern("", key)
+        wanted = {"notifications": {"resourceSubscriptions": [uri]}, "_meta": body["params"]["_meta"]}
+        body |= {"method": "subscriptions/listen", "params": wanted}
+        headers |= {"mcp-method": "subscriptions/listen"}
+        del headers["mcp-name"]
+        async with http.stream("POST", b.url, json=body, headers=headers, timeout=None) as answer:
+            events = events_of(answer)
+            await message(events, "notifications/subscriptions/acknowledged")
+            await origin.until(lambda: bool(origin.subscribed))
+            await modern_call(http, b, "o__touch", key, arguments={"uri": origin.subscribed[0]})
+            assert (await message(events, "notifications/resources/updated"))["params"]["uri"] == uri
+
+
+async def test_changed_roots_reach_the_clients_own_server_on_another_replica() -> None:
+    async with scene(sharing="per-client") as (origin, (a, b), http):
+        client = LegacyClient(http)
+        await client.begin(a, roots={"listChanged": True})
+        await client.call(a, "o__bump")
+        await client.call(b, "o__bump")
+        await client.notice(b, "notifications/roots/list_changed")
+        await origin.roots_changed.wait()
+
+
+async def test_a_home_that_leaves_is_replaced_and_no_call_fails() -> None:
+    async with scene(sharing="per-client") as (_, (a, b), http):
+        client = LegacyClient(http)
+        await client.begin(a)
+        assert await client.call(a, "o__bump") == "1"
+        a.served.app.state.front.refuse()
+        said = await client.ask(b, "tools/call", name="o__bump", arguments={})
+        assert said["result"]["content"][0]["text"] == "1"
+        assert "made again" in said["result"]["content"][1]["text"]
+        assert await client.call(b, "o__bump") == "2"
+
+
+async def test_a_replica_without_an_address_is_named_in_the_refusal() -> None:
+    async with scene() as (_, (a, b), http):
+        client = LegacyClient(http)
+        await client.begin(a, **FORM)
+        a.fleet.member.about["address"] = ""
+        while b.peers.others:  # noqa: ASYNC110 - it learns of it with the next exchange
+            await anyio.sleep(0.01)
+        refused = await client.answer(b, int(replica_tag("r0"), 16) << 32 | 5, action="decline")
+        assert "r0 was started without --advertise" in refused.json()["error"]["message"]
 
 
 @pytest.mark.requirement("SEC-18")

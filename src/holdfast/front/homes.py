@@ -27,7 +27,7 @@ class LivesElsewhere(Exception):
         super().__init__(f"the request belongs to the replica {replica}")
         self.replica = replica
         self.find_again = find_again
-        """Called if that replica refused (False) or is dead (True): then the request may be tried again here."""
+        """Called if that replica has it no more (False), or is dead or leaves (True): then it is tried again."""
 
 
 class ClientHomeFinder:
@@ -53,12 +53,18 @@ class ClientHomeFinder:
     async def check(self, client: Client) -> None:
         """Raise ``LivesElsewhere`` if another replica has the connections of this client."""
         key = _key_of(client.owner)
-        if key is None or self._fleet.peers is None:
-            return
+        if key is None or self._fleet.peers is None or not self._fleet.peers.address:
+            return  # the others could not send anything here
         home = await self._fleet.find_home(key)
         if home != self._fleet.replica:
             raise LivesElsewhere(home, find_again=partial(self._find_again, key, home))
         self._owners[key] = client.owner
+
+    def known_elsewhere(self, client: Client) -> str | None:
+        """The other replica that has the connections of a client, if one is known."""
+        key = _key_of(client.owner)
+        home = self._fleet.member.homes.holder(key) if key is not None else ""
+        return home if home and home != self._fleet.replica else None
 
     def is_first(self, client: Client) -> bool:
         """Whether this is the first home of a client: then no connection of it was lost."""

@@ -112,8 +112,8 @@ class PeerRequests:
         return replica_tag(self._peers.replica)
 
     def with_tag(self, tag: str) -> list[str]:
-        """The other replicas that a tag may name, and that can be reached."""
-        return replicas_with_tag(tag, self._peers.others)
+        """The other replicas that a tag may name."""
+        return replicas_with_tag(tag, self._peers.present)
 
     # A whole request.
 
@@ -123,11 +123,11 @@ class PeerRequests:
         asked: ClientRequest,
         request: Request,
         reply: Reply,
-        on_leave: Callable[[], object] = lambda: None,
+        serves: Callable[[bool], object] = lambda _: None,
     ) -> RawObject | None:
         """The result of a request; None if another replica had it, and has answered.
 
-        ``on_leave`` is called before it goes there. A request that came from another replica raises instead.
+        ``serves`` is told whether it is served here. A request that came from another replica raises instead.
         """
         owner = RequestOwner(server.view.server, asked.principal)
         for _ in range(MOST_TRIES):
@@ -137,13 +137,15 @@ class PeerRequests:
                 if request.forwarded:
                     raise
                 elsewhere = found
-            on_leave()
+            serves(False)
             try:
                 await self.relay(elsewhere.replica, request, reply, owner)
             except (PeerUnreachable, PeerRefused) as exc:
                 if elsewhere.find_again is None:
                     raise MCPError(INVALID_PARAMS, f"{_CALL_LOST} ({exc})") from exc
-                await elsewhere.find_again(isinstance(exc, PeerUnreachable))
+                # One that moved is asked for again. One that is dead or leaves is replaced.
+                await elsewhere.find_again(str(exc) != _MOVED)
+                serves(True)
             except PeerFailed as exc:
                 raise MCPError(INTERNAL_ERROR, f"{_OUTCOME_UNKNOWN} ({exc})") from exc
             else:
@@ -167,6 +169,13 @@ class PeerRequests:
             return False
         return await self.relay_to_one(self.with_tag(tag_of_event(event_id)), request, reply, owner) is None
 
+    async def pass_notice(self, replica: str, request: Request, owner: RequestOwner) -> None:
+        """Pass a client's notification to the replica with its connections; it has no answer."""
+        try:
+            await self._peers.ask(replica, "mcp", _about(request, owner), request.whole, within=ASK_SECONDS)
+        except (PeerUnreachable, PeerRefused, PeerFailed) as exc:
+            log.info("a notification of a client did not reach its connections: %s", exc)
+
     async def relay_to_one(
         self, replicas: Iterable[str], request: Request, reply: Reply, owner: RequestOwner
     ) -> str | None:
@@ -183,26 +192,13 @@ class PeerRequests:
 
     async def relay(self, replica: str, request: Request, reply: Reply, owner: RequestOwner) -> None:
         """Let another replica answer. Raises ``PeerUnreachable``, ``PeerRefused`` or ``PeerFailed`` before it began."""
-        principal = owner.principal
-        about = {
-            "endpoint": owner.endpoint,
-            "method": request.method,
-            "path": request.path,
-            "headers": {name: value for name, value in request.headers.items() if name not in _NOT_FORWARDED},
-            "principal": {
-                "name": principal.name,
-                "groups": sorted(principal.groups),
-                "scopes": sorted(principal.scopes),
-                "source": principal.source,
-            },
-        }
         before = request.on_gone
         take_back = reply.hand_over()
         began = False
         with anyio.CancelScope() as scope:
             request.on_gone = scope.cancel
             try:
-                async with self._peers.request(replica, "mcp", about, request.whole) as answer:
+                async with self._peers.request(replica, "mcp", _about(request, owner), request.whole) as answer:
                     status, headers = int(answer.about["status"]), str(answer.about["headers"]).encode("latin-1")
                     if answer.about.get("plain"):
                         whole = await answer.body()
@@ -330,6 +326,22 @@ class PeerRequests:
             for replica in self._peers.others:
                 tasks.start_soon(ask, replica)
         return found
+
+
+def _about(request: Request, owner: RequestOwner) -> dict[str, Any]:
+    principal = owner.principal
+    return {
+        "endpoint": owner.endpoint,
+        "method": request.method,
+        "path": request.path,
+        "headers": {name: value for name, value in request.headers.items() if name not in _NOT_FORWARDED},
+        "principal": {
+            "name": principal.name,
+            "groups": sorted(principal.groups),
+            "scopes": sorted(principal.scopes),
+            "source": principal.source,
+        },
+    }
 
 
 def _named(session: HttpSession, endpoint: str | None) -> dict[str, Any]:
