@@ -59,7 +59,7 @@ def _workers(worker: WorkerTask, keys: SessionKeys) -> Fleet:
     """The fleet of the workers of one supervisor."""
     peers = Peers(lambda: keys.material, "workers", advertise=_address_of(worker, None))
     events = LocalEvents(worker.broker)
-    return Fleet(LocalStore(worker.broker), replica=_name_of(worker), peers=peers, events=events)
+    return Fleet(LocalStore(worker.broker), replica=_name_of(worker), peers=peers, events=events, placement="one")
 
 
 def _name_of(worker: WorkerTask | None) -> str | None:

@@ -37,6 +37,7 @@ from holdfast.hub.client_slots import ClientSlots
 from holdfast.hub.clock import Clock
 from holdfast.hub.fleet.fleet import Fleet
 from holdfast.hub.fleet.host import RegistryHost
+from holdfast.hub.fleet.places import ServerPlaces
 from holdfast.hub.journal import HubRecord, Journal, Published
 from holdfast.hub.lease import Connector, ServerCache, is_shown
 from holdfast.hub.limits import DialLimit
@@ -94,7 +95,9 @@ class SlotRegistry:
         self._cache = ServerCache()
         self._warden = Warden()
         self._scanner = AsyncExitStack()
-        self._relay: Relay | None = None
+        self.relay: Relay | None = None
+        """Gets the requests of servers that belong to no call."""
+        self._places = ServerPlaces(self, fleet) if fleet is not None else None
         self._outer: anyio.abc.TaskGroup | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._context: SlotContext | None = None
@@ -143,11 +146,13 @@ class SlotRegistry:
                 DialLimit(settings.load.concurrency, tasks),
                 self._cache,
                 settings.load,
+                find=self._places.find if self._places is not None else None,
             ),
             tasks=tasks,
             host=self,
-            relay=lambda: self._relay,
+            relay=lambda: self.relay if self._places is None else self._places.relay(self.relay),
             fleet=self.fleet,
+            fence=self.fleet.check_lease if self.fleet is not None else None,
         )
         if self.fleet is not None:
             self._join(self.fleet)
@@ -236,7 +241,7 @@ class SlotRegistry:
 
     def attach(self, relay: Relay) -> None:
         """New connections pass server-initiated requests and notifications to ``relay`` from now on."""
-        self._relay = relay
+        self.relay = relay
 
     async def request(
         self,
@@ -311,6 +316,9 @@ class SlotRegistry:
         # All slots are added or removed before any of them handles an event: no reader sees half of a change.
         self._arrange(config)
         gone = [self.slots.pop(name) for name in applied.removed]
+        for name in applied.removed:
+            if self._places is not None:
+                self._places.removed(name)
         fresh = [self._add(config.servers[name]) for name in applied.added]
         for number, slot in enumerate(gone, start=1):
             slot.handle(on.RemoveRequested())
@@ -338,6 +346,8 @@ class SlotRegistry:
 
     def _join(self, fleet: Fleet) -> None:
         fleet.open(RegistryHost(self), self.clock)
+        if self._places is not None:
+            self._places.open()
         self.approvals.may_pin = lambda: fleet.is_settled
         self.approvals.on_pin = fleet.note_pin
 
@@ -463,6 +473,8 @@ class SlotRegistry:
         assert self._context is not None  # noqa: S101 - the hub is open
         listed = self.catalog.servers[server.id].listing is not None
         slot = self.slots[server.id] = Slot(server, self._context, listed=listed)
+        if self._places is not None:
+            self._places.configured(server)
         return slot
 
     def _start(self, slot: Slot) -> None:
@@ -489,12 +501,28 @@ class SlotRegistry:
 
     def _reconfigure(self, slot: Slot, server: ServerSpec | BadServer) -> None:
         was_enabled = slot.spec.enabled
+        if self._places is not None:
+            self._places.configured(server)
         slot.reconfigure(server)
         if server.enabled != was_enabled:
             slot.handle(on.EnableRequested() if server.enabled else on.DisableRequested())
 
     def _all_slots(self) -> list[Slot]:
         return [*self.slots.values(), *self.clients.all()]
+
+    def moved(self, server: str, why: str) -> None:
+        """Another replica runs a server now, or this one does: connect to it there."""
+        slot = self.slots.get(server)
+        if slot is not None and not self._closing:
+            self.clients.end(server)
+            slot.relocate(why)
+
+    def allow_children(self, server: str, seconds: float) -> None:
+        """The processes of a server may live for so long, also if this hub is stopped meanwhile."""
+        for slot in self._all_slots():
+            if slot.id == server:
+                for group in slot.process_groups:
+                    self._warden.allow(group, seconds)
 
     def _snapshot(self) -> tuple[Config, Catalog, frozenset[str]]:
         off = frozenset(name for name, slot in self.slots.items() if slot.switched_off)

@@ -159,6 +159,8 @@ class SlotContext:
     host: SlotHost
     relay: FindRelay
     fleet: FleetLink | None = None
+    fence: Callable[[str], None] | None = None
+    """Called before each use of a server: this replica may not run it any more."""
 
     def adopting(self, settings: Settings) -> SlotContext:
         """The same with other settings."""
@@ -236,23 +238,23 @@ class Slot:
 
     # Events in, effects out.
 
-    def handle(self, event: on.Event) -> tuple[do.Effect, ...]:
-        """Handle an event and start its effects, in one synchronous step."""
+    def handle(self, event: on.Event, *, cut: str = "") -> tuple[do.Effect, ...]:
+        """Handle an event and start its effects, in one synchronous step; ``cut`` is why calls in flight end."""
         try:
             effects = self.machine.handle(event, self._context.clock.now(), chance=self._context.chance())
         except IllegalTransition as exc:
             log.error("%s: %s", self.id, exc)  # noqa: TRY400 - a traceback adds nothing to the message
             return ()
-        self._note_cuts(type(event), effects)
+        self._note_cuts(type(event), effects, cut)
         self._perform(effects)
         self._note()
         return effects
 
-    def _note_cuts(self, cause: type[on.Event], effects: tuple[do.Effect, ...]) -> None:
+    def _note_cuts(self, cause: type[on.Event], effects: tuple[do.Effect, ...], cut: str) -> None:
         """Note why the hub itself ends a connection: the calls that it cuts are told so (LIFE-29)."""
         for effect in effects:
             if isinstance(effect, do.Close) and (lease := self._leases.get(effect.generation)) is not None:
-                lease.cut = CUTS.get(cause, lease.cut)
+                lease.cut = cut or CUTS.get(cause, lease.cut)
 
     def session_expired(self, generation: int) -> None:
         """The server refused a request because the session of this connection expired."""
@@ -262,6 +264,8 @@ class Slot:
 
     def admit(self) -> Permit | Refusal:
         """Ask whether a call may be made."""
+        if self._context.fence is not None:
+            self._context.fence(self.id)
         decision, effects = self.machine.admit(self._context.clock.now())
         if effects:
             self._perform(effects)
@@ -300,6 +304,19 @@ class Slot:
         self.spec = spec
         policy = lifecycle_policy(spec, self._context.settings)
         self.handle(on.ConfigChanged(lazy=policy.lazy, watchable=policy.watchable))
+
+    def relocate(self, why: str) -> None:
+        """The server runs on another replica now, or here: connect to it there. One that is not in use stays so."""
+        if self.state in (State.IDLE, State.DISABLED, State.DISABLING, State.DISCONNECTED):
+            return
+        policy = lifecycle_policy(self.spec, self._context.settings)
+        self.handle(on.ConfigChanged(lazy=policy.lazy, watchable=policy.watchable), cut=why)
+
+    @property
+    def process_groups(self) -> list[int]:
+        """The process groups of its children."""
+        attempts = [lease.attempt for lease in self._leases.values()]
+        return [attempt.child.group for attempt in attempts if attempt is not None and attempt.child is not None]
 
     def adopt(self, settings: Settings) -> None:
         """Use new settings; connections and calls in flight are not touched."""

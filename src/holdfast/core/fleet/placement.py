@@ -24,7 +24,7 @@ from typing import TypeAlias
 
 from holdfast.core.fleet.store import Claim, ClaimAnswer, ClaimRelease
 
-__all__ = ["HomeMoved", "LeaseGained", "LeaseLost", "PlaceHappening", "Placement", "preferred"]
+__all__ = ["CHILD_SECONDS", "HomeMoved", "LeaseGained", "LeaseLost", "PlaceHappening", "Placement", "preferred"]
 
 LEASE_SECONDS = 8.0
 """How long the store keeps a lease after its last renewal."""
@@ -32,6 +32,8 @@ STOP_SECONDS = 2.5
 """The holder stops this long before the end of its lease: calls are refused at once, its child gets time to end."""
 KILL_SECONDS = 1.0
 """A child that is still there this long before the end of the lease is killed, even if its hub is stopped."""
+CHILD_SECONDS = STOP_SECONDS - KILL_SECONDS
+"""How long a child has to end after its hub stopped it."""
 RENEW_SECONDS = 1.0
 """How often a holder renews its lease."""
 ASK_SECONDS = 0.5
@@ -129,6 +131,11 @@ class Placement:
         """The token with which this replica may run the server now; 0 if it may not. Asked before every use."""
         place = self._places.get(server)
         return place.token if place is not None and place.token and now < self._until(place) else 0
+
+    def is_over(self, server: str, now: float) -> bool:
+        """Whether the lease of this replica has ended, and ``tick`` has not said so yet."""
+        place = self._places.get(server)
+        return place is not None and place.token > 0 and now >= self._until(place)
 
     def stops_at(self, server: str) -> float:
         """When the lease of this replica ends, unless it is renewed or prolonged."""

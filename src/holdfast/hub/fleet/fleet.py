@@ -24,15 +24,20 @@ import anyio
 import anyio.to_thread
 
 from holdfast._version import __version__
+from holdfast.config import PlacementName
 from holdfast.core import (
+    CHILD_SECONDS,
     Alone,
     Connected,
     FleetMember,
     FleetRecord,
     Granted,
     Happening,
+    HomeMoved,
     Item,
     Kind,
+    LeaseGained,
+    LeaseLost,
     Listing,
     RecordLearned,
     Ticket,
@@ -50,12 +55,16 @@ from holdfast.core import (
 from holdfast.hub.clock import Clock
 from holdfast.hub.fleet.event_store import EventStore
 from holdfast.hub.fleet.messages import FleetStore, StoreUnavailable
-from holdfast.hub.fleet.peers import Peers
+from holdfast.hub.fleet.peers import PeerFailed, PeerRefused, PeerReply, PeerRequest, Peers, PeerUnreachable
 
 __all__ = ["Fleet", "FleetHost", "ReplicaView", "replica_name"]
 
 log = logging.getLogger("holdfast.fleet")
 
+HOME_SECONDS = 12.0
+"""How long a connection waits for a replica that runs its server: a lease ends before that."""
+PROMISE_SECONDS = 1.0
+PROMISE_OPERATION = "server/promise"
 EVERYWHERE_SECONDS = 2.0
 """How long a switch waits for the other replicas before it is answered "this replica only"."""
 LEAVE_SECONDS = 1.0
@@ -89,6 +98,12 @@ class FleetHost(Protocol):
 
     def needs_listing(self, server: str) -> bool:
         """Whether a server was not listed here."""
+
+    def moved(self, server: str, why: str) -> None:
+        """Another replica runs a server now, or this one does."""
+
+    def allow_children(self, server: str, seconds: float) -> None:
+        """The processes of a server may live for so long, also if this hub is stopped meanwhile."""
 
     def settled(self) -> None:
         """The copy has what the fleet has: what is seen for the first time now is new."""
@@ -125,6 +140,7 @@ class Fleet:
         replica: str | None = None,
         events: EventStore | None = None,
         peers: Peers | None = None,
+        placement: PlacementName = "each",
         records: Iterable[FleetRecord] = (),
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -132,6 +148,8 @@ class Fleet:
         self.events = events
         """Keeps the events of sessions; None if they are not shared."""
         self.replica = replica or replica_name()
+        self.default_placement = placement
+        """Where a stdio server runs that does not say it."""
         self.peers = peers
         """The direct link to the other replicas; None if this one has none."""
         if peers is not None:
@@ -164,6 +182,8 @@ class Fleet:
         self._listings: dict[str, Listing] = {}
         self._hashes: dict[str, str] = {}
         self._was_settled = False
+        self._allowed: dict[str, float] = {}
+        self._tasks: anyio.abc.TaskGroup | None = None
 
     def open(self, host: FleetHost, clock: Clock) -> None:
         """Begin for this hub; before ``run``."""
@@ -174,6 +194,8 @@ class Fleet:
     def claim(self, server: str, at: float | None, number: int) -> None:
         """A slot needs the right to probe at that time, or not any more."""
         definition = self._hub().definition_of(server) or ""
+        if not self.runs(server):
+            definition += f"@{self.replica}"  # a try to reach the replica that runs it: others have their own
         self.member.want_probe(server, at, number, self._now(), definition=definition)
         self._wake.set()
 
@@ -187,10 +209,81 @@ class Fleet:
         definition = self._hub().definition_of(server)
         known = self.member.book.get(evidence_key(server))
         up = isinstance(evidence, on.PeerRecovered)
+        if not self.runs(server):
+            return  # the replica that runs it tells what it sees
         if definition is None or (up and (known is None or record_value(known).get("up") is not False)):
             return
         self.member.write(evidence_key(server), evidence_value(evidence, definition), self._wall(), again=True)
         self._wake.set()
+
+    # Servers that live on one replica.
+
+    def place(self, server: str, *, wanted: bool) -> None:
+        """A server that lives on one replica is configured, or not any more."""
+        self.member.place(server, wanted=wanted)
+        self._wake.set()
+
+    def is_placed(self, server: str) -> bool:
+        """Whether a server lives on one replica."""
+        return server in self.member.placement
+
+    def runs(self, server: str) -> bool:
+        """Whether this replica may run a server now."""
+        return server not in self.member.placement or self.member.lease_of(server, self._now()) > 0
+
+    def home_of(self, server: str) -> str:
+        """The replica that runs a server that lives on one; empty if no replica is known to."""
+        return self.replica if self.runs(server) else self.member.home_of(server)
+
+    def check_lease(self, server: str) -> None:
+        """Before a server is used: end what this replica may not run any more, if it was stopped for a while."""
+        if self.member.placement.is_over(server, self._now()):
+            self._apply(self.member.tick(self._now()))
+
+    async def find_home(self, server: str) -> str:
+        """The replica that runs a server; waits a while until one does. Empty if none does."""
+        assert self._clock is not None  # noqa: S101 - the hub is open
+        until = self._now() + HOME_SECONDS
+        while True:
+            home = self.home_of(server)
+            if home == self.replica and not self.runs(server):
+                home = ""
+            if home or self._now() >= until or not await self._clock.wait(self._changed, until):
+                return home
+
+    async def _ask_promise(self, peer: str, server: str, token: int, asked_at: float) -> None:
+        assert self.peers is not None  # noqa: S101 - see _ask_promises
+        try:
+            about = {"server": server, "token": token}
+            answer, _ = await self.peers.ask(peer, PROMISE_OPERATION, about, within=PROMISE_SECONDS)
+            seconds = float(answer.get("seconds", 0.0))
+        except (PeerUnreachable, PeerRefused, PeerFailed, TypeError, ValueError):
+            return  # without a promise the lease ends
+        self.member.placement.promised(peer, server, token, asked_at, seconds)
+        self._allow_children()
+        self._wake.set()
+
+    async def _promise(self, request: PeerRequest, reply: PeerReply) -> None:
+        server, token = str(request.about.get("server")), request.about.get("token")
+        seconds = self.member.promise(server, token, self._now()) if isinstance(token, int) else 0.0
+        reply.begin({"seconds": seconds})
+        await reply.drained()
+
+    def _ask_promises(self) -> None:
+        wanted = self.member.wants_promises(self._now())
+        if self.peers is None or self._tasks is None:
+            return
+        for server, token in wanted.items():
+            for peer in self.member.placement.witnesses:
+                self._tasks.start_soon(self._ask_promise, peer, server, token, self._now())
+
+    def _allow_children(self) -> None:
+        """Tell the warden how long the children may live, each time that a lease was renewed."""
+        for server in self.member.placement:
+            stops_at = self.member.placement.stops_at(server)
+            if stops_at and self._allowed.get(server) != stops_at:
+                self._allowed[server] = stops_at
+                self._hub().allow_children(server, max(0.0, stops_at - self._now()) + CHILD_SECONDS)
 
     # For the hub.
 
@@ -291,7 +384,9 @@ class Fleet:
         """FleetExchange until cancelled; then tell the others that this replica leaves."""
         assert self._clock is not None  # noqa: S101 - see open()
         async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
             if self.peers is not None:
+                self.peers.handle(PROMISE_OPERATION, self._promise)
                 tasks.start_soon(self.peers.run)
             try:
                 while True:
@@ -314,8 +409,10 @@ class Fleet:
             self._next_purge = self._now() + PURGE_SECONDS
             self.member.purge(self._wall())
         self._apply(self.member.tick(self._now()))
+        self._ask_promises()
         if self.member.due() <= self._now():
             await self._exchange()
+            self._allow_children()
 
     async def _exchange(self) -> None:
         before = self.store.connections
@@ -370,6 +467,13 @@ class Fleet:
                     host.handle(server, on.ClaimGranted(until))
                 case Unused(server=server):
                     host.handle(server, on.ClaimExpired())
+                case LeaseGained(server=server):
+                    host.moved(server, "this replica runs the server now")
+                case LeaseLost(server=server):
+                    host.moved(server, "this replica may not run the server any more")
+                case HomeMoved(server=server, home=home):
+                    if home and home != self.replica:
+                        host.moved(server, "another replica runs the server now")
                 case Alone():
                     self.not_shared_since = self._wall()
                     log.warning("%s does not answer (%s): this replica goes on alone", self.store.name, self.problem)
