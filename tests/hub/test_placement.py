@@ -77,6 +77,12 @@ def fleet_of(hub: Hub) -> Fleet:
     return hub.registry.fleet
 
 
+def calls_of(hub: Hub) -> Any:
+    """The calls in flight, as the hub attributes questions to them."""
+    assert isinstance(hub.registry.relay, Broker)
+    return hub.registry.relay._calls
+
+
 def alive(pids: list[int]) -> list[int]:
     found = []
     for pid in pids:
@@ -107,3 +113,112 @@ async def test_one_process_serves_all_replicas_under_the_same_names(replicas: Re
         assert [one.name for one in holder.catalog.tools] == [one.name for one in other.catalog.tools]
         assert fleet_of(other).home_of("s") == fleet_of(holder).home_of("s") == fleet_of(holder).replica
         assert len(alive(server.pids)) == 1
+
+
+class Client:
+    """The caller of a request: answers questions, and notes what it is told."""
+
+    def __init__(self, principal: str = "", answer: Mapping[str, Any] | None = None) -> None:
+        self.era = "legacy"
+        self.principal = principal
+        self.capabilities: Mapping[str, Any] = {"elicitation": {}, "sampling": {}, "roots": {}}
+        self._answer = dict(answer or {"action": "accept", "content": {"colour": "red"}})
+        self.questions: list[str] = []
+        self.told: list[tuple[str, Any]] = []
+        self.progress: list[float] = []
+
+    async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
+        self.questions.append(method)
+        return self._answer
+
+    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
+        self.told.append((method, params))
+
+    async def on_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        self.progress.append(progress)
+
+    async def call(self, hub: Hub, tool: str, **arguments: Any) -> str:
+        params = {"name": tool, "arguments": arguments}
+        result = await hub.registry.request(
+            "e",
+            "tools/call",
+            params,
+            caller=self,  # type: ignore[arg-type] # its era is a text
+            on_progress=self.on_progress,
+        )
+        return str(result["content"][0]["text"])
+
+
+async def test_progress_questions_logs_and_cancellation_reach_the_client_of_the_other_replica(
+    replicas: Replicas,
+) -> None:
+    holder, other = await holder_and_other(replicas, {"e": EVERYTHING})
+    client = Client("alice")
+    assert await client.call(other, "count", n=3) == "done"
+    assert client.progress == [1, 2, 3]
+    assert "red" in await client.call(other, "ask", kind="elicit")
+    assert client.questions == ["elicitation/create"]
+    await client.call(other, "log", level="error", text="oh")
+    assert ("notifications/message", "oh") in [(method, (params or {}).get("data")) for method, params in client.told]
+    with anyio.move_on_after(0.3) as scope:
+        await client.call(other, "hang")
+    assert scope.cancelled_caught
+    await until(lambda: not calls_of(holder))
+    assert await client.call(other, "echo", text="hi") == "hi"
+    mallory = Client("mallory")
+    assert "refused" in await mallory.call(other, "ask", kind="elicit"), "this connection served two principals"
+    assert mallory.questions == []
+
+
+async def test_an_error_of_the_server_and_a_held_tool_are_the_same_on_both_replicas(replicas: Replicas) -> None:
+    holder, other = await holder_and_other(replicas, {"e": EVERYTHING})
+    words = []
+    for hub in (holder, other):
+        with pytest.raises(HoldfastError) as caught:
+            await Client().call(hub, "fail")
+        words.append(str(caught.value))
+    assert words[0] == words[1]
+    assert "it failed" in words[0]
+
+
+async def test_a_changed_list_and_a_changed_resource_reach_the_other_replica(replicas: Replicas) -> None:
+    _, other = await holder_and_other(replicas, {"e": EVERYTHING})
+    await Client().call(other, "grow")
+    await until(lambda: any("grown" in entry.name or "extra" in entry.name for entry in other.catalog.tools))
+
+
+async def test_a_server_that_is_down_has_the_same_reason_on_both_replicas_and_comes_back_on_both(
+    replicas: Replicas,
+) -> None:
+    with StdioServer({"a": "1"}) as server:
+        holder, other = await holder_and_other(replicas, {"s": server.definition})
+        server.fail(Fault.REFUSE)
+        await until(
+            lambda: "exited" in other.server_health("s").reason and "exited" in holder.server_health("s").reason
+        )
+        assert other.server_health("s").state is not State.CONNECTED
+        server.heal()
+        await holder.reconnect("s")
+        await reaches(other, "s")
+        assert (await other.call_tool("s__a")).text == "1"
+        assert len(alive(server.pids)) == 1
+
+
+async def test_a_call_in_flight_when_its_replica_ends_is_uncertain_and_runs_once(replicas: Replicas) -> None:
+    holder, other = await holder_and_other(replicas, {"e": EVERYTHING})
+    pid = await Client().call(other, "pid")
+    async with anyio.create_task_group() as tasks:
+        failures: list[Exception] = []
+
+        async def call() -> None:
+            try:
+                await Client().call(other, "hang")
+            except (ConnectionClosed, ServerUnavailable) as exc:
+                failures.append(exc)
+
+        tasks.start_soon(call)
+        await until(lambda: calls_of(holder))
+        await holder.registry.close()
+        assert not alive([int(pid)])
+    assert [type(one) for one in failures] == [ConnectionClosed]
+    assert "uncertain" in str(failures[0])

@@ -105,13 +105,15 @@ class HolderLink:
             self._about["own"] = dict(own)
 
     @asynccontextmanager
-    async def watch(self) -> AsyncIterator[_Stream]:
+    async def watch(self) -> AsyncIterator[_AnswerStream]:
         """See ``RemoteServer``."""
         async with self._asked(_WATCH, {}, b"") as stream:
             yield stream
 
     @asynccontextmanager
-    async def call(self, number: int, method: str, params: bytes, caller: Caller | None) -> AsyncIterator[_Stream]:
+    async def call(
+        self, number: int, method: str, params: bytes, caller: Caller | None
+    ) -> AsyncIterator[_AnswerStream]:
         """See ``RemoteServer``."""
         about = {"method": method, "call": number, "caller": _caller(caller)}
         async with self._asked(_CALL, about, params) as stream:
@@ -135,10 +137,10 @@ class HolderLink:
             raise self._failure(exc) from exc
 
     @asynccontextmanager
-    async def _asked(self, operation: str, about: Mapping[str, Any], body: bytes) -> AsyncIterator[_Stream]:
+    async def _asked(self, operation: str, about: Mapping[str, Any], body: bytes) -> AsyncIterator[_AnswerStream]:
         try:
             async with self._peers.request(self.replica, operation, {**self._about, **about}, body) as answer:
-                yield _Stream(answer)
+                yield _AnswerStream(answer)
         except (PeerUnreachable, PeerRefused, PeerFailed) as exc:
             raise self._failure(exc) from exc
 
@@ -150,7 +152,7 @@ class HolderLink:
         )
 
 
-class _Stream:
+class _AnswerStream:
     """The messages in the answer of a replica."""
 
     def __init__(self, answer: PeerAnswer) -> None:
