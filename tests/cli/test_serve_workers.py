@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 
 from holdfast.cli.supervisor import private_place
@@ -22,12 +25,19 @@ from tests.cli.in_process import Inside
 from tests.cli.load import Load
 from tests.cli.serve_process import Served, config, run, served
 from tests.cli.test_serve import ready
+from tests.clients.raw import MODERN_META
 
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.requirement("FLEET-8"),
     pytest.mark.skipif(sys.platform != "linux", reason="the processes are counted by /proc"),
 ]
+
+MODERN = {
+    "accept": "application/json, text/event-stream",
+    "mcp-protocol-version": "2026-07-28",
+    "mcp-method": "tools/list",
+}
 
 
 def children(pid: int) -> list[int]:
@@ -103,6 +113,99 @@ async def test_it_says_where_it_listens_once_and_is_one_hub_of_two_replicas(hub:
             await anyio.sleep(0.1)
     assert {one["pid"] for one in replicas} == set(children(hub.process.pid))
     assert all(one["address"].startswith("unix:/") for one in replicas)
+
+
+@asynccontextmanager
+async def at_each_worker(hub: Served) -> AsyncIterator[list[httpx2.AsyncClient]]:
+    """Clients with a connection of their own each, held open, until each worker has one of them."""
+    (found,) = running_hubs({"XDG_STATE_HOME": str(hub.home / "state")})
+    headers = {"authorization": f"Bearer {found.token}"}
+    async with AsyncExitStack() as stack:
+        clients: list[httpx2.AsyncClient] = []
+        with anyio.fail_after(30):
+            while not clients or {held(pid, hub) for pid in children(hub.process.pid)} & {0}:
+                made = httpx2.AsyncClient(base_url=found.url, trust_env=False, headers=headers, timeout=30)
+                clients.append(await stack.enter_async_context(made))
+                assert (await clients[-1].get("/readyz")).status_code == 200
+        yield clients
+
+
+def held(pid: int, hub: Served) -> int:
+    """How many connections of clients a worker holds."""
+    port = int(hub.url.rpartition(":")[2].removesuffix("/mcp"))
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    connected = {f"socket:[{row[9]}]" for row in rows if row[3] == "01" and row[1].endswith(f":{port:04X}")}
+    found = 0
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            found += str(one.readlink()) in connected
+    return found
+
+
+async def test_connections_spread_over_the_workers(hub: Served) -> None:
+    async with AsyncExitStack() as stack:
+        for _ in range(20):
+            client = await stack.enter_async_context(httpx2.AsyncClient(trust_env=False, timeout=30))
+            assert (await client.get(hub.url.replace("/mcp", "/readyz"))).status_code == 200
+        assert min(held(pid, hub) for pid in children(hub.process.pid)) >= 5
+
+
+async def test_each_worker_gives_the_same_answers_and_follows_the_same_switches(hub: Served) -> None:
+    async with at_each_worker(hub) as clients:
+        about = [(await client.get("/api/hub")).json() for client in clients]
+        assert {one["pid"] for one in about} == {hub.process.pid}
+        assert len({one["started"] for one in about}) == 1
+        assert len({json.dumps([row["here"] for row in one["fleet"]["replicas"]]) for one in about}) == 1
+        switched = (await clients[0].post("/api/servers/it/disable")).json()
+        assert switched["scope"] == "all 2 replicas"
+        for client in clients:
+            shown = (await client.get("/api/servers/it")).json()
+            assert shown["status"] == "disabled"
+            tools = (await client.post("/mcp", json=list_tools(), headers=MODERN)).json()["result"]["tools"]
+            assert [one["name"] for one in tools if one["name"].startswith("it__")] == []
+        await clients[-1].post("/api/servers/it/enable")
+        for client in clients:
+            assert (await client.get("/api/servers/it")).json()["status"] != "disabled"
+
+
+async def test_a_page_signs_in_at_one_worker_and_is_known_to_all(hub: Served) -> None:
+    async with at_each_worker(hub) as clients:
+        code = (await clients[0].post("/api/codes")).json()["code"]
+        token = (await clients[-1].post("/api/session", json={"code": code})).json()["token"]
+        for client in clients:
+            answer = await client.get("/api/servers", headers={"authorization": f"Bearer {token}"})
+            assert answer.status_code == 200
+            assert (await client.post("/api/session", json={"code": code})).status_code == 401
+
+
+async def test_every_scrape_and_the_totals_count_the_calls_of_all_workers(hub: Served) -> None:
+    async with at_each_worker(hub) as clients:
+        before = (await clients[0].get("/api/servers/it")).json()["calls_total"]
+        for client in clients:
+            for _ in range(3):
+                await called(client, "it__a")
+        for client in clients:
+            text = (await client.get("/metrics")).text
+            counted = re.findall(r'^holdfast_calls_total{worker="(\d)",.*server="it".*} ([\d.]+)$', text, re.MULTILINE)
+            assert {worker for worker, _ in counted} == {"1", "2"}
+            assert sum(float(calls) for _, calls in counted) >= 3 * len(clients)
+            assert "holdfast_workers 2.0" in text
+            series = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+            assert len(series) == len(set(series))
+        with anyio.fail_after(30):
+            while (await clients[0].get("/api/servers/it")).json()["calls_total"] < before + 3 * len(clients):  # noqa: ASYNC110 - told once a second
+                await anyio.sleep(0.1)
+
+
+def list_tools() -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": MODERN_META}}
+
+
+async def called(client: httpx2.AsyncClient, tool: str) -> None:
+    params = {"name": tool, "arguments": {}, "_meta": MODERN_META}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    answer = await client.post("/mcp", json=body, headers={**MODERN, "mcp-method": "tools/call", "mcp-name": tool})
+    assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.requirement("FLEET-7")

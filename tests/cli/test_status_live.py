@@ -164,9 +164,19 @@ async def test_of_several_hubs_the_one_is_meant_that_serves_the_file_found_from_
         there = json.loads((await holdfast("status", "--json", "--config", str(elsewhere), code=1)).out)
         assert (here["hub"]["endpoint"], there["hub"]["endpoint"]) == (hub.url, other.url)
         (home / "mcp.json").rename(home / "renamed.json")
-        refused = (await holdfast("status", code=1)).err
-        assert "several hubs are running here" in refused
+        listed = await holdfast("status", code=1)
+        assert "several hubs are running here" in listed.err
+        assert hub.url.removesuffix("/mcp") in listed.out
+        assert str(elsewhere) in listed.out
+        data = json.loads((await holdfast("status", "--json", code=1)).out)
+        assert {one["config"] for one in data["hubs"]} == {str(home / "mcp.json"), str(elsewhere)}
         base = other.url.removesuffix("/mcp")
-        assert f"--url {base}" in refused
+        refused = (await holdfast("reconnect", "lonely", code=1)).err
+        assert f"--hub {other.process.pid}   {base}" in refused
+        for name in (str(other.process.pid), base.rpartition(":")[2], str(elsewhere), "other.json", "other"):
+            chosen = json.loads((await holdfast("status", "--json", "--hub", name, code=1)).out)
+            assert chosen["hub"]["endpoint"] == other.url, name
+        assert "is meant by `nothing`" in (await holdfast("disable", "lonely", "--hub", "nothing", code=1)).err
+        assert "cannot be combined" in (await holdfast("status", "--hub", "1", "--url", base, code=2)).err
         named = json.loads((await holdfast("status", "--json", "--url", base, code=1)).out)
         assert named["hub"]["endpoint"] == other.url

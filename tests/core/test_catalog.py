@@ -16,6 +16,10 @@ def tools(server: str, *names: str, generation: int = 1, **raw: object) -> Listi
     return Listing(server=server, generation=generation, tools=tuple(Item(name, raw) for name in names))
 
 
+def resources(server: str, *uris: str) -> Listing:
+    return Listing(server=server, generation=1, resources=tuple(map(Item, uris)))
+
+
 def catalog(*listings: Listing, **prefixes: str) -> Catalog:
     made = Catalog()
     for listing in listings:
@@ -212,7 +216,7 @@ def test_a_listing_from_before_this_run_is_shown_and_not_verified() -> None:
 
     verified = restored.publish(tools("a", "x", generation=1))
     assert [entry.verified for entry in verified.tools] == [True]
-    assert verified.since(restored).changed[Kind.TOOL] == {"a__x"}
+    assert verified.changes(restored) == {"a": {Kind.TOOL}}
 
 
 @pytest.mark.requirement("LIFE-15")
@@ -257,24 +261,33 @@ def test_an_entry_says_whose_it_is_and_what_was_said_of_it() -> None:
 # Differences.
 
 
-def test_a_difference_names_what_came_went_and_changed() -> None:
+@pytest.mark.parametrize(
+    ("listing", "kinds"),
+    [
+        (Listing(server="a", generation=2, tools=(Item("x"),)), {Kind.TOOL}),
+        (Listing(server="a", generation=2, tools=(Item("x"), Item("y"), Item("w"))), {Kind.TOOL}),
+        (Listing(server="a", generation=2, tools=(Item("x", {"new": True}), Item("y"))), {Kind.TOOL}),
+        (Listing(server="a", generation=2, prompts=(Item("p"),)), {Kind.TOOL, Kind.PROMPT}),
+    ],
+    ids=["gone", "came", "changed", "two kinds"],
+)
+def test_the_changes_name_the_server_and_the_kinds(listing: Listing, kinds: set[Kind]) -> None:
     before = catalog(tools("a", "x", "y"), tools("b", "z"))
-    after = before.publish(
-        Listing(server="a", generation=2, tools=(Item("x", {"new": True}), Item("w")), prompts=(Item("p"),))
-    )
-    diff = after.since(before)
-    assert diff.added == {
-        Kind.TOOL: {"a__w"},
-        Kind.PROMPT: {"a__p"},
-        Kind.RESOURCE: frozenset(),
-        Kind.TEMPLATE: frozenset(),
-    }
-    assert diff.removed[Kind.TOOL] == {"a__y"}
-    assert diff.changed[Kind.TOOL] == {"a__x"}
-    assert diff.kinds == {Kind.TOOL, Kind.PROMPT}
+    assert before.publish(listing).changes(before) == {"a": kinds}
 
 
-def test_the_same_tools_from_a_newer_connection_are_no_difference() -> None:
+def test_a_server_that_loses_a_uri_to_another_one_is_among_the_changes() -> None:
+    before = Catalog().configure("a").configure("b").publish(resources("b", "file:///x"))
+    after = before.publish(resources("a", "file:///x"))
+    assert after.changes(before) == {"a": {Kind.RESOURCE}, "b": {Kind.RESOURCE}}
+
+
+def test_a_server_that_is_withdrawn_or_removed_is_among_the_changes() -> None:
+    before = catalog(tools("a", "x"), tools("b", "y"))
+    assert before.withdraw("a").changes(before) == before.remove("a").changes(before) == {"a": {Kind.TOOL}}
+
+
+def test_the_same_tools_from_a_newer_connection_are_no_change() -> None:
     before = catalog(tools("a", "x", generation=1))
     after = before.publish(tools("a", "x", generation=2))
-    assert not after.since(before)
+    assert after.changes(before) == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -61,6 +62,23 @@ class AnythingToACatalog(RuleBasedStateMachine):
         assert {key.original for _, key, _ in self.listed(server)} == set(names), "a newer listing is shown whole"
         assert others <= self.listed(), "one server's listing takes nothing from another's"
 
+    @rule(listed=st.dictionaries(SERVERS, NAMES, max_size=4), shared=st.booleans())
+    def publish_together(self, listed: dict[str, list[str]], shared: bool) -> None:
+        self.generation += 1
+        listings = []
+        for server, tools in listed.items():
+            self.configure(server, None)
+            self.newest[server] = self.generation
+            uris = ("file:///shared", f"file:///{server}") if shared else ()
+            listings.append(replace(self.listing(server, self.generation, tools), resources=tuple(map(Item, uris))))
+        one_by_one = self.catalog
+        for listing in listings:
+            one_by_one = one_by_one.publish_all([listing])
+        self.catalog = self.catalog.publish_all(listings)
+        assert self.catalog.names == one_by_one.names, "together they get the names that they get one by one"
+        assert self.catalog.servers == one_by_one.servers
+        assert set(self.catalog.collisions) == set(one_by_one.collisions)
+
     @rule(server=SERVERS, names=NAMES, back=st.integers(1, 3))
     def publish_late(self, server: str, names: list[str], back: int) -> None:
         generation = self.newest.get(server, 0) - back
@@ -94,6 +112,11 @@ class AnythingToACatalog(RuleBasedStateMachine):
         for entry in self.catalog.tools:
             assert ALLOWED.fullmatch(entry.name), "names are within what clients accept"
             assert self.catalog.resolve(entry.name) == entry.key, "a name leads back to its tool"
+
+    @invariant()
+    def owners_are_those_of_the_names(self) -> None:
+        given = {(key.kind, name): key for key, name in self.catalog.names.items()}
+        assert self.catalog.owners == given, "what is kept of the owners is what the names say"
 
     @invariant()
     def names_stay_with_their_owners(self) -> None:
@@ -157,7 +180,7 @@ def test_a_catalog_that_does_not_resolve_collisions_is_caught(monkeypatch: pytes
 
     monkeypatch.setattr(catalogs, "claiming_prefix", lambda *_: None)
     monkeypatch.setattr(catalogs._Namer, "_free", same)
-    caught("no two tools share a name|a name keeps its meaning|a name leads back")
+    caught("no two tools share a name|a name keeps its meaning|a name leads back|is what the names say")
 
 
 def caught(broken: str, **attributes: object) -> None:

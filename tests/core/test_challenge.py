@@ -41,7 +41,7 @@ def test_a_missing_scope_is_named_with_the_command_that_asks_for_it(status: int)
     verdict = classify_evidence(HttpStatus(status=status, headers=headers, login=LOGIN))
     assert verdict.status == "denied"
     assert verdict.reason == (
-        f"it asks for the scope `a:read b:write`, which the login does not have (HTTP {status}): "
+        f'it asks for the scope "a:read b:write", which the login does not have (HTTP {status}): '
         "run `holdfast login crm --scope 'a:read b:write'`"
     )
 

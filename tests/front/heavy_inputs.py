@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ENTRIES", "QUICK_SIZE", "SHAPES", "SIZE", "Attack", "Target", "attacks", "call_message"]
+__all__ = ["ENTRIES", "QUICK_SIZE", "SHAPES", "SIZE", "Attack", "Target", "attacks", "call_message", "modern_call"]
 
 SIZE = 15 << 20
 """A little less than the largest message."""
@@ -36,6 +36,7 @@ SHAPES: dict[str, Callable[[int], bytes]] = {
     "numbers": lambda size: b"[" + _times(b"1,", size) + b"1]",
     "small objects": lambda size: b"[" + _times(b'{"a":1},', size) + b"1]",
     "members": lambda size: b"{" + b",".join(b'"%d":1' % number for number in range(size // 11)) + b"}",
+    "digits": lambda size: b"1" * size,
     "depth": lambda size: b"[" * (size // 2) + b"]" * (size // 2),
     "line ends": lambda size: b"[" + b"\n" * size + b"]",
     "links": lambda size: b"[" + _times(b'{"type":"resource_link","uri":"x:a","name":"n"},', size) + b"1]",
@@ -114,6 +115,23 @@ def _modern(target: Target, body: bytes) -> bytes:
     return target.post(body, **headers)
 
 
+def _asks(method: bytes, name: bytes) -> Callable[[Target, bytes], bytes]:
+    """A request of the client with one parameter of foreign size."""
+    head = b'{"jsonrpc":"2.0","id":1,"method":"' + method + b'","params":{"' + name + b'":'
+    return lambda target, data: target.post(head + data + b"}}")
+
+
+def modern_call(data: bytes, *, of: bytes = b"arguments") -> bytes:
+    """A call of the modern era with one member of foreign size."""
+    if of == b"arguments":
+        return call_message(b'{"a":' + data + b"}", more=b"," + _ENVELOPE)
+    if of == b"name":
+        return call_message(b"{}", name=data, more=b"," + _ENVELOPE)
+    if of == b"_meta":
+        return call_message(b"{}", more=b"," + _ENVELOPE[:-1] + b',"a":' + data + b"}")
+    return call_message(b"{}", more=b"," + _ENVELOPE + b',"' + of + b'":' + data)
+
+
 def _client(make: Callable[[bytes], bytes]) -> Callable[[Target, bytes], bytes]:
     return lambda target, data: target.post(make(data))
 
@@ -135,9 +153,9 @@ def _before_result(method: bytes, params: bytes, *, request: bool = False) -> Ca
 
 ENTRIES: dict[str, Callable[[Target, bytes], bytes]] = {
     "the arguments of a call": _client(lambda data: call_message(b'{"a":' + data + b"}")),
-    "the arguments of a modern call": lambda target, data: _modern(
-        target, call_message(b'{"a":' + data + b"}", more=b"," + _ENVELOPE)
-    ),
+    "the arguments of a modern call": lambda target, data: _modern(target, modern_call(data)),
+    "the state of a modern call": lambda target, data: _modern(target, modern_call(data, of=b"requestState")),
+    "the answers in a modern call": lambda target, data: _modern(target, modern_call(data, of=b"inputResponses")),
     "the name of a tool": _client(lambda data: call_message(b"{}", name=data)),
     "a parameter of a call": _client(lambda data: call_message(b"{}", more=b',"x":' + data)),
     "the _meta of a call": _client(lambda data: call_message(b"{}", more=b',"_meta":{"a":' + data + b"}")),
@@ -158,6 +176,16 @@ ENTRIES: dict[str, Callable[[Target, bytes], bytes]] = {
     ),
     "the address of a resource": _client(
         lambda data: b'{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":' + data + b"}}"
+    ),
+    "the level of logs": _asks(b"logging/setLevel", b"level"),
+    "a completion": _asks(b"completion/complete", b"argument"),
+    "a subscription": _asks(b"resources/subscribe", b"uri"),
+    "the id of a task": _asks(b"tasks/get", b"taskId"),
+    "the arguments of the status tool": _client(
+        lambda data: call_message(b'{"server":' + data + b"}", name=b'"holdfast_status"')
+    ),
+    "a change of roots": _client(
+        lambda data: b'{"jsonrpc":"2.0","method":"notifications/roots/list_changed","params":{"a":' + data + b"}}"
     ),
     "a notification of a client": _client(
         lambda data: b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":' + data + b"}}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import anyio.to_thread
 import pytest
 
 from holdfast.cli.serve_run import keep_collections_short
-from holdfast.core import State, Transition
+from holdfast.core import Redactor, State, Transition
 from holdfast.hub import CallEnded
 from holdfast.hub.hub import Hub
 from holdfast.hub.reload import Reloader
@@ -189,3 +190,102 @@ async def test_no_reload_of_a_large_file_holds_up_the_event_loop(tmp_path: Path)
 
                 took[what] = await steps.longest_in(act, tries=1)
     assert _too_long(took) == {}
+
+
+# What a server fills: its approvals, its logs, and the stream of the status page.
+
+FLOOD = 160
+"""Lines that come in a moment; a thousand may wait."""
+
+_WORDS = b"token=abcdefgh Bearer abcdefghijk ://u:p@h key-0123456789abcdef "
+
+
+def _changed(number: int) -> bytes:
+    """Tools whose texts have as many lines as are compared, and differ in every other one."""
+    lines = "\n".join("a" if (line + number) % 2 else "b\u202e" for line in range(9_000))
+    schema = {"type": "object", "properties": {f"p{n}": {"type": "string", "default": number} for n in range(400)}}
+    tools = [
+        {"name": f"tool_{tool}", "description": lines, "title": lines[:6_000], "inputSchema": schema}
+        for tool in range(10)
+    ]
+    return answer(b'{"jsonrpc":"2.0","id":@ID@,"result":' + json.dumps({"tools": tools}).encode() + b"}")
+
+
+async def test_no_change_that_waits_for_approval_holds_up_the_event_loop() -> None:
+    with heavy_http() as server, measured_loop() as steps:
+        server.stored["tools/list"] = await anyio.to_thread.run_sync(_changed, 0)
+        async with steered({"heavy": {"url": server.url}}, approvals="hold") as hub:
+            keep_collections_short(hub.hub)
+            server.stored["tools/list"] = await anyio.to_thread.run_sync(_changed, 1)
+
+            async def act() -> None:
+                await hub.hub.reconnect("heavy")
+                first = await anyio.to_thread.run_sync(_ask, hub.base, "GET /api/approvals")
+                assert first.startswith(b"HTTP/1.1 200"), first[:200]
+
+            took = await steps.longest_in(act)
+            assert len(hub.hub.approvals.pending()) == 10
+    assert took <= LONGEST_STEP, steps.what
+
+
+async def test_no_log_of_a_server_holds_up_the_event_loop() -> None:
+    redactor = Redactor(["a-secret-of-this-server", "another-secret-value"])
+    lines = {
+        "many short lines": (_WORDS,) * 160,
+        "a few long lines": ((_WORDS * 200)[:8_000],) * 16,
+        "other letters": ("é\u202e😀".encode() * 800,) * 16,
+    }
+    took: dict[str, float] = {}
+    with measured_loop() as steps:
+        async with steered({"server-1": OFF}) as hub:
+            for what, some in lines.items():
+                hub.admin._logs.forget("server-1")
+                for line in some:
+                    hub.admin._logs.add_stderr("server-1", line, redactor)
+
+                async def read() -> None:
+                    await anyio.to_thread.run_sync(_ask, hub.base, "GET /api/servers/server-1/logs?lines=1000")
+
+                took[f"reading {what}"] = await steps.longest_in(read)
+                took[f"following {what}"] = await steps.longest_in(partial(_followed, hub, some, redactor))
+    assert _too_long(took) == {}
+
+
+async def _followed(hub: Steered, some: tuple[bytes, ...], redactor: Redactor) -> None:
+    """A follower that a flood of lines overtakes: as many wait as may."""
+    logs = hub.admin._logs
+    async with aclosing(logs.follow("server-1", silence=1.0)) as news:
+        await anext(news)
+        for _ in range(FLOOD // len(some)):
+            for line in some:
+                logs.add_stderr("server-1", line, redactor)
+            await anyio.lowlevel.checkpoint()
+        seen = 0
+        while seen < len(some) * (FLOOD // len(some)):
+            seen += len(await anext(news))
+
+
+async def test_no_stream_of_the_status_page_holds_up_the_event_loop() -> None:
+    async with _large() as (steps, hub):
+        names = [name for name in hub.hub.config.servers if name != "heavy"]
+
+        async def act() -> None:
+            seen: set[str] = set()
+            active = False
+            async with aclosing(hub.admin._events.follow()) as frames:
+                await anext(frames)
+                for name in names:
+                    hub.hub.registry.record(
+                        CallEnded(server=name, method="tools/call", outcome="completed", waited=0.1, seconds=0.2, at=0)
+                    )
+                    hub.admin._events.touched(name)
+                async for frame in frames:
+                    text = frame.decode()
+                    active = active or "event: activity" in text
+                    shown = (json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: {"))
+                    seen |= {one["id"] for one in shown if "id" in one}
+                    if active and len(seen) >= len(names):
+                        return
+
+        took = await steps.longest_in(act)
+    assert took <= LONGEST_STEP, steps.what

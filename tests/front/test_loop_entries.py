@@ -27,7 +27,7 @@ from holdfast.front.view import View
 from holdfast.hub.hub import Hub
 from tests.front.conftest import front
 from tests.front.heavy_http import HeavyHttp, answer, heavy_http
-from tests.front.heavy_inputs import ENTRIES, QUICK_SIZE, SHAPES, Target, call_message
+from tests.front.heavy_inputs import ENTRIES, QUICK_SIZE, SHAPES, Target, call_message, modern_call
 from tests.front.loop_steps import LONGEST_STEP, TRIES, LoopSteps, measured_loop
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-7")]
@@ -240,6 +240,14 @@ class Piped(Target):
         self.to_hub.flush()
         return b"".join(self._line() for _ in range(1 if silent else 2))
 
+    def until_answered(self, data: bytes) -> bytes:
+        """Send bytes and a ping after them; the answer to the ping."""
+        self.to_hub.write(data + b'{"jsonrpc":"2.0","id":"last","method":"ping"}\n')
+        self.to_hub.flush()
+        while b'"last"' not in (line := self._line()):
+            pass
+        return line
+
     def _line(self) -> bytes:
         readable, _, _ = select.select([self.from_hub], [], [], 20)
         assert readable, "the hub gave no answer"
@@ -275,13 +283,13 @@ GREETING = (
 
 async def test_no_line_of_a_client_holds_up_the_event_loop(tmp_path: Path) -> None:
     entries = [*ENTRIES][: [*ENTRIES].index("the text of a result")]
-    shapes = [shape for shape in SHAPES if shape != "line ends"]  # it would be millions of empty lines
+    shapes = [shape for shape in SHAPES if shape != "line ends"]  # the test of raw line ends has them
     took: dict[str, float] = {}
     async with _piped(tmp_path) as (steps, target):
         await anyio.to_thread.run_sync(target.post, GREETING)
         for number, entry in enumerate(entries):
             shape = shapes[number * 3 % len(shapes)]
-            if entry == "the arguments of a modern call":
+            if "modern call" in entry:
                 continue  # a connection is of one era
 
             async def act(entry: str = entry, shape: str = shape) -> None:
@@ -291,4 +299,41 @@ async def test_no_line_of_a_client_holds_up_the_event_loop(tmp_path: Path) -> No
         took["a line that is too long"] = await steps.longest_in(
             lambda: anyio.to_thread.run_sync(target.post, b'{"id":1,"x":"' + b"[" * (17 << 20) + b'"}')
         )
+    assert _too_long(took) == {}
+
+
+async def test_no_modern_line_of_a_client_holds_up_the_event_loop(tmp_path: Path) -> None:
+    took: dict[str, float] = {}
+    parts = (b"arguments", b"name", b"_meta", b"x", b"requestState", b"inputResponses")
+    shapes = ("small objects", "other letters", "members", "depth", "words like secrets", "halves of surrogates")
+    async with _piped(tmp_path) as (steps, target):
+        for part, shape in zip(parts, shapes, strict=True):
+
+            async def act(part: bytes = part, shape: str = shape) -> None:
+                line = await anyio.to_thread.run_sync(SHAPES[shape], QUICK_SIZE)
+                await anyio.to_thread.run_sync(target.post, modern_call(line, of=part))
+
+            took[f"{shape} in {part.decode()}"] = await steps.longest_in(act)
+    assert _too_long(took) == {}
+
+
+RAW_LINES: dict[str, bytes] = {
+    "line ends": b"\n" * (6 << 20),
+    "other line ends": b"\r\n" * (3 << 20),
+    "carriage returns": b"\r" * (6 << 20) + b"\n",
+    "blanks": b" \n" * (2 << 20),
+    "zeros": b"\0" * (6 << 20) + b"\n",
+}
+
+
+async def test_no_raw_line_ends_of_a_client_hold_up_the_event_loop(tmp_path: Path) -> None:
+    took: dict[str, float] = {}
+    async with _piped(tmp_path) as (steps, target):
+        await anyio.to_thread.run_sync(target.post, GREETING)
+        for what, data in RAW_LINES.items():
+
+            async def act(data: bytes = data) -> None:
+                assert b'"last"' in await anyio.to_thread.run_sync(target.until_answered, data)
+
+            took[what] = await steps.longest_in(act)
     assert _too_long(took) == {}

@@ -75,6 +75,7 @@ def _write_down(took: dict[str, float]) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)  # 480 inputs of 15 MB
 async def test_no_message_of_any_shape_holds_up_the_event_loop(tmp_path: Path) -> None:
     took = await _worst(tmp_path, every=True)
     _write_down(took)

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
-from holdfast.core.catalog import Catalog
+from holdfast.config.read import config_from_mapping
+from holdfast.core.catalog import Catalog, Item, Listing
 from holdfast.core.lifecycle.table import State
 from holdfast.errors import ServerDisabled, ServerPermanentlyFailed
 from holdfast.hub.hub import Hub
@@ -306,3 +308,18 @@ async def test_a_filter_shows_only_the_tools_that_it_names() -> None:
     async with McpPeer() as peer, running({"a": defined(peer, tools={"include": ["e*", "add"]})}) as hub:
         await hub.ready()
         assert names(hub.catalog) == {"a__echo", "a__add"}
+
+
+@pytest.mark.requirement("PERF-8")
+async def test_the_listings_of_many_servers_that_wait_together_are_published_together() -> None:
+    servers = {f"s{number}": {"url": "http://127.0.0.1:9/mcp", "enabled": False} for number in range(60)}
+    async with Hub(config_from_mapping({"mcpServers": servers})) as hub:
+        before = hub.catalog.version
+        for server in servers:
+            tools = tuple(Item(f"tool_{number}") for number in range(100))
+            hub.registry.publish(Listing(server=server, generation=1, tools=tools))
+        with anyio.fail_after(20):
+            while len(hub.catalog.tools) < 6_000:
+                await anyio.lowlevel.checkpoint()
+        one_by_one = 30  # up to 3,000 items each listing is published at once
+        assert hub.catalog.version - before <= one_by_one + 3, "the rest comes in one step, or in few"

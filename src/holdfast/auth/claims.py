@@ -7,7 +7,7 @@ from typing import Any
 import jwt
 
 from holdfast.auth.addresses import covers
-from holdfast.core import plain
+from holdfast.core import quoted_name
 from holdfast.errors import LoginFailed
 
 __all__ = ["audience_of", "check_audience", "unverified_claims"]
@@ -42,7 +42,7 @@ def check_audience(token: str, resource: str) -> None:
     addresses = [name for name in named if name.lower().startswith(("http:", "https:"))]
     if addresses and not any(covers(name, resource) or covers(resource, name) for name in addresses):
         raise LoginFailed(
-            f"the authorization server gave a token for another server: {plain(', '.join(addresses))[:200]}",
+            f"the authorization server gave a token for another server: {quoted_name(', '.join(addresses), 200)}",
             hint=f"Holdfast asked for a token for {resource}: the authorization server must support the `resource`"
             " parameter",
         )

@@ -20,7 +20,7 @@ from mcp.client.auth.utils import (
 from holdfast.auth.addresses import canonical, covers, may_lead_to, origin
 from holdfast.auth.token_endpoint import ANSWER_SECONDS, document
 from holdfast.config import ServerSpec
-from holdfast.core import Challenge, classify_evidence, plain, scopes_in
+from holdfast.core import Challenge, classify_evidence, quoted_name, scopes_in
 from holdfast.errors import LoginFailed, ServerFailure
 from holdfast.wire import exchange
 
@@ -250,4 +250,4 @@ def _texts(value: object) -> tuple[str, ...]:
 
 def _shown(text: object) -> str:
     """Text of a server, made safe to show."""
-    return f"`{plain(str(text))[:200]}`"
+    return quoted_name(str(text), 200, ticks=True)

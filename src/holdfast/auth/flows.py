@@ -26,7 +26,7 @@ from holdfast.auth.grant import OAuthClient
 from holdfast.auth.registration import DEVICE_GRANT
 from holdfast.auth.token_endpoint import IssuedTokens, NoTokenAnswer, TokenRefused, post_form, request_tokens
 from holdfast.config import ServerSpec
-from holdfast.core import is_loopback, plain
+from holdfast.core import is_loopback, plain, quoted, quoted_name
 from holdfast.errors import LoginFailed
 
 __all__ = [
@@ -122,7 +122,7 @@ def _check_issuer(issuer: str | None, asked: AuthorizationRequest) -> None:
     if issuer is None and not asked.names_itself:
         return
     if issuer != asked.issuer:
-        by = f"by `{plain(issuer)[:200]}`" if issuer is not None else "without an issuer"
+        by = f"by {quoted_name(issuer, 200, ticks=True)}" if issuer is not None else "without an issuer"
         raise LoginFailed(
             f"the answer came {by}, but `{asked.issuer}` was asked (its `iss` is wrong): Holdfast ignored it",
             hint="this can be an attack. Do not try again before the server's operator has checked it",
@@ -130,10 +130,12 @@ def _check_issuer(issuer: str | None, asked: AuthorizationRequest) -> None:
 
 
 def _refusal(answer: Mapping[str, str]) -> tuple[str]:
-    said = plain(answer.get("error_description", ""))[:200]
+    said = quoted(answer.get("error_description", ""))
     if answer["error"] == "access_denied":
         return (f"access was denied{f': {said}' if said else ', at the page that asked for it'}",)
-    return (f"the authorization server answered `{plain(answer['error'])[:80]}`{f': {said}' if said else ''}",)
+    return (
+        f"the authorization server answered {quoted_name(answer['error'], ticks=True)}{f': {said}' if said else ''}",
+    )
 
 
 def _with_query(url: str, fields: Mapping[str, str]) -> str:

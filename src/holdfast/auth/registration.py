@@ -10,7 +10,7 @@ from holdfast.auth.discovery import AuthorizationServer
 from holdfast.auth.grant import Grant, OAuthClient
 from holdfast.auth.token_endpoint import ANSWER_SECONDS, document
 from holdfast.config import OAuthSettings
-from holdfast.core import classify_evidence, plain
+from holdfast.core import classify_evidence, quoted, quoted_name
 from holdfast.errors import LoginFailed, ServerFailure
 from holdfast.wire import exchange
 
@@ -109,7 +109,7 @@ def _not_registered(server: AuthorizationServer, status: int, fields: dict[str, 
             ' ${env:TOKEN}"}; if you know where to log in, write `oauth.authorizationUrl`, `oauth.tokenUrl` and'
             " `oauth.clientId`",
         )
-    said = plain(str(fields.get("error_description") or fields.get("error") or ""))[:200]
+    said = quoted(str(fields.get("error_description") or fields.get("error") or "")[:2_000])
     return LoginFailed(
         f"the authorization server {server.issuer} did not register Holdfast"
         f" (HTTP {status}{f': {said}' if said else ''})",
@@ -122,7 +122,7 @@ def _not_registered(server: AuthorizationServer, status: int, fields: dict[str, 
 def _configured(oauth: OAuthSettings, server: AuthorizationServer) -> OAuthClient:
     named = oauth.issuer or (oauth.authorization_url and oauth.token_url)
     if oauth.client_secret is not None and not named:
-        issuer = plain(server.issuer)[:200]
+        issuer = quoted_name(server.issuer, 200)
         raise LoginFailed(
             f"`oauth.clientSecret` would be sent to {issuer}, which the server chose and its definition does not name",
             hint=f'if that is who gave you the secret, add it to the definition: "oauth": {{"issuer": "{issuer}"}}',

@@ -122,7 +122,7 @@ class Renewer:
             raise self._paused(grant.key, exc) from exc
         except TokenRefused as exc:
             if not exc.final:
-                raise self._paused(grant.key, NoTokenAnswer(f"the authorization server answered `{exc}`")) from exc
+                raise self._paused(grant.key, NoTokenAnswer(f"the authorization server answered {exc}")) from exc
             await self._keep(replace(grant, refused=exc.code))
             return None
         self._pauses.pop(grant.key, None)

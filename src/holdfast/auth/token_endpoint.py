@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from holdfast.auth.addresses import is_safe
 from holdfast.auth.grant import OAuthClient
-from holdfast.core import Redactor, classify_evidence, scopes_in
+from holdfast.core import Redactor, classify_evidence, quoted, quoted_name, scopes_in
 from holdfast.errors import ServerFailure
 from holdfast.wire import HttpAnswer, exchange
 
@@ -59,7 +59,9 @@ class TokenRefused(Exception):
     """The authorization server refused."""
 
     def __init__(self, code: str, description: str = "", *, status: int = 200) -> None:
-        super().__init__(f"{code}: {description}" if description else code)
+        super().__init__(
+            f"{quoted_name(code, ticks=True)}: {quoted(description)}" if description else quoted_name(code, ticks=True)
+        )
         self.code = code
         self.description = description
         self.status = status
@@ -184,8 +186,8 @@ def _meaning(answer: HttpAnswer, redactor: Redactor) -> dict[str, Any]:
     if not isinstance(error, str) or answer.status >= 500 or answer.status == 429 or error in _PASSING:
         raise NoTokenAnswer(f"the authorization server answered HTTP {answer.status}", retry_after=_retry_after(answer))
     description = str((fields or {}).get("error_description") or "")
-    said = redactor.mask(" ".join(description.split()))[:200]
-    raise TokenRefused(redactor.mask(error)[:80], said, status=answer.status)
+    said = redactor.mask(" ".join(description[:2_000].split()))[:200]
+    raise TokenRefused(redactor.mask(error[:200])[:80], said, status=answer.status)
 
 
 def _retry_after(answer: HttpAnswer) -> float | None:

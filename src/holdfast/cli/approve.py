@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli.output import data_console, print_error, print_json, side_console, typed_command
-from holdfast.cli.running_hub import AsJson, Config, Url, ask, chosen, found_hub, near
+from holdfast.cli.running_hub import AsJson, Config, HubName, Url, ask, chosen, found_hub, near
 from holdfast.cli.status_view import counted, one_line
 from holdfast.control import Approval, ControlClient, RunningHub
 from holdfast.core import ApprovalKind, plain
@@ -43,6 +43,7 @@ def approve(
     as_json: AsJson = False,
     url: Url = None,
     config: Config = None,
+    hub: HubName = None,
 ) -> None:
     """Show what changed since it was first seen, or is new. With a SERVER, approve the changes.
 
@@ -54,7 +55,7 @@ def approve(
     """
     if mark is not None and tool is None and kind != "instructions":
         raise UsageError("--mark needs one change", hint="name the SERVER and the NAME, or --kind instructions")
-    found = found_hub(url, config)
+    found = found_hub(url, config, hub)
     changes = _wanted(found, server, tool, mark, kind)
     if as_json and server is None:
         print_json({"approvals": [change.model_dump(mode="json") for change in changes]})

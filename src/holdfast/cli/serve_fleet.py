@@ -52,18 +52,22 @@ def make_fleet(serving: ServeOptions, keys: SessionKeys) -> Fleet | None:
         address, succeeds = _address_of(worker, address), True
     peers = _peers(address, keys, redis.fleet, succeeds=succeeds)
     store = SignedStore(RedisStore(redis), lambda: keys.material, redis.fleet)
-    return Fleet(store, replica=_name_of(worker), peers=peers, events=RedisEvents(redis))
+    events = RedisEvents(redis)
+    if worker is None:
+        return Fleet(store, peers=peers, events=events)
+    return Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=(worker.group, worker.number))
 
 
 def _workers(worker: WorkerTask, keys: SessionKeys) -> Fleet:
     """The fleet of the workers of one supervisor."""
     peers = Peers(lambda: keys.material, "workers", advertise=_address_of(worker, None))
-    events = LocalEvents(worker.broker)
-    return Fleet(LocalStore(worker.broker), replica=_name_of(worker), peers=peers, events=events, placement="one")
+    store, events = LocalStore(worker.broker), LocalEvents(worker.broker)
+    number = (worker.group, worker.number)
+    return Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=number, placement="one")
 
 
-def _name_of(worker: WorkerTask | None) -> str | None:
-    return f"{socket.gethostname()}-worker-{worker.number}-{os.getpid()}" if worker is not None else None
+def _name_of(worker: WorkerTask) -> str:
+    return f"{socket.gethostname()}-worker-{worker.number}-{os.getpid()}"
 
 
 def _address_of(worker: WorkerTask, advertised: PeerAddress | None) -> PeerAddress:
@@ -91,6 +95,7 @@ def share_sessions(ids: SessionIds, fleet: Fleet | None) -> None:
         return
     ids.store = FleetSessions(fleet, ids.keys, ids.store)
     if fleet.events is not None:
-        ids.events = SharedEvents(
+        events = ids.events = SharedEvents(
             fleet.events, ids.keys, replica=fleet.replica, replicas=lambda: tuple(fleet.member.peers)
         )
+        fleet.events_lost = lambda: events.dropped

@@ -37,9 +37,9 @@ from holdfast.cli.output import typed_command
 from holdfast.cli.serve_end import end_when_asked, on_terminal
 from holdfast.cli.serve_fleet import make_fleet, share_sessions
 from holdfast.cli.serve_telemetry import keep_log, mask_in_log
-from holdfast.cli.worker_link import WorkerLink
+from holdfast.cli.worker_link import WorkerLink, WorkerTask
 from holdfast.config import Config, load_config, state_folder
-from holdfast.control import ControlServer, HubInfo, MayRead
+from holdfast.control import ControlServer, HubInfo, MayRead, SharedSignIns
 from holdfast.core import is_loopback
 from holdfast.demo import demo_fleet, forget_running, note_running
 from holdfast.errors import HoldfastError, UsageError
@@ -49,6 +49,7 @@ from holdfast.front import (
     Acceptor,
     Broker,
     ConnectionLimits,
+    ConnectionShares,
     Front,
     HttpConnection,
     PeerUids,
@@ -158,6 +159,7 @@ async def _run_http(serving: ServeOptions) -> None:
             token=serving.control_token,
             callers=tokens,
             notice=lambda: ids.keys.notice,
+            worker=serving.worker.task if serving.worker is not None else None,
         )
         ids.keys.on_notice = admin.notice_changed
         web = create_app(
@@ -180,6 +182,7 @@ async def _run_http(serving: ServeOptions) -> None:
             ),
             tls=tls,
             on_listen=lambda: _announce(serving, config, url, admin),
+            shares=_shares(serving.worker),
         )
 
         front: Front = web.state.front
@@ -222,6 +225,16 @@ async def _offered(serving: ServeOptions, leaving: _Leaving) -> AsyncIterator[st
         tasks.start_soon(start_successors, os.environ)
         yield path
         tasks.cancel_scope.cancel()
+
+
+def _shares(worker: WorkerLink | None) -> ConnectionShares | None:
+    if worker is None:
+        return None
+    try:
+        return ConnectionShares(worker.task.shares, worker.task.place)
+    except (OSError, ValueError) as exc:
+        log.warning("connections are not spread evenly over the workers: %s", exc)
+        return None
 
 
 class _Leaving:
@@ -287,6 +300,10 @@ def _session_ids(serving: ServeOptions, state_file: Path | None) -> SessionIds:
     """The keys and the file of the sessions. An unusable key of the operator ends the start."""
     kept_in = state_file.parent if state_file is not None else None
     keys = SessionKeys.find(file=serving.session_key_file, environ=os.environ, kept_in=kept_in)
+    if serving.worker is not None and keys.is_of_one_process:
+        # No key can be kept: the one of the supervisor serves all its workers, and ends with it.
+        notice, keys = keys.notice, SessionKeys([serving.worker.task.key.encode()], shared=False)
+        keys.notice = notice
     store = SqliteSessions(state_file.with_suffix(".sessions.sqlite")) if state_file is not None else None
     return SessionIds(keys, store)
 
@@ -398,8 +415,16 @@ def _tokens(callers: CallerAuth, accepted: Mapping[str, str]) -> TokenPolicy | N
 class _HubServer(uvicorn.Server):
     """A uvicorn server that ignores signals, takes connections by an ``Acceptor``, and reports when it listens."""
 
-    def __init__(self, config: uvicorn.Config, *, tls: ServerTls | None, on_listen: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        tls: ServerTls | None,
+        on_listen: Callable[[], None],
+        shares: ConnectionShares | None = None,
+    ) -> None:
         super().__init__(config)
+        self._shares = shares
         self._tls = tls
         self._uids = PeerUids.open()
         self._on_listen = on_listen
@@ -414,7 +439,10 @@ class _HubServer(uvicorn.Server):
             return
         limits = ConnectionLimits()
         self.servers = [
-            cast("asyncio.Server", Acceptor(one, self._made, limits=limits, uids=self._uids, tls=self._tls))
+            cast(
+                "asyncio.Server",
+                Acceptor(one, self._made, limits=limits, uids=self._uids, tls=self._tls, shares=self._shares),
+            )
             for one in sockets or ()
         ]
         self._on_listen()
@@ -550,6 +578,7 @@ def admin_of(
     token: str,
     callers: TokenPolicy | None,
     notice: Callable[[], str] = str,
+    worker: WorkerTask | None = None,
 ) -> ControlServer:
     """The control API of a hub. Where callers need a token, the metrics need one too."""
     source = hub.config.source
@@ -560,9 +589,15 @@ def admin_of(
         identity=IDENTITY,
         program=typed_command(),
         notice=notice,
+        pid=worker.supervisor if worker is not None else 0,
+        started=worker.started if worker is not None else 0.0,
     )
     return ControlServer(
-        hub, about, control_token=token, metrics_for=_known_to(callers) if callers is not None else None
+        hub,
+        about,
+        control_token=token,
+        metrics_for=_known_to(callers) if callers is not None else None,
+        sign_ins=SharedSignIns(worker.key.encode(), worker.codes) if worker is not None else None,
     )
 
 

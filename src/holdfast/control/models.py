@@ -130,6 +130,9 @@ class Server(ApiModel):
     last_error: LastError | None = None
     timeline: tuple[Change, ...] = Field(default=(), description="Recent transitions, oldest first")
     activity: Activity | None = Field(default=None, description="None if there were no recent calls")
+    probed_by: str = Field(
+        default="", description="The replica of a fleet that tries this server next; empty if it is not down"
+    )
     scope: str = Field(
         default="", description="Where a switch or an approval holds in a fleet; only in the answer to it"
     )
@@ -152,6 +155,7 @@ class Replica(ApiModel):
     version: str = ""
     started: float = 0.0
     address: str = ""
+    worker: int | None = Field(default=None, description="Its number, if a supervisor runs several on one machine")
 
 
 class FleetView(ApiModel):
@@ -161,6 +165,10 @@ class FleetView(ApiModel):
     shared: bool = Field(description="Whether the store answers")
     not_shared_since: float | None = None
     problem: str = ""
+    not_shared: tuple[str, ...] = Field(
+        default=(), description="Servers whose switch or approvals hold on this replica only until the store answers"
+    )
+    events_lost: int = Field(default=0, description="Events of sessions that other replicas cannot resume")
     refused: int = Field(default=0, description="Messages of the store with a wrong signature")
     replicas: tuple[Replica, ...] = ()
 

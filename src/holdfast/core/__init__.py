@@ -143,6 +143,7 @@ if TYPE_CHECKING:
         quote_block as quote_block,
         quoted as quoted,
         quoted_line as quoted_line,
+        quoted_name as quoted_name,
         without_invisible as without_invisible,
     )
     from holdfast.core.redact import (
@@ -257,7 +258,7 @@ __getattr__, __dir__ = lazy_exports(
         ],
         "names": ["Kind", "nearest", "uri_lead"],
         "process_output": ["Need", "hint_for", "need_of", "telling_line"],
-        "quoting": ["quote_block", "quoted", "quoted_line", "without_invisible"],
+        "quoting": ["quote_block", "quoted", "quoted_line", "quoted_name", "without_invisible"],
         "redact": ["MASK", "Redactor", "cut", "has_secret_shape", "mask_url", "masked", "plain", "secrets_in_url"],
         "remedies": ["Facts", "FailureRemedy", "ServerText", "pasteable", "remedy_of", "text_for"],
     },

@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING
 from holdfast.core.names import Kind, assign_prefixes, base_name, claiming_prefix, distinct_name, name_lead, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 __all__ = [
     "Catalog",
     "CatalogEntry",
     "CatalogSource",
     "Collision",
-    "Diff",
     "Item",
     "Kind",
     "Listing",
@@ -150,24 +149,6 @@ class CatalogSource:
     entries: tuple[CatalogEntry, ...] = field(default=(), repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Diff:
-    """What a reader of the older snapshot sees change, by kind."""
-
-    added: Mapping[Kind, frozenset[str]]
-    removed: Mapping[Kind, frozenset[str]]
-    changed: Mapping[Kind, frozenset[str]]
-
-    @property
-    def kinds(self) -> frozenset[Kind]:
-        """The kinds with a changed list."""
-        parts = (self.added, self.removed, self.changed)
-        return frozenset(kind for kind in Kind if any(part[kind] for part in parts))
-
-    def __bool__(self) -> bool:
-        return bool(self.kinds)
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Catalog:
     """One snapshot. The methods that change something return another one, or the same if nothing did."""
@@ -195,11 +176,9 @@ class Catalog:
         servers = {name: replace(self.servers.get(name, CatalogSource()), prefix=p) for name, p in written.items()}
         prefixes = {prefix: name for name, prefix in assign_prefixes(written).items()}
         bare = {name: replace(one, entries=()) for name, one in servers.items()}
-        renamed = replace(self, servers=bare, prefixes=prefixes, names=self._kept(prefixes), collisions=())
-        for name, source in servers.items():
-            if source.listing is not None:
-                renamed = renamed._named(name, source.listing, source.withdrawn)  # noqa: SLF001 - of the same class
-        return replace(renamed, version=self.version + 1)
+        unnamed = replace(self, servers=bare, prefixes=prefixes, names=self._kept(prefixes), collisions=())
+        listings = [(one.listing, one.withdrawn) for one in servers.values() if one.listing is not None]
+        return unnamed._named(listings)  # noqa: SLF001 - of the same class
 
     def _kept(self, prefixes: Mapping[str, str]) -> dict[NameKey, str]:
         """The names of tools and prompts that hold with these prefixes."""
@@ -212,34 +191,40 @@ class Catalog:
 
     def publish(self, listing: Listing) -> Catalog:
         """Show a newer complete listing; one from an older connection changes nothing."""
-        source = self.servers.get(listing.server, CatalogSource())
-        if source.listing is not None and listing.generation < source.listing.generation:
-            return self
-        if listing.failed and source.listing is not None:
-            listing = listing.keeping(source.listing)
-        if listing == source.listing and not source.withdrawn:
-            return self
-        known = self if listing.server in self.servers else self.configure(listing.server)
-        return known._named(listing.server, listing, withdrawn=False)  # noqa: SLF001 - of the same class
+        return self.publish_all((listing,))
+
+    def publish_all(self, listings: Iterable[Listing]) -> Catalog:
+        """The same for the listings of several servers, in one step: all names are copied once, not for each."""
+        known, newer = self, list[tuple[Listing, bool]]()
+        for listing in listings:
+            source = known.servers.get(listing.server, CatalogSource())
+            if source.listing is not None and listing.generation < source.listing.generation:
+                continue
+            shown = listing.keeping(source.listing) if listing.failed and source.listing is not None else listing
+            if shown != source.listing or source.withdrawn:
+                known = known if listing.server in known.servers else known.configure(listing.server)
+                newer.append((shown, False))
+        return known._named(newer) if newer else self  # noqa: SLF001 - of the same class
 
     def restore_names(self, names: Mapping[NameKey, str]) -> Catalog:
         """Remember names from before a restart, as far as the configuration gives the same ones."""
         known = replace(self, names={**names, **self.names})
         return replace(self, names={**known._kept(self.prefixes), **self.names})  # noqa: SLF001 - of the same class
 
-    def _named(self, server: str, listing: Listing, withdrawn: bool) -> Catalog:
-        namer = _Namer(self, server)
-        entries = tuple(namer.entries(listing))
-        updated = replace(self.servers[server], listing=listing, withdrawn=withdrawn, entries=entries)
-        others = tuple(one for one in self.collisions if one.key not in namer.renamed and one.key.server != server)
-        servers = {**self.servers, **namer.outranked(self.servers), server: updated}
-        return replace(
+    def _named(self, listings: Iterable[tuple[Listing, bool]]) -> Catalog:
+        """The next snapshot, with these listings; each comes with whether it is withdrawn."""
+        namer = _Namer(self)
+        for listing, withdrawn in listings:
+            namer.take(listing, withdrawn=withdrawn)
+        named = replace(
             self,
             version=self.version + 1,
-            servers=servers,
+            servers=namer.servers,
             names=namer.names,
-            collisions=(*others, *namer.collisions),
+            collisions=tuple(namer.collisions),
         )
+        named.__dict__["owners"] = namer.owners  # the cached property: it is known here, and large
+        return named
 
     def withdraw(self, server: str) -> Catalog:
         """Stop showing a server's items: it was disabled. Their names stay its own."""
@@ -315,19 +300,17 @@ class Catalog:
         """The listed resource templates."""
         return self.of(Kind.TEMPLATE)
 
-    def since(self, older: Catalog) -> Diff:
-        """What changed, seen from an older snapshot."""
-        before, after = older.listed, self.listed
-        changed = {
-            at
-            for at in before.keys() & after.keys()
-            if before[at] is not after[at] and _shown(before[at]) != _shown(after[at])
-        }
-        return Diff(
-            _by_kind(after.keys() - before.keys()),
-            _by_kind(before.keys() - after.keys()),
-            _by_kind(changed),
-        )
+    def changes(self, older: Catalog) -> dict[str, frozenset[Kind]]:
+        """The servers whose items look different to a reader of an older snapshot, and which kinds of them do.
+
+        Most servers are the same object in both: only the others are compared.
+        """
+        found = {}
+        for server in {**older.servers, **self.servers}:
+            before, after = older.servers.get(server), self.servers.get(server)
+            if before is not after and (kinds := _changed_kinds(before, after)):
+                found[server] = kinds
+        return found
 
     def _with(self, server: str, source: CatalogSource) -> Catalog:
         return replace(self, version=self.version + 1, servers={**self.servers, server: source})
@@ -363,22 +346,37 @@ def _tool_name(key: NameKey, prefix: str, prefixes: Mapping[str, str]) -> str:
 
 
 class _Namer:
-    """Names the items of one listing, on a copy of the names given out so far."""
+    """Names the items of listings, on copies of what was given out so far."""
 
-    def __init__(self, catalog: Catalog, server: str) -> None:
+    def __init__(self, catalog: Catalog) -> None:
+        self.servers = dict(catalog.servers)
         self.names = dict(catalog.names)
-        self.collisions: list[Collision] = []
-        self.renamed: dict[NameKey, str] = {}
-        """Items of other servers that lost a URI to this server, and their new names."""
-        self._owners = dict(catalog.owners)
-        self._server = server
-        self._written = catalog.servers[server].prefix
+        self.owners = dict(catalog.owners)
+        self.collisions = [*catalog.collisions]
         self._prefixes = catalog.prefixes
-        self._prefix = next(prefix for prefix, name in catalog.prefixes.items() if name == server)
-        self._rank = {name: rank for rank, name in enumerate(catalog.servers)}
+        self._own_prefixes = {server: prefix for prefix, server in catalog.prefixes.items()}
+        self._server = self._prefix = ""
+        self._written: str | None = None
+        self._new: list[Collision] = []
+        self._renamed: dict[NameKey, str] = {}
+        """Items of other servers that lost a URI to this server, and their new names."""
 
-    def entries(self, listing: Listing) -> Iterator[CatalogEntry]:
+    def take(self, listing: Listing, *, withdrawn: bool) -> None:
+        """Name the items of one listing."""
+        server = self._server = listing.server
+        before = self.servers[server]
+        self._prefix, self._written = self._own_prefixes[server], before.prefix
+        self._new, self._renamed = [], {}
         seen: set[NameKey] = set()
+        entries = tuple(self._entries(listing, seen))
+        if before.listing is not None:
+            self._forget_all_but(seen)
+        self.servers |= self._outranked()
+        self.servers[server] = replace(before, listing=listing, withdrawn=withdrawn, entries=entries)
+        kept = [one for one in self.collisions if one.key not in self._renamed and one.key.server != server]
+        self.collisions = kept + self._new
+
+    def _entries(self, listing: Listing, seen: set[NameKey]) -> Iterator[CatalogEntry]:
         for kind in Kind:
             for item in listing.of(kind):
                 key = NameKey(kind, self._server, item.name)
@@ -386,34 +384,44 @@ class _Namer:
                     seen.add(key)
                     name = self._uri_name(key) if kind in BY_URI else self._tool_name(key)
                     yield CatalogEntry(name, key, item, listing.generation)
-        self._forget_all_but(seen)
 
-    def outranked(self, servers: Mapping[str, CatalogSource]) -> dict[str, CatalogSource]:
+    def _outranked(self) -> dict[str, CatalogSource]:
         """The other servers whose items were renamed, with their new names."""
         return {
             server: replace(
-                servers[server],
+                self.servers[server],
                 entries=tuple(
-                    replace(entry, name=self.renamed.get(entry.key, entry.name)) for entry in servers[server].entries
+                    replace(entry, name=self._renamed.get(entry.key, entry.name))
+                    for entry in self.servers[server].entries
                 ),
             )
-            for server in {key.server for key in self.renamed}
+            for server in {key.server for key in self._renamed}
         }
 
     def _forget_all_but(self, listed: set[NameKey]) -> None:
-        unlisted = [key for key in self.names if key.server == self._server and key not in listed]
+        unlisted = [key for key in self._known.get(self._server, ()) if key not in listed]
         for key in unlisted[:-REMEMBERED]:
-            del self.names[key]
+            self._release(key, self.names.pop(key))
+
+    def _give(self, key: NameKey, name: str) -> None:
+        before = self.names.get(key)
+        if before is not None and before != name:
+            self._release(key, before)
+        self.names[key] = name
+        self.owners[key.kind, name] = key
+
+    def _release(self, key: NameKey, name: str) -> None:
+        if self.owners.get((key.kind, name)) == key:
+            del self.owners[key.kind, name]
 
     def _tool_name(self, key: NameKey) -> str:
         given = _tool_name(key, self._prefix, self._prefixes)
         wanted = base_name(key.kind, key.server, key.original, self._written)
         if given != wanted:
             self._report(key, wanted, given)
-        if self._owners.get((key.kind, given), key) != key:
+        if self.owners.get((key.kind, given), key) != key:
             given = self._free(key, wanted)  # two hashes are equal: one in four billion
-        self.names[key] = given
-        self._owners[key.kind, given] = key
+        self._give(key, given)
         return given
 
     def _report(self, key: NameKey, wanted: str, given: str) -> None:
@@ -422,39 +430,52 @@ class _Namer:
         if other is None:
             other = self._server if self._written is None else self._written
         holder = NameKey(key.kind, self._prefixes[other], wanted.removeprefix(f"{other}__") if other else wanted)
-        self.collisions.append(Collision(key, wanted, given, holder))
+        self._new.append(Collision(key, wanted, given, holder))
 
     def _uri_name(self, key: NameKey) -> str:
         wanted = base_name(key.kind, key.server, key.original, None)
-        holder = self._owners.get((key.kind, wanted))
+        holder = self.owners.get((key.kind, wanted))
         given = wanted
         if holder is not None and holder.server != key.server:
             if self._rank[holder.server] < self._rank[key.server]:
                 given = self._free(key, wanted)
-                self.collisions.append(Collision(key, wanted, given, holder))
+                self._new.append(Collision(key, wanted, given, holder))
             else:
                 self._rename(holder, wanted, key)
-        self.names[key] = given
-        self._owners[key.kind, given] = key
+        self._give(key, given)
         return given
 
+    @cached_property
+    def _known(self) -> Mapping[str, list[NameKey]]:
+        """What each server had listed before."""
+        known: dict[str, list[NameKey]] = {}
+        for key in self.names:
+            known.setdefault(key.server, []).append(key)
+        return known
+
+    @cached_property
+    def _rank(self) -> Mapping[str, int]:
+        return {name: rank for rank, name in enumerate(self.servers)}
+
     def _rename(self, holder: NameKey, wanted: str, winner: NameKey) -> None:
-        given = self._free(holder, wanted)
-        self.names[holder] = self.renamed[holder] = given
-        self._owners[holder.kind, given] = holder
-        self.collisions.append(Collision(holder, wanted, given, winner))
+        given = self._renamed[holder] = self._free(holder, wanted)
+        self._give(holder, given)
+        self._new.append(Collision(holder, wanted, given, winner))
 
     def _free(self, key: NameKey, wanted: str) -> str:
         for turn in count():
             name = distinct_name(key.kind, key.server, key.original, wanted, turn)
-            if self._owners.get((key.kind, name), key) == key:
+            if self.owners.get((key.kind, name), key) == key:
                 return name
         raise AssertionError("unreachable")
 
 
-def _shown(entry: CatalogEntry) -> tuple[Item, bool]:
-    return entry.item, entry.verified
+def _changed_kinds(before: CatalogSource | None, after: CatalogSource | None) -> frozenset[Kind]:
+    old, new = _shown(before), _shown(after)
+    return frozenset(kind for kind, name in old.keys() | new.keys() if old.get((kind, name)) != new.get((kind, name)))
 
 
-def _by_kind(names: set[tuple[Kind, str]]) -> Mapping[Kind, frozenset[str]]:
-    return {kind: frozenset(name for its, name in names if its is kind) for kind in Kind}
+def _shown(source: CatalogSource | None) -> dict[tuple[Kind, str], tuple[Item, bool]]:
+    """What a reader sees of one server's items, by their names."""
+    entries = source.entries if source is not None and not source.withdrawn else ()
+    return {(entry.key.kind, entry.name): (entry.item, entry.verified) for entry in entries}

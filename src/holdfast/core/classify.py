@@ -74,7 +74,7 @@ from holdfast.core.evidence import (
 )
 from holdfast.core.messages import FailureStatus
 from holdfast.core.process_output import hint_for, need_of, telling_line
-from holdfast.core.quoting import quoted, quoted_line
+from holdfast.core.quoting import quoted, quoted_name, without_invisible
 
 __all__ = [
     "OUTAGE_BODIES",
@@ -154,7 +154,8 @@ def classify_evidence(  # noqa: PLR0912 - one arm for each kind of evidence
             )
         case Redirected():
             return _permanent(
-                f"it redirects to {evidence.location} (HTTP {evidence.status}), which is not followed",
+                f"it redirects to {quoted_name(evidence.location, SHOWN)} (HTTP {evidence.status}), "
+                "which is not followed",
                 "if that address is the server you mean, put it into `url`",
             )
         case PlainHttpRefused():
@@ -200,7 +201,7 @@ def classify_evidence(  # noqa: PLR0912 - one arm for each kind of evidence
             return _permanent(
                 f"an unexpected error in Holdfast ({evidence.type})",
                 "this is a bug in Holdfast: please report it with this text",
-                detail=evidence.detail,
+                detail=quoted(evidence.detail),
             )
 
 
@@ -323,8 +324,9 @@ def _wants_login(login: Login, challenge: Challenge) -> Verdict:
 def _wants_scope(seen: HttpStatus, challenge: Challenge, login: Login) -> Verdict:
     """The verdict names the scope. A person asks for it: Holdfast never takes more rights silently."""
     wanted = " ".join(challenge.scope)
-    named = f"the scope `{wanted}`" if wanted else "a scope that it does not name"
-    command = f"{login.command} --scope {shlex.quote(wanted)}" if wanted else login.command
+    named = f"the scope {quoted_name(wanted, 200, ticks=True)}" if wanted else "a scope that it does not name"
+    paste = challenge.scope_to_paste
+    command = f"{login.command} --scope {shlex.quote(paste)}" if paste else login.command
     return Verdict(
         status="denied",
         reason=f"it asks for {named}, which the login does not have (HTTP {seen.status}): run `{command}`",
@@ -415,8 +417,9 @@ def _permanent(reason: str, hint: str, *, detail: str = "") -> Verdict:
 
 
 def _short(text: str) -> str:
-    """One line of a text that the server wrote, cut to a bound."""
-    return quoted_line(text, SHOWN)
+    """One line of a detail, cut to a bound. What the server wrote in it is in quotes already."""
+    line = " ".join(without_invisible(text[: 8 * SHOWN]).split())
+    return line if len(line) <= SHOWN else line[: SHOWN - 1].rstrip() + "…"
 
 
 _LOGIN = {

@@ -305,7 +305,12 @@ _NEXT_SCHEME = re.compile(r",\s*+[A-Za-z][\w-]*+\s++[\w-]++\s*+=|,\s*+[A-Za-z][\
 _FIELD = re.compile(r"([A-Za-z_][\w-]*+)\s*+=\s*+(?:\"((?:[^\"\\]|\\.)*+)\"|([^\s,\"]++))")
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")
 
+_PLAIN_SCOPE = re.compile(r"[\w.:/@*+=~-]+", re.ASCII)
+
 MOST_SCOPES = 50
+
+LONGEST_PASTED = 1_000
+"""How many characters of scopes a command to paste may hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,6 +327,12 @@ class Challenge:
     def wants_scope(self) -> bool:
         """Whether the token is valid but lacks a scope."""
         return self.error == "insufficient_scope"
+
+    @property
+    def scope_to_paste(self) -> str:
+        """The scope for a command of ours; empty where a reader could take it for more than a scope."""
+        wanted = " ".join(self.scope)
+        return wanted if len(wanted) <= LONGEST_PASTED and all(map(_PLAIN_SCOPE.fullmatch, self.scope)) else ""
 
 
 def read_challenge(header: str) -> Challenge:

@@ -57,9 +57,13 @@ def assign_prefixes(written: Mapping[str, str | None]) -> dict[str, str]:
     given: dict[str, str] = {}
     taken: set[str] = set()
     for server, prefix in written.items():
-        wishes = (server if prefix is None else prefix, server, _hashed(server, server))
-        given[server] = next(wish for wish in wishes if wish not in taken)
-        taken.add(given[server])
+        wanted = server if prefix is None else prefix
+        if wanted in taken:
+            wanted = server
+        while wanted in taken:
+            wanted = _hashed(wanted, server)
+        given[server] = wanted
+        taken.add(wanted)
     return given
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["quote_block", "quoted", "quoted_line", "without_invisible"]
+__all__ = ["quote_block", "quoted", "quoted_line", "quoted_name", "without_invisible"]
 
 SHOWN = 200
 """How many characters of a foreign text are shown in a sentence."""
@@ -43,6 +43,20 @@ def quoted(text: str, *, origin: str = "", most: int = SHOWN) -> str:
     if not line:
         return ""
     return f'{origin}: "{line}"' if origin else f'"{line}"'
+
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_./@$%*+~-][A-Za-z0-9_.,:;/?#@$%&*=+~!-]*")
+
+
+def quoted_name(text: str, most: int = 80, *, ticks: bool = False) -> str:
+    """A foreign name, version or address: as it is where it is one short plain word, else quoted.
+
+    A word without blanks, quotes and invisible characters cannot look like a sentence of ours. With ``ticks`` it is
+    between backticks, as our sentences show names.
+    """
+    if len(text) <= most and _PLAIN_NAME.fullmatch(text):
+        return f"`{text}`" if ticks else text
+    return quoted(text, most=most) or '""'
 
 
 def quote_block(text: str, most: int = LONGEST_BLOCK) -> str:

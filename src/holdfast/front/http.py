@@ -130,7 +130,7 @@ class Front:
         if (fleet := hub.registry.fleet) is not None:
             self.quotas.share(self._ids.keys.label)
             fleet.tell_use = self._tell_use
-            fleet.on_peers = lambda: self.quotas.follow(fleet.uses_elsewhere())
+            fleet.watch_peers(lambda: self.quotas.follow(fleet.uses_elsewhere()))
         self._tasks: anyio.abc.TaskGroup | None = None
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:

@@ -49,6 +49,7 @@ __all__ = [
     "read_small",
     "request_message",
     "result_message",
+    "result_pieces",
     "settle",
 ]
 
@@ -136,12 +137,7 @@ class ClientRequest:
 
     def values(self) -> dict[str, Any]:
         """All parameters as values, for the methods whose parameters the hub itself reads."""
-        if sum(len(memoryview(value)) for value in self.params.values()) > LARGEST_READ:
-            raise MCPError(INVALID_PARAMS, f"the parameters have more than {LARGEST_READ} bytes")
-        try:
-            return {key: loads(value) for key, value in self.params.items()}
-        except BadJson as exc:
-            raise MCPError(INVALID_PARAMS, f"the parameters cannot be read: {exc}") from None
+        return _values_of(self.params)
 
 
 _NO_META: Final[Mapping[str, Any]] = {}
@@ -180,6 +176,29 @@ def params_of(message: Message) -> Fields:
         raise MCPError(INVALID_PARAMS, "the parameters are not an object") from None
 
 
+def cancelled_id(message: Message) -> str | int | None:
+    """The id of the request that a ``notifications/cancelled`` names; None where it names none."""
+    try:
+        raw = params_of(message).get("requestId")
+        return _key(raw) if raw is not None else None
+    except MCPError:
+        return None
+
+
+def small_values(message: Message) -> dict[str, Any]:
+    """All parameters as values, for messages that are small by their nature; raises ``MCPError`` for others."""
+    return _values_of(params_of(message))
+
+
+def _values_of(params: Fields) -> dict[str, Any]:
+    if sum(len(memoryview(value)) for value in params.values()) > LARGEST_READ:
+        raise MCPError(INVALID_PARAMS, f"the parameters have more than {LARGEST_READ} bytes")
+    try:
+        return {key: loads(value) for key, value in params.items()}
+    except BadJson as exc:
+        raise MCPError(INVALID_PARAMS, f"the parameters cannot be read: {exc}") from None
+
+
 def meta_of(params: Fields) -> Mapping[str, Any]:
     """``_meta`` as a value: the hub reads it."""
     raw = params.get("_meta")
@@ -210,8 +229,13 @@ def error_of(exc: Exception) -> ErrorData:
 
 def result_message(request_id: Bytes, result: RawObject | bytes) -> bytes:
     """The answer to a request."""
+    return b"".join(result_pieces(request_id, result))
+
+
+def result_pieces(request_id: Bytes, result: RawObject | bytes) -> list[Bytes]:
+    """The same in pieces: those of a large result are the bytes that it came in."""
     pieces = [result] if isinstance(result, bytes) else result.pieces()
-    return b"".join((b'{"jsonrpc":"2.0","id":', request_id, b',"result":', *pieces, b"}"))
+    return [b'{"jsonrpc":"2.0","id":', request_id, b',"result":', *pieces, b"}"]
 
 
 def error_message(request_id: Bytes | None, error: ErrorData) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
-from holdfast.core import Kind, RpcError, State, Unknown, quote_block, quoted_line, shown_state
+from holdfast.core import Kind, RpcError, State, Unknown, quote_block, quoted, quoted_line, shown_state
 from holdfast.errors import CallFailed, HoldfastError, ServerUnavailable
 from holdfast.front.access.principals import HOW_TO_BE_KNOWN
 from holdfast.front.view import View
@@ -187,7 +187,7 @@ def status_result(hub: Hub, arguments: Mapping[str, Any], findings: Mapping[str,
     servers = {name: one for name, one in _servers(hub, findings).items() if wanted in (None, name)}
     if wanted is not None and not servers:
         known = ", ".join(hub.servers) or "none"
-        text = f"No server named {wanted!r} is configured. Configured: {known}."
+        text = f"No server named {quoted(str(wanted)[:400])} is configured. Configured: {known}."
         return {"content": [{"type": "text", "text": text}], "isError": True}
     lines = [_line(name, one) for name, one in servers.items()]
     text = "\n".join(filter(None, (hub.warnings().for_model, *lines)))

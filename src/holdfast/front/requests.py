@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from holdfast.front.parser import RequestHead
+from holdfast.wire import Bytes
 
 if TYPE_CHECKING:
     from holdfast.front.access.connections import Admission
@@ -150,8 +151,10 @@ class Reply:
         if self.streams:
             self.connection.arm(STREAM_AFTER_SECONDS, self._tick)
 
-    def plain(self, status: int, body: bytes, headers: bytes = b"content-type: application/json\r\n") -> None:
-        """An answer in one piece."""
+    def plain(
+        self, status: int, body: bytes | list[Bytes], headers: bytes = b"content-type: application/json\r\n"
+    ) -> None:
+        """An answer that is complete."""
         self.done = True
         self.on_stream = None  # it leads back to what holds this reply: a cycle for each call would be the collector's
         self.connection.write_plain(self._request, status, body, headers + self._extra)

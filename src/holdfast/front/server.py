@@ -30,7 +30,7 @@ from holdfast.front.broker import Broker
 from holdfast.front.clients import Channel, Client
 from holdfast.front.eras import is_modern, relinked, result_for_client, tool_for_client
 from holdfast.front.forwarder import Forwarder
-from holdfast.front.inbound import ClientRequest, Message, params_of
+from holdfast.front.inbound import LARGEST_READ, ClientRequest, Message, small_values
 from holdfast.front.messages import (
     STATUS_TOOL,
     STATUS_URI,
@@ -266,7 +266,7 @@ class McpServer:
         """A notification of a client."""
         if is_modern(version) or message.method != "notifications/roots/list_changed":
             return
-        params = {key: loads(value) for key, value in params_of(message).items()}
+        params = small_values(message)
         protocol.validate_client_notification(message.method, version, params or None)
         await self._forwarder.notice(client, message.method, params)
 
@@ -348,6 +348,8 @@ class McpServer:
         if name is None or (arguments is not None and not is_object(arguments)):
             raise MCPError(INVALID_PARAMS, "Invalid request parameters", "")
         if self.view.server is None and name.startswith(STATUS_TOOL) and name == status_tool_name(self.view.hub):
+            if arguments is not None and len(memoryview(arguments)) > LARGEST_READ:
+                raise MCPError(INVALID_PARAMS, f"the arguments have more than {LARGEST_READ} bytes")
             values = loads(arguments) if arguments is not None else {}
             return RawObject.of(status_result(self.view.hub, values, self._findings))
         route = self.view.tool(name)

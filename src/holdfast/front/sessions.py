@@ -36,6 +36,7 @@ from holdfast.front.http_session import CallInFlight, HttpSession
 from holdfast.front.inbound import (
     ClientRequest,
     Message,
+    cancelled_id,
     error_message,
     error_of,
     meta_of,
@@ -43,6 +44,8 @@ from holdfast.front.inbound import (
     read_message,
     read_small,
     result_message,
+    result_pieces,
+    small_values,
 )
 from holdfast.front.requests import Reply, Request
 from holdfast.front.seal import SessionTicket
@@ -51,7 +54,7 @@ from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_store import NOTE_SECONDS, SessionRecord
 from holdfast.front.shared_events import SharedEvent
 from holdfast.front.streams import Backlog, LogBounds, LostEvent, MessageStream, lost_event
-from holdfast.wire import SMALL_BYTES, loads, text_of
+from holdfast.wire import SMALL_BYTES, text_of
 
 __all__ = ["HttpSessions"]
 
@@ -426,7 +429,7 @@ class HttpSessions:
         """The handshake; no server behind the hub is waited for."""
         assert message.id is not None  # noqa: S101 - it is a request
         try:
-            params = {key: loads(value) for key, value in params_of(message).items()}
+            params = small_values(message)
             result, version, capabilities = self.server.initialize(params)
         except (MCPError, ValidationError, ValueError) as exc:
             reply.plain(200, error_message(message.id, error_of(exc)))
@@ -475,7 +478,7 @@ class HttpSessions:
             if message.method in _CHANGES_SESSION:
                 session.noted_at = self._ids.wall()
                 await self._keep(session)()
-            stream.finish(result_message(message.id, result))
+            stream.finish((result_pieces if result.is_large else result_message)(message.id, result))
         except asyncio.CancelledError:
             if not call.absorb():
                 raise
@@ -548,7 +551,8 @@ class HttpSessions:
                 message, version=version, client=client, channel=stream, headers=request.headers, principal=principal
             )
             self.server.check_mirrored(asked)
-            stream.finish(result_message(message.id, await self.server.answer(asked)))
+            result = await self.server.answer(asked)
+            stream.finish((result_pieces if result.is_large else result_message)(message.id, result))
         except asyncio.CancelledError:
             if not call.absorb():
                 raise
@@ -665,12 +669,8 @@ def _acknowledge(reply: Reply, version: str) -> None:
 
 
 def _cancel(session: HttpSession, message: Message) -> None:
-    try:
-        raw = params_of(message).get("requestId")
-        wanted = loads(raw) if raw is not None else None
-    except (MCPError, ValueError):
-        return
-    call = session.calls.get(wanted) if isinstance(wanted, str | int) else None
+    wanted = cancelled_id(message)
+    call = session.calls.get(wanted) if wanted is not None else None
     if call is not None:
         call.cancel()
 

@@ -112,6 +112,7 @@ class SharedEvents:
                     if not self.problem:
                         log.info("events of sessions are not shared: %s", exc)
                     self.problem = str(exc)
+                    self.dropped += len(writes)
                     await anyio.sleep(RETRY_SECONDS)
             if not self._queue:
                 self._wake.clear()

@@ -40,6 +40,7 @@ from holdfast.front.clients import ASK_SECONDS, Client
 from holdfast.front.inbound import (
     ClientRequest,
     Message,
+    cancelled_id,
     error_message,
     error_of,
     meta_of,
@@ -49,11 +50,12 @@ from holdfast.front.inbound import (
     request_message,
     result_message,
     settle,
+    small_values,
 )
 from holdfast.front.server import McpServer
 from holdfast.front.view import View
 from holdfast.hub import Hub
-from holdfast.wire import BadJson, Bytes, RawObject, dumps, loads, one_line, text_of
+from holdfast.wire import Bytes, RawObject, dumps, one_line, text_of
 
 __all__ = ["PipeServer", "Refuse", "StdinLines", "StdoutWriter", "serve_stdio"]
 
@@ -72,6 +74,9 @@ Refuse: TypeAlias = Callable[[str | int | None], Awaitable[None]]
 """Called with the id of a message that was too long; None if the id was not found."""
 
 CHUNK = 64 * 1024
+
+BLANK_BYTES = 1024
+"""A longer line is no blank one that a client writes between messages; it gets an answer."""
 
 _ID = rb'"id"\s*:\s*(?P<id>"(?:[^"\\]|\\.){0,256}"|-?\d{1,18})\s*'
 _FIRST = re.compile(rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]{0,256}"\s*,\s*)*' + _ID + rb"[,}]")
@@ -93,7 +98,7 @@ class StdinLines:
     async def __anext__(self) -> bytes:
         """Return the next line within the bound."""
         while True:
-            line = await anyio.to_thread.run_sync(self._file.readline, self._longest + 1)
+            line = await anyio.to_thread.run_sync(self._next)
             if not line:
                 raise StopAsyncIteration
             if len(line) <= self._longest or line.endswith(b"\n"):
@@ -101,6 +106,13 @@ class StdinLines:
             head, line = line[:CHUNK], line[-CHUNK:]
             tail = await anyio.to_thread.run_sync(self._skip, line)
             await self._refuse(_id_in(head, tail))
+
+    def _next(self) -> bytes:
+        """The next line that is not blank; blank ones are left out here, where they hold up only this thread."""
+        while True:
+            line = self._file.readline(self._longest + 1)
+            if len(line) > BLANK_BYTES or not line or line.strip():
+                return line
 
     def _skip(self, tail: bytes) -> bytes:
         """Read to the end of the line and keep only its last bytes."""
@@ -284,12 +296,8 @@ class PipeServer:
 
     def _notified(self, message: Message) -> None:
         if message.method == "notifications/cancelled":
-            raw = params_of(message).get("requestId")
-            try:
-                wanted = loads(raw) if raw is not None else None
-            except BadJson:
-                return  # it is the id of no request
-            if isinstance(wanted, str | int) and (scope := self._calls.get(wanted)) is not None:
+            wanted = cancelled_id(message)
+            if wanted is not None and (scope := self._calls.get(wanted)) is not None:
                 scope.cancel()
             return
         self._attach()
@@ -306,7 +314,7 @@ class PipeServer:
         assert message.id is not None  # noqa: S101 - it is a request
         self._modern = False
         try:
-            params = {key: loads(value) for key, value in params_of(message).items()}
+            params = small_values(message)
             result, self._version, capabilities = self._server.initialize(params)
         except Exception as exc:  # noqa: BLE001 - every request gets an answer
             self.answer(message.id, error_message(message.id, error_of(exc)))

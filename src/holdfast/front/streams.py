@@ -243,15 +243,22 @@ class MessageStream:
             reply.event(message, event_id=number)
             self.backlog.wrote(reply, self.session or reply)
 
-    def finish(self, message: bytes, *, status: int = 200, resumable: bool = True) -> None:
-        """The result. A client of the first TypeScript SDK resumes after an error that has an event id."""
+    def finish(self, message: bytes | list[Bytes], *, status: int = 200, resumable: bool = True) -> None:
+        """The result, which may be in pieces.
+
+        A client of the first TypeScript SDK resumes after an error that has an event id.
+        """
         if self.done:
             return
         reply = self.reply
-        number = self._log(message, final=True) if resumable and reply is not None and reply.started else b""
+        if reply is not None and reply.started and isinstance(message, list):
+            message = b"".join(message)
+        number = b""
+        if resumable and reply is not None and reply.started and isinstance(message, bytes):
+            number = self._log(message, final=True)
         self.done = True
         if reply is not None and not reply.done:
-            if reply.started:
+            if reply.started and isinstance(message, bytes):
                 reply.result(message, status=status, event_id=number)
             else:
                 reply.plain(status, message)

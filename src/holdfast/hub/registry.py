@@ -6,7 +6,7 @@ slot here, always. The catalog is replaced as a whole; nothing changes a catalog
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -299,8 +299,8 @@ class SlotRegistry:
             slot.handle(on.LoginSucceeded())
 
     def state_changed(self) -> None:
-        """Write the state file soon."""
-        self._writer.changed(self._snapshot)
+        """Write the state file at once."""
+        self._writer.changed(self._snapshot, at_once=True)
 
     async def apply(self, config: Config) -> ConfigApplied | None:
         """Use a new configuration; only the connections of servers whose definition changed are touched."""
@@ -371,13 +371,15 @@ class SlotRegistry:
         catalog = self.catalog.publish(listing)
         if self.catalog.servers[listing.server].withdrawn:
             catalog = catalog.withdraw(listing.server)
-        self._show(listing.server, catalog)
+        self._show(catalog)
 
-    def switched_elsewhere(self, server: str, disabled: bool) -> None:
-        """Follow another hub that enabled or disabled a server."""
+    def switched_elsewhere(self, server: str, disabled: bool) -> bool:
+        """Follow another hub that enabled or disabled a server; False if this one does not."""
         slot = self.slots.get(server)
-        if slot is not None and slot.spec.enabled and slot.switched_off != disabled and not self._closing:
-            slot.handle(on.DisableRequested() if disabled else on.EnableRequested())
+        if slot is None or not slot.spec.enabled or slot.switched_off == disabled or self._closing:
+            return False
+        slot.handle(on.DisableRequested() if disabled else on.EnableRequested())
+        return True
 
     def _approved_elsewhere(self) -> None:
         for server in self.approvals.follow():
@@ -399,31 +401,33 @@ class SlotRegistry:
                 self._tasks.start_soon(self._publish_large, name="publisher")
             return
         reviewed = self.approvals.review(listing)
-        self._show(listing.server, self.catalog.publish(reviewed))
-        if self.fleet is not None:
-            self.fleet.published(reviewed)
-        if self.approvals.unsaved:
-            self.state_changed()
+        self._show(self.catalog.publish(reviewed))
+        self._published((reviewed,))
 
     async def _publish_large(self) -> None:
-        """Publish one listing after the other. A thread makes the catalog: it takes longer than a step may (SEC-7)."""
+        """Publish all that waits, together. A thread makes the catalog: it takes longer than a step may (SEC-7)."""
         try:
             while self._unpublished:
-                server = next(iter(self._unpublished))
-                listing = self._unpublished[server]
-                reviewed = await self.approvals.review_in_steps(listing)
+                taken = dict(self._unpublished)
+                reviewed = [await self.approvals.review_in_steps(listing) for listing in taken.values()]
                 before = self.catalog
-                made, kinds = await anyio.to_thread.run_sync(_made, before, reviewed)
-                if self._unpublished.get(server) is not listing or self.catalog is not before:
+                made, changes = await anyio.to_thread.run_sync(_made, before, reviewed)
+                newer = any(self._unpublished.get(server) is not listing for server, listing in taken.items())
+                if newer or self.catalog is not before:
                     continue  # a newer listing came, or the catalog changed meanwhile: once more
-                del self._unpublished[server]
-                self._replace(server, made, kinds)
-                if self.fleet is not None:
-                    self.fleet.published(reviewed)
-                if self.approvals.unsaved:
-                    self.state_changed()
+                for server in taken:
+                    del self._unpublished[server]
+                self._replace(made, changes)
+                self._published(reviewed)
         finally:
             self._publishing = False
+
+    def _published(self, reviewed: Iterable[Listing]) -> None:
+        if self.fleet is not None:
+            for listing in reviewed:
+                self.fleet.published(listing)
+        if self.approvals.unsaved:
+            self._writer.changed(self._snapshot)
 
     def _note_failed_lists(self, listing: Listing) -> None:
         known = self.catalog.servers[listing.server].listing if listing.server in self.catalog.servers else None
@@ -448,26 +452,27 @@ class SlotRegistry:
         self.clients.end(server)
         if removed:
             self.approvals.forget(server)
-        self._show(server, self.catalog.remove(server) if removed else self.catalog.withdraw(server))
+        self._show(self.catalog.remove(server) if removed else self.catalog.withdraw(server))
 
     def reinstate(self, server: str) -> None:
         """Publish a server's last good listing again."""
-        self._show(server, self.catalog.reinstate(server))
+        self._show(self.catalog.reinstate(server))
 
     def record(self, record: HubRecord) -> None:
         """Write a record to the journal."""
         self.journal.write(record)
 
-    def _show(self, server: str, catalog: Catalog) -> None:
+    def _show(self, catalog: Catalog) -> None:
         if catalog is not self.catalog:
-            self._replace(server, catalog, _changed_kinds(self.catalog, catalog))
+            self._replace(catalog, catalog.changes(self.catalog))
 
-    def _replace(self, server: str, catalog: Catalog, kinds: tuple[str, ...]) -> None:
+    def _replace(self, catalog: Catalog, changes: Mapping[str, frozenset[Kind]]) -> None:
         if catalog is not self.catalog:
             self.catalog = catalog
-            if kinds:
-                self.journal.write(Published(server=server, version=catalog.version, kinds=kinds, at=self.clock.now()))
-            self.state_changed()
+            for server, kinds in changes.items():
+                named = tuple(sorted(kind.value for kind in kinds))
+                self.journal.write(Published(server=server, version=catalog.version, kinds=named, at=self.clock.now()))
+            self._writer.changed(self._snapshot)
 
     def _add(self, server: ServerSpec | BadServer) -> Slot:
         assert self._context is not None  # noqa: S101 - the hub is open
@@ -487,10 +492,7 @@ class SlotRegistry:
         """Name everything as the new configuration says. A removed server leaves by its own event, in a moment."""
         written = written_prefixes(config)
         leaving = {name: source.prefix for name, source in self.catalog.servers.items() if name not in written}
-        catalog = self.catalog.arrange({**written, **leaving})
-        for server in {key.server for key, name in catalog.names.items() if self.catalog.names.get(key) != name}:
-            self._show(server, catalog)
-        self.catalog = catalog
+        self._show(self.catalog.arrange({**written, **leaving}))
 
     def _adopt(self, settings: Settings) -> None:
         assert self._context is not None  # noqa: S101 - the hub is open
@@ -536,15 +538,10 @@ AT_ONCE = 3_000
 """A catalog of so many items is made at once; that takes about 15 ms of the event loop."""
 
 
-def _made(before: Catalog, listing: Listing) -> tuple[Catalog, tuple[str, ...]]:
-    """The catalog with a listing, and the kinds that changed; what readers look up is made here too."""
-    made = before.publish(listing)
-    assert made.owners is not None  # noqa: S101 - made now, in the thread
-    return made, _changed_kinds(before, made)
-
-
-def _changed_kinds(before: Catalog, after: Catalog) -> tuple[str, ...]:
-    return tuple(sorted(kind.value for kind in after.since(before).kinds))
+def _made(before: Catalog, listings: Sequence[Listing]) -> tuple[Catalog, Mapping[str, frozenset[Kind]]]:
+    """The catalog with these listings, and what they change."""
+    made = before.publish_all(listings)
+    return made, made.changes(before)
 
 
 async def _own_tasks(*, task_status: anyio.abc.TaskStatus[anyio.abc.TaskGroup]) -> None:

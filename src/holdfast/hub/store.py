@@ -143,6 +143,10 @@ class Store:
         self._known |= {server: replace(self._known[server], disabled=off) for server, off in changed.items()}
         return changed
 
+    def followed(self, server: str, *, disabled: bool) -> None:
+        """This hub did what another one had written: to do the opposite is a switch of its own from now on."""
+        self._own[server] = disabled
+
     def stamp(self) -> FileStamp:
         """Changes when a hub writes the file."""
         return file_stamp(self._file)
@@ -282,6 +286,10 @@ Snapshot: TypeAlias = "Callable[[], tuple[Config, Catalog, frozenset[str]]]"
 """Returns the configuration, the catalog and the disabled servers of this moment."""
 
 
+LONGEST_PAUSE = 2.0
+"""Seconds between two writes, at most: what a hub learned in them is lost if it is killed."""
+
+
 class StateWriter:
     """The one writer of the store and of the approvals file; without a store, nothing is written."""
 
@@ -290,36 +298,49 @@ class StateWriter:
         self._approvals = approvals
         self._pending: Snapshot | None = None
         self._dirty = anyio.Event()
+        self._hurry = anyio.Event()
         self._writing = anyio.Lock()
+        self._marks: dict[str, tuple[ServerSpec, str]] = {}
+        """The fingerprint of each definition at the last write."""
 
     def restore(self, config: Config) -> Catalog:
         """Read the last good catalog, for the servers whose definition is unchanged."""
         self._approvals.load()
         catalog = Catalog().arrange(written_prefixes(config))
         kept = self._store.load() if self._store is not None else {}
-        for server in config.servers.values():
-            one = kept.get(server.id)
-            if one is not None and isinstance(server, ServerSpec) and one.fingerprint == fingerprint(server):
-                catalog = _restored(catalog, one)
-            if one is not None and one.disabled:
+        specs = [server for server in config.servers.values() if isinstance(server, ServerSpec) and server.id in kept]
+        same = [kept[spec.id] for spec in specs if kept[spec.id].fingerprint == fingerprint(spec)]
+        catalog = catalog.restore_names({key: name for one in same for key, name in one.names.items()})
+        catalog = catalog.publish_all([one.listing for one in same if one.listing is not None])
+        for server in config.servers:
+            if server in kept and kept[server].disabled:
                 # A disabled server stays disabled after a restart, also with a new definition.
-                catalog = catalog.withdraw(server.id)
+                catalog = catalog.withdraw(server)
         return catalog
 
-    def changed(self, snapshot: Snapshot) -> None:
-        """Write soon: the state changed."""
+    def changed(self, snapshot: Snapshot, *, at_once: bool = False) -> None:
+        """Write soon: the state changed. What a person did is written at once: other hubs follow it."""
         self._pending = snapshot
         self._dirty.set()
+        if at_once:
+            self._hurry.set()
 
     async def run(self) -> None:
         """Write after each change, until cancelled."""
         while True:
             await self._dirty.wait()
-            self._dirty = anyio.Event()
+            self._dirty, self._hurry = anyio.Event(), anyio.Event()
+            began = anyio.current_time()
             await self._write()
+            # A fleet that comes up changes all the time: the writes take a tenth of it, or less.
+            with anyio.move_on_after(min(9 * (anyio.current_time() - began), LONGEST_PAUSE)):
+                await self._hurry.wait()
 
-    async def watch(self, on_switch: Callable[[str, bool], None], on_approvals: Callable[[], None]) -> None:
-        """Follow the switches and approvals of other hubs that share the state, until cancelled."""
+    async def watch(self, on_switch: Callable[[str, bool], bool], on_approvals: Callable[[], None]) -> None:
+        """Follow the switches and approvals of other hubs that share the state, until cancelled.
+
+        ``on_switch`` says whether the hub follows.
+        """
         if self._store is None:
             return
         switches, approvals = self._store.stamp(), self._approvals.stamp()
@@ -329,10 +350,11 @@ class StateWriter:
                 now = await anyio.to_thread.run_sync(self._store.stamp)
                 changed = await anyio.to_thread.run_sync(self._store.switches) if now != switches else {}
                 before, approvals = approvals, self._approvals.stamp()
-            if changed is not None:
-                switches = now
-            for server, disabled in (changed or {}).items():
-                on_switch(server, disabled)
+                if changed is not None:
+                    switches = now
+                for server, disabled in (changed or {}).items():
+                    if on_switch(server, disabled):
+                        self._store.followed(server, disabled=disabled)
             if approvals != before:
                 on_approvals()
 
@@ -345,9 +367,20 @@ class StateWriter:
         async with self._writing:
             snapshot, self._pending = self._pending, None
             if self._store is not None and snapshot is not None:
-                await anyio.to_thread.run_sync(self._store.save, _stored(*snapshot()))
+                await anyio.to_thread.run_sync(self._save, self._store, *snapshot())
             if self._store is not None and self._approvals.unsaved:
                 await self._write_approvals()
+
+    def _save(self, store: Store, config: Config, catalog: Catalog, off: frozenset[str]) -> None:
+        """Runs in a thread: a large fleet takes longer than a step of the event loop may."""
+        marks = self._marks
+        self._marks = {}
+        for server in config.servers.values():
+            if isinstance(server, ServerSpec):
+                known = marks.get(server.id)
+                same = known is not None and known[0] is server
+                self._marks[server.id] = known if known is not None and same else (server, fingerprint(server))
+        store.save(_stored(config, catalog, off, {name: mark for name, (_, mark) in self._marks.items()}))
 
     async def _write_approvals(self) -> None:
         changes = self._approvals.to_save()
@@ -360,23 +393,18 @@ def written_prefixes(config: Config) -> dict[str, str | None]:
     return {server.id: getattr(server, "prefix", None) for server in config.servers.values()}
 
 
-def _restored(catalog: Catalog, kept: StoredServer) -> Catalog:
-    catalog = catalog.restore_names(kept.names)
-    return catalog.publish(kept.listing) if kept.listing is not None else catalog
-
-
 def _unstamped(listing: Listing | None) -> Listing | None:
     """The listing as it is read from the file: the generation is not stored."""
     return replace(listing, generation=0, instructions=None) if listing is not None else None
 
 
-def _stored(config: Config, catalog: Catalog, off: frozenset[str]) -> dict[str, StoredServer]:
+def _stored(config: Config, catalog: Catalog, off: frozenset[str], marks: Mapping[str, str]) -> dict[str, StoredServer]:
     names: dict[str, dict[NameKey, str]] = {}
     for key, name in catalog.names.items():
         names.setdefault(key.server, {})[key] = name
     return {
         server.id: StoredServer(
-            fingerprint=fingerprint(server) if isinstance(server, ServerSpec) else "",
+            fingerprint=marks.get(server.id, ""),
             disabled=server.id in off,
             listing=_unstamped(catalog.servers[server.id].listing),
             names=names.get(server.id, {}),

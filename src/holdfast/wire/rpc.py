@@ -37,7 +37,7 @@ from mcp_types import INTERNAL_ERROR, RequestId
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from holdfast.config import Limits
-from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, OverBound
+from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, OverBound, quoted, quoted_name
 from holdfast.errors import ServerFailure
 from holdfast.wire.envelope import (
     SMALL_BYTES,
@@ -103,7 +103,7 @@ class RawResult(BaseModel):
 def first_error(exc: ValidationError) -> str:
     """The place and kind of the first violation of the protocol, without the content."""
     first = exc.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return f"{quoted_name('.'.join(str(step)[:40] for step in first['loc'][:12]))}: {first['msg']}"
 
 
 log = logging.getLogger(__name__)
@@ -121,6 +121,11 @@ REQUESTS_FROM_SERVER = 64
 
 As many more are refused at a time. Those beyond get no answer: a server that sends requests and does not read the
 answers must not fill our memory."""
+
+NOTICE_BYTES, NOTICE_PART_BYTES = 1 << 18, 1 << 12
+"""The largest notification that passes on whole, and the largest part of a larger one that does.
+
+Notifications wait for their readers, up to a thousand at a time: their size must be bounded too."""
 
 NOTICES_WAITING = 1024
 """How many notifications may wait for their handler; the oldest is dropped, so a slow handler blocks no reader."""
@@ -442,7 +447,7 @@ class Exchange:
                 raise UnusableMessage(str(members)) from members
             if len(data) <= SMALL_BYTES and self._take_batch(data):
                 return
-            detail = data[:80].decode("utf-8", "replace")
+            detail = quoted(data[:80].decode("utf-8", "replace"))
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail)) from members
         self.route(members)
 
@@ -483,7 +488,7 @@ class Exchange:
         if not ({"method", "result", "error"} & members.keys()):
             if self._resolve(message_id, members):
                 return  # an empty answer: its request fails now and need not wait
-            detail = ", ".join(list(members)[:10])[:100]
+            detail = quoted(", ".join(name[:40] for name in list(members)[:10]), origin="its members", most=100)
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail=detail))
         self.spoke = True
         method = text_of(members.get("method"))
@@ -491,9 +496,14 @@ class Exchange:
             self._resolve(message_id, members)
             return
         try:
+            if message_id is None and len(memoryview(members.get("params", b""))) > NOTICE_BYTES:
+                self._large_notice(method, members["params"])
+                return
             params = load_object(members["params"]) if "params" in members else None
         except BadJson as exc:
-            raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"the parameters of {method}")) from exc
+            raise ServerFailure(
+                NotMcp(fault=NotMcpFault.NOT_JSON, detail=f"the parameters of {quoted_name(method)}")
+            ) from exc
         if message_id is None:
             self._notice(method, params)
         else:
@@ -542,6 +552,18 @@ class Exchange:
         if not run_notify_intercept(self._intercept, method, params) and not attributed(method, params):
             self._notices.append((method, params))
             self._notice_came.set()
+
+    def _large_notice(self, method: str, params: Bytes) -> None:
+        """A notice over the bound: what is small in it passes on. A log message says that its text was left out."""
+        small = {key: loads(one) for key, one in fields(params).items() if len(memoryview(one)) <= NOTICE_PART_BYTES}
+        size = len(memoryview(params))
+        if method == "notifications/message":
+            self._notice(method, {**small, "data": f"(Holdfast left out a log message of {size:,} bytes)"})
+        elif method in ("notifications/progress", "notifications/cancelled") or method.endswith("/list_changed"):
+            self._notice(method, small)
+        else:
+            self._count_notice()
+            log.warning("left out a notification %s of %d bytes", quoted_name(method), size)
 
     def _count_notice(self) -> None:
         """A leaky bucket: a burst is allowed, a lasting flood ends this connection."""
@@ -662,10 +684,10 @@ async def _split_large(data: bytes) -> Fields | BadJson:
         return exc
 
 
-def value_of(result: Bytes) -> Message:
+def value_of(result: Bytes | RawObject) -> Message:
     """A result as a value, for the parts that the hub itself reads."""
     try:
-        return RawObject.read(result).value()
+        return (result if isinstance(result, RawObject) else RawObject.read(result)).value()
     except BadJson as exc:
         raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=str(exc))) from exc
 

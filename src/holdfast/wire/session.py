@@ -44,7 +44,7 @@ from pydantic import ValidationError
 
 from holdfast._version import __version__
 from holdfast.config import Limits
-from holdfast.core import Evidence, HttpStatus, NotMcp, NotMcpFault, RpcError, TimedOut
+from holdfast.core import Evidence, HttpStatus, NotMcp, NotMcpFault, RpcError, TimedOut, quoted_name
 from holdfast.errors import ServerFailure
 from holdfast.types import CallResult, ProgressFn
 from holdfast.wire.deadlines import Deadline
@@ -299,7 +299,9 @@ def _supported(data: object) -> list[str]:
 
 
 def _no_version(supported: list[str]) -> ServerFailure:
-    return ServerFailure(NotMcp(fault=NotMcpFault.VERSION, detail=", ".join(supported)[:100]))
+    return ServerFailure(
+        NotMcp(fault=NotMcpFault.VERSION, detail=", ".join(quoted_name(one, 20) for one in supported[:5]))
+    )
 
 
 CLOSE_SECONDS = 10.0
@@ -462,7 +464,7 @@ class Connection:
         if self.modern:
             params, headers = self._stamped(method, params, headers, None)
         raw = await self.wire.call(method, params, headers=headers)
-        return RawObject.read(raw)
+        return raw if isinstance(raw, RawObject) else RawObject.read(raw)
 
     async def call_tool(
         self,
@@ -531,7 +533,7 @@ class Connection:
             sent, headers = self._sent(method, params, caller)
             try:
                 raw = await wire.call(method, sent, headers=headers, on_progress=tell)
-                if len(memoryview(raw)) > SMALL_BYTES:
+                if not isinstance(raw, RawObject) and len(memoryview(raw)) > SMALL_BYTES:
                     await asyncio.sleep(0)  # each pass over a large result takes milliseconds
                 return self._read_result(method, raw)
             except MCPError as exc:
@@ -570,9 +572,9 @@ class Connection:
         headers = trace_headers(params)
         return (params, headers) if self.era != "modern" else self._stamped(method, params, headers, caller)
 
-    def _read_result(self, method: str, raw: Bytes) -> RawObject:
+    def _read_result(self, method: str, raw: Bytes | RawObject) -> RawObject:
         try:
-            result = RawObject.read(raw)
+            result = raw if isinstance(raw, RawObject) else RawObject.read(raw)
             self._check_result(method, result)
         except BadJson as exc:
             raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))) from exc

@@ -90,21 +90,23 @@ def test_coming_back_counts_and_coming_up_does_not() -> None:
 
 
 @pytest.mark.requirement("SEC-4")
-def test_a_flood_of_lines_is_kept_within_bounds() -> None:
+@pytest.mark.anyio
+async def test_a_flood_of_lines_is_kept_within_bounds() -> None:
     lines = LogBuffer(wall=lambda: 1.0)
     for number in range(5_000):
         lines.add_stderr("x", b"%d" % number, Redactor())
-    assert [line.text for line in lines.last("x", 2)] == ["4998", "4999"]
-    assert len(lines.last("x", 100_000)) == bounds.MOST_LINES
+    assert [line.text for line in await lines.last("x", 2)] == ["4998", "4999"]
+    assert len(await lines.last("x", 100_000)) == bounds.MOST_LINES
     for _ in range(100):
         lines.add_stderr("x", b"y" * 8192, Redactor())
-    kept = lines.last("x", 100_000)
+    kept = await lines.last("x", 100_000)
     assert sum(len(line.text) for line in kept) <= bounds.MOST_BYTES
 
 
 @pytest.mark.requirement("MSG-6")
-def test_a_secret_that_was_learned_since_is_masked_too() -> None:
+@pytest.mark.anyio
+async def test_a_secret_that_was_learned_since_is_masked_too() -> None:
     lines, redactor = LogBuffer(wall=lambda: 1.0), Redactor(["one-secret"])
     lines.add_stderr("x", b"one-secret other-secret \x1b[31mred", redactor)
     redactor.learn("other-secret")
-    assert [line.text for line in lines.last("x", 1)] == ["*** *** red"]
+    assert [line.text for line in await lines.last("x", 1)] == ["*** *** red"]

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, Generic, Literal, TextIO, TypeVar
 
 import anyio
+import anyio.lowlevel
 from opentelemetry.trace import format_span_id, format_trace_id, get_current_span
 
 from holdfast.control.models import LogLine
@@ -300,11 +301,30 @@ class _LogFollower:
         self._waiting.append(line)
         self.came.set()
 
-    def take(self) -> list[LogLine]:
-        taken = [line.shown() for line in self._waiting]
+    def take(self) -> list[_Line]:
+        taken = list(self._waiting)
         self._waiting.clear()
         self.came = anyio.Event()
         return taken
+
+
+IN_A_ROW = 16 * 1024
+"""Bytes of lines that are masked before other tasks get a turn: one line may have 8 KiB, and a thousand may wait."""
+
+
+async def _in_turns(lines: list[_Line]) -> AsyncGenerator[list[LogLine], None]:
+    """The lines as they are shown, some at a time."""
+    some: list[LogLine] = []
+    size = 0
+    for line in lines:
+        size += len(line.raw) + 256
+        some.append(line.shown())
+        if size > IN_A_ROW:
+            yield some
+            some, size = [], 0
+            await anyio.lowlevel.checkpoint()
+    if some:
+        yield some
 
 
 class LogBuffer:
@@ -325,23 +345,30 @@ class LogBuffer:
             server, level, text = line
             self._log_of(server).add(_Line(self._wall(), "hub", level, text.encode(), self._unmasked))
 
-    def last(self, server: str, most: int) -> tuple[LogLine, ...]:
+    async def last(self, server: str, most: int) -> tuple[LogLine, ...]:
         """Return the last lines, oldest first."""
         book = self._logs.get(server)
-        return tuple(line.shown() for line in list(book.lines)[-most:]) if book is not None else ()
+        if book is None:
+            return ()
+        return tuple([line async for some in _in_turns(list(book.lines)[-most:]) for line in some])
 
     async def follow(self, server: str, *, silence: float, last: int = 0) -> AsyncGenerator[list[LogLine], None]:
         """Yield the last lines, then new ones as they come; an empty list after ``silence`` seconds without any."""
         book, reader = self._log_of(server), _LogFollower()
         book.readers.add(reader)
         try:
-            if last:
-                yield list(self.last(server, last))
-            while not book.ended:
-                yield reader.take()
+            async for some in _in_turns(list(book.lines)[-last:] if last else []):
+                yield some
+            while True:
+                ended, waiting = book.ended, reader.take()
+                async for some in _in_turns(waiting):
+                    yield some
+                if not waiting:
+                    yield []
+                if ended:
+                    return
                 with anyio.move_on_after(silence):
                     await reader.came.wait()
-            yield reader.take()
         finally:
             book.readers.discard(reader)
 

@@ -53,6 +53,8 @@ PATIENCE_SECONDS = 60.0
 """A store that refuses the right to probe for this long after its time is not believed."""
 SETTLED_SECONDS = 3.0
 """After a replica found the store, or found it emptied, the others have sent their copies to it."""
+MOST_TOLD = 100
+"""Servers that a replica names in its presence, which travels with every exchange."""
 JOIN_SECONDS = 1.0
 """A replica that just joined asks who is present with every exchange."""
 
@@ -264,15 +266,31 @@ class FleetMember:
             self._releases.append(ClaimRelease(held.key, held.token, delay))
             self._urgent = True
 
-    def _probe(self, server: str) -> str:
-        return f"probe/{self._definitions.get(server, '')}/{server}"
+    def probes(self) -> list[str]:
+        """The servers that this replica has the right to probe, as it tells the others."""
+        return sorted(islice(self._held, MOST_TOLD))
 
-    def _ask_at(self, server: str, at: float) -> float:
+    def unsent_decisions(self) -> list[str]:
+        """The keys of switches and approvals that the store does not have."""
+        return [key for key in self._unsent if key.startswith(("switch/", "pin/"))]
+
+    def next_prober(self, server: str) -> str:
+        """The replica whose turn it is to try a server next."""
+        return self._turns(server)[0] if self.alone_since is None else self.replica
+
+    def _turns(self, server: str) -> list[str]:
         """The turn follows from the latest evidence: every replica knows it, and it changes with every try."""
         evidence = self.book.get(evidence_key(server))
         order = preferred(server, evidence.stamp if evidence is not None else "", self.peers or [self.replica])
         if evidence is not None and evidence.writer in order:
             order = [*(one for one in order if one != evidence.writer), evidence.writer]
+        return order
+
+    def _probe(self, server: str) -> str:
+        return f"probe/{self._definitions.get(server, '')}/{server}"
+
+    def _ask_at(self, server: str, at: float) -> float:
+        order = self._turns(server)
         turn = order.index(self.replica) if self.replica in order else 0
         return at - LEAD_SECONDS if turn == 0 else at + GRACE_SECONDS * min(turn, LAST_TURN)
 

@@ -15,7 +15,7 @@ from jsonschema.exceptions import SchemaError
 
 from holdfast.auth import LoginStatus, Refreshed, refresh_now, status_of
 from holdfast.control import Server
-from holdfast.core import classify_evidence, masked
+from holdfast.core import classify_evidence, masked, quoted, quoted_name
 from holdfast.doctor.case import SAME_ENVIRONMENT, Case
 from holdfast.doctor.checks.base import Check, Observation, found
 from holdfast.doctor.diagnose.access import claims_of, configured_token
@@ -252,7 +252,7 @@ def _faults(case: Case, names: list[str], listed: Mapping[str, Mapping[str, Any]
     invalid = {name: why for name, raw in listed.items() if (why := _schema_fault(raw))}
     if invalid:
         first, why = next(iter(invalid.items()))
-        words = f"the schema of {_some(list(invalid))} is not valid JSON Schema ({first}: {why})"
+        words = f"the schema of {_some(list(invalid))} is not valid JSON Schema ({quoted_name(first)}: {why})"
         yield _at_fault(case, "HF-TOOLS-SCHEMA", words, list(invalid))
 
 
@@ -271,7 +271,7 @@ def _hide(case: Case, names: list[str]) -> Edit:
 
 
 def _some(names: list[str]) -> str:
-    shown = ", ".join(f"`{name[:70]}`" for name in names[:_NAMED])
+    shown = ", ".join(quoted_name(name, 70, ticks=True) for name in names[:_NAMED])
     return f"{shown} and {len(names) - _NAMED} more" if len(names) > _NAMED else shown
 
 
@@ -284,8 +284,8 @@ def _schema_fault(raw: Mapping[str, Any]) -> str:
         try:
             Draft202012Validator.check_schema(schema)
         except SchemaError as exc:
-            where = "/".join(map(str, exc.absolute_path)) or key
-            return f"{where}: {' '.join(exc.message.split())[:100]}"
+            where = "/".join(str(step)[:40] for step in list(exc.absolute_path)[:12]) or key
+            return f"{quoted_name(where)}: {quoted(exc.message, most=100)}"
         if key == "inputSchema" and schema.get("type") != "object":
             return 'inputSchema: its type must be "object"'
     return ""

@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from holdfast.auth import AuthorizationServer, audience_of, discover, known_client, unverified_claims
 from holdfast.config import OAuthSettings, ServerSpec
-from holdfast.core import Challenge, HttpStatus, Login, LoginState, is_outage_body, read_challenge
+from holdfast.core import Challenge, HttpStatus, Login, LoginState, is_outage_body, quoted, quoted_name, read_challenge
 from holdfast.doctor.case import Case
 from holdfast.doctor.report import Finding, ask_for, finding, on_server, shell
 from holdfast.errors import LoginFailed
@@ -31,6 +31,9 @@ __all__ = [
     "login_wanted",
     "unauthorized",
 ]
+
+NO_DECISION_BODY = "external authorization failed"
+"""What AgentGateway answers for a denial and for an outage alike."""
 
 _DESCRIPTION = re.compile(r'error_description="([^"]*)"')
 
@@ -53,7 +56,7 @@ async def unauthorized(case: Case, seen: HttpStatus) -> Finding:
     if claims is not None and claims.expires is not None and claims.expires < datetime.now(UTC):
         return _replace(case, "HF-AUTH-EXPIRED", f"its token expired at {claims.expires:%Y-%m-%d %H:%M} UTC")
     if claims is not None and not is_for(claims, case.spec.url):
-        audience = ", ".join(claims.audience[:3])
+        audience = ", ".join(quoted_name(one) for one in claims.audience[:3])
         return _replace(case, "HF-AUTH-AUDIENCE", f"its token is for {audience}, not for this server")
     said = _description(seen)
     if "expired" in said.lower():
@@ -78,12 +81,12 @@ def forbidden(case: Case, seen: HttpStatus) -> Finding:
     challenge = read_challenge(_challenge(seen))
     if challenge.wants_scope:
         return login_scope(challenge, seen.login) if seen.login is not None else _scope(case, challenge)
-    body = " ".join(seen.body.split())[:160]
-    if not body or body == "external authorization failed":
-        return _unclear(case, body)
+    body = quoted(seen.body, most=160)
+    if not seen.body.strip() or seen.body.strip() == NO_DECISION_BODY:
+        return _unclear(case, seen.body.strip())
     who = "your credentials are" if seen.credentials_sent else "a request without credentials is"
     text = "ask the operator of the server, or of the gateway in front of it, for access; then this succeeds"
-    words = f"access was denied: {who} not allowed to use it (HTTP 403: {body})"
+    words = f"access was denied: {who} not allowed to use it (HTTP 403{f': {body}' if body else ''})"
     return finding("HF-DENIED", words, text, on_server("doctor", case.id))
 
 
@@ -94,7 +97,7 @@ def is_outage(seen: HttpStatus) -> bool:
 
 def authorization_outage(case: Case, seen: HttpStatus) -> Finding:
     """The finding for a gateway that could not reach its authorization service."""
-    body = " ".join(seen.body.split())
+    body = quoted(seen.body)
     words = f"the gateway could not complete its authorization check (HTTP {seen.status}: {body}); this is not a denial"
     if _is_envoy(seen):
         text = f"raise the gateway's authorization timeout: {ENVOY_SETTING}; then this succeeds"
@@ -112,7 +115,7 @@ def _unclear(case: Case, body: str) -> Finding:
         if not body
         else "`failureMode: {denyWithStatus: 503}` in its extAuthz policy"
     )
-    words = f"access was denied (HTTP 403{f': {body}' if body else ', no reason given'})"
+    words = f"access was denied (HTTP 403{f': {quoted(body)}' if body else ', no reason given'})"
     text = (
         f"ask for access; if every user is denied, {gateway} may report an authorization outage as this 403: "
         f"set {switch}, and raise its timeout ({AGENTGATEWAY_SETTING if body else ENVOY_SETTING})"
@@ -145,8 +148,9 @@ def _replace(case: Case, code: str, words: str, *, kind: str = "a new token") ->
 
 def _scope(case: Case, challenge: Challenge) -> Finding:
     scope = " ".join(challenge.scope)
-    words = f"its token lacks {f'the scope `{scope}`' if scope else 'a scope'}, which the server requires"
-    return _replace(case, "HF-AUTH-SCOPE", words, kind=f"a token with {scope or 'that scope'}")
+    named = f"the scope {quoted_name(scope, 200, ticks=True)}" if scope else "a scope"
+    words = f"its token lacks {named}, which the server requires"
+    return _replace(case, "HF-AUTH-SCOPE", words, kind=f"a token with {named}")
 
 
 def _challenge(seen: HttpStatus) -> str:
@@ -155,7 +159,7 @@ def _challenge(seen: HttpStatus) -> str:
 
 def _description(seen: HttpStatus) -> str:
     found = _DESCRIPTION.search(_challenge(seen))
-    return " ".join(found[1].split())[:120] if found else ""
+    return quoted(found[1], most=120) if found else ""
 
 
 def _is_envoy(seen: HttpStatus) -> bool:
@@ -190,8 +194,10 @@ async def login_wanted(case: Case, challenge: Challenge, login: Login) -> Findin
 def login_scope(challenge: Challenge, login: Login) -> Finding:
     """The finding for a valid login that lacks a scope."""
     wanted = " ".join(challenge.scope)
-    words = f"its login lacks {f'the scope `{wanted}`' if wanted else 'a scope'}, which the server requires"
-    command = f"{login.command} {shell('--scope', wanted)}" if wanted else login.command
+    named = f"the scope {quoted_name(wanted, 200, ticks=True)}" if wanted else "a scope"
+    words = f"its login lacks {named}, which the server requires"
+    paste = challenge.scope_to_paste
+    command = f"{login.command} {shell('--scope', paste)}" if paste else login.command
     return finding("HF-AUTH-SCOPE", words, "log in again with that scope; scopes granted before are kept", command)
 
 

@@ -10,7 +10,17 @@ from urllib.parse import urlsplit
 import anyio
 
 from holdfast.config import ServerSpec, Transport
-from holdfast.core import HttpStatus, NetworkFailure, NotMcp, NotMcpFault, OverBound, Redirected, RpcError
+from holdfast.core import (
+    HttpStatus,
+    NetworkFailure,
+    NotMcp,
+    NotMcpFault,
+    OverBound,
+    Redirected,
+    RpcError,
+    quoted,
+    quoted_name,
+)
 from holdfast.doctor.case import SAME_ENVIRONMENT, Case
 from holdfast.doctor.diagnose import access, network
 from holdfast.doctor.diagnose.network import speaks_tls
@@ -70,7 +80,8 @@ def redirected(case: Case, seen: Redirected) -> Finding:
     if here.scheme == "http" and there.scheme == "https" and here.hostname == there.hostname:
         words = f"it redirects every request to https (HTTP {seen.status})"
         return finding("HF-HTTPS-MEANT", words, "write https", edits=case.url_edit(seen.location))
-    words = f"it redirects to {seen.location} (HTTP {seen.status}), and credentials do not follow a redirect"
+    where = f"{quoted_name(seen.location, 200)} (HTTP {seen.status})"
+    words = f"it redirects to {where}, and credentials do not follow a redirect"
     return finding(
         "HF-REDIRECT",
         words,
@@ -107,8 +118,8 @@ async def not_mcp(case: Case, seen: NotMcp) -> Finding:
 
 def rpc_error(case: Case, seen: RpcError) -> Finding:
     """The finding for a JSON-RPC error."""
-    said = " ".join(seen.message.split())[:200]
-    words = f"it answered {seen.method} with an error ({seen.code}: {said})"
+    said = quoted(seen.message)
+    words = f"it answered {seen.method} with an error ({seen.code}{f': {said}' if said else ''})"
     return finding("HF-RPC-ERROR", words, "look at the server's log, then try again", _again(case))
 
 
@@ -173,7 +184,7 @@ def _prints(case: Case, seen: NotMcp) -> Finding:
 
 
 def _said(seen: HttpStatus) -> str:
-    body = " ".join(seen.body.split())[:120]
+    body = quoted(seen.body, most=SHOWN)
     return f": {body}" if body and "<" not in body else ""
 
 

@@ -16,7 +16,7 @@ import anyio.abc
 from anyio.streams.tls import TLSAttribute, TLSStream
 from cryptography import x509
 
-from holdfast.core import NetworkFailure, NetworkFault, TimedOut, TlsFailure, TlsFault, is_loopback
+from holdfast.core import NetworkFailure, NetworkFault, TimedOut, TlsFailure, TlsFault, is_loopback, quoted, quoted_name
 from holdfast.doctor.case import Case
 from holdfast.doctor.platform import LISTENERS, SET_CLOCK, lookup, show_route
 from holdfast.doctor.report import Finding, finding, on_server, shell
@@ -204,7 +204,9 @@ async def speaks_plain_http(route: Route) -> bool:
 
 def _other_name(case: Case, route: Route, shown: _Certificate | None) -> Finding:
     names = shown.names if shown else ()
-    words = f"the certificate is not for {route.host}" + (f", but for {', '.join(names[:4])}" if names else "")
+    words = f"the certificate is not for {route.host}" + (
+        f", but for {', '.join(quoted_name(name) for name in names[:4])}" if names else ""
+    )
     usable = next((name for name in names if "*" not in name), "")
     if not usable:
         return finding("HF-TLS-NAME", words, "use a host name in `url` that the certificate contains", _show(route))
@@ -215,7 +217,7 @@ def _other_name(case: Case, route: Route, shown: _Certificate | None) -> Finding
 
 
 def _unknown_authority(route: Route, shown: _Certificate | None) -> Finding:
-    who = f"{shown.issuer!r}" if shown and shown.issuer else "an authority"
+    who = (quoted(shown.issuer) if shown else "") or "an authority"
     text = "if you trust it, ask its operator for its certificate as a file, and export the path"
     command = "export SSL_CERT_FILE=/path/to/its-certificate.pem"
     return finding(

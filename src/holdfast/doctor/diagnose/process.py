@@ -14,7 +14,16 @@ from pathlib import Path
 
 import anyio
 
-from holdfast.core import STOPPED_FROM_OUTSIDE, CommandFault, CommandUnusable, Need, ProcessExit, hint_for, need_of
+from holdfast.core import (
+    STOPPED_FROM_OUTSIDE,
+    CommandFault,
+    CommandUnusable,
+    Need,
+    ProcessExit,
+    hint_for,
+    need_of,
+    quoted_name,
+)
 from holdfast.doctor.case import SAME_ENVIRONMENT, Case
 from holdfast.doctor.report import Edit, Finding, ask_for, finding, on_server, shell
 from holdfast.wire import environment_of
@@ -274,10 +283,10 @@ def _module(case: Case, seen: ProcessExit, need: Need) -> Finding:
         program = case.learned.program or case.spec.command
         install = shell(program, "-m", "pip", "install", module) if "python" in Path(program).name else ""
         text = f"install it for the Python that runs the server ({program})"
-        words = f"its process {how(seen)}: Python has no module `{module}`"
+        words = f"its process {how(seen)}: Python has no module {quoted_name(module, ticks=True)}"
         commands = (install,) if install else case.by_hand()
         return finding("HF-EXIT-MODULE", words, text, *commands, detail=_tail(seen))
-    words = f"its process {how(seen)}: Node has no module `{module}`"
+    words = f"its process {how(seen)}: Node has no module {quoted_name(module, ticks=True)}"
     if module.startswith(("/", ".")):
         text = "that file does not exist: build the server, or correct its path in `args`"
         return finding("HF-EXIT-MODULE", words, text, shell("ls", "-l", module), detail=_tail(seen))
@@ -289,7 +298,7 @@ def _module(case: Case, seen: ProcessExit, need: Need) -> Finding:
 def _package(case: Case, seen: ProcessExit, name: str) -> Finding:
     runner = Path(case.spec.command).name
     look = shell("npm", "search", name) if runner.startswith(("npx", "npm", "bun")) else shell("uvx", name, "--help")
-    words = f"its process {how(seen)}: {runner} found no package `{name}`"
+    words = f"its process {how(seen)}: {runner} found no package {quoted_name(name, ticks=True)}"
     text = "correct the name of the package in `args`; this command searches the registry"
     return finding("HF-EXIT-PACKAGE", words, text, look, detail=_tail(seen))
 
@@ -298,7 +307,10 @@ def _docker(seen: ProcessExit, need: Need) -> Finding:
     if need.kind == "docker":
         words, look = "Docker does not answer", "docker info"
     else:
-        words, look = f"Docker has no image `{need.names[0]}`", shell("docker", "pull", need.names[0])
+        words, look = (
+            f"Docker has no image {quoted_name(need.names[0], ticks=True)}",
+            shell("docker", "pull", need.names[0]),
+        )
     text = f"{hint_for(need)}; this command shows whether it works"
     return finding("HF-EXIT-DOCKER", f"its process {how(seen)}: {words}", text, look, detail=_tail(seen))
 
@@ -307,8 +319,9 @@ async def _runtime(case: Case, seen: ProcessExit, need: Need) -> Finding:
     kind = need.names[0]
     program = _runtime_program(case, kind)
     has = await _version_of(program)
+    is_now = quoted_name(has, 40) if has else "of another version"
     asked = f"{kind.title()} {need.version}" if need.version else f"a newer {kind.title()}"
-    words = f"its process {how(seen)}: it needs {asked}, and {program} is {has or 'of another version'}"
+    words = f"its process {how(seen)}: it needs {asked}, and {program} is {is_now}"
     text = f"install {asked} and write its full path into `command`, or put it first on PATH"
     return finding("HF-EXIT-RUNTIME", words, text, shell(program, "--version"), detail=_tail(seen))
 

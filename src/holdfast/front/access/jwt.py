@@ -7,9 +7,13 @@ time, requests with known keys do not wait for it, and a failed fetch is followe
 
 from __future__ import annotations
 
+import json
 import time
+import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 import anyio
@@ -34,6 +38,9 @@ KNOWN_SECONDS = 30.0
 
 PAUSE_SECONDS = 5.0
 """The pause after a failed fetch: tokens of strangers must not cause one fetch after another."""
+
+LARGEST_SET = 256 << 10
+"""How many bytes of a key set are read: a key takes about 500, and an issuer has a handful."""
 
 _Key: TypeAlias = jwt.PyJWK | str
 
@@ -100,9 +107,7 @@ class _PublishedKeys:
     """The keys that the issuer publishes."""
 
     def __init__(self, url: str) -> None:
-        self._keys = _PausingKeyClient(
-            url, lifespan=KEPT_SECONDS, timeout=FETCH_SECONDS, cooldown_duration=KNOWN_SECONDS
-        )
+        self._keys = _PausingKeyClient(url, lifespan=KEPT_SECONDS)
 
     def kept(self, token: str) -> _Key | None:
         """Return the token's key, if it was fetched before."""
@@ -117,18 +122,48 @@ class _PublishedKeys:
 
 
 class _PausingKeyClient(jwt.PyJWKClient):
-    """Pauses after a failed fetch."""
+    """Reads a set of bounded size, follows no redirect, and pauses after each fetch."""
 
     _not_before = 0.0
 
     def fetch_data(self) -> Any:
         if time.monotonic() < self._not_before:
-            raise jwt.PyJWKClientError("the last fetch of the issuer's keys failed; the next one waits")
-        try:
-            return super().fetch_data()
-        except BaseException:
-            self._not_before = time.monotonic() + PAUSE_SECONDS
-            raise
+            raise jwt.PyJWKClientError("the issuer's keys were fetched a moment ago; the next fetch waits")
+        self._not_before = time.monotonic() + PAUSE_SECONDS
+        document = _fetch_json(self.uri)
+        if self.jwk_set_cache is not None:
+            self.jwk_set_cache.put(document)
+        self._not_before = time.monotonic() + KNOWN_SECONDS
+        return document
+
+
+def _fetch_json(url: str) -> dict[str, Any]:
+    """A JSON object from the issuer, within a time and a size: a parser in a thread holds up the event loop too."""
+    opener = urllib.request.build_opener(_NoRedirects())
+    ends = time.monotonic() + FETCH_SECONDS
+    data = b""
+    try:
+        with opener.open(url, timeout=FETCH_SECONDS) as response:
+            while piece := response.read1(1 << 16):
+                data += piece
+                if len(data) > LARGEST_SET or time.monotonic() > ends:
+                    raise jwt.PyJWKClientError("the issuer's key set is too large or comes too slowly")
+    except HTTPError as exc:
+        exc.close()
+        raise jwt.PyJWKClientError(f"the issuer's keys could not be fetched: HTTP {exc.code}") from exc
+    except HTTPException as exc:
+        raise jwt.PyJWKClientError("the issuer's keys could not be fetched: the answer is no HTTP") from exc
+    document = json.loads(data)
+    if not isinstance(document, dict):
+        raise jwt.PyJWKClientError("the issuer's key set is no JSON object")
+    return document
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """The keys come from the address that the operator gave."""
+
+    def redirect_request(self, *args: Any, **more: Any) -> None:
+        return None
 
 
 class _KeyFromFile:

@@ -478,7 +478,7 @@ class translated:  # noqa: N801 - used as `with translated("…"):`
                 raise ServerFailure(evidence) from exc
 
 
-async def read_bounded(response: Response, limits: Limits) -> bytes:
+async def read_bounded(response: Response, limits: Limits) -> bytes | bytearray:
     """A whole body, unless it is over the bound on a message."""
     body = await response.read(limits.message_bytes)
     if body is None:

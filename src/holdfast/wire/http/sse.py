@@ -11,7 +11,7 @@ import anyio
 import anyio.abc
 import httpx2
 
-from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault
+from holdfast.core import Evidence, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, quoted_name
 from holdfast.errors import ServerFailure
 from holdfast.wire.duplex import DuplexDispatcher
 from holdfast.wire.http.client import EVENT_STREAM, HttpPeer, content_type, over_message_bound, read_events
@@ -73,7 +73,7 @@ class SseDispatcher(DuplexDispatcher):
                     return (await self._peer.refusal(response))[0]
                 kind = content_type(response)
                 if kind != EVENT_STREAM:
-                    detail = f"it answered with {kind or 'no content type'}"
+                    detail = f"it answered with {quoted_name(kind) if kind else 'no content type'}"
                     return NotMcp(fault=NotMcpFault.CONTENT_TYPE, detail=detail)
                 await self._take_events(response)
             return NetworkFailure(fault=NetworkFault.CLOSED, stood=True)

@@ -31,7 +31,17 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic_core import from_json
 
 from holdfast.config import Limits
-from holdfast.core import Evidence, HttpStatus, NetworkFailure, NetworkFault, NotMcp, NotMcpFault, TimedOut
+from holdfast.core import (
+    Evidence,
+    HttpStatus,
+    NetworkFailure,
+    NetworkFault,
+    NotMcp,
+    NotMcpFault,
+    TimedOut,
+    quoted,
+    quoted_name,
+)
 from holdfast.errors import ServerFailure
 from holdfast.wire.deadlines import Deadlines
 from holdfast.wire.envelope import (
@@ -39,6 +49,7 @@ from holdfast.wire.envelope import (
     BadJson,
     Bytes,
     Fields,
+    RawObject,
     dump_object,
     dumps,
     fields,
@@ -57,7 +68,7 @@ from holdfast.wire.http.client import (
     translated,
 )
 from holdfast.wire.http.connection import Response
-from holdfast.wire.large import split
+from holdfast.wire.large import split, split_answer
 from holdfast.wire.rpc import (
     LONGEST_ID,
     Exchange,
@@ -141,7 +152,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
 
     def call(
         self, method: str, params: Fields, *, headers: Mapping[str, str], on_progress: ProgressFnT | None = None
-    ) -> Coroutine[Any, Any, Bytes]:
+    ) -> Coroutine[Any, Any, Bytes | RawObject]:
         """POST a request as it is and wait for its result, also as it is. The caller bounds the time."""
         request_id, waiter = self._exchange.begin(on_progress)
         body = call_message(request_id, method, params, progress=on_progress is not None)
@@ -257,7 +268,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         headers: Mapping[str, str],
         *,
         tell: bool = True,
-    ) -> Bytes:
+    ) -> Bytes | RawObject:
         """The answer to one POST; a caller that stops waiting tells a legacy server so."""
         began = time.monotonic()
         response: Response | None = None
@@ -273,11 +284,10 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                     return await self._from_stream(response, request_id, waiter, method)
                 raise ServerFailure(_not_mcp(response, kind))
             came = response.whole()
-            if came is None or len(came) > self._peer.limits.message_bytes:
-                came = await read_bounded(response, self._peer.limits)
-            small = len(came) <= SMALL_BYTES
-            members = _split(came, stood=self.stood) if small else await _split_any(came, stood=self.stood)
-            return self._answer_in(came, members, request_id)
+            if came is None or len(came) > SMALL_BYTES or len(came) > self._peer.limits.message_bytes:
+                return await self._from_body(response, request_id)
+            self._exchange.received += len(came)
+            return self._answer_in(_split(came, stood=self.stood), request_id)
         except ServerFailure:
             raise
         except asyncio.CancelledError:
@@ -303,8 +313,17 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=detail))
             self._peer.learn_secret(self._session_id)
 
-    def _answer_in(self, body: bytes, answer: Fields, request_id: RequestId) -> Bytes:
-        self._exchange.received += len(body)
+    async def _from_body(self, response: Response, request_id: RequestId) -> Bytes | RawObject:
+        """The answer in a body that is large, or not all here."""
+        came = await read_bounded(response, self._peer.limits)
+        self._exchange.received += len(came)
+        if len(came) <= SMALL_BYTES:
+            return self._answer_in(_split(bytes(came), stood=self.stood), request_id)
+        members, result = await _split_answer(came, stood=self.stood)
+        answered = self._answer_in(members, request_id)
+        return answered if result is None else result
+
+    def _answer_in(self, answer: Fields, request_id: RequestId) -> Bytes:
         if "result" not in answer and "error" not in answer:
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="its answer is no JSON-RPC response"))
         self._exchange.spoke = True
@@ -420,6 +439,14 @@ def _split(data: bytes, *, stood: bool) -> Fields:
         raise _unreadable(data, exc, stood=stood) from exc
 
 
+async def _split_answer(data: bytes | bytearray, *, stood: bool) -> tuple[Fields, RawObject | None]:
+    """The same for an answer of any size, with its result if that was read already."""
+    try:
+        return await split_answer(data)
+    except BadJson as exc:
+        raise _unreadable(data, exc, stood=stood) from exc
+
+
 async def _split_any(data: bytes, *, stood: bool) -> Fields:
     """The same for a message of any size: a large one takes a wait."""
     try:
@@ -428,7 +455,7 @@ async def _split_any(data: bytes, *, stood: bool) -> Fields:
         raise _unreadable(data, exc, stood=stood) from exc
 
 
-def _unreadable(data: bytes, exc: BadJson, *, stood: bool) -> ServerFailure:
+def _unreadable(data: bytes | bytearray, exc: BadJson, *, stood: bool) -> ServerFailure:
     """What bytes show that are no message.
 
     Before the handshake is complete, the start of the text shows what answers there. Later it is the content of one
@@ -440,7 +467,7 @@ def _unreadable(data: bytes, exc: BadJson, *, stood: bool) -> ServerFailure:
         return ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail="its answer is empty"))
     if "object" in str(exc):
         return ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="its answer is no JSON-RPC response"))
-    return ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=data[:80].decode("utf-8", "replace")))
+    return ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=quoted(data[:80].decode("utf-8", "replace"))))
 
 
 def _only_item(data: bytes) -> Fields | None:
@@ -484,4 +511,6 @@ def _rpc_error_in(body: bytes) -> MCPError | None:
 def _not_mcp(response: Response, kind: str) -> NotMcp:
     if response.status == 202:
         return NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="it accepted a request without answering it")
-    return NotMcp(fault=NotMcpFault.CONTENT_TYPE, detail=f"it answered with {kind or 'no content type'}")
+    return NotMcp(
+        fault=NotMcpFault.CONTENT_TYPE, detail=f"it answered with {quoted_name(kind) if kind else 'no content type'}"
+    )
