@@ -46,7 +46,8 @@ class Replicas:
 @asynccontextmanager
 async def replica(folder: Path, number: int, servers: Mapping[str, object], **settings: Any) -> AsyncIterator[Hub]:
     peers = Peers(lambda: [KEY], "test", advertise=PeerAddress(path=f"{folder}/p{number}"))
-    fleet = Fleet(LocalStore(folder / "broker"), replica=f"r{number}", peers=peers, placement="one")
+    fleet = Fleet(LocalStore(folder / "broker"), replica=f"r{number}", peers=peers)
+    fleet.default_placement = "one"
     broker: list[Broker] = []
     async with AsyncExitStack() as stack:
         hub = await stack.enter_async_context(running(servers, hub={"fleet": fleet}, **settings))

@@ -63,7 +63,9 @@ def _workers(worker: WorkerTask, keys: SessionKeys) -> Fleet:
     peers = Peers(lambda: keys.material, "workers", advertise=_address_of(worker, None))
     store, events = LocalStore(worker.broker), LocalEvents(worker.broker)
     number = (worker.group, worker.number)
-    return Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=number, placement="one")
+    fleet = Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=number)
+    fleet.default_placement = "one"
+    return fleet
 
 
 def _name_of(worker: WorkerTask) -> str:

@@ -144,7 +144,6 @@ class Fleet:
         replica: str | None = None,
         events: EventStore | None = None,
         peers: Peers | None = None,
-        placement: PlacementName = "each",
         records: Iterable[FleetRecord] = (),
         worker: tuple[str, int] | None = None,
         wall: Callable[[], float] = time.time,
@@ -153,7 +152,7 @@ class Fleet:
         self.events = events
         """Keeps the events of sessions; None if they are not shared."""
         self.replica = replica or replica_name()
-        self.default_placement = placement
+        self.default_placement: PlacementName = "each"
         """Where a stdio server runs that does not say it."""
         self.peers = peers
         """The direct link to the other replicas; None if this one has none."""
