@@ -11,18 +11,12 @@ import pytest
 
 from tests.cli.serve_process import served
 from tests.control.server.accessibility import no_barriers
-from tests.control.server.browser import needs_a_browser
 from tests.control.server.page_values import differences
 from tests.control.server.watched_page import TOKEN, watching, write_config
 from tests.front.peer_server import running
 from tests.peers.redis import RedisPeer, has_redis
 
-pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-5")]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def a_browser() -> None:
-    needs_a_browser()
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("chromium"), pytest.mark.requirement("HUB-5")]
 
 
 OFF: dict[str, Any] = {"url": "http://127.0.0.1:9/", "enabled": False}
