@@ -72,6 +72,17 @@ async def replicas_of(hub: Served) -> list[dict[str, Any]]:
     return replicas
 
 
+async def all_ready(hub: Served) -> None:
+    """Wait until no worker says that it is not ready: the one that runs a server is ready before the others."""
+    in_a_row = 0
+    with anyio.fail_after(30):
+        while in_a_row < 12:
+            async with httpx2.AsyncClient(trust_env=False, timeout=30) as client:
+                well = (await client.get(hub.url.replace("/mcp", "/readyz"))).status_code == 200
+            in_a_row = in_a_row + 1 if well else 0
+            await anyio.sleep(0 if well else 0.05)
+
+
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
     return "asyncio"
@@ -95,6 +106,7 @@ async def hub(server: HttpServer, tmp_path_factory: pytest.TempPathFactory) -> A
         file = config(folder / "mcp.json", it=server.definition, child=child.definition)
         async with served(folder / "home", "--config", str(file), "--workers", "2", "--drain", "5") as hub:
             await ready(hub)
+            await all_ready(hub)
             yield hub
             all_of_it = descendants(hub.process.pid)
             hub.send(signal.SIGTERM)

@@ -14,11 +14,13 @@ import anyio.abc
 import pytest
 
 from holdfast import Hub
+from holdfast.config import ServerSpec
 from holdfast.core import State
 from holdfast.errors import ConnectionClosed, HoldfastError, ServerUnavailable
 from holdfast.front import Broker
 from holdfast.hub import Fleet, LocalStore, PeerAddress, Peers, serve_broker
 from holdfast.testing import Fault, StdioServer
+from holdfast.wire import Caller, Relay
 from tests.hub.open_hubs import PATIENCE, reaches, running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-6")]
@@ -223,3 +225,92 @@ async def test_a_call_in_flight_when_its_replica_ends_is_uncertain_and_runs_once
         assert not alive([int(pid)])
     assert [type(one) for one in failures] == [ConnectionClosed]
     assert "uncertain" in str(failures[0])
+
+
+async def test_a_replica_that_leaves_hands_its_server_over_without_a_failed_call(replicas: Replicas) -> None:
+    with StdioServer({"a": "1"}) as server:
+        holder, other = await holder_and_other(replicas, {"s": server.definition})
+        results: list[str] = []
+        most = 0
+        over = anyio.Event()
+
+        async def traffic(hub: Hub) -> None:
+            nonlocal most
+            while not over.is_set():
+                results.append((await hub.call_tool("s__a")).text)
+                most = max(most, len(alive(server.pids)))
+
+        async with anyio.create_task_group() as tasks:
+            for hub in (holder, other, other):
+                tasks.start_soon(traffic, hub)
+            await until(lambda: len(results) > 50)
+            await holder.registry.hand_over(5.0)
+            await until(lambda: fleet_of(other).runs("s"))
+            before = len(results)
+            await until(lambda: len(results) > before + 50)
+            over.set()
+        assert set(results) == {"1"}
+        assert (most, len(server.pids)) == (1, 2)
+        assert fleet_of(holder).home_of("s") == fleet_of(other).replica
+
+
+async def test_a_client_of_its_own_has_a_process_of_its_own_where_the_server_runs(replicas: Replicas) -> None:
+    holder, other = await holder_and_other(replicas, {"e": {**EVERYTHING, "sharing": "per-client"}})
+    spec = other.registry.slots["e"].spec
+    assert isinstance(spec, ServerSpec)
+    slot = other.registry.clients.of("client", spec, OneClient)
+    with anyio.fail_after(PATIENCE):
+        while slot.lease is None:
+            await slot.changed()
+    params = {"name": "pid", "arguments": {}}
+    pids = {
+        str((await other.registry.request("e", "tools/call", params, slot=one))["content"][0]["text"])
+        for one in (slot, None)
+    }
+    assert len(pids) == 2
+    assert {parent_of(int(pid)) for pid in pids} == {os.getpid()}
+    assert len(holder.registry.clients.all()) == 1
+    other.registry.clients.release("client")
+    await until(lambda: not holder.registry.clients.all())
+
+
+class OneClient(Relay):
+    """The relay of a connection that belongs to one client."""
+
+    capabilities: Mapping[str, Any] = {}
+
+    async def asked(
+        self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None
+    ) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
+        """It listens to nothing."""
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+async def test_without_the_store_the_server_goes_on_where_it_is(tmp_path: Path) -> None:
+    with StdioServer({"a": "1"}) as server:
+        async with AsyncExitStack() as stack:
+            tasks = await stack.enter_async_context(anyio.create_task_group())
+            stack.callback(tasks.cancel_scope.cancel)
+            broker = anyio.CancelScope()
+
+            async def serve(task_status: anyio.abc.TaskStatus[None]) -> None:
+                with broker:
+                    await serve_broker(tmp_path / "broker", task_status=task_status)
+
+            await tasks.start(serve)
+            replicas = Replicas(tmp_path, tasks, stack)
+            holder, other = await holder_and_other(replicas, {"s": server.definition})
+            broker.cancel()
+            stops = fleet_of(holder).member.placement.stops_at("s")
+            with anyio.fail_after(PATIENCE):
+                while fleet_of(holder).member.placement.stops_at("s") < stops + 2.0:
+                    assert (await other.call_tool("s__a")).text == "1"
+                    await anyio.sleep(0.05)
+            assert fleet_of(other).not_shared_since is not None
+            assert len(server.pids) == 1

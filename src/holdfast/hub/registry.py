@@ -512,6 +512,11 @@ class SlotRegistry:
     def _all_slots(self) -> list[Slot]:
         return [*self.slots.values(), *self.clients.all()]
 
+    async def hand_over(self, within: float) -> None:
+        """This hub leaves: let other replicas run the servers that run here for all, and use them there."""
+        if self._places is not None and not self._closing:
+            await self._places.hand_over(within)
+
     def moved(self, server: str, why: str) -> None:
         """Another replica runs a server now, or this one does: connect to it there."""
         slot = self.slots.get(server)

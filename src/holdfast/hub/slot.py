@@ -101,6 +101,8 @@ async def is_listening(host: str, port: int) -> bool:
 
 log = logging.getLogger("holdfast.hub")
 
+MOVE_SECONDS = 15.0
+"""How long a call waits for a server that is handed over to another replica."""
 PING_SECONDS = 5.0
 """How long a connection may take to answer a ping after a call on it timed out."""
 
@@ -186,6 +188,9 @@ class Slot:
         self._leases: dict[int, Lease] = {}
         self._latest: Lease | None = None
         self._address_checks: dict[int, anyio.CancelScope] = {}
+        self._is_held = False
+        self.patient_until = 0.0
+        """Until when a call waits at least: the server moves to another replica."""
         self._changed = anyio.Event()
         self._wake_at: float | None = None
         self._poked = anyio.Event()
@@ -219,7 +224,12 @@ class Slot:
 
     @property
     def lease(self) -> Lease | None:
-        """The live connection, if there is one."""
+        """The live connection for new calls, if there is one."""
+        return None if self._is_held else self.standing
+
+    @property
+    def standing(self) -> Lease | None:
+        """The live connection, also if new calls wait for another one."""
         stands = self.machine.life.lease
         return self._leases.get(stands.generation) if stands is not None else None
 
@@ -305,8 +315,22 @@ class Slot:
         policy = lifecycle_policy(spec, self._context.settings)
         self.handle(on.ConfigChanged(lazy=policy.lazy, watchable=policy.watchable))
 
+    def hold(self) -> None:
+        """Let new calls wait until the server is connected elsewhere; those in flight go on."""
+        self._is_held = True
+        self.patient_until = self._context.clock.now() + MOVE_SECONDS
+        self._note()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a request is in flight on a connection."""
+        connections = [lease.connection for lease in self._leases.values()]
+        connections += [lease.other.connection for lease in self._leases.values() if lease.other is not None]
+        return any(one is not None and one.wire.deadlines.in_flight for one in connections)
+
     def relocate(self, why: str) -> None:
         """The server runs on another replica now, or here: connect to it there. One that is not in use stays so."""
+        self._is_held = False
         if self.state in (State.IDLE, State.DISABLED, State.DISABLING, State.DISCONNECTED):
             return
         policy = lifecycle_policy(self.spec, self._context.settings)

@@ -60,8 +60,8 @@ class MessageKind(IntEnum):
     TELL = 4
     RESULT = 5
     RPC_ERROR = 6
-    GONE = 7
-    """The server is not connected there any more; the evidence."""
+    MOVING = 7
+    """The server moves to another replica soon: new requests wait, those in flight end first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +116,7 @@ class ForwardedDispatcher(Dispatcher[TransportContext]):
         self.received = 0
         self._context = TransportContext(kind="forwarded", can_send_request=False)
         self._numbers = count(1)
+        self._moving = False
         self._head: dict[str, Any] | None = None
         self._known = anyio.Event()
         self._over = anyio.Event()
@@ -177,6 +178,9 @@ class ForwardedDispatcher(Dispatcher[TransportContext]):
             await self._remote.notify(method, params)
 
     async def _call(self, method: str, params: bytes, on_progress: ProgressFnT | None) -> Bytes:
+        if self._moving:
+            await self._over.wait()
+            raise ServerFailure(NetworkFailure(fault=NetworkFault.REFUSED, sent=False, replica=self._remote.replica))
         if self.ended:
             raise self.failure()
         number = next(self._numbers)
@@ -228,6 +232,7 @@ class ForwardedDispatcher(Dispatcher[TransportContext]):
     ) -> None:
         """Serve the connection until the server is gone there, or the replica is gone."""
         self._on_request, self._on_notify, self._intercept = on_request, on_notify, on_notify_intercept
+        ended_there = False
         try:
             async with anyio.create_task_group() as tasks:
                 task_status.started()
@@ -237,12 +242,14 @@ class ForwardedDispatcher(Dispatcher[TransportContext]):
                             await self._came(message, tasks)
                 except ServerFailure as failure:
                     self._gone = self._gone or failure.evidence
+                ended_there = True
                 tasks.cancel_scope.cancel()
         finally:
             self._gone = self.failure().evidence
             self._known.set()
             self._over.set()
-            self.deadlines.cut_all()
+            if not ended_there:
+                self.deadlines.cut_all()  # else each request learns on its own stream how it ended
 
     async def _came(self, message: ForwardedMessage, tasks: anyio.abc.TaskGroup) -> None:
         self.received += len(message.content)
@@ -255,6 +262,8 @@ class ForwardedDispatcher(Dispatcher[TransportContext]):
                 await self._told(value)
             case MessageKind.ASK:
                 tasks.start_soon(self._asked, None, value)
+            case MessageKind.MOVING:
+                self._moving = True
             case _:
                 pass
 

@@ -191,6 +191,8 @@ class Fleet:
         self._hashes: dict[str, str] = {}
         self._was_settled = False
         self._allowed: dict[str, float] = {}
+        self._leaving: set[str] = set()
+        """The servers that this replica gives away, because it leaves."""
         self._tasks: anyio.abc.TaskGroup | None = None
 
     def open(self, host: FleetHost, clock: Clock) -> None:
@@ -242,16 +244,46 @@ class Fleet:
 
     def runs(self, server: str) -> bool:
         """Whether this replica may run a server now."""
-        return server not in self.member.placement or self.member.lease_of(server, self._now()) > 0
+        if server not in self.member.placement:
+            return True
+        return server not in self._leaving and self.member.lease_of(server, self._now()) > 0
 
     def home_of(self, server: str) -> str:
         """The replica that runs a server that lives on one; empty if no replica is known to."""
         return self.replica if self.runs(server) else self.member.home_of(server)
 
+    @property
+    def homes(self) -> dict[str, str]:
+        """The replica that runs each server that lives on one; empty if no replica is known to."""
+        return {server: self.home_of(server) for server in self.member.placement}
+
     def check_lease(self, server: str) -> None:
         """Before a server is used: end what this replica may not run any more, if it was stopped for a while."""
         if self.member.placement.is_over(server, self._now()):
             self._apply(self.member.tick(self._now()))
+
+    def retire(self) -> list[str]:
+        """This replica leaves: it takes no server any more. Returns those that run here."""
+        self.member.placement.retired = True
+        self._leaving = {server for server in self.member.placement if self.runs(server)}
+        return sorted(self._leaving)
+
+    def is_leaving(self, server: str) -> bool:
+        """Whether this replica gives a server away."""
+        return server in self._leaving
+
+    def give_back(self, server: str) -> None:
+        """A server does not run here any more, and another replica may run it."""
+        self.member.give_back(server)
+        self._leaving.discard(server)
+        self._changed.set()
+        self._changed = anyio.Event()
+        self._wake.set()
+
+    async def given_back(self, server: str) -> None:
+        """Wait until a server that this replica gives away has ended here."""
+        while server in self._leaving:
+            await self._changed.wait()
 
     async def find_home(self, server: str) -> str:
         """The replica that runs a server; waits a while until one does. Empty if none does."""

@@ -69,6 +69,7 @@ from holdfast.wire import (
 )
 
 if TYPE_CHECKING:
+    from holdfast.hub.fleet.fleet import Fleet
     from holdfast.hub.registry import SlotRegistry
 
 __all__ = ["HeldServers", "HolderLink", "RemoteCaller"]
@@ -238,15 +239,17 @@ class _Watched:
         self.server = server
         self.slot = slot
         self.uris: set[str] = set()
+        self.ended = anyio.Event()
 
 
 class HeldServers:
     """The operations by which other replicas use the servers that run here."""
 
-    def __init__(self, registry: SlotRegistry, runs: Callable[[str], bool], replica: str) -> None:
+    def __init__(self, registry: SlotRegistry, runs: Callable[[str], bool], fleet: Fleet) -> None:
         self._registry = registry
         self._runs = runs
-        self._replica = replica
+        self._fleet = fleet
+        self._replica = fleet.replica
         self._watched: dict[tuple[str, str], _Watched] = {}
         self._questions: dict[tuple[tuple[str, str, int | None], int], asyncio.Future[Mapping[str, Any]]] = {}
         self._numbers = count(1)
@@ -260,6 +263,12 @@ class HeldServers:
             (_NOTIFY, self._notify),
         ):
             peers.handle(operation, handler)
+
+    def hold(self, server: str) -> None:
+        """The server moves soon: let other replicas send no more requests, and finish those in flight."""
+        for watched in self._watched.values():
+            if watched.server == server:
+                watched.out.put(MessageKind.MOVING, b"{}")
 
     def told(self, server: str, method: str, params: Mapping[str, Any] | None) -> None:
         """A server sent a notification that belongs to no call: pass it on to the replicas that want it."""
@@ -276,6 +285,8 @@ class HeldServers:
         out = _Out(reply, (request.sender, watch, None))
         slot = self._slot_for(request, out, server)
         if slot is None:
+            if self._fleet.is_leaving(server):
+                await self._fleet.find_home(server)  # the other replica learns it too, and asks there
             reply.refuse(f"{self._replica} does not run it")
             return
         reply.begin()
@@ -288,6 +299,7 @@ class HeldServers:
                 self._watched[key] = _Watched(out, server, slot)
                 out.put(MessageKind.HEAD, dumps(lease.connection.handshake))
                 await self._stands(out, slot, lease)
+                await self._fleet.given_back(server)
                 out.fail(lease.lost or self._closed(lease))
             await reply.drained()
         finally:
@@ -307,6 +319,7 @@ class HeldServers:
     async def _left(self, key: tuple[str, str], request: PeerRequest) -> None:
         watched = self._watched.pop(key, None)
         if watched is not None:
+            watched.ended.set()
             for uri in watched.uris:
                 watched.slot.desired_state.unwatch(uri)
         if isinstance(request.about.get("own"), dict):
@@ -330,7 +343,7 @@ class HeldServers:
     async def _stands(self, out: _Out, slot: Slot, lease: Lease) -> None:
         """Wait until this connection is not the current one any more."""
         listing = lease.listing
-        while slot.lease is lease and self._runs(slot.id):
+        while slot.standing is lease:
             await slot.changed()
             if lease.listing is not listing:
                 listing = lease.listing
@@ -346,6 +359,9 @@ class HeldServers:
         about, server = request.about, str(request.about.get("server"))
         watch, number = str(about.get("watch")), about.get("call")
         watched = self._watched.get((request.sender, watch))
+        if watched is not None and self._fleet.is_leaving(server):
+            await watched.ended.wait()  # it came after the server was held: it is made again where the server runs then
+            watched = None
         if watched is None or watched.server != server or not self._runs(server) or not isinstance(number, int):
             reply.refuse(f"{self._replica} does not run it any more")
             return
@@ -466,7 +482,12 @@ class _OneClientRelay(Relay):
         self._held = held
         self._out = out
         capabilities = own.get("capabilities")
-        self.capabilities: Mapping[str, Any] = capabilities if isinstance(capabilities, dict) else {}
+        self._capabilities: Mapping[str, Any] = capabilities if isinstance(capabilities, dict) else {}
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """What that client declares."""
+        return self._capabilities
 
     async def asked(
         self, server: str, method: str, params: Mapping[str, Any] | None, caller: Caller | None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from holdfast.config import BadServer, ServerSpec
 from holdfast.core import NetworkFailure, NetworkFault
 from holdfast.errors import ServerFailure
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ServerPlaces"]
 
+LOOK_SECONDS = 0.02
+"""Between two looks whether calls and processes have ended: the path of a call tells no one."""
+
 
 class ServerPlaces:
     """The placement of a hub's servers. Only stdio servers that say so, or whose fleet says so, live on one replica."""
@@ -24,7 +29,7 @@ class ServerPlaces:
     def __init__(self, registry: SlotRegistry, fleet: Fleet) -> None:
         self._registry = registry
         self._fleet = fleet
-        self._held = HeldServers(registry, self._runs, fleet.replica)
+        self._held = HeldServers(registry, self._runs, fleet)
 
     def open(self) -> None:
         """Let other replicas use the servers that run here."""
@@ -63,6 +68,32 @@ class ServerPlaces:
         if relay is not None and not isinstance(relay, _PlacedRelay):
             own = {"capabilities": dict(relay.capabilities)}  # a connection that belongs to one client
         return HolderLink(fleet.peers, home, spec.id, own=own)
+
+    async def hand_over(self, within: float) -> None:
+        """Let other replicas run what runs here: this one leaves. Calls in flight end first, new ones wait."""
+        servers = self._fleet.retire()
+        if self._fleet.peers is None or not self._fleet.peers.others:
+            return  # no replica is there to take them
+        async with anyio.create_task_group() as tasks:
+            for server in servers:
+                tasks.start_soon(self._hand_over, server, within)
+
+    async def _hand_over(self, server: str, within: float) -> None:
+        slot = self._registry.slots.get(server)
+        if slot is None:
+            return
+        own = [one for one in self._registry.clients.all() if one.id == server]
+        slot.hold()
+        self._held.hold(server)
+        with anyio.move_on_after(within):
+            while any(one.is_used for one in (slot, *own)):  # noqa: ASYNC110 - see LOOK_SECONDS
+                await anyio.sleep(LOOK_SECONDS)
+        self._registry.moved(server, "another replica runs the server now")
+        for one in own:
+            await one.closed.wait()
+        while slot.process_groups:  # noqa: ASYNC110 - see LOOK_SECONDS
+            await anyio.sleep(LOOK_SECONDS)
+        self._fleet.give_back(server)
 
     def relay(self, relay: Relay | None) -> Relay | None:
         """The relay of the shared connections: what belongs to no call goes to other replicas too."""

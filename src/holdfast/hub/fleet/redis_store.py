@@ -83,6 +83,8 @@ for _, one in ipairs(wanted) do
   local held = state.holder ~= '' and state['until'] > now
   if held and state.holder ~= asked.replica then
     table.insert(answers, {key, false, state.token, state['until'] - now, state.holder})
+  elseif ttl <= 0 then
+    table.insert(answers, {key, false, state.token, 0, held and state.holder or ''})
   elseif held and state.token >= known then
     state['until'] = math.max(state['until'], now + due + ttl)
     write(key, state)
