@@ -31,6 +31,8 @@ __all__ = ["FLEET_VARIABLE", "make_fleet", "share_sessions"]
 log = logging.getLogger("holdfast.serve")
 
 FLEET_VARIABLE = "HOLDFAST_FLEET"
+CA_VARIABLE = "HOLDFAST_FLEET_CA"
+"""Names the file with the authority of the store's certificate, where the address does not."""
 
 
 def make_fleet(serving: ServeOptions, keys: SessionKeys) -> Fleet | None:
@@ -45,7 +47,7 @@ def make_fleet(serving: ServeOptions, keys: SessionKeys) -> Fleet | None:
             "a fleet needs a session key that all its replicas have",
             hint="give each of them the same --session-key-file FILE, or the same HOLDFAST_SESSION_KEY",
         )
-    redis = RedisAddress.parse(serving.fleet)
+    redis = _with_ca(RedisAddress.parse(serving.fleet))
     address = PeerAddress.parse(serving.advertise) if serving.advertise is not None else None
     succeeds = serving.predecessor is not None
     if worker is not None:
@@ -56,6 +58,17 @@ def make_fleet(serving: ServeOptions, keys: SessionKeys) -> Fleet | None:
     if worker is None:
         return Fleet(store, peers=peers, events=events)
     return Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=(worker.group, worker.number))
+
+
+def _with_ca(redis: RedisAddress) -> RedisAddress:
+    """The address with the authority that the variable names, unless the address names one itself."""
+    file = redis.ca_file or os.environ.get(CA_VARIABLE) or None
+    if file is not None and not os.access(file, os.R_OK):
+        raise UsageError(
+            f"the authority of the fleet's store cannot be read: {file}",
+            hint=f"check `?ca=` of the address, or {CA_VARIABLE}",
+        )
+    return replace(redis, ca_file=file)
 
 
 def _workers(worker: WorkerTask, keys: SessionKeys) -> Fleet:

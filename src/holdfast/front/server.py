@@ -466,6 +466,7 @@ class McpServer:
         request.client.subscribed.discard(("", uri))
         found = self.view.find(Kind.RESOURCE, uri)
         if isinstance(found, NameKey):
+            await self._broker.check_home(request.client, found.server)
             self._broker.unsubscribe(request.client, found.server, found.original)
         return RawObject.of({})
 

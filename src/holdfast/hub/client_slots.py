@@ -80,6 +80,10 @@ class ClientSlots:
         own = self._own.get((owner, server))
         return own.slot if own is not None else None
 
+    def has_any(self, owner: Hashable) -> bool:
+        """Whether the owner has a slot."""
+        return any(key[0] == owner for key in self._own)
+
     def use(self, owner: Hashable, server: str) -> _Own | None:
         """Count one more use of the owner's slot, until ``leave``."""
         if (own := self._own.get((owner, server))) is not None:

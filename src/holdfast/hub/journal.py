@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
@@ -168,19 +168,29 @@ _LOSS = {
 _END = {"RemoveRequested": "removed from the configuration", "ShutdownRequested": "the hub stops"}
 
 
+MOST_PROBLEMS, MOST_NAMES = 20, 10
+"""How much of an edit that breaks many servers is written to the log; the record has all of it."""
+
+
 def _write_config(record: ConfigApplied | ConfigRefused) -> None:
     """One line for what was done, and one for each problem; the record goes with the last line."""
     if isinstance(record, ConfigApplied):
         reload_log.info("the configuration was changed: %s", record, extra={"record": record})
         return
-    servers = ", ".join(record.servers)
+    servers = _some(record.servers)
     what = f"the new definition of {servers}" if servers else "the changed configuration"
-    for problem in record.problems:
+    for problem in record.problems[:MOST_PROBLEMS]:
         reload_log.error("%s cannot be used: %s", what, problem)
-    running = (
-        f"the running definition of {', '.join(record.servers)}" if record.servers else "the running configuration"
-    )
+    if (more := len(record.problems) - MOST_PROBLEMS) > 0:
+        reload_log.error("%d more problems: `holdfast doctor` shows all of them", more)
+    running = f"the running definition of {servers}" if servers else "the running configuration"
     reload_log.error("%s stays in force", running, extra={"record": record})
+
+
+def _some(names: Sequence[str]) -> str:
+    """The names; of many, the first ones and how many more there are."""
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 _REFUSALS = {

@@ -8,7 +8,7 @@ error is an answer, and is ``RpcError`` evidence.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import cached_property, partial
 from typing import Any, TypeAlias, TypeVar
@@ -524,10 +524,9 @@ class Connection:
         timeout = wire.deadlines.start(idle=idle, within=within)
         call, token = self._relayed.begin(caller, timeout)
 
-        async def tell(progress: float, total: float | None, message: str | None) -> None:
+        def tell(progress: float, total: float | None, message: str | None) -> Coroutine[Any, Any, None]:
             timeout.extend()
-            if on_progress is not None:
-                await on_progress(progress, total, message)
+            return (on_progress or _no_progress)(progress, total, message)
 
         try:
             sent, headers = self._sent(method, params, caller)
@@ -663,6 +662,10 @@ def _timed_out(method: str, params: Fields, timeout: Deadline, idle: float, with
     waited, key = (within, "hardTimeout") if timeout.hard else (idle, "timeout")
     what = text_of(params.get("name")) or text_of(params.get("uri")) or method
     return TimedOut(doing=f"the result of {what}", after=waited, setting=f"holdfast.call.{key}")
+
+
+async def _no_progress(progress: float, total: float | None, message: str | None) -> None:
+    """Do nothing: no caller asked for it."""
 
 
 def _ignore() -> None:

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import TypeAlias
 
 from holdfast.core.fleet.expiring import ExpiringKeys
+from holdfast.core.fleet.homes import ClientHomes, is_home_key
 from holdfast.core.fleet.placement import LEASE_SECONDS, PlaceHappening, Placement, preferred
 from holdfast.core.fleet.records import FleetRecord, RecordBook, VersionClock, first_stamp, stamp
 from holdfast.core.fleet.sharing import evidence_key
@@ -25,6 +26,7 @@ __all__ = [
     "FleetMember",
     "Granted",
     "Happening",
+    "HomeLost",
     "Peer",
     "RecordLearned",
     "Ticket",
@@ -83,6 +85,13 @@ class Unused:
 
 
 @dataclass(frozen=True, slots=True)
+class HomeLost:
+    """Another replica has the connections of this client now."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Alone:
     """The store does not answer, and since when."""
 
@@ -96,7 +105,7 @@ class Connected:
     emptied: bool = False
 
 
-Happening: TypeAlias = RecordLearned | Granted | Unused | Alone | Connected | PlaceHappening
+Happening: TypeAlias = RecordLearned | Granted | Unused | HomeLost | Alone | Connected | PlaceHappening
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +178,7 @@ class FleetMember:
         self._held: dict[str, _Held] = {}
         self.placement = Placement(replica)
         self._releases: list[ClaimRelease] = []
+        self.homes = ClientHomes(replica)
         self._drops: dict[str, str] = {}
         self.expiring = ExpiringKeys()
         for record in self.book:
@@ -294,6 +304,13 @@ class FleetMember:
         turn = order.index(self.replica) if self.replica in order else 0
         return at - LEAD_SECONDS if turn == 0 else at + GRACE_SECONDS * min(turn, LAST_TURN)
 
+    # Clients that have connections of their own.
+
+    def ask_home(self, key: str, *, instead_of: str = "") -> None:
+        """Ask the store for the home of a client, soon."""
+        self.homes.ask(key, instead_of=instead_of)
+        self._urgent = True
+
     # Servers that live on one replica.
 
     def place(self, server: str, *, wanted: bool) -> None:
@@ -366,8 +383,8 @@ class FleetMember:
             epoch=self._epoch,
             cursor=self._cursor,
             records=self._to_send(),
-            claims=() if leaving else (*self._probe_claims(now), *self._place_claims(now)),
-            releases=tuple(self._releases),
+            claims=() if leaving else (*self._probe_claims(now), *self._place_claims(now), *self.homes.claims(now)),
+            releases=(*self._releases, *self.homes.releases(leaving=leaving)),
             drops=tuple(islice(self._drops.items(), BATCH)),
             roster=roster,
             leaving=leaving,
@@ -434,6 +451,7 @@ class FleetMember:
         self.alone_since, self._last_good = None, began
         self._epoch = reply.epoch
         self._releases = [release for release in self._releases if release not in asked.releases]
+        self.homes.released(asked.releases)
         for key, dropped in asked.drops:
             if self._drops.get(key) == dropped:
                 del self._drops[key]
@@ -479,6 +497,9 @@ class FleetMember:
         return []
 
     def _answered(self, answer: ClaimAnswer, began: float, now: float) -> list[Happening]:
+        if is_home_key(answer.key):
+            lost = self.homes.answered(answer, began)
+            return [HomeLost(lost)] if lost is not None else []
         kind, _, rest = answer.key.partition("/")
         if kind == "run":
             happened, release = self.placement.answered(answer, began, now, replicas=self.peers or [self.replica])

@@ -6,16 +6,12 @@ knows what the last exchange brought. If the store is slow, wrong or gone, the h
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import logging
 import os
 import random
 import secrets
 import socket
 import time
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -33,9 +29,8 @@ from holdfast.core import (
     FleetRecord,
     Granted,
     Happening,
+    HomeLost,
     HomeMoved,
-    Item,
-    Kind,
     LeaseGained,
     LeaseLost,
     Listing,
@@ -54,6 +49,7 @@ from holdfast.core import (
 )
 from holdfast.hub.clock import Clock
 from holdfast.hub.fleet.event_store import EventStore
+from holdfast.hub.fleet.listings import packed, unpacked
 from holdfast.hub.fleet.messages import FleetStore, StoreUnavailable
 from holdfast.hub.fleet.peers import PeerFailed, PeerRefused, PeerReply, PeerRequest, Peers, PeerUnreachable
 
@@ -61,16 +57,15 @@ __all__ = ["Fleet", "FleetHost", "ReplicaView", "replica_name"]
 
 log = logging.getLogger("holdfast.fleet")
 
-HOME_SECONDS = 12.0
+RUNS_SECONDS = 12.0
 """How long a connection waits for a replica that runs its server: a lease ends before that."""
 PROMISE_SECONDS = 1.0
 PROMISE_OPERATION = "server/promise"
 EVERYWHERE_SECONDS = 2.0
 """How long a switch waits for the other replicas before it is answered "this replica only"."""
+HOME_SECONDS = 1.0
+"""How long the search for a client's home may take, before this replica serves it alone."""
 LEAVE_SECONDS = 1.0
-LARGEST_LISTING = 48 * 1024
-"""Bytes of a compressed listing that replicas share; of a larger one they share the hash alone."""
-LARGEST_UNPACKED = 16 * 1024 * 1024
 PURGE_SECONDS = 30.0
 """How often records whose time is over are looked for."""
 
@@ -194,6 +189,8 @@ class Fleet:
         self._leaving: set[str] = set()
         """The servers that this replica gives away, because it leaves."""
         self._tasks: anyio.abc.TaskGroup | None = None
+        self.on_home_lost: Callable[[str], object] = lambda _: None
+        """Told when another replica took over the connections of a client."""
 
     def open(self, host: FleetHost, clock: Clock) -> None:
         """Begin for this hub; before ``run``."""
@@ -285,10 +282,10 @@ class Fleet:
         while server in self._leaving:
             await self._changed.wait()
 
-    async def find_home(self, server: str) -> str:
+    async def find_runner(self, server: str) -> str:
         """The replica that runs a server; waits a while until one does. Empty if none does."""
         assert self._clock is not None  # noqa: S101 - the hub is open
-        until = self._now() + HOME_SECONDS
+        until = self._now() + RUNS_SECONDS
         while True:
             home = self.home_of(server)
             if home == self.replica and not self.runs(server):
@@ -380,6 +377,28 @@ class Fleet:
             if self._now() >= until or not await self._clock.wait(changed, until):
                 return all(self.member.is_everywhere(ticket, self._now()) for ticket in waiting)
         return True
+
+    async def find_home(self, key: str, *, instead_of: str = "") -> str:
+        """The replica that has the connections of a client; this one if none has, or if the store does not answer.
+
+        ``instead_of`` is a replica that was found dead: this one takes over, unless another was faster.
+        """
+        assert self._clock is not None  # noqa: S101 - the hub is open
+        homes = self.member.homes
+        known = homes.holder(key)
+        if known and known != instead_of and (known == self.replica or known in self.member.peers):
+            return known
+        if not self.is_shared:
+            return self.replica
+        self.member.ask_home(key, instead_of=instead_of or known)
+        self._wake.set()
+        until = self._now() + HOME_SECONDS
+        while homes.is_asking(key):
+            changed = self._changed
+            if self._now() >= until or not await self._clock.wait(changed, until):
+                break
+        found = homes.holder(key)
+        return found if found and found != instead_of else self.replica
 
     # For the sessions.
 
@@ -551,6 +570,8 @@ class Fleet:
                 case HomeMoved(server=server, home=home):
                     if home and home != self.replica:
                         host.moved(server, "another replica runs the server now")
+                case HomeLost(key=key):
+                    self.on_home_lost(key)
                 case Alone():
                     self.not_shared_since = self._wall()
                     log.warning("%s does not answer (%s): this replica goes on alone", self.store.name, self.problem)
@@ -585,7 +606,7 @@ class Fleet:
             if value.get("hash") != self._hashes.get(server):
                 host.handle(server, on.PeerPublished())
             return
-        listing = _unpacked(server, value.get("content"))
+        listing = unpacked(server, value.get("content"))
         if listing is not None:
             host.follow_listing(listing)
 
@@ -596,7 +617,7 @@ class Fleet:
             definition = self._hub().definition_of(server)
             if definition is None:
                 continue
-            digest, content = await anyio.to_thread.run_sync(_packed, listing)
+            digest, content = await anyio.to_thread.run_sync(packed, listing)
             self._hashes[server] = digest
             known = self.member.book.get(listing_key(server))
             if known is None or record_value(known).get("hash") != digest:
@@ -646,34 +667,3 @@ def _view(name: str, about: Mapping[str, object], *, here: bool) -> ReplicaView:
         worker=worker if isinstance(worker, int) else 0,
         leaving=about.get("leaving") is True,
     )
-
-
-def _packed(listing: Listing) -> tuple[str, str | None]:
-    kinds = {kind.value: [[item.name, item.raw] for item in listing.of(kind)] for kind in Kind}
-    text = json.dumps(kinds, sort_keys=True).encode()
-    digest = hashlib.blake2s(text, digest_size=16).hexdigest()
-    packed = zlib.compress(text)
-    return digest, base64.b64encode(packed).decode() if len(packed) <= LARGEST_LISTING else None
-
-
-def _unpacked(server: str, content: object) -> Listing | None:
-    if not isinstance(content, str):
-        return None
-    try:
-        unpacker = zlib.decompressobj()
-        text = unpacker.decompress(base64.b64decode(content), LARGEST_UNPACKED)
-        read = json.loads(text)
-
-        def items(kind: Kind) -> tuple[Item, ...]:
-            return tuple(Item(str(name), dict(raw)) for name, raw in read[kind.value])
-
-        return Listing(
-            server=server,
-            generation=0,
-            tools=items(Kind.TOOL),
-            prompts=items(Kind.PROMPT),
-            resources=items(Kind.RESOURCE),
-            templates=items(Kind.TEMPLATE),
-        )
-    except (ValueError, KeyError, TypeError, zlib.error):
-        return None

@@ -286,7 +286,7 @@ class HeldServers:
         slot = self._slot_for(request, out, server)
         if slot is None:
             if self._fleet.is_leaving(server):
-                await self._fleet.find_home(server)  # the other replica learns it too, and asks there
+                await self._fleet.find_runner(server)  # the other replica learns it too, and asks there
             reply.refuse(f"{self._replica} does not run it")
             return
         reply.begin()

@@ -57,7 +57,7 @@ class ServerPlaces:
         fleet = self._fleet
         if not fleet.is_placed(spec.id):
             return None
-        home = await fleet.find_home(spec.id)
+        home = await fleet.find_runner(spec.id)
         if home == fleet.replica:
             return None
         if not home:

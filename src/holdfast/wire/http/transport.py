@@ -375,10 +375,14 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         self, response: Response, cursor: _Cursor, request_id: RequestId, waiter: PendingRequest
     ) -> Fields | None:
         async for event in read_events(response, self._peer.limits):
-            cursor.note(event)
+            if event.id or event.retry is not None:
+                cursor.note(event)
             if event.name != "message" or not event.data:
                 continue
             self._exchange.received += len(event.data)
+            if self._exchange.take_progress(event.data):
+                await waiter.deliver()
+                continue
             small = len(event.data) <= SMALL_BYTES
             members = _split(event.data, stood=self.stood) if small else await _split_any(event.data, stood=self.stood)
             # An error without an id, on one request's stream, answers that request.
