@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
@@ -61,7 +61,7 @@ __all__ = [
 log = logging.getLogger("holdfast.hub")
 reload_log = logging.getLogger("holdfast.reload")
 
-SURPRISING = ("denied", "timed_out")
+_LEVELS: Mapping[CallOutcome, int] = {"denied": logging.WARNING, "timed_out": logging.WARNING}
 """The outcomes of calls that leave no other line in the log; failures change the server's state, which is logged."""
 
 
@@ -207,12 +207,8 @@ def _write_refusal(refused: AccessRefused) -> None:
         _write(logging.WARNING, refused, _REFUSALS[refused.kind], refused.source)
 
 
-def _level_of(outcome: CallOutcome) -> int:
-    return logging.WARNING if outcome in SURPRISING else logging.DEBUG
-
-
 def _write_call(ended: CallEnded) -> None:
-    level = _level_of(ended.outcome)
+    level = _LEVELS.get(ended.outcome, logging.DEBUG)
     if log.isEnabledFor(level):
         words = "%s: %s%s %s after %.3f s" + (": %s" if ended.reason else "%s")
         who = f" of {ended.principal}" if ended.principal not in ("", "local") else ""
@@ -341,7 +337,7 @@ class Journal:
 
     def reads_calls(self, outcome: CallOutcome) -> bool:
         """Whether the record of a call that ended so has a reader: where it has none, it is not made."""
-        return len(self._sinks_of_calls) > 1 or log.isEnabledFor(_level_of(outcome))
+        return len(self._sinks_of_calls) > 1 or log.isEnabledFor(_LEVELS.get(outcome, logging.DEBUG))
 
     def write(self, record: HubRecord) -> None:
         """Pass a record to all listeners. Calls and refusals go to the sinks alone: they may be many.

@@ -7,7 +7,6 @@ stream. There is no connection to lose: one exchange fails, and the next one dia
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -38,7 +37,6 @@ from holdfast.core import (
     NetworkFault,
     NotMcp,
     NotMcpFault,
-    TimedOut,
     quoted,
     quoted_name,
 )
@@ -169,19 +167,10 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             self._version = self._common = None
         headers = {**self._headers(opts), **in_headers(params)}
         body = dumps(request_message(request_id, method, with_progress_token(params, request_id, opts)))
-        timeout = opts.get("timeout")
-        deadline = self.deadlines.start(idle=timeout or math.inf, within=math.inf)
-        try:
-            tell = opts.get("cancel_on_abandon", True)
-            return value_of(await self._answered(request_id, waiter, method, body, headers, tell=tell))
-        except asyncio.CancelledError:
-            if not deadline.absorb():
-                raise
-            if deadline.cut:
-                raise self.failure() from None
-            raise ServerFailure(TimedOut(doing=f"the answer to {method}", after=timeout or 0.0)) from None
-        finally:
-            self.deadlines.end(deadline)
+        tell, doing = opts.get("cancel_on_abandon", True), f"the answer to {method}"
+        answer = self._answered(request_id, waiter, method, body, headers, tell=tell)
+        seconds = opts.get("timeout")
+        return value_of(await self.deadlines.bounded(answer, seconds=seconds, doing=doing, failure=self.failure))
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
         """POST a notification; a refused one is no failure. The modern era has none from client to server."""
