@@ -18,6 +18,9 @@ LOOKS = 50
 
 PAUSE_SECONDS = 0.02
 
+LOOK_SECONDS = 1.0
+"""Between two looks at the clock while a group has a time to end: a wait does not count a suspension."""
+
 
 def main(mark: str, name: str) -> None:
     """Read ``+group`` and ``-group`` lines until the pipe ends, then end the groups that are left.
@@ -31,7 +34,7 @@ def main(mark: str, name: str) -> None:
     with os.fdopen(0, "rb", buffering=0, closefd=False) as pipe:
         rest = b""
         while True:
-            wait = max(0.0, min(until.values()) - time.monotonic()) if until else None
+            wait = min(LOOK_SECONDS, max(0.0, min(until.values()) - now())) if until else None
             if not select.select([pipe], [], [], wait)[0]:
                 end_overdue(until)
                 continue
@@ -50,15 +53,20 @@ def take(line: bytes, groups: set[int], until: dict[int, float]) -> None:
     group, _, seconds = line[1:].partition(b" ")
     if line[:1] == b"=":
         if int(group) in groups:
-            until[int(group)] = time.monotonic() + float(seconds)
+            until[int(group)] = now() + float(seconds)
         return
     until.pop(int(group), None)
     (groups.add if line[:1] == b"+" else groups.discard)(int(group))
 
 
+def now() -> float:
+    """A clock that goes on while the machine is suspended, where there is one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 def end_overdue(until: dict[int, float]) -> None:
     """SIGKILL the groups whose time is over: another hub may start the same server now."""
-    for group in [group for group, at in until.items() if at <= time.monotonic()]:
+    for group in [group for group, at in until.items() if at <= now()]:
         del until[group]
         tell(group, signal.SIGKILL)
 

@@ -222,6 +222,12 @@ class Placement:
             return []  # also with another token: no replica had the lease in between
         return [*([LeaseLost(server)] if had else []), LeaseGained(server, token)]
 
+    def slept(self, seconds: float) -> None:
+        """The machine was suspended for so long, which the clock of this replica does not show."""
+        for place in self._places.values():
+            place.until -= seconds
+            place.prolonged -= seconds
+
     def tick(self, now: float) -> list[PlaceHappening]:
         """Leases that end by time alone."""
         happened: list[PlaceHappening] = []

@@ -59,6 +59,8 @@ log = logging.getLogger("holdfast.fleet")
 
 RUNS_SECONDS = 12.0
 """How long a connection waits for a replica that runs its server: a lease ends before that."""
+SUSPENDED_SECONDS = 0.2
+"""A shorter suspension does not matter for a lease; the two clocks are not read in the same moment."""
 PROMISE_SECONDS = 1.0
 PROMISE_OPERATION = "server/promise"
 EVERYWHERE_SECONDS = 2.0
@@ -124,6 +126,12 @@ class ReplicaView:
     leaving: bool = False
 
 
+def suspended_seconds() -> float:
+    """How long this machine was suspended since it started, where the system tells it."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.clock_gettime(boot) - time.clock_gettime(time.CLOCK_MONOTONIC) if boot is not None else 0.0
+
+
 def replica_name() -> str:
     """A name that no other replica has."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -186,6 +194,7 @@ class Fleet:
         self._hashes: dict[str, str] = {}
         self._was_settled = False
         self._allowed: dict[str, float] = {}
+        self._slept = suspended_seconds()
         self._leaving: set[str] = set()
         """The servers that this replica gives away, because it leaves."""
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -256,6 +265,7 @@ class Fleet:
 
     def check_lease(self, server: str) -> None:
         """Before a server is used: end what this replica may not run any more, if it was stopped for a while."""
+        self._note_suspension()
         if self.member.placement.is_over(server, self._now()):
             self._apply(self.member.tick(self._now()))
 
@@ -310,6 +320,13 @@ class Fleet:
         seconds = self.member.promise(server, token, self._now()) if isinstance(token, int) else 0.0
         reply.begin({"seconds": seconds})
         await reply.drained()
+
+    def _note_suspension(self) -> None:
+        """A machine that was suspended: its clock stood still, and the leases went on."""
+        slept = suspended_seconds()
+        if slept > self._slept + SUSPENDED_SECONDS:
+            self.member.placement.slept(slept - self._slept)
+        self._slept = slept
 
     def _ask_promises(self) -> None:
         wanted = self.member.wants_promises(self._now())
@@ -501,6 +518,7 @@ class Fleet:
         if self._now() >= self._next_purge:
             self._next_purge = self._now() + PURGE_SECONDS
             self.member.purge(self._wall())
+        self._note_suspension()
         self._apply(self.member.tick(self._now()))
         self._ask_promises()
         if self.member.due() <= self._now():
