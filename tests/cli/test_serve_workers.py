@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -17,15 +18,18 @@ import anyio
 import httpx2
 import pytest
 
+from holdfast.cli.listen import bind
 from holdfast.cli.supervisor import private_place
 from holdfast.cli.worker_link import WORKER_VARIABLE, WorkerLink, WorkerTask, channel_pair
 from holdfast.control.find import running_hubs
 from holdfast.testing import HttpServer, StdioServer
 from tests.cli.in_process import Inside
 from tests.cli.load import Load
-from tests.cli.serve_process import Served, config, run, served
+from tests.cli.serve_process import COMMAND, Served, config, run, served, spawned
 from tests.cli.test_serve import ready
+from tests.cli.test_serve_restart import AS_SYSTEMD, KEY
 from tests.clients.raw import MODERN_META
+from tests.peers.redis import RedisPeer, has_redis
 
 pytestmark = [
     pytest.mark.anyio,
@@ -173,11 +177,31 @@ async def test_each_worker_gives_the_same_answers_and_follows_the_same_switches(
         for client in clients:
             shown = (await client.get("/api/servers/it")).json()
             assert shown["status"] == "disabled"
-            tools = (await client.post("/mcp", json=list_tools(), headers=MODERN)).json()["result"]["tools"]
-            assert [one["name"] for one in tools if one["name"].startswith("it__")] == []
+            assert "it__a" not in await tools_of(client)
         await clients[-1].post("/api/servers/it/enable")
         for client in clients:
             assert (await client.get("/api/servers/it")).json()["status"] != "disabled"
+
+
+async def test_a_change_of_the_file_reaches_each_worker(hub: Served, server: HttpServer) -> None:
+    file = hub.home.parent / "mcp.json"
+    before = json.loads(file.read_text())["mcpServers"]
+    config(file, **before, again=server.definition)
+    async with at_each_worker(hub) as clients:
+        with anyio.fail_after(30):
+            for client in clients:
+                while "again__a" not in await tools_of(client):  # noqa: ASYNC110 - a file is watched
+                    await anyio.sleep(0.05)
+        config(file, **before)
+        with anyio.fail_after(30):
+            for client in clients:
+                while "again__a" in await tools_of(client):  # noqa: ASYNC110 - as above
+                    await anyio.sleep(0.05)
+
+
+async def tools_of(client: httpx2.AsyncClient) -> list[str]:
+    answer = await client.post("/mcp", json=list_tools(), headers=MODERN)
+    return [tool["name"] for tool in answer.json()["result"]["tools"]]
 
 
 async def test_a_page_signs_in_at_one_worker_and_is_known_to_all(hub: Served) -> None:
@@ -298,6 +322,79 @@ async def test_a_stopped_worker_never_has_a_process_beside_that_of_another_worke
             await calls_work_again(hub, "child__b")
             assert [pid for pid in child.pids if runs(pid)] == child.pids[-1:]
             assert len(child.pids) == 2
+
+
+@pytest.mark.long
+@pytest.mark.requirement("FLEET-7")
+async def test_workers_take_over_from_workers_and_systemd_learns_who_serves(tmp_path: Path) -> None:
+    address = str(tmp_path / "notify")
+    async with HttpServer({"a": "one"}) as server:
+        file = config(tmp_path / "mcp.json", it=server.definition)
+        arguments = ("--config", str(file), "--workers", "2", "--drain", "3")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+            notify.bind(address)
+            notify.settimeout(60)
+            async with served(tmp_path / "home", *arguments, NOTIFY_SOCKET=address) as old:
+                assert await anyio.to_thread.run_sync(notify.recv, 100) == b"READY=1"
+                assert len(children(old.process.pid)) == 2
+                await ready(old)
+                load = Load(old.url, "it__a")
+                await load.open_sessions(4)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(load.run, 20)
+                    await load.until_answered(10)
+                    async with served(tmp_path / "home", *arguments, "--takeover", NOTIFY_SOCKET=address) as new:
+                        assert new.url == old.url
+                        assert await old.ended() == 0
+                        await load.until_answered(20)
+                        load.stop()
+                        heard = {await anyio.to_thread.run_sync(notify.recv, 100) for _ in range(2)}
+                        assert heard == {b"READY=1", f"MAINPID={new.process.pid}".encode()}
+                        with anyio.fail_after(30):
+                            while load.under_way:  # noqa: ASYNC110 - the last answers
+                                await anyio.sleep(0.02)
+                        new.send(signal.SIGTERM)
+                        assert await new.ended() == 0
+    assert load.failed == []
+
+
+@pytest.mark.long
+@pytest.mark.requirement("FLEET-7")
+async def test_workers_listen_on_the_socket_that_systemd_passes(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    file = config(tmp_path / "mcp.json")
+    with bind("127.0.0.1", 0) as listener:
+        hand_on = [sys.executable, "-c", AS_SYSTEMD, str(listener.fileno())]
+        command = [*hand_on, *COMMAND, "serve", "--config", str(file), "--workers", "2"]
+        async with spawned(command, tmp_path, home, stdin=subprocess.DEVNULL, inherit=listener.fileno()) as hub:
+            await hub.said("ready when:")
+            assert hub.url == f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+            assert len(children(hub.process.pid)) == 2
+            await ready(hub)
+            hub.send(signal.SIGTERM)
+            assert await hub.ended() == 0
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not has_redis(), reason="redis-server is not installed")
+async def test_workers_of_a_fleet_use_redis_and_a_wrong_option_is_told_once(tmp_path: Path) -> None:
+    file = config(tmp_path / "mcp.json")
+    async with RedisPeer(tmp_path / "redis") as redis:
+        arguments = ("--config", str(file), "--workers", "2", "--fleet", redis.url)
+        refused = await anyio.to_thread.run_sync(
+            lambda: run("serve", "--port", "0", *arguments, home=tmp_path / "home")
+        )
+        assert refused.returncode == 2
+        assert refused.stderr.count("a fleet needs a session key") == 1
+        assert "MCP endpoint" not in refused.stdout
+        async with served(tmp_path / "home", *arguments, HOLDFAST_SESSION_KEY=KEY) as hub:
+            with anyio.fail_after(30):
+                while len(replicas := await replicas_of(hub)) < 2:  # noqa: ASYNC110 - as above
+                    await anyio.sleep(0.1)
+            assert {one["worker"] for one in replicas} == {1, 2}
+            hub.send(signal.SIGTERM)
+            assert await hub.ended() == 0
 
 
 @pytest.mark.long

@@ -94,6 +94,11 @@ def _address_of(worker: WorkerTask, advertised: PeerAddress | None) -> PeerAddre
 
 def _peers(address: PeerAddress | None, keys: SessionKeys, fleet: str, *, succeeds: bool) -> Peers:
     """The link to the other replicas. A successor takes a free port while its predecessor has the given one."""
+    if address is None:
+        log.warning(
+            "other replicas cannot pass anything on to this one: answers to questions of servers, cancellations and "
+            "broken streams are lost if they come in there; give it --advertise tcp://HOST:PORT"
+        )
     try:
         return Peers(lambda: keys.material, fleet, advertise=address)
     except HoldfastError:

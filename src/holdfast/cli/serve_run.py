@@ -65,7 +65,7 @@ from holdfast.front import (
     jwt_verifier,
     serve_stdio,
 )
-from holdfast.hub import Hub, HubRecord, Published, Reloader, default_state_file
+from holdfast.hub import ApprovalsLock, Hub, HubRecord, Published, Reloader, default_state_file
 from holdfast.wire import raise_descriptor_limit
 
 if TYPE_CHECKING:
@@ -119,6 +119,8 @@ class ServeOptions:
     worker: WorkerLink | None = None
     """The link to the supervisor, in a worker of ``--workers``."""
     advertise: str | None = None
+    approvals_lock: Path | None = None
+    """The file with all that may be used."""
     """Where the other replicas reach this one."""
 
     @property
@@ -153,6 +155,7 @@ async def _run_http(serving: ServeOptions) -> None:
         fleet = make_fleet(serving, ids.keys)
         share_sessions(ids, fleet)
         hub = Hub(config, state_file=state_file, fleet=fleet)
+        _use_lock(hub, serving)
         tokens = _tokens(serving.callers, accepted := _accepted(serving.callers))
         admin = admin_of(
             hub,
@@ -299,6 +302,12 @@ class _Leaving:
         """Close what is left."""
         self._admin.close()
         self._server.end()
+
+
+def _use_lock(hub: Hub, serving: ServeOptions) -> None:
+    """An unusable lock ends the start."""
+    if serving.approvals_lock is not None:
+        hub.approvals.use_lock(ApprovalsLock.read(serving.approvals_lock))
 
 
 def _session_ids(serving: ServeOptions, state_file: Path | None) -> SessionIds:
@@ -499,6 +508,7 @@ def _announce(serving: ServeOptions, config: Config, url: str, admin: ControlSer
 async def _run_stdio(serving: ServeOptions) -> None:
     async with _fleet(serving, "") as (config, state_file):
         hub = Hub(config, state_file=state_file)
+        _use_lock(hub, serving)
         broker = Broker(hub)
         with EndableStdin() as stdin:
             keep_collections_short(hub)

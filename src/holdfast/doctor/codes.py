@@ -71,7 +71,7 @@ CONFIGURATION = (
         "warning",
         "`placement` has no effect on this server",
         "It says which replica of a fleet runs the process of a stdio server. This server has no process.",
-        "Remove the key.",
+        "Remove the key. `holdfast doctor --fix` writes null.",
     ),
     Code(
         "HF-FILE-READABLE",

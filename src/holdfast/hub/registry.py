@@ -215,6 +215,8 @@ class SlotRegistry:
         return next((key for key in self.catalog.possible_owners(name, kind) if self._may_own(key)), found)
 
     def _approval_mode(self, server: str) -> ApprovalMode:
+        if self.approvals.lock is not None:
+            return "hold"
         return approval_mode(self.config, server, self.default_approvals)
 
     def instructions(self, server: str) -> str:
@@ -533,7 +535,8 @@ class SlotRegistry:
         self._tasks.start_soon(slot.run, name=f"{slot.id} owner")
         if slot.machine.life.stopped:
             return  # the hub was closed while its slots were started
-        enabled = slot.spec.enabled and not self.catalog.servers[slot.id].withdrawn
+        locked = self.approvals.lock is not None and slot.id in self.approvals.lock.disabled
+        enabled = slot.spec.enabled and not self.catalog.servers[slot.id].withdrawn and not locked
         slot.handle(on.StartRequested() if enabled else on.DisableRequested())
 
     def _reconfigure(self, slot: Slot, server: ServerSpec | BadServer) -> None:

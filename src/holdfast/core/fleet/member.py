@@ -439,6 +439,7 @@ class FleetMember:
         emptied = bool(self._epoch) and reply.epoch != self._epoch
         restarted = not self._epoch or emptied or reply.sequence < self._cursor
         if restarted:
+            self.homes.extend_all()
             self._stored, self._arrived = {}, {}
             self._unsent = dict.fromkeys(record.key for record in self.book)
         if self.alone_since is not None:

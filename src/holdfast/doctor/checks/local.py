@@ -44,7 +44,7 @@ class DefinitionCheck(Check):
         """Report every problem, not only the first."""
         server = case.server
         if not isinstance(server, BadServer):
-            notes = (*_placeholders(case), *_useless_placement(server))
+            notes = (*_placeholders(case), *_useless_placement(case, server))
             return Observation(case.source_map.label(case.definition.path), notes)
         missing = {problem.variable: problem for problem in reversed(server.problems) if problem.variable}
         others = [problem for problem in server.problems if not problem.variable]
@@ -67,10 +67,10 @@ def _placeholders(case: Case) -> Iterator[Finding]:
         yield finding("HF-PLACEHOLDER", words, remedy, ask_for(name), edits=(case.edit(keys, value),))
 
 
-def _useless_placement(server: ServerSpec) -> Iterator[Finding]:
+def _useless_placement(case: Case, server: ServerSpec) -> Iterator[Finding]:
     if server.placement is not None and server.transport != "stdio":
         words = "`placement` is for servers with a process of their own"
-        yield finding("HF-PLACEMENT", words, "remove the key")
+        yield finding("HF-PLACEMENT", words, "remove the key, or write null", edits=(case.edit("placement", None),))
 
 
 def _texts(given: Mapping[str, object]) -> Iterator[tuple[KeyPath, str]]:
