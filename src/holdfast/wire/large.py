@@ -22,10 +22,23 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 
-from holdfast.wire.envelope import SMALL_BYTES, BadJson, Fields, SplitBytes, fields, is_dense, one_line, read_bytes
+from holdfast.wire.envelope import (
+    LOADED_BYTES,
+    SMALL_BYTES,
+    BadJson,
+    Fields,
+    RawObject,
+    SplitBytes,
+    fields,
+    is_dense,
+    loads_stepwise,
+    one_line,
+    read_bytes,
+)
 
-__all__ = ["Scanner", "scanning", "split"]
+__all__ = ["Scanner", "load_members", "scanning", "split"]
 
 PROGRAM = Path(__file__).with_name("scanner_process.py")
 
@@ -62,6 +75,15 @@ async def _check_utf8(data: bytes) -> None:
             await asyncio.sleep(0)
     except UnicodeDecodeError:
         raise BadJson("it is not UTF-8") from None
+
+
+async def load_members(result: RawObject) -> dict[str, Any]:
+    """The Python value of an object of any size; raises ``BadJson``. A large one is read in a thread, step by step."""
+    if result.size <= LOADED_BYTES:
+        return result.value()
+    return await anyio.to_thread.run_sync(
+        lambda: {key: loads_stepwise(one) for key, one in result.members.items()}, abandon_on_cancel=True
+    )
 
 
 class Scanner:
