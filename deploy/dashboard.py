@@ -154,7 +154,10 @@ PANELS = (
         "Fleet: replicas, and whether their store answers",
         {
             "replicas, {{instance}}": f"holdfast_fleet_replicas{{{OF_HUB}}}",
+            "workers, {{instance}}": f"holdfast_workers{{{OF_HUB}}}",
             "shared, {{instance}}": f"holdfast_fleet_shared{{{OF_HUB}}}",
+            "decisions of this replica only, {{instance}}": f"holdfast_fleet_not_shared{{{OF_HUB}}}",
+            "servers to try, {{replica}}": f"max by (replica) (holdfast_fleet_probes{{{OF_HUB}}})",
         },
         description="A hub alone is one replica, and shares with nothing else.",
     ),
@@ -163,6 +166,7 @@ PANELS = (
         {
             "{{result}}": f"sum by (result) (rate(holdfast_fleet_exchanges_total{{{OF_HUB}}}[$__rate_interval]))",
             "wrong signature": f"sum(rate(holdfast_fleet_refused_total{{{OF_HUB}}}[$__rate_interval]))",
+            "events not shared": f"sum(rate(holdfast_fleet_events_lost_total{{{OF_HUB}}}[$__rate_interval]))",
         },
         unit="ops",
     ),

@@ -1,7 +1,8 @@
 """The register of requirements and the marks of the tests agree, in both directions.
 
 The sources are parsed, not run: the answer does not depend on the tests that were selected. Benchmarks do not count:
-they measure, and a measurement alone proves no requirement.
+they measure, and a measurement alone proves no requirement. Nor do tests that are not part of the ordinary run: what
+only they show would go unnoticed by ``make test``.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ class Proof:
 
     id: str
     place: str
+    ordinary: bool = True
+    """Whether ``make test`` runs it."""
 
 
 def in_force(register: Path) -> dict[str, str]:
@@ -34,13 +37,16 @@ def in_force(register: Path) -> dict[str, str]:
 def proofs(root: Path) -> list[Proof]:
     """The ids that the marks in ``tests/**/test_*.py`` name."""
     tests = sorted((root / "tests").rglob("test_*.py"))
-    found = [(path, node) for path in tests for node in _marks(_parsed(path))]
-    return [Proof(_literal(node, path), f"{path.relative_to(root)}:{node.lineno}") for path, node in found]
+    found = [(path, node, ordinary) for path in tests for node, ordinary in _marks(_parsed(path))]
+    return [
+        Proof(_literal(node, path), f"{path.relative_to(root)}:{node.lineno}", ordinary)
+        for path, node, ordinary in found
+    ]
 
 
 def unproven(register: dict[str, str], claims: list[Proof]) -> list[str]:
-    """The ids in force that no test names."""
-    return sorted(register.keys() - {claim.id for claim in claims})
+    """The ids in force that no test of the ordinary run names."""
+    return sorted(register.keys() - {claim.id for claim in claims if claim.ordinary})
 
 
 def unknown(register: dict[str, str], claims: list[Proof]) -> list[str]:
@@ -52,11 +58,25 @@ def _parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), filename=str(path))
 
 
-def _marks(tree: ast.Module) -> Iterator[ast.expr]:
-    """The arguments of every ``pytest.mark.requirement(…)`` in a module."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.requirement":
-            yield from node.args
+def _marks(tree: ast.Module) -> Iterator[tuple[ast.expr, bool]]:
+    """The arguments of every ``pytest.mark.requirement(…)`` in a module, and whether the ordinary run has its test."""
+    whole = [
+        one.value for one in tree.body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "pytestmark"
+    ]
+    in_module = not any(map(_is_extra, whole))
+    for part in tree.body:
+        tests = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        decorators = part.decorator_list if isinstance(part, tests) else []
+        for node in ast.walk(part):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.requirement":
+                for argument in node.args:
+                    yield argument, in_module and not any(map(_is_extra, decorators))
+
+
+def _is_extra(marks: ast.expr) -> bool:
+    """Whether all that is marked so runs in ``make test-long`` or ``make test-field`` alone."""
+    each = marks.elts if isinstance(marks, ast.List | ast.Tuple) else [marks]
+    return any(ast.unparse(one) in {"pytest.mark.long", "pytest.mark.field"} for one in each)
 
 
 def _literal(node: ast.expr, path: Path) -> str:
@@ -100,6 +120,16 @@ def test_marks_are_found_on_functions_modules_and_parameters(project: Path) -> N
     )
     (project / "tests/helper.py").write_text('import pytest\npytest.mark.requirement("H-1")\n')
     assert {proof.id for proof in proofs(project)} == {"A-1", "A-2", "A-3", "A-4"}
+
+
+@pytest.mark.parametrize("extra", ["long", "field"])
+def test_a_test_that_the_ordinary_run_leaves_out_proves_no_requirement(project: Path, extra: str) -> None:
+    one = f'import pytest\n@pytest.mark.requirement("A-1")\n@pytest.mark.{extra}\nasync def test(): ...\n'
+    whole = f"import pytest\npytestmark = [pytest.mark.anyio, pytest.mark.{extra}]\n"
+    (project / "tests/test_one.py").write_text(one)
+    (project / "tests/test_whole.py").write_text(whole + '@pytest.mark.requirement("A-2")\ndef test(): ...\n')
+    assert unproven({"A-1": "Is long.", "A-2": "Is long, too."}, proofs(project)) == ["A-1", "A-2"]
+    assert unknown({"A-1": "Is long."}, proofs(project)) == ["A-2 at tests/test_whole.py:3"]
 
 
 def test_a_benchmark_alone_proves_no_requirement(project: Path) -> None:

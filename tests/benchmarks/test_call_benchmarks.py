@@ -9,6 +9,7 @@ import pytest
 from benchmarks import abandoned, call_path, capacity, growth, other_gateways, outage, payloads, peers
 
 
+@pytest.mark.long
 def test_the_hub_and_the_bare_relay_answer_the_same_calls_in_turns() -> None:
     report = call_path.measure(**call_path.QUICK)
     names = (call_path.DIRECT, call_path.RELAY, call_path.OURS, call_path.ALONE, call_path.STDIO)
@@ -19,6 +20,7 @@ def test_the_hub_and_the_bare_relay_answer_the_same_calls_in_turns() -> None:
     assert [row.ratio is None for row in report.rows] == [name == call_path.RELAY for name in names] * 2
 
 
+@pytest.mark.long
 def test_a_gateway_that_cannot_be_started_is_named_with_the_reason_and_its_demand_is_missed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

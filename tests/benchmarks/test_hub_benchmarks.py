@@ -58,6 +58,7 @@ def test_the_hub_is_measured_beside_a_bare_connection() -> None:
     assert all(row.time is not None and row.time.median > 0 for row in report.rows)
 
 
+@pytest.mark.long
 @pytest.mark.requirement("HUB-5")
 def test_the_cost_of_event_streams_is_compared_with_that_of_none() -> None:
     report = status_page.measure(rounds=1, servers=2, seconds=0.1)

@@ -29,8 +29,9 @@ RATES = [pytest.param(20, id="20/s"), pytest.param(200, id="200/s", marks=pytest
 class Fleet:
     """Hubs with one key, each with a state folder of its own, as on machines of their own."""
 
-    def __init__(self, folder: Path, file: Path, tasks: anyio.abc.TaskGroup) -> None:
+    def __init__(self, folder: Path, file: Path, tasks: anyio.abc.TaskGroup, store: str | None = None) -> None:
         self._folder = folder
+        self._environ = {"HOLDFAST_SESSION_KEY": KEY, **({"HOLDFAST_FLEET": store} if store is not None else {})}
         self._file = file
         self._tasks = tasks
         self.hubs: dict[int, Served] = {}
@@ -44,7 +45,7 @@ class Fleet:
     async def _run(self, number: int, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         arguments = ("--config", str(self._file), "--lame-duck", "1", "--drain", "20")
         home = self._folder / f"h{number}"
-        async with served(home, *arguments, port=self.ports[number], HOLDFAST_SESSION_KEY=KEY) as hub:
+        async with served(home, *arguments, port=self.ports[number], **self._environ) as hub:
             self.hubs[number] = hub
             task_status.started()
             await hub.process.wait()
@@ -56,10 +57,12 @@ class Fleet:
 
 
 @asynccontextmanager
-async def three_hubs(folder: Path, **servers: object) -> AsyncIterator[tuple[Fleet, Balancer]]:
-    """Three hubs of these servers behind HAProxy."""
+async def three_hubs(
+    folder: Path, store: str | None = None, **servers: object
+) -> AsyncIterator[tuple[Fleet, Balancer]]:
+    """Three hubs of these servers behind HAProxy; with ``store``, they share it."""
     async with anyio.create_task_group() as tasks:
-        fleet = Fleet(folder, config(folder / "mcp.json", **servers), tasks)
+        fleet = Fleet(folder, config(folder / "mcp.json", **servers), tasks, store)
         for number in range(3):
             await fleet.start(number)
         async with balancer(folder, free_port(), [hub.url for hub in fleet.hubs.values()]) as front:

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import anyio
+import httpx2
 import pytest
 
 from holdfast.testing import HttpServer
@@ -15,7 +16,9 @@ from tests.cli.load import Load
 from tests.cli.serve_process import config, run, served
 from tests.cli.test_serve import ready
 from tests.cli.test_serve_restart import KEY, free_port
-from tests.peers.redis import RedisPeer, has_redis
+from tests.front.peer_server import running
+from tests.front.raw_session import Session
+from tests.peers.redis import RedisPeer, has_redis, sentinel
 from tests.peers.tls import Certificates
 
 pytestmark = [
@@ -51,6 +54,10 @@ async def test_three_hubs_are_one_and_lose_no_call_whatever_happens_to_redis(tmp
             async with balancer(tmp_path, free_port(), [first.url, second.url, third.url]) as front:
                 load = Load(front.url, "it__a")
                 await load.open_sessions(6)
+                copy = await redis.save()
+                ended = await ended_session(first.url)
+                for hub in (second, third):
+                    await until_ended(hub.url, ended)
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(load.run, 20)
                     await load.until_answered(20)
@@ -70,6 +77,10 @@ async def test_three_hubs_are_one_and_lose_no_call_whatever_happens_to_redis(tmp
                     redis.go_on()
                     await redis.command("FLUSHALL")
                     await load.until_answered(20)
+                    await redis.replace_by(copy)
+                    await load.until_answered(20)
+                    for hub in (first, second, third):
+                        await until_ended(hub.url, ended)
                     third.send(signal.SIGTERM)
                     await third.ended()
                     await load.until_answered(20)
@@ -77,6 +88,112 @@ async def test_three_hubs_are_one_and_lose_no_call_whatever_happens_to_redis(tmp
             assert load.failed == []
             for hub in (first, second, third):
                 assert "secret-of-redis" not in hub.err
+
+
+@pytest.mark.long
+@pytest.mark.requirement("FLEET-2", "FLEET-3")
+async def test_a_killed_hub_costs_the_calls_that_it_had_and_a_stream_of_it_goes_on_elsewhere(tmp_path: Path) -> None:
+    tls = Certificates().write_server(tmp_path)
+    async with (
+        RedisPeer(tmp_path / "redis", password="secret-of-redis", tls=tls) as redis,
+        running("legacy") as origin,
+        HttpServer({"a": "one"}) as server,
+    ):
+        file = config(tmp_path / "mcp.json", it=server.definition, o={"url": origin.url})
+        environ = {"HOLDFAST_SESSION_KEY": KEY, "HOLDFAST_FLEET": redis.url}
+        async with (
+            served(tmp_path / "h0", "--config", str(file), **environ) as first,
+            served(tmp_path / "h1", "--config", str(file), **environ) as second,
+            served(tmp_path / "h2", "--config", str(file), **environ) as third,
+            httpx2.AsyncClient(trust_env=False, timeout=60) as http,
+        ):
+            for hub in (first, second, third):
+                await ready(hub)
+            async with balancer(tmp_path, free_port(), [first.url, second.url, third.url]) as front:
+                session = Session(http, third.url)
+                await session.begin()
+                async with session.call("o__wait", {}, progressToken=1) as events:
+                    begun = await anext(events)
+                    assert "progress" in (await anext(events))["data"]
+                origin.go.set()
+                load = Load(front.url, "it__a")
+                await load.open_sessions(6)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(load.run, 40)
+                    await load.until_answered(40)
+                    third.send(signal.SIGKILL)
+                    under_way = load.under_way
+                    await front.until("h2", "DOWN")
+                    seen = load.answered
+                    await load.until_answered(80)
+                    load.stop()
+                again = Session(http, second.url)
+                again._headers = session._headers
+                read = await again.come_back(after=begun["id"])
+                assert "waited" in read[-1]["data"]
+                # HAProxy tries nothing twice: what it sent to the killed hub until its next check is lost.
+                assert len(load.failed) <= under_way + 20, load.failed
+                assert seen > 0
+
+
+@pytest.mark.long
+@pytest.mark.requirement("FLEET-2", "FLEET-3")
+async def test_a_failover_of_sentinel_loses_no_call_and_the_fleet_shares_again(tmp_path: Path) -> None:
+    async with (
+        RedisPeer(tmp_path / "main") as main,
+        RedisPeer(tmp_path / "replica", replica_of=main) as replica,
+        sentinel(tmp_path / "sentinel", main) as watch,
+        HttpServer({"a": "one"}) as server,
+    ):
+        file = config(tmp_path / "mcp.json", it=server.definition, other={"url": "http://127.0.0.1:9/"})
+        store = f"redis+sentinel://127.0.0.1:{watch.port}/main"
+        environ = {"HOLDFAST_SESSION_KEY": KEY, "HOLDFAST_FLEET": store}
+        homes = [tmp_path / "h0", tmp_path / "h1"]
+        async with (
+            served(homes[0], "--config", str(file), **environ) as first,
+            served(homes[1], "--config", str(file), **environ) as second,
+        ):
+            await ready(first)
+            await ready(second)
+            async with balancer(tmp_path, free_port(), [first.url, second.url]) as front:
+                load = Load(front.url, "it__a")
+                await load.open_sessions(4)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(load.run, 20)
+                    await load.until_answered(20)
+                    ended = await ended_session(first.url)
+                    await until_ended(second.url, ended)
+                    await main.kill()
+                    await watch.until_master(replica)
+                    await load.until_answered(40)
+                    with anyio.fail_after(60):
+                        while "on all 2 replicas" not in await command(homes[1], "disable", "other"):
+                            pass
+                    status = json.loads(await command(homes[0], "status", "--json"))
+                    assert {one["id"]: one["status"] for one in status["servers"]}["other"] == "disabled"
+                    load.stop()
+                await until_ended(first.url, ended)
+                assert await replica.command("HLEN", "holdfast:{default}:stamps") >= 2
+            assert load.failed == []
+
+
+async def ended_session(url: str) -> str:
+    """A session that its client ended at this hub."""
+    async with httpx2.AsyncClient(trust_env=False, timeout=30) as http:
+        session = Session(http, url)
+        await session.begin()
+        await session.end()
+        return session._headers["mcp-session-id"]
+
+
+async def until_ended(url: str, session: str) -> None:
+    """Wait until a hub does not know a session any more."""
+    headers = {"accept": "application/json, text/event-stream", "mcp-session-id": session}
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    async with httpx2.AsyncClient(trust_env=False, timeout=30) as http:
+        with anyio.fail_after(30):
+            while (await http.post(url, json=ping, headers=headers)).status_code != 404:  # noqa: ASYNC110 - it is another process
+                await anyio.sleep(0.05)
 
 
 @pytest.mark.requirement("FLEET-2")

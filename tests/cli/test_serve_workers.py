@@ -4,30 +4,44 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 
+from holdfast.cli.listen import bind
 from holdfast.cli.supervisor import private_place
 from holdfast.cli.worker_link import WORKER_VARIABLE, WorkerLink, WorkerTask, channel_pair
 from holdfast.control.find import running_hubs
 from holdfast.testing import HttpServer, StdioServer
 from tests.cli.in_process import Inside
 from tests.cli.load import Load
-from tests.cli.serve_process import Served, config, run, served
+from tests.cli.serve_process import COMMAND, Served, config, run, served, spawned
 from tests.cli.test_serve import ready
+from tests.cli.test_serve_restart import AS_SYSTEMD, KEY
+from tests.clients.raw import MODERN_META
+from tests.peers.redis import RedisPeer, has_redis
 
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.requirement("FLEET-8"),
     pytest.mark.skipif(sys.platform != "linux", reason="the processes are counted by /proc"),
 ]
+
+MODERN = {
+    "accept": "application/json, text/event-stream",
+    "mcp-protocol-version": "2026-07-28",
+    "mcp-method": "tools/list",
+}
 
 
 def children(pid: int) -> list[int]:
@@ -105,6 +119,119 @@ async def test_it_says_where_it_listens_once_and_is_one_hub_of_two_replicas(hub:
     assert all(one["address"].startswith("unix:/") for one in replicas)
 
 
+@asynccontextmanager
+async def at_each_worker(hub: Served) -> AsyncIterator[list[httpx2.AsyncClient]]:
+    """Clients with a connection of their own each, held open, until each worker has one of them."""
+    (found,) = running_hubs({"XDG_STATE_HOME": str(hub.home / "state")})
+    headers = {"authorization": f"Bearer {found.token}"}
+    async with AsyncExitStack() as stack:
+        clients: list[httpx2.AsyncClient] = []
+        with anyio.fail_after(30):
+            while not clients or {held(pid, hub) for pid in children(hub.process.pid)} & {0}:
+                made = httpx2.AsyncClient(base_url=found.url, trust_env=False, headers=headers, timeout=30)
+                clients.append(await stack.enter_async_context(made))
+                assert (await clients[-1].get("/readyz")).status_code == 200
+        yield clients
+
+
+def held(pid: int, hub: Served) -> int:
+    """How many connections of clients a worker holds."""
+    port = int(hub.url.rpartition(":")[2].removesuffix("/mcp"))
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    connected = {f"socket:[{row[9]}]" for row in rows if row[3] == "01" and row[1].endswith(f":{port:04X}")}
+    found = 0
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            found += str(one.readlink()) in connected
+    return found
+
+
+async def test_connections_spread_over_the_workers(hub: Served) -> None:
+    async with AsyncExitStack() as stack:
+        for _ in range(20):
+            client = await stack.enter_async_context(httpx2.AsyncClient(trust_env=False, timeout=30))
+            assert (await client.get(hub.url.replace("/mcp", "/readyz"))).status_code == 200
+        assert min(held(pid, hub) for pid in children(hub.process.pid)) >= 5
+
+
+async def test_each_worker_gives_the_same_answers_and_follows_the_same_switches(hub: Served) -> None:
+    async with at_each_worker(hub) as clients:
+        about = [(await client.get("/api/hub")).json() for client in clients]
+        assert {one["pid"] for one in about} == {hub.process.pid}
+        assert len({one["started"] for one in about}) == 1
+        assert len({json.dumps([row["here"] for row in one["fleet"]["replicas"]]) for one in about}) == 1
+        switched = (await clients[0].post("/api/servers/it/disable")).json()
+        assert switched["scope"] == "all 2 replicas"
+        for client in clients:
+            shown = (await client.get("/api/servers/it")).json()
+            assert shown["status"] == "disabled"
+            assert "it__a" not in await tools_of(client)
+        await clients[-1].post("/api/servers/it/enable")
+        for client in clients:
+            assert (await client.get("/api/servers/it")).json()["status"] != "disabled"
+
+
+async def test_a_change_of_the_file_reaches_each_worker(hub: Served, server: HttpServer) -> None:
+    file = hub.home.parent / "mcp.json"
+    before = json.loads(file.read_text())["mcpServers"]
+    config(file, **before, again=server.definition)
+    async with at_each_worker(hub) as clients:
+        with anyio.fail_after(30):
+            for client in clients:
+                while "again__a" not in await tools_of(client):  # noqa: ASYNC110 - a file is watched
+                    await anyio.sleep(0.05)
+        config(file, **before)
+        with anyio.fail_after(30):
+            for client in clients:
+                while "again__a" in await tools_of(client):  # noqa: ASYNC110 - as above
+                    await anyio.sleep(0.05)
+
+
+async def tools_of(client: httpx2.AsyncClient) -> list[str]:
+    answer = await client.post("/mcp", json=list_tools(), headers=MODERN)
+    return [tool["name"] for tool in answer.json()["result"]["tools"]]
+
+
+async def test_a_page_signs_in_at_one_worker_and_is_known_to_all(hub: Served) -> None:
+    async with at_each_worker(hub) as clients:
+        code = (await clients[0].post("/api/codes")).json()["code"]
+        token = (await clients[-1].post("/api/session", json={"code": code})).json()["token"]
+        for client in clients:
+            answer = await client.get("/api/servers", headers={"authorization": f"Bearer {token}"})
+            assert answer.status_code == 200
+            assert (await client.post("/api/session", json={"code": code})).status_code == 401
+
+
+async def test_every_scrape_and_the_totals_count_the_calls_of_all_workers(hub: Served) -> None:
+    async with at_each_worker(hub) as clients:
+        before = (await clients[0].get("/api/servers/it")).json()["calls_total"]
+        for client in clients:
+            for _ in range(3):
+                await called(client, "it__a")
+        for client in clients:
+            text = (await client.get("/metrics")).text
+            counted = re.findall(r'^holdfast_calls_total{worker="(\d)",.*server="it".*} ([\d.]+)$', text, re.MULTILINE)
+            assert {worker for worker, _ in counted} == {"1", "2"}
+            assert sum(float(calls) for _, calls in counted) >= 3 * len(clients)
+            assert "holdfast_workers 2.0" in text
+            series = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+            assert len(series) == len(set(series))
+        with anyio.fail_after(30):
+            while (await clients[0].get("/api/servers/it")).json()["calls_total"] < before + 3 * len(clients):  # noqa: ASYNC110 - told once a second
+                await anyio.sleep(0.1)
+
+
+def list_tools() -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": MODERN_META}}
+
+
+async def called(client: httpx2.AsyncClient, tool: str) -> None:
+    params = {"name": tool, "arguments": {}, "_meta": MODERN_META}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    answer = await client.post("/mcp", json=body, headers={**MODERN, "mcp-method": "tools/call", "mcp-name": tool})
+    assert answer.status_code == 200, answer.text
+
+
 @pytest.mark.requirement("FLEET-7")
 async def test_workers_are_replaced_one_at_a_time_and_no_call_fails(hub: Served) -> None:
     load = Load(hub.url, "it__a")
@@ -142,6 +269,79 @@ async def test_a_killed_worker_fails_only_its_own_calls_and_is_started_again(hub
         await load.until_answered(20)
         load.stop()
     assert len(load.failed) <= under_way
+
+
+@pytest.mark.long
+@pytest.mark.requirement("FLEET-7")
+async def test_workers_take_over_from_workers_and_systemd_learns_who_serves(tmp_path: Path) -> None:
+    address = str(tmp_path / "notify")
+    async with HttpServer({"a": "one"}) as server:
+        file = config(tmp_path / "mcp.json", it=server.definition)
+        arguments = ("--config", str(file), "--workers", "2", "--drain", "3")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+            notify.bind(address)
+            notify.settimeout(60)
+            async with served(tmp_path / "home", *arguments, NOTIFY_SOCKET=address) as old:
+                assert await anyio.to_thread.run_sync(notify.recv, 100) == b"READY=1"
+                assert len(children(old.process.pid)) == 2
+                await ready(old)
+                load = Load(old.url, "it__a")
+                await load.open_sessions(4)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(load.run, 20)
+                    await load.until_answered(10)
+                    async with served(tmp_path / "home", *arguments, "--takeover", NOTIFY_SOCKET=address) as new:
+                        assert new.url == old.url
+                        assert await old.ended() == 0
+                        await load.until_answered(20)
+                        load.stop()
+                        heard = {await anyio.to_thread.run_sync(notify.recv, 100) for _ in range(2)}
+                        assert heard == {b"READY=1", f"MAINPID={new.process.pid}".encode()}
+                        with anyio.fail_after(30):
+                            while load.under_way:  # noqa: ASYNC110 - the last answers
+                                await anyio.sleep(0.02)
+                        new.send(signal.SIGTERM)
+                        assert await new.ended() == 0
+    assert load.failed == []
+
+
+@pytest.mark.long
+@pytest.mark.requirement("FLEET-7")
+async def test_workers_listen_on_the_socket_that_systemd_passes(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    file = config(tmp_path / "mcp.json")
+    with bind("127.0.0.1", 0) as listener:
+        hand_on = [sys.executable, "-c", AS_SYSTEMD, str(listener.fileno())]
+        command = [*hand_on, *COMMAND, "serve", "--config", str(file), "--workers", "2"]
+        async with spawned(command, tmp_path, home, stdin=subprocess.DEVNULL, inherit=listener.fileno()) as hub:
+            await hub.said("ready when:")
+            assert hub.url == f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+            assert len(children(hub.process.pid)) == 2
+            await ready(hub)
+            hub.send(signal.SIGTERM)
+            assert await hub.ended() == 0
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not has_redis(), reason="redis-server is not installed")
+async def test_workers_of_a_fleet_use_redis_and_a_wrong_option_is_told_once(tmp_path: Path) -> None:
+    file = config(tmp_path / "mcp.json")
+    async with RedisPeer(tmp_path / "redis") as redis:
+        arguments = ("--config", str(file), "--workers", "2", "--fleet", redis.url)
+        refused = await anyio.to_thread.run_sync(
+            lambda: run("serve", "--port", "0", *arguments, home=tmp_path / "home")
+        )
+        assert refused.returncode == 2
+        assert refused.stderr.count("a fleet needs a session key") == 1
+        assert "MCP endpoint" not in refused.stdout
+        async with served(tmp_path / "home", *arguments, HOLDFAST_SESSION_KEY=KEY) as hub:
+            with anyio.fail_after(30):
+                while len(replicas := await replicas_of(hub)) < 2:  # noqa: ASYNC110 - as above
+                    await anyio.sleep(0.1)
+            assert {one["worker"] for one in replicas} == {1, 2}
+            hub.send(signal.SIGTERM)
+            assert await hub.ended() == 0
 
 
 @pytest.mark.long

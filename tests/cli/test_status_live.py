@@ -151,6 +151,10 @@ async def test_a_tool_that_changed_is_held_looked_at_and_approved(
         await holdfast("reconnect", "crm")
         assert "changed again" in (await holdfast(*command.split(), code=1)).err
         assert (await holdfast("approve", "crm")).out.endswith("approved: crm  search\n")
+        lock = tmp_path / "approvals.lock"
+        assert "wrote" in (await holdfast("approve", "--export", str(lock))).err
+        assert "send no mail" in json.dumps(json.loads(lock.read_text())["servers"]["crm"])
+        assert "is used alone" in (await holdfast("approve", "crm", "--export", str(lock), code=2)).err
         assert (await holdfast("approve")).out == ""
         assert "held" not in (await holdfast("status", "crm")).out
 
@@ -164,9 +168,19 @@ async def test_of_several_hubs_the_one_is_meant_that_serves_the_file_found_from_
         there = json.loads((await holdfast("status", "--json", "--config", str(elsewhere), code=1)).out)
         assert (here["hub"]["endpoint"], there["hub"]["endpoint"]) == (hub.url, other.url)
         (home / "mcp.json").rename(home / "renamed.json")
-        refused = (await holdfast("status", code=1)).err
-        assert "several hubs are running here" in refused
+        listed = await holdfast("status", code=1)
+        assert "several hubs are running here" in listed.err
+        assert hub.url.removesuffix("/mcp") in listed.out
+        assert str(elsewhere) in listed.out
+        data = json.loads((await holdfast("status", "--json", code=1)).out)
+        assert {one["config"] for one in data["hubs"]} == {str(home / "mcp.json"), str(elsewhere)}
         base = other.url.removesuffix("/mcp")
-        assert f"--url {base}" in refused
+        refused = (await holdfast("reconnect", "lonely", code=1)).err
+        assert f"--hub {other.process.pid}   {base}" in refused
+        for name in (str(other.process.pid), base.rpartition(":")[2], str(elsewhere), "other.json", "other"):
+            chosen = json.loads((await holdfast("status", "--json", "--hub", name, code=1)).out)
+            assert chosen["hub"]["endpoint"] == other.url, name
+        assert "is meant by `nothing`" in (await holdfast("disable", "lonely", "--hub", "nothing", code=1)).err
+        assert "cannot be combined" in (await holdfast("status", "--hub", "1", "--url", base, code=2)).err
         named = json.loads((await holdfast("status", "--json", "--url", base, code=1)).out)
         assert named["hub"]["endpoint"] == other.url

@@ -9,7 +9,7 @@ from holdfast.cli.layout import Page
 from holdfast.cli.status_view import aged, card, heading, left, needs_attention, span, spark, table, tally, worst_last
 from holdfast.cli.status_watch import KeyAction, WatchedFleet, WatchState, event_text, frame
 from holdfast.cli.terminal import decode
-from holdfast.control.models import Activity, BreakerView, HubView, Server, Servers, Status
+from holdfast.control.models import Activity, BreakerView, FleetView, HubView, Replica, Server, Servers, Status
 from tests.cli.fleets import fleet
 from tests.cli.hub_peer import NOW, server
 
@@ -202,3 +202,24 @@ def test_a_server_is_switched_off_after_a_yes_and_only_then() -> None:
         assert state.press(key, ["a", "b"]) == action
         assert state.asking == ""
         assert state.selected == "a"
+
+
+@pytest.mark.requirement("FLEET-2", "FLEET-3")
+def test_the_heading_names_the_replicas_and_what_is_not_shared() -> None:
+    page = Page(width=140, ascii_only=False)
+    replicas = tuple(
+        Replica(
+            id=f"r{number:02}", here=number == 11, host=f"host-{number}", pid=number, version="1.2", started=NOW - 60
+        )
+        for number in range(12)
+    )
+    shared = FleetView(store="redis://store:6379", shared=True, replicas=replicas)
+    told = "\n".join(str(line) for line in heading(HUB.model_copy(update={"fleet": shared}), NOW, page))
+    assert "fleet: 12 replicas on redis://store:6379" in told
+    assert "r11 on host-11, pid 11, 1.2, up 1m, this one" in told
+    assert "and 2 more" in told
+    assert "not shared" not in told
+    alone = shared.model_copy(update={"shared": False, "not_shared_since": NOW - 30, "not_shared": ("crm", "mail")})
+    told = "\n".join(str(line) for line in heading(HUB.model_copy(update={"fleet": alone}), NOW, page))
+    assert "not shared since 30s" in told
+    assert "hold on this replica only: crm, mail" in told

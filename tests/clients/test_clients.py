@@ -23,7 +23,7 @@ async def test_client_runs_the_scenario_directly(client: Program, fixture_url: s
     assert difference(await client.run(fixture_url, folder=tmp_path)) == {}
 
 
-@pytest.mark.requirement("HUB-1", "HUB-2")
+@pytest.mark.requirement("HUB-1", "HUB-2", "HUB-15")
 @pytest.mark.parametrize("server", ["web", "child"])
 async def test_client_runs_the_scenario_through_the_hub(
     client: Program, server: str, hub: ServedHub, tmp_path: Path
@@ -31,12 +31,13 @@ async def test_client_runs_the_scenario_through_the_hub(
     assert difference(await client.run(hub.one(server), folder=tmp_path)) == {}
 
 
+@pytest.mark.field  # it says nothing of the hub: only that Inspector and the server agree
 @pytest.mark.parametrize("era", ERAS)
 async def test_inspector_lists_and_uses_directly(era: ClientEra, fixture_url: str, tmp_path: Path) -> None:
     await _inspects(fixture_url, era, folder=tmp_path)
 
 
-@pytest.mark.requirement("HUB-1")
+@pytest.mark.requirement("HUB-1", "HUB-15")
 @pytest.mark.parametrize("era", ERAS)
 async def test_inspector_lists_and_uses_through_the_hub(era: ClientEra, hub: ServedHub, tmp_path: Path) -> None:
     await _inspects(hub.one("web"), era, folder=tmp_path)

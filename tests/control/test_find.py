@@ -85,10 +85,38 @@ def test_of_several_hubs_the_one_of_the_same_configuration_is_meant(environ: dic
     assert find_hub(config=mine, environ=environ).url == "http://127.0.0.1:4002"
     with pytest.raises(NoHub) as several:
         find_hub(environ=environ)
-    for told in ("--url http://127.0.0.1:4001", "--url http://127.0.0.1:4002", str(other)):
+    for told in (f"--hub {ME}   http://127.0.0.1:4001", "http://127.0.0.1:4002", str(other)):
         assert told in several.value.hint
     with pytest.raises(NoHub):
         find_hub(config=tmp_path / "third.json", environ=environ)
+
+
+@pytest.mark.requirement("HUB-5")
+def test_a_hub_is_chosen_by_its_process_port_address_file_or_folder(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path)
+    leave(environ, hub(port=4001, config=str(tmp_path / "work" / "mcp.json")))
+    leave(environ, hub(pid=os.getppid(), port=4002, config=str(tmp_path / "home" / "mcp.json")))
+    leave(environ, hub(port=4003))
+    for name, port in {
+        "4001": 4001,
+        str(os.getppid()): 4002,
+        "http://127.0.0.1:4002/mcp": 4002,
+        "127.0.0.1:4001": 4001,
+        "work": 4001,
+        "work/mcp.json": 4001,
+        str(tmp_path / "home"): 4002,
+        "demo": 4003,
+    }.items():
+        assert find_hub(name=name, environ=environ).url == f"http://127.0.0.1:{port}", name
+    for name, said in {"mcp.json": "several hubs are meant", "nothing": "no running hub is meant"}.items():
+        with pytest.raises(NoHub, match=said) as refused:
+            find_hub(name=name, environ=environ)
+        assert f"--hub {os.getppid()}   http://127.0.0.1:4002" in refused.value.hint
+    with pytest.raises(NoHub, match="no hub is running here"):
+        find_hub(name="demo", environ={**environ, "XDG_STATE_HOME": str(tmp_path / "none")})
 
 
 @pytest.mark.requirement("HUB-5")

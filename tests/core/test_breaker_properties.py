@@ -16,12 +16,13 @@ from hypothesis.stateful import (
 )
 
 from holdfast.core.breaker import Breaker, BreakerEvent, BreakerState, Outcome, Permit, Refusal, Tripped
+from tests.core.pinned import BREAKER, play
 
 SETTINGS = settings(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=300,
+    max_examples=100,
     stateful_step_count=40,
     report_multiple_bugs=False,
     phases=(Phase.generate,),
@@ -198,6 +199,12 @@ def test_the_breaker_does_what_its_model_does() -> None:
     run_state_machine_as_test(AnythingToABreaker, settings=SETTINGS)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_the_breaker_does_what_its_model_does_in_a_longer_search() -> None:
+    run_state_machine_as_test(AnythingToABreaker, settings=settings(SETTINGS, max_examples=2_000))
+
+
 class LetsEveryCallerProbe(Breaker):
     def admit(self, now: float, connection: int | None = None) -> Permit | Refusal:
         self._probe = None
@@ -261,7 +268,7 @@ class ClosesAtEveryHandshake(Breaker):
         return super().connected(connection, now)
 
 
-@pytest.mark.parametrize(
+with_mutants = pytest.mark.parametrize(
     ("mutant", "broken"),
     [
         (LetsEveryCallerProbe, "at most one probe"),
@@ -276,7 +283,19 @@ class ClosesAtEveryHandshake(Breaker):
         (ClosesAtEveryHandshake, "open when the model says so"),
     ],
 )
+
+
+@with_mutants
 def test_a_mutant_is_caught(mutant: type[Breaker], broken: str) -> None:
+    steps = BREAKER[mutant.__name__]
+    play(AnythingToABreaker, steps)
+    with pytest.raises(AssertionError, match=broken):
+        play(type("Mutated", (AnythingToABreaker,), {"breaker_type": mutant}), steps)
+
+
+@pytest.mark.long
+@with_mutants
+def test_a_search_finds_the_mutant(mutant: type[Breaker], broken: str) -> None:
     mutated = type("Mutated", (AnythingToABreaker,), {"breaker_type": mutant})
     with pytest.raises(AssertionError, match=broken):
         run_state_machine_as_test(mutated, settings=settings(SETTINGS, max_examples=2_000))

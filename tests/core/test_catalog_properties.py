@@ -19,12 +19,13 @@ from hypothesis.stateful import (
 from holdfast.core import catalog as catalogs, names
 from holdfast.core.catalog import Catalog, Item, Listing, NameKey
 from holdfast.core.names import Kind
+from tests.core.pinned import CATALOG, play
 
 SETTINGS = settings(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=150,
+    max_examples=75,
     stateful_step_count=30,
     report_multiple_bugs=False,
     phases=(Phase.generate,),
@@ -137,6 +138,12 @@ def test_every_property_holds_after_every_publication() -> None:
     run_state_machine_as_test(AnythingToACatalog, settings=SETTINGS)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_every_property_holds_in_a_longer_search() -> None:
+    run_state_machine_as_test(AnythingToACatalog, settings=settings(SETTINGS, max_examples=1_000))
+
+
 class TakesLateListings(Catalog):
     def publish(self, listing: Listing) -> Catalog:
         newest = max((s.listing.generation for s in self.servers.values() if s.listing), default=0)
@@ -154,7 +161,7 @@ class ShrinksWithoutAReason(Catalog):
         return made.withdraw(next(iter(made.servers)))
 
 
-@pytest.mark.parametrize(
+with_mutants = pytest.mark.parametrize(
     ("mutant", "broken"),
     [
         (TakesLateListings, "a late listing changes nothing"),
@@ -162,7 +169,19 @@ class ShrinksWithoutAReason(Catalog):
         (ShrinksWithoutAReason, "a newer listing is shown whole|takes nothing from another's"),
     ],
 )
+
+
+@with_mutants
 def test_a_mutant_is_caught(mutant: type[Catalog], broken: str) -> None:
+    steps = CATALOG[mutant.__name__]
+    play(AnythingToACatalog, steps)
+    with pytest.raises(AssertionError, match=broken):
+        play(type("Mutated", (AnythingToACatalog,), {"catalog_type": mutant}), steps)
+
+
+@pytest.mark.long
+@with_mutants
+def test_a_search_finds_the_mutant(mutant: type[Catalog], broken: str) -> None:
     caught(broken, catalog_type=mutant)
 
 

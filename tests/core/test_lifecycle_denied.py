@@ -74,6 +74,13 @@ def test_a_decided_denial_is_asked_again_by_the_slow_self_probe() -> None:
 
 
 @pytest.mark.requirement("LIFE-24")
+@pytest.mark.requirement("LIFE-24")
+def test_a_decided_denial_is_not_asked_soon_again_though_a_later_one_states_no_decision() -> None:
+    slot = denied()
+    assert asked(slot, 700.0, unconfirmed=True) == [300.0, 600.0]
+    assert not slot.machine.health(slot.now).unconfirmed
+
+
 def test_the_self_probe_of_a_denied_server_can_be_off_and_keeps_the_cooldown() -> None:
     assert denied(LifecyclePolicy(self_probe=None)).wake_at is None
     assert denied(LifecyclePolicy(self_probe=5.0)).wake_at == 60.0

@@ -43,6 +43,7 @@ from holdfast.core.lifecycle.timing import LifecyclePolicy
 from holdfast.core.machine import Machine
 from holdfast.core.messages import FailureStatus
 from tests.core.mutants import MUTANTS
+from tests.core.pinned import MACHINE, play
 from tests.core.properties import PROPERTIES, Watcher
 from tests.core.slot_harness import SlotHarness, listing
 
@@ -50,7 +51,7 @@ SETTINGS = settings(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=150,
+    max_examples=50,
     stateful_step_count=60,
     report_multiple_bugs=False,
     # A mutant need only be caught, not explained.
@@ -61,20 +62,29 @@ SETTINGS = settings(
 TOOLS = st.lists(st.sampled_from(["read", "write", "list", "stat"]), unique=True)
 STATUSES: st.SearchStrategy[FailureStatus] = st.sampled_from(["transient", "transient", "permanent", "denied"])
 CHANCE = st.sampled_from([0.0, 0.5, 0.99])
-OLD_NEWS: st.SearchStrategy[Callable[[int], Event]] = st.sampled_from(
-    [
-        TransportLost,
-        SessionExpired,
-        RefreshFailed,
-        LivenessFailed,
-        ListChanged,
-        lambda generation: RefreshSucceeded(generation, listing(generation)),
-        lambda generation: DialSucceeded(generation, listing(generation)),
-        lambda generation: DialFailed(generation, "transient"),
-    ]
-)
 
-FAILURES = st.sampled_from(["", "unreachable", "answers", "unconfirmed", "neutral"])
+# Steps hold plain values, so that a pinned example can be written down: events are told by name.
+NEWS: dict[str, Callable[[int], Event]] = {
+    "lost": TransportLost,
+    "expired": SessionExpired,
+    "refresh failed": RefreshFailed,
+    "alive": LivenessConfirmed,
+    "dead": LivenessFailed,
+    "list changed": ListChanged,
+    "refreshed": lambda generation: RefreshSucceeded(generation, listing(generation)),
+    "dialed": lambda generation: DialSucceeded(generation, listing(generation)),
+    "dial failed": lambda generation: DialFailed(generation, "transient"),
+}
+OLD_NEWS = st.sampled_from([name for name in NEWS if name != "alive"])
+OF_THE_CONNECTION = st.sampled_from(["lost", "expired", "refresh failed", "alive", "dead", "list changed"])
+COMMANDS: dict[str, Event] = {
+    "reconnect": ReconnectRequested(),
+    "login": LoginSucceeded(),
+    "enable": EnableRequested(),
+    "disable": DisableRequested(),
+    "shut down": ShutdownRequested(),
+    "remove": RemoveRequested(),
+}
 
 
 class Anything(RuleBasedStateMachine):
@@ -176,43 +186,34 @@ class Anything(RuleBasedStateMachine):
         self.slot.send(RefreshSucceeded(lease, None if tools is None else listing(lease, *tools)))
 
     @precondition(lambda self: self.slot.connection is not None)
-    @rule(
-        make=st.sampled_from(
-            [TransportLost, SessionExpired, RefreshFailed, LivenessConfirmed, LivenessFailed, ListChanged]
-        ),
-        chance=CHANCE,
-    )
-    def something_of_the_connection(self, make: Callable[[int], Event], chance: float) -> None:
-        self.slot.send(make(self.slot.lease), chance=chance)
+    @rule(news=OF_THE_CONNECTION, chance=CHANCE)
+    def something_of_the_connection(self, news: str, chance: float) -> None:
+        self.slot.send(NEWS[news](self.slot.lease), chance=chance)
 
-    @rule(make=OLD_NEWS, back=st.integers(1, 3), first=st.booleans())
-    def something_of_an_older_one(self, make: Callable[[int], Event], back: int, first: bool) -> None:
+    @rule(news=OLD_NEWS, back=st.integers(1, 3), first=st.booleans())
+    def something_of_an_older_one(self, news: str, back: int, first: bool) -> None:
         slot = self.slot
         if first and slot.connection is not None:
             slot.send(ReconnectRequested())
             slot.connect("read")
         older = len(slot.dials) - back
         if older > 0 and older not in {slot.connection, slot.dial.generation if slot.dial else None}:
-            slot.send(make(older))
+            slot.send(NEWS[news](older))
 
     # Commands.
 
-    @rule(
-        command=st.sampled_from(
-            [ReconnectRequested(), LoginSucceeded(), EnableRequested(), EnableRequested(), DisableRequested()]
-        )
-    )
-    def a_command(self, command: Event) -> None:
-        self.slot.send(command)
+    @rule(command=st.sampled_from(["reconnect", "login", "enable", "enable", "disable"]))
+    def a_command(self, command: str) -> None:
+        self.slot.send(COMMANDS[command])
 
     @rule(lazy=st.booleans(), watchable=st.booleans())
     def another_definition(self, lazy: bool, watchable: bool) -> None:
         self.slot.send(ConfigChanged(lazy, watchable))
 
-    @rule(command=st.sampled_from([ShutdownRequested(), RemoveRequested()]), really=st.integers(0, 12))
-    def the_end(self, command: Event, really: int) -> None:
+    @rule(command=st.sampled_from(["shut down", "remove"]), really=st.integers(0, 12))
+    def the_end(self, command: str, really: int) -> None:
         if really == 12:
-            self.slot.send(command)
+            self.slot.send(COMMANDS[command])
 
     # Calls.
 
@@ -256,6 +257,12 @@ def test_every_property_holds_after_every_event() -> None:
     run_state_machine_as_test(Anything, settings=SETTINGS)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_every_property_holds_in_a_longer_search() -> None:
+    run_state_machine_as_test(Anything, settings=settings(SETTINGS, max_examples=1_000))
+
+
 class LifecycleAlone(Machine):
     """The breaker never trips: the lifecycle alone keeps its bounds."""
 
@@ -263,10 +270,19 @@ class LifecycleAlone(Machine):
         super().__init__(server, **{**options, "breaker": BreakerPolicy(threshold=1_000_000)})
 
 
+class Alone(Anything):
+    machine_type = LifecycleAlone
+
+
 @pytest.mark.requirement("LIFE-2", "LIFE-3", "LIFE-4", "LIFE-5", "LIFE-6", "LIFE-13", "LIFE-22")
 def test_every_property_holds_of_the_lifecycle_alone() -> None:
-    alone = type("Alone", (Anything,), {"machine_type": LifecycleAlone})
-    run_state_machine_as_test(alone, settings=settings(SETTINGS, max_examples=50))
+    run_state_machine_as_test(Alone, settings=settings(SETTINGS, max_examples=20))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_every_property_holds_of_the_lifecycle_alone_in_a_longer_search() -> None:
+    run_state_machine_as_test(Alone, settings=settings(SETTINGS, max_examples=500))
 
 
 def test_every_property_has_a_mutant() -> None:
@@ -274,10 +290,25 @@ def test_every_property_has_a_mutant() -> None:
     assert set(PROPERTIES) == set(Watcher.__subclasses__())
 
 
-@pytest.mark.parametrize(
+def _watched(watcher: type[Watcher], machine: type[Machine] = Machine) -> type[Anything]:
+    return type("Watched", (Anything,), {"machine_type": machine, "watched": (watcher,)})
+
+
+with_mutants = pytest.mark.parametrize(
     ("watcher", "mutant"), MUTANTS, ids=[f"{watcher.__name__}-{mutant.__name__}" for watcher, mutant in MUTANTS]
 )
+
+
+@with_mutants
 def test_a_property_catches_its_mutant(watcher: type[Watcher], mutant: type[Machine]) -> None:
-    mutated = type("Mutated", (Anything,), {"machine_type": mutant, "watched": (watcher,)})
+    steps = MACHINE[f"{watcher.__name__}-{mutant.__name__}"]
+    play(_watched(watcher), steps)
     with pytest.raises(AssertionError, match=watcher.__name__):
-        run_state_machine_as_test(mutated, settings=settings(SETTINGS, max_examples=1_000))
+        play(_watched(watcher, mutant), steps)
+
+
+@pytest.mark.long
+@with_mutants
+def test_a_search_finds_the_mutant(watcher: type[Watcher], mutant: type[Machine]) -> None:
+    with pytest.raises(AssertionError, match=watcher.__name__):
+        run_state_machine_as_test(_watched(watcher, mutant), settings=settings(SETTINGS, max_examples=1_000))

@@ -63,6 +63,10 @@ INSTALLS: dict[str, dict[str, Any]] = {
         "prometheus": {"serviceMonitor": True},
         "global.agentgateway.sessionKeySecret": "gateway-key",
     },
+    "hubs of a fleet": {
+        "hub": {**HUBS, "fleet": {"urlSecret": "redis", "caSecret": "redis-ca"}},
+        "networkPolicy": {"to": [{"podSelector": {}}]},
+    },
     "hubs that scale": {"hub": {**HUBS, "autoscaling": {"enabled": True, "metrics": [QUEUE]}}},
     "without the bridge": {"bridge": {"enabled": False}, "targets": TARGETS},
     "without authorization": {AUTH: {"enabled": False}},

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.cli.balancer import HAPROXY
 from tests.cli.serve_process import run
 from tests.deploy.chart import Refused, by_kind, manifests
 from tests.deploy.test_chart import HUBS, QUEUE
 
 pytestmark = pytest.mark.requirement("FLEET-10")
 
+ROOT = Path(__file__).parents[2]
 ONE = ("hub.enabled=true", "hub.tokenSecret=hub")
 KEYED = (*ONE, "hub.sessionKeySecret=keys")
 
@@ -156,3 +159,67 @@ def test_the_gateways_session_key_comes_from_its_secret_through_the_bridge(tmp_p
     refused = run(*command, *authorized, home=tmp_path)
     assert refused.returncode != 0
     assert "64 hex digits" in refused.stderr
+
+
+def test_the_hubs_of_a_fleet_get_the_address_of_redis_its_authority_and_a_port_for_each_other() -> None:
+    found = manifests(values={"hub": {**HUBS, "fleet": {"urlSecret": "redis", "caSecret": "redis-ca"}}})
+    pod = _pod(found)
+    (container,) = pod["containers"]
+    environ = {one["name"]: one for one in container["env"]}
+    assert environ["HOLDFAST_FLEET"]["valueFrom"] == {"secretKeyRef": {"name": "redis", "key": "url"}}
+    assert environ["HOLDFAST_FLEET_CA"]["value"] == "/etc/holdfast/fleet/ca.crt"
+    assert {"name": "fleet-ca", "mountPath": "/etc/holdfast/fleet", "readOnly": True} in container["volumeMounts"]
+    assert "--advertise=tcp://$(POD_IP):8766" in container["args"]
+    assert {"name": "peers", "containerPort": 8766} in container["ports"]
+    selector = {"podSelector": {"matchLabels": by_kind(found, "Deployment", "-hub")["spec"]["selector"]["matchLabels"]}}
+    policy = by_kind(found, "NetworkPolicy", "-hub")["spec"]
+    peers = {"port": "peers", "protocol": "TCP"}
+    assert [rule["from"] for rule in policy["ingress"] if peers in rule["ports"]] == [[selector]]
+    assert [rule["to"] for rule in policy["egress"] if peers in rule.get("ports", ())] == [[selector]]
+    plain = manifests(*KEYED, "hub.fleet.url=rediss://redis:6379?fleet=blue", "hub.fleet.peerPort=0")
+    (container,) = _pod(plain)["containers"]
+    assert {"name": "HOLDFAST_FLEET", "value": "rediss://redis:6379?fleet=blue"} in container["env"]
+    assert "advertise" not in str(plain)
+    assert "fleet" not in str(_pod(manifests(*KEYED))).lower()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ((*ONE, "hub.fleet.url=redis://redis"), r"hub\.fleet needs hub\.sessionKeySecret"),
+        ((*KEYED, "hub.fleet.url=redis://redis", "hub.fleet.urlSecret=redis"), "exclude each other"),
+        ((*KEYED, "hub.fleet.url=redis://:hunter2@redis"), r"hub\.fleet\.urlSecret"),
+        ((*KEYED, "hub.fleet.url=http://redis"), "fleet"),
+        ((*KEYED, "hub.fleet.url=redis://redis", "hub.fleet.peerPort=8765"), "must differ"),
+    ],
+)
+def test_a_fleet_that_cannot_work_is_refused_with_the_reason(values: tuple[str, ...], said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        manifests(*values)
+
+
+@pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installed")
+def test_the_compose_file_of_a_fleet_serves_hubs_that_haproxy_and_the_program_understand(tmp_path: Path) -> None:
+    folder = ROOT / "deploy" / "compose"
+    services = yaml.safe_load((folder / "fleet.yaml").read_text())["services"]
+    hubs = [name for name, one in services.items() if one.get("command", [""])[0] == "serve"]
+    balanced = (folder / "haproxy.cfg").read_text()
+    assert len(hubs) == 3
+    for name in hubs:
+        assert f"server {name} {name}:4653" in balanced
+        assert services[name]["environment"]["HOLDFAST_FLEET"].startswith("redis://redis:6379")
+        assert services[name]["environment"]["HOLDFAST_ADVERTISE"] == f"tcp://{name}:8766"
+    assert HAPROXY is not None
+    checked = subprocess.run(
+        [HAPROXY, "-c", "-f", folder / "haproxy.cfg"], capture_output=True, text=True, check=False, timeout=30
+    )
+    assert checked.returncode == 0, checked.stderr
+    (tmp_path / "token").write_text("a-token-that-is-long-enough-for-all")
+    (tmp_path / "token").chmod(0o600)
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {}}')
+    here = {"/etc/holdfast/targets": str(tmp_path), "/etc/holdfast/secrets": str(tmp_path)}
+    arguments = list(services["hub-1"]["command"])
+    for there, place in here.items():
+        arguments = [one.replace(there, place) for one in arguments]
+    refused = run(*arguments, home=tmp_path / "home", HOLDFAST_FLEET="redis://redis:6379?fleet=compose")
+    assert "cannot read the session key file" in refused.stderr, refused.stderr

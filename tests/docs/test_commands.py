@@ -194,6 +194,7 @@ def _programs(folder: Path) -> None:
 PAGES = [page for page in documented_pages() if any(not reason(command) for command in commands_of(page))]
 
 
+@pytest.mark.requirement("DX-1")
 def test_a_reason_is_given_for_commands_that_exist() -> None:
     printed = {command for page in documented_pages() for command in commands_of(page)}
     assert set(CANNOT) <= printed

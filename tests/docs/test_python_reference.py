@@ -71,7 +71,8 @@ def test_there_is_an_example_for_each_part_of_the_page() -> None:
 def test_the_example_runs_as_printed(example: str, prints: str, tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text(SERVER)
     (tmp_path / "example.py").write_text(example)
-    environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    environment = {"PATH": path, "HOME": str(tmp_path), "HOLDFAST_TEST_WARM": "1"}
     ran = subprocess.run(
         [sys.executable, "example.py"],
         cwd=tmp_path,

@@ -1,7 +1,7 @@
 """The client matrix across the hub's own restarts: each client goes on with the session that it has.
 
-Restart, kill and restart, takeover, and three hubs with one key behind HAProxy. The table of results is written to
-``test-results/field/``.
+Restart, kill and restart, takeover, three hubs with one key behind HAProxy, and the same as a fleet on Redis. The
+table of results is written to ``test-results/field/``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from tests.cli.test_serve_restart import free_port
 from tests.field import results
 from tests.field.matrix import CLIENTS, Client, Driven
 from tests.field.test_client_matrix import TOOL
+from tests.peers.redis import RedisPeer, has_redis
+from tests.peers.tls import Certificates
 
 pytestmark = [pytest.mark.anyio, pytest.mark.field, pytest.mark.timeout(900), pytest.mark.requirement("HUB-14")]
 
-COLUMNS = ("hub restart", "kill -9", "takeover", "three hubs")
+COLUMNS = ("hub restart", "kill -9", "takeover", "three hubs", "fleet on Redis", "without Redis", "a hub killed")
 CALLS = 3
 """How many calls a client makes after each event: one hub after the other answers behind a balancer."""
 
@@ -142,5 +144,31 @@ async def test_a_client_uses_three_hubs_as_one(client: Client, tmp_path: Path, s
     ):
         assert TOOL in await driven.tools()
         wrong = await _calls(client, driven, seen, "three hubs")
+        assert TOOL in await driven.tools()
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.skipif(HAPROXY is None or not has_redis(), reason="haproxy or redis-server is not installed")
+@pytest.mark.requirement("FLEET-2", "FLEET-3")
+@pytest.mark.parametrize("client", CLIENTS, ids=str)
+async def test_a_client_uses_a_fleet_on_redis_and_goes_on_without_redis_and_without_a_hub(
+    client: Client, tmp_path: Path, seen: Seen
+) -> None:
+    await anyio.to_thread.run_sync(client.ready)
+    tls = Certificates().write_server(tmp_path)
+    async with (
+        RedisPeer(tmp_path / "redis", password="secret-of-redis", tls=tls) as redis,
+        HttpServer({"echo": lambda arguments: str(arguments["text"])}) as server,
+        three_hubs(tmp_path, redis.url, one=server.definition) as (fleet, front),
+        client.driven({"url": front.url}, tmp_path) as driven,
+    ):
+        assert TOOL in await driven.tools()
+        wrong = await _calls(client, driven, seen, "fleet on Redis")
+        await redis.kill()
+        wrong += await _calls(client, driven, seen, "without Redis")
+        await redis.start()
+        await fleet.stop(2, signal.SIGKILL)
+        await front.until("h2", "DOWN")
+        wrong += await _calls(client, driven, seen, "a hub killed")
         assert TOOL in await driven.tools()
     assert not wrong, "\n".join(wrong)

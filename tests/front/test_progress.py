@@ -20,7 +20,7 @@ class Notices:
     def __init__(self) -> None:
         self.told: list[tuple[str, Mapping[str, Any] | None]] = []
 
-    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
+    def tell(self, method: str, params: Mapping[str, Any] | None, *, everywhere: bool = False) -> None:
         self.told.append((method, params))
 
 

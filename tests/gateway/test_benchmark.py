@@ -6,6 +6,7 @@ from benchmarks.gateway import BEFORE, PLAIN, PLAIN_LATER, RETRIES, TIMEOUT, mea
 from tests.gateway.authorized_servers import PROTOCOLS
 
 
+@pytest.mark.long
 @pytest.mark.requirement("GW-7")
 def test_the_benchmark_compares_every_way_over_both_protocols_and_finds_none_unavailable_as_shipped() -> None:
     report = measure(rounds=1, routes=6)

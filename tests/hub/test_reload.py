@@ -11,9 +11,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from holdfast.config.read import load_config
+from holdfast.core.catalog import Item, Listing
 from holdfast.hub.hub import Hub
 from holdfast.hub.records import ConfigApplied, ConfigRefused
 from holdfast.hub.reload import ConfigRecord, Reloader
@@ -227,3 +229,65 @@ async def test_it_can_be_told_to_read_at_once(file: Path) -> None:
         assert await reloader.reload() != ()
         assert list(hub.servers) == ["late"]
         assert await reloader.reload() == ()
+
+
+OFF = {"url": "http://127.0.0.1:9/mcp", "enabled": False}
+
+
+@pytest.mark.requirement("SEC-7")
+async def test_readers_see_an_edit_of_many_servers_as_a_whole_while_it_is_made_in_turns(file: Path) -> None:
+    few, many = {"kept": OFF, "gone": OFF}, {"kept": OFF, **{f"s{number}": OFF for number in range(120)}}
+    seen: set[tuple[int, int, int, bool]] = set()
+    file.write_text(text(**few))
+    async with running(file) as (hub, reloader), anyio.create_task_group() as tasks:
+
+        async def read() -> None:
+            while True:
+                registry = hub.registry
+                seen.add(
+                    (len(hub.config.servers), len(registry.slots), len(hub.catalog.servers), "gone" in hub.servers)
+                )
+                await anyio.lowlevel.checkpoint()
+
+        tasks.start_soon(read)
+        hub.registry.publish(Listing(server="gone", generation=1, tools=(Item("x"),)))
+        file.write_text(text(**many))
+        await reloader.reload()
+        tasks.cancel_scope.cancel()
+    assert seen == {(2, 2, 2, True), (121, 121, 121, False)}
+
+
+@pytest.mark.requirement("SEC-7")
+async def test_a_hub_that_is_closed_in_the_middle_of_a_large_edit_closes_at_once(file: Path) -> None:
+    file.write_text(text())
+    async with running(file) as (hub, reloader):
+        file.write_text(text(**{f"s{number}": OFF for number in range(200)}))
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(reloader.reload)
+                while not hub.registry.slots:
+                    await anyio.lowlevel.checkpoint()
+                slots = [*hub.registry.slots.values()]
+                await hub.close()
+        assert len(slots) == 200
+        assert all(slot.closed.is_set() for slot in slots)
+
+
+@pytest.mark.requirement("SEC-7")
+async def test_an_edit_that_breaks_many_servers_writes_a_short_log(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [f"s{number}" for number in range(100)]
+    file.write_text(text(**dict.fromkeys(names, OFF)))
+    async with running(file) as (_, reloader):
+        caplog.clear()
+        file.write_text(text(**{name: {"url": 7} for name in names}))
+        *_, record = await reloader.reload()
+    assert isinstance(record, ConfigRefused)
+    assert record.servers == tuple(names), "the record has all of them"
+    assert len(record.problems) == 100
+    told = [one.getMessage() for one in caplog.records if one.name == "holdfast.reload"]
+    assert len(told) < 30
+    assert max(map(len, told)) < 400
+    assert any("and 90 more" in line for line in told)
+    assert any("80 more problems" in line for line in told)

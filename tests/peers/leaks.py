@@ -20,10 +20,13 @@ from pathlib import Path
 
 import anyio
 
-__all__ = ["RUN_MARK", "SETTLE", "Snapshot", "alive", "no_leaks", "no_processes_left", "processes"]
+__all__ = ["RUN_MARK", "SETTLE", "Snapshot", "alive", "lasting", "no_leaks", "no_processes_left", "processes"]
 
 RUN_MARK = f"holdfast-test-{os.getpid()}-{secrets.token_hex(4)}"
 """Stands in the command line or the environment of every peer process that this run starts."""
+
+lasting: set[int] = set()
+"""Processes that tests share, such as a browser: what descends from them belongs to no test."""
 
 # Sockets, pipes and children are let go by the kernel and the event loop a moment after they are closed.
 SETTLE = 3.0
@@ -162,7 +165,7 @@ def _stats() -> Iterator[_Stat]:
 
 
 def _descends(pid: int, table: Mapping[int, _Stat]) -> bool:
-    while (stat := table.get(pid)) is not None:
+    while (stat := table.get(pid)) is not None and pid not in lasting:
         pid = stat.parent
         if pid == os.getpid():
             return True

@@ -8,6 +8,8 @@ import shutil
 import signal
 import socket
 import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,7 +17,7 @@ from typing import Any, Self
 import anyio
 import redis.asyncio
 
-__all__ = ["RedisPeer", "has_redis"]
+__all__ = ["RedisPeer", "Sentinel", "has_redis", "sentinel"]
 
 START_SECONDS = 20.0
 
@@ -27,8 +29,16 @@ def has_redis() -> bool:
 class RedisPeer:
     """One ``redis-server``, on a port of its own; with ``tls`` (certificate, key, authority) it speaks TLS alone."""
 
-    def __init__(self, folder: Path, *, password: str = "", tls: tuple[Path, Path, Path] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        password: str = "",
+        tls: tuple[Path, Path, Path] | None = None,
+        replica_of: RedisPeer | None = None,
+    ) -> None:
         self._folder = folder
+        self._replica_of = replica_of
         self._password = password
         self._tls = tls
         self.port = _free_port()
@@ -45,6 +55,8 @@ class RedisPeer:
         """Start it with what is in its folder."""
         self._folder.mkdir(exist_ok=True)
         options = ["--bind", "127.0.0.1", "--dir", str(self._folder), "--save", "", "--appendonly", "no"]
+        if self._replica_of is not None:
+            options += ["--replicaof", "127.0.0.1", str(self._replica_of.port), "--repl-diskless-sync-delay", "0"]
         if self._password:
             options += ["--requirepass", self._password]
         if self._tls is not None:
@@ -119,6 +131,57 @@ class RedisPeer:
     ) -> None:
         with anyio.CancelScope(shield=True):
             await self.kill()
+
+
+class Sentinel:
+    """A real Sentinel that watches a master named ``main``, and replaces it by its replica."""
+
+    def __init__(self, folder: Path, master: RedisPeer) -> None:
+        folder.mkdir()
+        self.port = _free_port()
+        self.file = folder / "sentinel.conf"
+        self.file.write_text(
+            f"port {self.port}\nbind 127.0.0.1\ndir {folder}\n"
+            f"sentinel monitor main 127.0.0.1 {master.port} 1\n"
+            "sentinel down-after-milliseconds main 500\nsentinel failover-timeout main 3000\n"
+        )
+
+    async def ask(self, *words: str) -> Any:
+        """Run a command; None if it does not answer."""
+        client: Any = redis.asyncio.Redis(port=self.port)
+        try:
+            return await client.execute_command("SENTINEL", *words)
+        except (OSError, redis.RedisError):
+            return None
+        finally:
+            await client.aclose()
+
+    async def until_master(self, peer: RedisPeer) -> None:
+        """Wait until another one is the master."""
+        with anyio.fail_after(START_SECONDS):
+            while str(peer.port) not in repr(await self.ask("GET-MASTER-ADDR-BY-NAME", "main")):  # noqa: ASYNC110 - as above
+                await anyio.sleep(0.05)
+
+
+@asynccontextmanager
+async def sentinel(folder: Path, master: RedisPeer) -> AsyncIterator[Sentinel]:
+    """Run a Sentinel; it knows the replica of the master when this begins."""
+    made = Sentinel(folder, master)
+    process = await asyncio.to_thread(
+        subprocess.Popen,
+        ["redis-server", str(made.file), "--sentinel"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        with anyio.fail_after(START_SECONDS):
+            while not (known := await made.ask("REPLICAS", "main")) or "disconnected" in repr(known):  # noqa: ASYNC110 - as above
+                await anyio.sleep(0.1)
+        yield made
+    finally:
+        with anyio.CancelScope(shield=True):
+            process.kill()
+            await asyncio.to_thread(process.wait)
 
 
 def _free_port() -> int:

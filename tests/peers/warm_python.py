@@ -3,7 +3,8 @@
 Starting an interpreter and importing the MCP SDK takes more than a second of CPU; a fork takes a few milliseconds.
 The test gets the same: its own child, with a pid, descriptors, folder, environment, session and exit code. Only
 programs of this repository are started in this way, and only on Linux; every other process is started as usual.
-``HOLDFAST_TEST_COLD=1`` in a child's environment, or ``cold_start()``, starts one of ours as usual too.
+``HOLDFAST_TEST_COLD=1`` in a child's environment, or ``cold_start()``, starts one of ours as usual too, and
+``HOLDFAST_TEST_WARM=1`` forks for a script that is none of ours.
 
 This file is both sides: imported, it patches ``subprocess.Popen``; run as a program, it is the process that forks.
 """
@@ -156,6 +157,8 @@ def _program(arguments: list[str], call: Any) -> list[str] | None:
             return ["module", module]
         case [sys.executable, "-c", str(code), *_] if code.startswith(_ENTRY):
             return ["code", code]
+        case [sys.executable, str(script), *_] if script.endswith(".py") and "HOLDFAST_TEST_WARM" in environment:
+            return ["script", script]
     return None
 
 
@@ -270,6 +273,10 @@ def _become(asked: dict[str, Any]) -> None:
     if kind == "path":
         sys.argv = list(arguments)
         sys.path[:] = [str(Path(name).parent), *rest]
+        runpy.run_path(name, run_name="__main__")
+    elif kind == "script":
+        sys.argv = arguments[1:]
+        sys.path[:] = [str(Path(name).absolute().parent), *rest]
         runpy.run_path(name, run_name="__main__")
     elif kind == "module":
         sys.argv = ["-m", *arguments[3:]]

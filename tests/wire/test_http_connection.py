@@ -3,11 +3,13 @@ from __future__ import annotations
 import asyncio
 import gzip
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import uvloop
 
 from holdfast.wire.http import connection as http1, dialing
 from holdfast.wire.http.connection import (
@@ -20,6 +22,7 @@ from holdfast.wire.http.connection import (
     Proxy,
     ProxyRefused,
 )
+from tests.peers.tls import Certificates
 
 pytestmark = pytest.mark.anyio
 
@@ -78,7 +81,7 @@ async def pool_to(handler: Handler, **more: Any) -> AsyncIterator[Pool]:
             await pool.aclose()
 
 
-async def post(pool: Pool, body: bytes = b"{}") -> bytes | None:
+async def post(pool: Pool, body: bytes = b"{}") -> bytes | bytearray | None:
     return await (await pool.request("POST", "/mcp", [("x-key", "v")], body)).read(1 << 20)
 
 
@@ -306,3 +309,87 @@ async def test_answers_with_a_known_head_are_read_whole_in_pieces_and_with_more_
         assert len(pool._known) == 1
         assert await post(pool) == b"ab" + b"HTTP"
         assert not pool._idle or pool._idle[0].closed
+
+
+LARGE = bytes(range(32, 127)) * 30_000
+
+
+class LargeAnswers:
+    """Answers with a large body in pieces, then with a small one on the same connection."""
+
+    def __init__(self, *, cut: int | None = None) -> None:
+        self.cut = cut
+        self.connections = 0
+        self.begun = asyncio.Event()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            await reader.readuntil(b"{}")
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(LARGE))
+            for start in range(0, len(LARGE) if self.cut is None else self.cut, 300_007):
+                writer.write(LARGE[start : start + 300_007])
+                await writer.drain()
+            self.begun.set()
+            if self.cut is None:
+                await reader.readuntil(b"{}")
+                writer.write(PLAIN)
+            if not self.cut:
+                await reader.read()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        finally:
+            writer.close()
+
+
+async def _large_then_small(tls: ssl.SSLContext | None = None, trusted: ssl.SSLContext | None = None) -> int:
+    """How many connections a large answer and a small one took."""
+    server = LargeAnswers()
+    async with serving(server, ssl=tls) as port:
+        pool = Pool(HttpOrigin("127.0.0.1", port, tls=tls is not None), tls=trusted)
+        try:
+            response = await pool.request("POST", "/mcp", [], b"{}")
+            assert await response.read(len(LARGE)) == LARGE
+            assert await post(pool) == b"ok"
+        finally:
+            await pool.aclose()
+    return server.connections
+
+
+async def test_a_large_body_is_received_whole_and_its_connection_is_used_again() -> None:
+    assert await _large_then_small() == 1
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_large_body_is_received_on_each_event_loop_and_over_tls(run: Callable[..., int]) -> None:
+    certificates = Certificates()
+    assert run(_large_then_small()) == 1
+    assert run(_large_then_small(certificates.server_context(), certificates.client_context())) == 1
+
+
+async def test_a_large_body_over_its_bound_is_not_received() -> None:
+    async with pool_to(LargeAnswers()) as pool:
+        response = await pool.request("POST", "/mcp", [], b"{}")
+        assert await response.read(len(LARGE) - 1) is None
+
+
+async def test_a_large_body_that_is_cut_is_told_as_what_it_is() -> None:
+    async with pool_to(LargeAnswers(cut=1_000_000)) as pool:
+        response = await pool.request("POST", "/mcp", [], b"{}")
+        with pytest.raises(Disconnected):
+            await response.read(len(LARGE))
+        assert not pool._idle
+
+
+async def test_a_caller_that_leaves_in_the_middle_of_a_large_body_closes_its_connection() -> None:
+    server = LargeAnswers(cut=0)
+    async with pool_to(server) as pool:
+        response = await pool.request("POST", "/mcp", [], b"{}")
+        reading = asyncio.create_task(response.read(len(LARGE)))
+        await server.begun.wait()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        response.close()
+        assert not pool._idle
+        assert all(one.closed for one in pool._all)

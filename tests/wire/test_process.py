@@ -291,6 +291,14 @@ async def test_a_writer_that_is_cancelled_never_cuts_a_line(large_lines: list[by
     assert received == large_lines[0] + b"last\n"
 
 
+async def test_a_line_that_fits_into_the_pipe_is_written_without_a_wait() -> None:
+    async with started(program("import time; time.sleep(100)")) as child:
+        sending = child.send(b"short\n")
+        with pytest.raises(StopIteration):  # the first step was the last
+            sending.send(None)
+        assert child.written == len(b"short\n")
+
+
 async def test_two_writers_never_mix_their_lines(large_lines: list[bytes]) -> None:
     source = "import sys; [print(hash(line) and line[:2].decode(), len(line), flush=True) for line in sys.stdin.buffer]"
     async with started(program(source)) as child:

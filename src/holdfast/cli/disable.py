@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.running_hub import AsJson, Config, Url, act_on, found_hub
+from holdfast.cli.running_hub import AsJson, Config, HubName, Url, act_on, found_hub
 from holdfast.control import ControlClient
 
 __all__ = ["app"]
@@ -20,6 +20,7 @@ def disable(
     as_json: AsJson = False,
     url: Url = None,
     config: Config = None,
+    hub: HubName = None,
 ) -> None:
     """Disable servers. They stay disabled after a restart of the hub, until `holdfast enable`.
 
@@ -27,5 +28,5 @@ def disable(
 
     Exit code 0: all are disabled. 1: at least one is not, or no hub is running.
     """
-    found = found_hub(url, config)
+    found = found_hub(url, config, hub)
     raise typer.Exit(act_on(found, servers, ControlClient.disable, progress="disabling", as_json=as_json))

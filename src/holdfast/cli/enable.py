@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.running_hub import AsJson, Config, Url, act_on, found_hub
+from holdfast.cli.running_hub import AsJson, Config, HubName, Url, act_on, found_hub
 from holdfast.control import ControlClient
 
 __all__ = ["app"]
@@ -20,10 +20,11 @@ def enable(
     as_json: AsJson = False,
     url: Url = None,
     config: Config = None,
+    hub: HubName = None,
 ) -> None:
     """Enable servers. The hub connects to them in the background.
 
     Exit code 0: all are enabled. 1: at least one is not, or no hub is running.
     """
-    found = found_hub(url, config)
+    found = found_hub(url, config, hub)
     raise typer.Exit(act_on(found, servers, ControlClient.enable, progress="enabling", as_json=as_json))

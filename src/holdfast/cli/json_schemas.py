@@ -298,6 +298,24 @@ class StatusOutput(Versioned):
     servers: list[Server]
 
 
+class ListedHub(TypedDict):
+    """One of several hubs of this machine."""
+
+    pid: int
+    url: str
+    config: str
+    started: float
+    version: str
+    error: str | None
+    statuses: dict[Status, int]
+
+
+class HubListOutput(Versioned):
+    """`holdfast status`, where several hubs run and none is chosen."""
+
+    hubs: list[ListedHub]
+
+
 class StatusEvent(Versioned):
     """`holdfast status --watch`: one object a line."""
 
@@ -374,7 +392,7 @@ OUTPUTS: Mapping[str, Any] = {
     "service install": ServiceInstalled | ServiceFiles,
     "service status": ServiceState,
     "service uninstall": ServiceRemoved,
-    "status": StatusOutput | StatusEvent,
+    "status": StatusOutput | HubListOutput | StatusEvent,
     "tools": ToolsOutput,
     "trust": TrustOutput | TrustedFiles,
 }

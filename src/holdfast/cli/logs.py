@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli.output import data_console, print_json_line
-from holdfast.cli.running_hub import AsJson, Config, Url, ask, chosen, found_hub
+from holdfast.cli.running_hub import AsJson, Config, HubName, Url, ask, chosen, found_hub
 from holdfast.cli.status_view import clock
 from holdfast.control import ControlClient, LogLine
 from holdfast.core import plain
@@ -32,6 +32,7 @@ def logs(
     as_json: AsJson = False,
     url: Url = None,
     config: Config = None,
+    hub: HubName = None,
 ) -> None:
     """Show the last lines of a server's stderr, and what the hub logged about the server.
 
@@ -51,7 +52,7 @@ def logs(
                 show(line)
         raise NoHub(f"no more lines of `{name}`: the hub ended, or the server was removed from the configuration")
 
-    ask(found_hub(url, config), show_lines)
+    ask(found_hub(url, config, hub), show_lines)
 
 
 def _as_json(line: LogLine) -> None:

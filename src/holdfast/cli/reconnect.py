@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.running_hub import AsJson, Config, Url, act_on, found_hub
+from holdfast.cli.running_hub import AsJson, Config, HubName, Url, act_on, found_hub
 from holdfast.control import ControlClient
 
 __all__ = ["app"]
@@ -20,6 +20,7 @@ def reconnect(
     as_json: AsJson = False,
     url: Url = None,
     config: Config = None,
+    hub: HubName = None,
 ) -> None:
     """Reconnect servers now. Their breakers close, and their reconnect attempts start at zero.
 
@@ -28,5 +29,5 @@ def reconnect(
 
     Exit code 0: all are connected. 1: at least one is not, or no hub is running.
     """
-    found = found_hub(url, config)
+    found = found_hub(url, config, hub)
     raise typer.Exit(act_on(found, servers, ControlClient.reconnect, progress="reconnecting", as_json=as_json))

@@ -18,15 +18,19 @@ from holdfast.cli.output import data_console, print_error, print_json, working
 from holdfast.cli.status_view import STYLES, mark, one_line
 from holdfast.config import find_config
 from holdfast.control import ControlClient, RunningHub, Server, find_hub
-from holdfast.errors import ConfigNotFound, HoldfastError, UnknownServer
+from holdfast.errors import ConfigNotFound, HoldfastError, UnknownServer, UsageError
 
-__all__ = ["Act", "AsJson", "Config", "Url", "act_on", "ask", "chosen", "found_hub", "near"]
+__all__ = ["Act", "AsJson", "Config", "HubName", "Url", "act_on", "ask", "chosen", "found_hub", "near"]
 
 Url: TypeAlias = Annotated[
     str | None, typer.Option("--url", metavar="URL", help="The address of the hub [default: found automatically]")
 ]
 Config: TypeAlias = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Use the hub that serves this mcp.json")
+]
+HubName: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--hub", metavar="HUB", help="Which hub of this machine: its process id, port, file or folder"),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for programs")]
 
@@ -36,13 +40,15 @@ NAMED = 10
 _Result = TypeVar("_Result")
 
 
-def found_hub(url: str | None, config: Path | None) -> RunningHub:
+def found_hub(url: str | None, config: Path | None, name: str | None = None) -> RunningHub:
     """The hub to use: the named one, the only one that runs, or the one that serves the found mcp.json."""
+    if name is not None and (url is not None or config is not None):
+        raise UsageError("--hub cannot be combined with --url or --config", hint="each of them chooses the hub")
     try:
         file = find_config(config, environ=os.environ, cwd=Path.cwd())
     except ConfigNotFound:
         file = None
-    return find_hub(url=url, config=file)
+    return find_hub(url=url, config=file, name=name)
 
 
 def ask(found: RunningHub, do: Callable[[ControlClient], Awaitable[_Result]]) -> _Result:

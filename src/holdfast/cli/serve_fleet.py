@@ -31,6 +31,8 @@ __all__ = ["FLEET_VARIABLE", "make_fleet", "share_sessions"]
 log = logging.getLogger("holdfast.serve")
 
 FLEET_VARIABLE = "HOLDFAST_FLEET"
+CA_VARIABLE = "HOLDFAST_FLEET_CA"
+"""Names the file with the authority of the store's certificate, where the address does not."""
 
 
 def make_fleet(serving: ServeOptions, keys: SessionKeys) -> Fleet | None:
@@ -45,25 +47,39 @@ def make_fleet(serving: ServeOptions, keys: SessionKeys) -> Fleet | None:
             "a fleet needs a session key that all its replicas have",
             hint="give each of them the same --session-key-file FILE, or the same HOLDFAST_SESSION_KEY",
         )
-    redis = RedisAddress.parse(serving.fleet)
+    redis = _with_ca(RedisAddress.parse(serving.fleet))
     address = PeerAddress.parse(serving.advertise) if serving.advertise is not None else None
     succeeds = serving.predecessor is not None
     if worker is not None:
         address, succeeds = _address_of(worker, address), True
     peers = _peers(address, keys, redis.fleet, succeeds=succeeds)
     store = SignedStore(RedisStore(redis), lambda: keys.material, redis.fleet)
-    return Fleet(store, replica=_name_of(worker), peers=peers, events=RedisEvents(redis))
+    events = RedisEvents(redis)
+    if worker is None:
+        return Fleet(store, peers=peers, events=events)
+    return Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=(worker.group, worker.number))
+
+
+def _with_ca(redis: RedisAddress) -> RedisAddress:
+    """The address with the authority that the variable names, unless the address names one itself."""
+    file = redis.ca_file or os.environ.get(CA_VARIABLE) or None
+    if file is not None and not os.access(file, os.R_OK):
+        raise UsageError(
+            f"the authority of the fleet's store cannot be read: {file}",
+            hint=f"check `?ca=` of the address, or {CA_VARIABLE}",
+        )
+    return replace(redis, ca_file=file)
 
 
 def _workers(worker: WorkerTask, keys: SessionKeys) -> Fleet:
     """The fleet of the workers of one supervisor."""
     peers = Peers(lambda: keys.material, "workers", advertise=_address_of(worker, None))
-    events = LocalEvents(worker.broker)
-    return Fleet(LocalStore(worker.broker), replica=_name_of(worker), peers=peers, events=events)
+    store, events = LocalStore(worker.broker), LocalEvents(worker.broker)
+    return Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=(worker.group, worker.number))
 
 
-def _name_of(worker: WorkerTask | None) -> str | None:
-    return f"{socket.gethostname()}-worker-{worker.number}-{os.getpid()}" if worker is not None else None
+def _name_of(worker: WorkerTask) -> str:
+    return f"{socket.gethostname()}-worker-{worker.number}-{os.getpid()}"
 
 
 def _address_of(worker: WorkerTask, advertised: PeerAddress | None) -> PeerAddress:
@@ -75,6 +91,11 @@ def _address_of(worker: WorkerTask, advertised: PeerAddress | None) -> PeerAddre
 
 def _peers(address: PeerAddress | None, keys: SessionKeys, fleet: str, *, succeeds: bool) -> Peers:
     """The link to the other replicas. A successor takes a free port while its predecessor has the given one."""
+    if address is None:
+        log.warning(
+            "other replicas cannot pass anything on to this one: answers to questions of servers, cancellations and "
+            "broken streams are lost if they come in there; give it --advertise tcp://HOST:PORT"
+        )
     try:
         return Peers(lambda: keys.material, fleet, advertise=address)
     except HoldfastError:
@@ -91,6 +112,7 @@ def share_sessions(ids: SessionIds, fleet: Fleet | None) -> None:
         return
     ids.store = FleetSessions(fleet, ids.keys, ids.store)
     if fleet.events is not None:
-        ids.events = SharedEvents(
+        events = ids.events = SharedEvents(
             fleet.events, ids.keys, replica=fleet.replica, replicas=lambda: tuple(fleet.member.peers)
         )
+        fleet.events_lost = lambda: events.dropped

@@ -37,10 +37,10 @@ from holdfast.cli.output import typed_command
 from holdfast.cli.serve_end import end_when_asked, on_terminal
 from holdfast.cli.serve_fleet import make_fleet, share_sessions
 from holdfast.cli.serve_telemetry import keep_log, mask_in_log
-from holdfast.cli.worker_link import WorkerLink
+from holdfast.cli.worker_link import WorkerLink, WorkerTask
 from holdfast.config import Config, load_config, state_folder
-from holdfast.control import ControlServer, HubInfo, MayRead
-from holdfast.core import is_loopback
+from holdfast.control import ControlServer, HubInfo, MayRead, SharedSignIns
+from holdfast.core import State, Transition, is_loopback
 from holdfast.demo import demo_fleet, forget_running, note_running
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.front import (
@@ -49,6 +49,7 @@ from holdfast.front import (
     Acceptor,
     Broker,
     ConnectionLimits,
+    ConnectionShares,
     Front,
     HttpConnection,
     PeerUids,
@@ -64,7 +65,7 @@ from holdfast.front import (
     jwt_verifier,
     serve_stdio,
 )
-from holdfast.hub import Hub, HubRecord, Published, Reloader, default_state_file
+from holdfast.hub import ApprovalsLock, Hub, HubRecord, Published, Reloader, default_state_file
 from holdfast.wire import raise_descriptor_limit
 
 if TYPE_CHECKING:
@@ -116,6 +117,8 @@ class ServeOptions:
     worker: WorkerLink | None = None
     """The link to the supervisor, in a worker of ``--workers``."""
     advertise: str | None = None
+    approvals_lock: Path | None = None
+    """The file with all that may be used."""
     """Where the other replicas reach this one."""
 
     @property
@@ -150,6 +153,7 @@ async def _run_http(serving: ServeOptions) -> None:
         fleet = make_fleet(serving, ids.keys)
         share_sessions(ids, fleet)
         hub = Hub(config, state_file=state_file, fleet=fleet)
+        _use_lock(hub, serving)
         tokens = _tokens(serving.callers, accepted := _accepted(serving.callers))
         admin = admin_of(
             hub,
@@ -158,6 +162,7 @@ async def _run_http(serving: ServeOptions) -> None:
             token=serving.control_token,
             callers=tokens,
             notice=lambda: ids.keys.notice,
+            worker=serving.worker.task if serving.worker is not None else None,
         )
         ids.keys.on_notice = admin.notice_changed
         web = create_app(
@@ -180,6 +185,7 @@ async def _run_http(serving: ServeOptions) -> None:
             ),
             tls=tls,
             on_listen=lambda: _announce(serving, config, url, admin),
+            shares=_shares(serving.worker),
         )
 
         front: Front = web.state.front
@@ -222,6 +228,16 @@ async def _offered(serving: ServeOptions, leaving: _Leaving) -> AsyncIterator[st
         tasks.start_soon(start_successors, os.environ)
         yield path
         tasks.cancel_scope.cancel()
+
+
+def _shares(worker: WorkerLink | None) -> ConnectionShares | None:
+    if worker is None:
+        return None
+    try:
+        return ConnectionShares(worker.task.shares, worker.task.place)
+    except (OSError, ValueError) as exc:
+        log.warning("connections are not spread evenly over the workers: %s", exc)
+        return None
 
 
 class _Leaving:
@@ -283,10 +299,20 @@ class _Leaving:
         self._server.end()
 
 
+def _use_lock(hub: Hub, serving: ServeOptions) -> None:
+    """An unusable lock ends the start."""
+    if serving.approvals_lock is not None:
+        hub.approvals.use_lock(ApprovalsLock.read(serving.approvals_lock))
+
+
 def _session_ids(serving: ServeOptions, state_file: Path | None) -> SessionIds:
     """The keys and the file of the sessions. An unusable key of the operator ends the start."""
     kept_in = state_file.parent if state_file is not None else None
     keys = SessionKeys.find(file=serving.session_key_file, environ=os.environ, kept_in=kept_in)
+    if serving.worker is not None and keys.is_of_one_process:
+        # No key can be kept: the one of the supervisor serves all its workers, and ends with it.
+        notice, keys = keys.notice, SessionKeys([serving.worker.task.key.encode()], shared=False)
+        keys.notice = notice
     store = SqliteSessions(state_file.with_suffix(".sessions.sqlite")) if state_file is not None else None
     return SessionIds(keys, store)
 
@@ -398,8 +424,16 @@ def _tokens(callers: CallerAuth, accepted: Mapping[str, str]) -> TokenPolicy | N
 class _HubServer(uvicorn.Server):
     """A uvicorn server that ignores signals, takes connections by an ``Acceptor``, and reports when it listens."""
 
-    def __init__(self, config: uvicorn.Config, *, tls: ServerTls | None, on_listen: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        tls: ServerTls | None,
+        on_listen: Callable[[], None],
+        shares: ConnectionShares | None = None,
+    ) -> None:
         super().__init__(config)
+        self._shares = shares
         self._tls = tls
         self._uids = PeerUids.open()
         self._on_listen = on_listen
@@ -414,7 +448,10 @@ class _HubServer(uvicorn.Server):
             return
         limits = ConnectionLimits()
         self.servers = [
-            cast("asyncio.Server", Acceptor(one, self._made, limits=limits, uids=self._uids, tls=self._tls))
+            cast(
+                "asyncio.Server",
+                Acceptor(one, self._made, limits=limits, uids=self._uids, tls=self._tls, shares=self._shares),
+            )
             for one in sockets or ()
         ]
         self._on_listen()
@@ -466,6 +503,7 @@ def _announce(serving: ServeOptions, config: Config, url: str, admin: ControlSer
 async def _run_stdio(serving: ServeOptions) -> None:
     async with _fleet(serving, "") as (config, state_file):
         hub = Hub(config, state_file=state_file)
+        _use_lock(hub, serving)
         broker = Broker(hub)
         with EndableStdin() as stdin:
             keep_collections_short(hub)
@@ -501,6 +539,9 @@ async def _fleet(serving: ServeOptions, url: str) -> AsyncIterator[tuple[Config,
 
 LARGE_CATALOG = 1_000
 
+FROZEN_TOGETHER = 25
+"""So many servers are looked at by one collection: 500 connected ones would take it about 0.1 s."""
+
 
 def hold_beyond_loopback(hub: Hub, host: str) -> None:
     """A hub that others can reach holds changes of servers, unless the configuration says something else (SEC-9)."""
@@ -511,16 +552,23 @@ def hold_beyond_loopback(hub: Hub, host: str) -> None:
 def keep_collections_short(hub: Hub) -> None:
     """Keep what lives long away from the garbage collector: a full collection would hold up the event loop (SEC-7).
 
-    That is the program itself, now, and every large catalog when it is published. References alone free them later.
+    That is the program itself, now; every large catalog when it is published; and the servers, some at a time, when
+    each has its first outcome. References alone free them later.
     """
     gc.collect()
     gc.freeze()
+    seen: set[str] = set()
 
-    def published(record: HubRecord) -> None:
+    def noted(record: HubRecord) -> None:
         if isinstance(record, Published) and len(hub.catalog.names) > LARGE_CATALOG:
             gc.freeze()
+        elif isinstance(record, Transition) and record.new is not State.CONNECTING and record.server not in seen:
+            seen.add(record.server)
+            if len(seen) % FROZEN_TOGETHER == 0:
+                gc.collect()
+                gc.freeze()
 
-    hub.listen(published)
+    hub.registry.journal.add_sink(noted, calls=False)
 
 
 def _watch(tasks: anyio.abc.TaskGroup, serving: ServeOptions, hub: Hub, follower: SecretFiles | None = None) -> None:
@@ -550,6 +598,7 @@ def admin_of(
     token: str,
     callers: TokenPolicy | None,
     notice: Callable[[], str] = str,
+    worker: WorkerTask | None = None,
 ) -> ControlServer:
     """The control API of a hub. Where callers need a token, the metrics need one too."""
     source = hub.config.source
@@ -560,9 +609,15 @@ def admin_of(
         identity=IDENTITY,
         program=typed_command(),
         notice=notice,
+        pid=worker.supervisor if worker is not None else 0,
+        started=worker.started if worker is not None else 0.0,
     )
     return ControlServer(
-        hub, about, control_token=token, metrics_for=_known_to(callers) if callers is not None else None
+        hub,
+        about,
+        control_token=token,
+        metrics_for=_known_to(callers) if callers is not None else None,
+        sign_ins=SharedSignIns(worker.key.encode(), worker.codes) if worker is not None else None,
     )
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 import webbrowser
+from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
+import anyio
 import typer
 from rich.text import Text
 
-from holdfast.cli.layout import page_of
+from holdfast.cli.layout import GAP, page_of
 from holdfast.cli.output import data_console, print_json, side_console
-from holdfast.cli.running_hub import AsJson, Config, Url, ask, chosen, found_hub
+from holdfast.cli.running_hub import AsJson, Config, HubName, Url, ask, chosen, found_hub
 from holdfast.cli.status_view import (
     card,
     folded,
@@ -20,13 +22,14 @@ from holdfast.cli.status_view import (
     is_well,
     matches,
     needs_attention,
+    one_line,
     span,
     table,
     tally,
     worst_last,
 )
 from holdfast.cli.status_watch import watch_hub
-from holdfast.control import ControlClient, HubView, RunningHub, Server, Servers
+from holdfast.control import ControlClient, HubView, RunningHub, Server, Servers, SeveralHubs, running_hubs
 from holdfast.errors import HoldfastError, UsageError
 
 __all__ = ["app"]
@@ -48,11 +51,13 @@ def status(
     open_page: Annotated[bool, typer.Option("--open", help="Open the status page of the hub in a browser")] = False,
     url: Url = None,
     config: Config = None,
+    hub: HubName = None,
 ) -> None:
     """Show the state of every server of a running hub, the worst last, and what to do about it.
 
     With --watch on a terminal, the arrow keys select a server and enter shows its
     details; r reconnects it, d disables it, e enables it, / finds, q quits.
+    If several hubs run and none is chosen, it lists them.
     Without a terminal it prints one line for each change, or with --json one object for
     each event.
 
@@ -61,7 +66,12 @@ def status(
     """
     if open_page and (watch or as_json or servers or words):
         raise UsageError("--open cannot be combined with other options", hint="the page shows all servers")
-    found = found_hub(url, config)
+    try:
+        found = found_hub(url, config, hub)
+    except SeveralHubs:
+        if hub is not None or servers or words or watch or open_page:
+            raise
+        raise typer.Exit(_list_hubs(as_json=as_json)) from None
     if open_page:
         _open(found)
     elif watch:
@@ -98,6 +108,48 @@ def _show(hub: HubView, servers: Sequence[Server], now: float, *, in_full: bool,
     for line in lines:
         console.print(line, soft_wrap=True)
     side_console().print(f"\n{tally(servers)}", style="bold", soft_wrap=True)
+
+
+def _list_hubs(*, as_json: bool) -> int:
+    """The hubs of this machine, one line each; the exit code is 0 if every server of all of them is well."""
+    found = running_hubs()
+    looks = anyio.run(_look_at_all, found)
+    if as_json:
+        print_json({"hubs": [_hub_data(hub, look) for hub, look in zip(found, looks, strict=True)]})
+    else:
+        console = data_console()
+        for hub, look in zip(found, looks, strict=True):
+            facts = [str(hub.pid).rjust(7), hub.url, hub.config or "demo servers", hub.version]
+            well = not isinstance(look, HoldfastError) and all(map(is_well, look[1].servers))
+            said = one_line(look.message) if isinstance(look, HoldfastError) else tally(look[1].servers)
+            line = Text(one_line(GAP.join(facts)) + GAP, style="bold")
+            console.print(line.append(said, style="green" if well else "yellow"), soft_wrap=True)
+        side_console().print("\nseveral hubs are running here: choose one with --hub", style="bold", soft_wrap=True)
+    good = [not isinstance(look, HoldfastError) and all(map(is_well, look[1].servers)) for look in looks]
+    return 0 if all(good) else 1
+
+
+async def _look_at_all(hubs: Sequence[RunningHub]) -> list[tuple[HubView, Servers] | HoldfastError]:
+    looks: dict[int, tuple[HubView, Servers] | HoldfastError] = {}
+
+    async def look_at(index: int, hub: RunningHub) -> None:
+        try:
+            async with ControlClient(hub) as control:
+                looks[index] = await _look(control)
+        except HoldfastError as exc:  # the others are shown all the same
+            looks[index] = exc
+
+    async with anyio.create_task_group() as tasks:
+        for index, hub in enumerate(hubs):
+            tasks.start_soon(look_at, index, hub)
+    return [looks[index] for index in range(len(hubs))]
+
+
+def _hub_data(hub: RunningHub, look: tuple[HubView, Servers] | HoldfastError) -> dict[str, Any]:
+    known = {"pid": hub.pid, "url": hub.url, "config": hub.config, "started": hub.started, "version": hub.version}
+    if isinstance(look, HoldfastError):
+        return {**known, "error": look.message, "statuses": {}}
+    return {**known, "error": None, "statuses": dict(Counter(server.status for server in look[1].servers))}
 
 
 def _open(found: RunningHub) -> None:

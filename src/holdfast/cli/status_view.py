@@ -339,6 +339,10 @@ def aged(server: Server, seconds: float) -> Server:
     return server.model_copy(update={"retry_in": _less(server.retry_in, seconds), "breaker": breaker})
 
 
+MOST_REPLICAS = 10
+"""How many replicas of a fleet the heading names."""
+
+
 def heading(hub: HubView, now: float, page: Page) -> list[Text]:
     """The hub itself, and a line for each problem of the hub."""
     facts = [f"{hub.name} {hub.version}", hub.endpoint, f"up {span(now - hub.started)}"]
@@ -359,13 +363,20 @@ def heading(hub: HubView, now: float, page: Page) -> list[Text]:
 
 def _fleet_lines(fleet: FleetView, now: float, page: Page) -> list[Text]:
     """The replicas, and what is not shared."""
-    others = [f"{one.host} (pid {one.pid})" for one in fleet.replicas if not one.here]
     count = len(fleet.replicas)
-    words = f"fleet: {count} replica{'s' if count != 1 else ''} on {fleet.store}"
-    lines = page.block("", one_line(f"{words}{'; others: ' + ', '.join(others) if others else ''}"))
+    lines = page.block("", one_line(f"fleet: {count} replica{'s' if count != 1 else ''} on {fleet.store}"))
+    for one in sorted(fleet.replicas, key=lambda one: (not one.here, one.id))[:MOST_REPLICAS]:
+        facts = [f"{one.id} on {one.host}, pid {one.pid}", one.version, f"up {span(max(0.0, now - one.started))}"]
+        words = one_line(", ".join(filter(None, [*facts, one.address, "this one" if one.here else ""])))
+        lines += page.block("  ", words, style="" if one.here else "dim")
+    if count > MOST_REPLICAS:
+        lines += page.block("  ", f"and {count - MOST_REPLICAS} more", style="dim")
     if fleet.not_shared_since is not None:
         since = f"not shared since {span(now - fleet.not_shared_since)}: the store does not answer ({fleet.problem})"
         lines += page.block("", one_line(since), style="yellow")
+    if fleet.not_shared:
+        held = f"switches and approvals that hold on this replica only: {', '.join(fleet.not_shared)}"
+        lines += page.block("", one_line(held), style="yellow")
     if fleet.refused:
         lines += page.block("", f"{fleet.refused} messages of the store had a wrong signature", style="yellow")
     return lines
@@ -531,6 +542,8 @@ def _facts(server: Server, page: Page) -> Iterable[tuple[str, str]]:
     yield "breaker", breaker_words(server.breaker)
     if server.retry_in is not None:
         yield "next try", _next_try(server)
+    if server.probed_by:
+        yield "tried by", f"replica {one_line(server.probed_by)}"
     yield "calls", _call_counts(server)
     if server.activity is not None:
         yield "lately", _lately(server.activity, page)

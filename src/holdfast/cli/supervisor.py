@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -43,8 +45,10 @@ from holdfast.cli.worker_link import (
     tell,
 )
 from holdfast.config import Config, state_folder
+from holdfast.control import SharedSignIns
 from holdfast.errors import HoldfastError
 from holdfast.files import PRIVATE_FOLDER, private_folder
+from holdfast.front import ConnectionShares
 from holdfast.hub import serve_broker
 
 __all__ = ["Supervised", "Supervisor", "private_place"]
@@ -91,6 +95,8 @@ class _Worker:
     process: anyio.abc.Process
     channel: socket.socket
     begun: float
+    place: int
+    """Its place among the numbers of connections."""
     listening: anyio.Event = field(default_factory=anyio.Event)
     ended: anyio.Event = field(default_factory=anyio.Event)
     leaves: bool = False
@@ -118,6 +124,8 @@ class Supervisor:
             self._url.removesuffix("/mcp"), serving.config.source, token=serving.token, certificate=serving.certificate
         )
         self._token = serving.token
+        self._key = secrets.token_urlsafe(48)
+        self._began = time.time()
         self._workers: dict[int, _Worker] = {}
         """The worker in force for each number."""
         self._all: set[_Worker] = set()
@@ -127,6 +135,7 @@ class Supervisor:
         self._ending = False
         self._roll_wanted = anyio.Event()
         self._folder = Path()
+        self._shares: ConnectionShares | None = None
         self._tasks: anyio.abc.TaskGroup
         self.code = 0
         """The exit code: that of the first worker, if it does not start."""
@@ -136,6 +145,7 @@ class Supervisor:
         keep_state_private(os.environ)
         with private_place() as folder:
             self._folder = folder
+            self._shares = ConnectionShares.create(folder / "connections", 2 * self._serving.count)
             anyio.run(self._run)
 
     async def _run(self) -> None:
@@ -186,7 +196,10 @@ class Supervisor:
     def _announce(self) -> None:
         """Print the addresses on stdout, because programs wait for them; log the rest."""
         base, config = self._url.removesuffix("/mcp"), self._serving.config
-        sys.stdout.write(f"MCP endpoint: {self._url}\nstatus page:  {base}/\nready when:   {base}/readyz answers 200\n")
+        code = f"#code={self._sign_in_code()}" if sys.stdout.isatty() else ""
+        sys.stdout.write(
+            f"MCP endpoint: {self._url}\nstatus page:  {base}/{code}\nready when:   {base}/readyz answers 200\n"
+        )
         sys.stdout.flush()
         if self._serving.predecessor is not None:
             self._serving.predecessor.ready()
@@ -195,6 +208,9 @@ class Supervisor:
         log.info("if a server does not start, run: %s doctor --config %s", typed_command(), config.source)
         if self._serving.open_to_user:
             log.info("every program of this user may call the hub, and use the credentials in that file")
+
+    def _sign_in_code(self) -> str:
+        return SharedSignIns(self._key.encode(), self._folder / "codes").new_code(self._token)
 
     # Workers.
 
@@ -209,6 +225,9 @@ class Supervisor:
             folder=str(self._folder),
             address=str(self._folder / f"{number}.{self._started}.sock"),
             token=self._token,
+            key=self._key,
+            started=self._began,
+            place=self._place(number),
             waits=waits,
         )
         with theirs:
@@ -221,13 +240,19 @@ class Supervisor:
                 env={**os.environ, WORKER_VARIABLE: str(theirs.fileno())},
                 pass_fds=(self._serving.listener.fileno(), theirs.fileno()),
             )
-        worker = _Worker(number, process, ours, anyio.current_time())
+        worker = _Worker(number, process, ours, anyio.current_time(), task.place)
         self._workers[number] = worker
         self._all.add(worker)
         self._tasks.start_soon(self._attend, worker)
         if self._is_ending():
             worker.kill()
         return worker
+
+    def _place(self, number: int) -> int:
+        """A number has two places, because a worker and the one that replaces it run together."""
+        taken = {one.place for one in self._all}
+        first = 2 * (number - 1)
+        return first + 1 if first in taken else first
 
     async def _attend(self, worker: _Worker) -> None:
         """Listen to a worker until it ends, and start the next one if its end was not wanted."""
@@ -242,6 +267,8 @@ class Supervisor:
             code = await worker.process.wait()
             tasks.cancel_scope.cancel()
         worker.channel.close()
+        if self._shares is not None:
+            self._shares.clear(worker.place)
         self._all.discard(worker)
         worker.ended.set()
         first = not worker.listening.is_set() and self._started == 1

@@ -8,6 +8,7 @@ the worker leaves too.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import socket
 from collections.abc import Callable, Coroutine, MutableMapping
@@ -55,6 +56,12 @@ class WorkerTask:
     """The path of the Unix socket on which this worker listens for the others."""
     token: str = field(repr=False)
     """The token of the control API, the same for all."""
+    key: str = field(default="", repr=False)
+    """Signs what only the workers of this supervisor accept: sign-ins of pages, and sessions if no key can be kept."""
+    started: float = 0.0
+    """When the supervisor began."""
+    place: int = 0
+    """Its place in the file that says how many connections each worker holds."""
     waits: bool = False
     """Whether it connects its servers before it accepts: others accept meanwhile."""
 
@@ -62,6 +69,21 @@ class WorkerTask:
     def broker(self) -> Path:
         """The socket of the broker."""
         return Path(self.folder) / "broker.sock"
+
+    @property
+    def group(self) -> str:
+        """Equal for all workers of this supervisor, on this machine alone."""
+        return hashlib.sha256(f"{self.key} {self.supervisor}".encode()).hexdigest()[:16]
+
+    @property
+    def codes(self) -> Path:
+        """The folder with a file for each sign-in code that was used."""
+        return Path(self.folder) / "codes"
+
+    @property
+    def shares(self) -> Path:
+        """The file that says how many connections each worker holds."""
+        return Path(self.folder) / "connections"
 
     def sent(self) -> bytes:
         """As the worker reads it."""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from holdfast.control.find import (
         TOKEN_VARIABLE as TOKEN_VARIABLE,
         RunningHub as RunningHub,
+        SeveralHubs as SeveralHubs,
         find_hub as find_hub,
         registered as registered,
         running_hubs as running_hubs,
@@ -34,13 +35,14 @@ if TYPE_CHECKING:
         JsonFormatter as JsonFormatter,
         LogHandler as LogHandler,
     )
+    from holdfast.control.server.sign_ins import SharedSignIns as SharedSignIns
     from holdfast.control.server.views import HubInfo as HubInfo
 
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "client": ["ControlClient"],
-        "find": ["RunningHub", "TOKEN_VARIABLE", "find_hub", "registered", "running_hubs"],
+        "find": ["RunningHub", "TOKEN_VARIABLE", "SeveralHubs", "find_hub", "registered", "running_hubs"],
         "models": [
             "Activity",
             "Approval",
@@ -56,6 +58,7 @@ __getattr__, __dir__ = lazy_exports(
         ],
         "server": ["ControlServer", "MayRead"],
         "server.logs": ["ConsoleFormatter", "JsonFormatter", "LogHandler"],
+        "server.sign_ins": ["SharedSignIns"],
         "server.views": ["HubInfo"],
     },
 )

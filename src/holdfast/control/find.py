@@ -12,13 +12,23 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from holdfast.config import state_folder
 from holdfast.core import mask_url
 from holdfast.errors import NoHub
 from holdfast.files import PRIVATE_FOLDER, private_folder, replace_file
 
-__all__ = ["TOKEN_VARIABLE", "URL_VARIABLE", "RunningHub", "find_hub", "registered", "running_hubs"]
+__all__ = [
+    "TOKEN_VARIABLE",
+    "URL_VARIABLE",
+    "RunningHub",
+    "SeveralHubs",
+    "find_hub",
+    "is_named",
+    "registered",
+    "running_hubs",
+]
 
 URL_VARIABLE = "HOLDFAST_URL"
 TOKEN_VARIABLE = "HOLDFAST_CONTROL_TOKEN"  # noqa: S105 - the name of a variable
@@ -50,15 +60,20 @@ def find_hub(
     url: str | None = None,
     token: str | None = None,
     config: Path | None = None,
+    name: str | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> RunningHub:
     """Return the hub at ``url`` or ``$HOLDFAST_URL``, else the one that runs on this machine.
 
-    If several run, return the one that serves ``config``; if none does, the error lists them all.
+    ``name`` chooses one of those: see ``is_named``. If several run, return the one that serves ``config``; if none
+    does, the error lists them all.
     """
     env = os.environ if environ is None else environ
-    wanted = url or env.get(URL_VARIABLE)
+    wanted = url or (env.get(URL_VARIABLE) if name is None else None)
     hubs = running_hubs(env)
+    if name is not None and wanted is None:
+        found = _chosen(name, hubs)
+        return replace(found, token=token) if token else found
     if wanted:
         return _named(wanted, token or env.get(TOKEN_VARIABLE), hubs)
     if len(hubs) > 1 and config is not None:
@@ -66,10 +81,40 @@ def find_hub(
     if not hubs:
         raise NoHub("no hub is running here", hint=_START)
     if len(hubs) > 1:
-        listed = "".join(f"\n  --url {hub.url}   {hub.config or 'the demo fleet'}" for hub in hubs)
-        raise NoHub("several hubs are running here", hint=f"choose one:{listed}")
+        raise SeveralHubs("several hubs are running here", hint=f"choose one:{_listed(hubs)}")
     found = hubs[0]
     return replace(found, token=token) if token else found
+
+
+class SeveralHubs(NoHub):
+    """More than one hub could be meant."""
+
+
+def is_named(hub: RunningHub, name: str) -> bool:
+    """Whether a name means this hub: its process id, its port, its address, or its file, folder or file name."""
+    parts = urlsplit(hub.url)
+    if name in (str(hub.pid), str(parts.port), hub.url, f"{hub.url}/mcp", parts.netloc):
+        return True
+    if not hub.config:
+        return name == "demo"
+    file = Path(hub.config)
+    given = Path(name).expanduser().absolute()
+    return given in (file, file.parent) or name in (file.name, file.stem, file.parent.name)
+
+
+def _chosen(name: str, hubs: list[RunningHub]) -> RunningHub:
+    matching = [hub for hub in hubs if is_named(hub, name)]
+    if len(matching) == 1:
+        return matching[0]
+    if not hubs:
+        raise NoHub("no hub is running here", hint=_START)
+    if not matching:
+        raise NoHub(f"no running hub is meant by `{name}`", hint=f"choose one:{_listed(hubs)}")
+    raise SeveralHubs(f"several hubs are meant by `{name}`", hint=f"choose one:{_listed(matching)}")
+
+
+def _listed(hubs: list[RunningHub]) -> str:
+    return "".join(f"\n  --hub {hub.pid}   {hub.url}   {hub.config or 'the demo fleet'}" for hub in hubs)
 
 
 def running_hubs(environ: Mapping[str, str] | None = None) -> list[RunningHub]:

@@ -6,7 +6,7 @@ now (``retry_in``). They contain no secret: the hub masks every text first.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,6 +19,7 @@ __all__ = [
     "Approval",
     "ApprovalList",
     "Approve",
+    "ApprovedTexts",
     "BreakerView",
     "CatalogItem",
     "CatalogView",
@@ -130,6 +131,9 @@ class Server(ApiModel):
     last_error: LastError | None = None
     timeline: tuple[Change, ...] = Field(default=(), description="Recent transitions, oldest first")
     activity: Activity | None = Field(default=None, description="None if there were no recent calls")
+    probed_by: str = Field(
+        default="", description="The replica of a fleet that tries this server next; empty if it is not down"
+    )
     scope: str = Field(
         default="", description="Where a switch or an approval holds in a fleet; only in the answer to it"
     )
@@ -152,6 +156,7 @@ class Replica(ApiModel):
     version: str = ""
     started: float = 0.0
     address: str = ""
+    worker: int | None = Field(default=None, description="Its number, if a supervisor runs several on one machine")
 
 
 class FleetView(ApiModel):
@@ -161,6 +166,10 @@ class FleetView(ApiModel):
     shared: bool = Field(description="Whether the store answers")
     not_shared_since: float | None = None
     problem: str = ""
+    not_shared: tuple[str, ...] = Field(
+        default=(), description="Servers whose switch or approvals hold on this replica only until the store answers"
+    )
+    events_lost: int = Field(default=0, description="Events of sessions that other replicas cannot resume")
     refused: int = Field(default=0, description="Messages of the store with a wrong signature")
     replicas: tuple[Replica, ...] = ()
 
@@ -235,6 +244,13 @@ class ApprovalList(ApiModel):
     """All changes that wait."""
 
     approvals: tuple[Approval, ...]
+
+
+class ApprovedTexts(ApiModel):
+    """What is approved and what is disabled; `holdfast approve --export` makes a lock of it."""
+
+    servers: dict[str, dict[str, dict[str, Any]]] = Field(description="By server and key, the approved text")
+    disabled: tuple[str, ...] = ()
 
 
 class Approve(ApiModel):

@@ -69,12 +69,20 @@ if TYPE_CHECKING:
         read_challenge as read_challenge,
         scopes_in as scopes_in,
     )
+    from holdfast.core.fleet.homes import (
+        ClientHomes as ClientHomes,
+        question_number as question_number,
+        replica_tag as replica_tag,
+        replicas_with_tag as replicas_with_tag,
+        tag_of_question as tag_of_question,
+    )
     from holdfast.core.fleet.member import (
         Alone as Alone,
         Connected as Connected,
         FleetMember as FleetMember,
         Granted as Granted,
         Happening as Happening,
+        HomeLost as HomeLost,
         Peer as Peer,
         RecordLearned as RecordLearned,
         Ticket as Ticket,
@@ -206,12 +214,14 @@ __getattr__, __dir__ = lazy_exports(
             "read_challenge",
             "scopes_in",
         ],
+        "fleet.homes": ["ClientHomes", "question_number", "replica_tag", "replicas_with_tag", "tag_of_question"],
         "fleet.member": [
             "Alone",
             "Connected",
             "FleetMember",
             "Granted",
             "Happening",
+            "HomeLost",
             "RecordLearned",
             "Peer",
             "Ticket",

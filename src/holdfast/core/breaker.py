@@ -288,8 +288,9 @@ class Breaker:
         return permit.connection is not None and permit.connection < self._oldest_connection
 
     def _completed(self, now: float) -> BreakerEvent | None:
-        self._forget()
-        return self._close(now)
+        if self._failures or self.trips:
+            self._forget()
+        return None if self.state is BreakerState.CLOSED else self._close(now)
 
     def _failed(self, now: float, *, call: bool = False) -> BreakerEvent | None:
         if not call:

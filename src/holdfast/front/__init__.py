@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         TokensFile as TokensFile,
         TrustedGateway as TrustedGateway,
     )
+    from holdfast.front.access.shares import ConnectionShares as ConnectionShares
     from holdfast.front.broker import Broker as Broker
     from holdfast.front.fleet_sessions import FleetSessions as FleetSessions
     from holdfast.front.http import Front as Front, create_app as create_app
@@ -38,6 +39,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "acceptor": ["Acceptor"],
         "access.connections": ["ConnectionLimits"],
+        "access.shares": ["ConnectionShares"],
         "access.guard": ["LOOPBACK_HOSTS"],
         "access.jwt": ["jwt_verifier"],
         "access.local_peer": ["PeerUids"],

@@ -16,6 +16,7 @@ from typing import Final
 
 from holdfast.front.access.connections import Admission, ConnectionLimits, peer_at
 from holdfast.front.access.local_peer import PeerUids
+from holdfast.front.access.shares import ConnectionShares
 
 __all__ = ["Acceptor", "AdmittedProtocol"]
 
@@ -27,6 +28,9 @@ HANDSHAKE_SECONDS: Final = 10.0
 
 PAUSE_SECONDS: Final = 0.1
 """The pause where no connection can be taken: no descriptor is left, and no connection waits."""
+
+OTHERS_SECONDS: Final = 0.005
+"""How long a worker waits for another one that holds fewer connections."""
 
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -53,17 +57,23 @@ class Acceptor:
         limits: ConnectionLimits,
         uids: PeerUids | None = None,
         tls: ssl.SSLContext | None = None,
+        shares: ConnectionShares | None = None,
     ) -> None:
         self._listener = listener
         self._make = make
         self._limits = limits
         self._uids = uids
         self._tls = tls
+        self._shares = shares
+        self._waited = False
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._pause: asyncio.TimerHandle | None = None
         listener.setblocking(False)
+        if shares is not None:
+            shares.hold(limits.open)
+            limits.on_change = shares.hold
         self._loop.add_reader(listener.fileno(), self._ready)
 
     def close(self) -> None:
@@ -74,6 +84,9 @@ class Acceptor:
                 self._pause.cancel()
             self._loop.remove_reader(self._listener.fileno())
             self._listener.close()
+            if self._shares is not None:
+                self._limits.on_change = None
+                self._shares.clear()
             if self._uids is not None:
                 self._uids.close()
             for task in self._tasks:
@@ -86,6 +99,11 @@ class Acceptor:
 
     def _ready(self) -> None:
         for _ in range(AT_ONCE):
+            if self._shares is not None and not self._waited and self._shares.others_first():
+                self._waited = True
+                self._wait(OTHERS_SECONDS)
+                return
+            self._waited = False
             try:
                 connection, name = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -102,8 +120,11 @@ class Acceptor:
                 return  # the loop comes back at once
         else:
             log.warning("a connection could not be accepted: %s", exc.strerror)
+        self._wait(PAUSE_SECONDS)
+
+    def _wait(self, seconds: float) -> None:
         self._loop.remove_reader(self._listener.fileno())
-        self._pause = self._loop.call_later(PAUSE_SECONDS, self._go_on)
+        self._pause = self._loop.call_later(seconds, self._go_on)
 
     def _go_on(self) -> None:
         if not self._closed:

@@ -31,6 +31,7 @@ from holdfast.core import Catalog, State, Transition
 from holdfast.errors import HoldfastError
 from holdfast.front.access.principals import HOW_TO_BE_KNOWN, LOCAL
 from holdfast.front.clients import Call, Client, require_capability
+from holdfast.front.homes import ClientHomeFinder, LivesElsewhere
 from holdfast.front.input_required import PendingCalls
 from holdfast.front.messages import STATUS_URI
 from holdfast.front.subscriptions import Subscriptions
@@ -142,7 +143,10 @@ class Broker:
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
-        self.pending_calls = PendingCalls()
+        fleet = hub.registry.fleet
+        self.homes = ClientHomeFinder(hub, fleet) if fleet is not None and fleet.peers is not None else None
+        """Finds requests that belong to another replica; None without others."""
+        self.pending_calls = PendingCalls(self.homes.tag if self.homes is not None else "")
         self.task_ids = TaskIds()
         self.findings: dict[str, str] = {}
         """What an operator should change, by server."""
@@ -242,15 +246,18 @@ class Broker:
     async def _subscribe_quietly(self, client: Client, server: str, uri: str) -> None:
         try:
             await self.subscribe(client, server, uri)
+        except LivesElsewhere:
+            pass  # the replica with the client's connection has the subscription
         except (HoldfastError, MCPError) as exc:
             log.info("%s: a subscription of a session from before was not made again: %s", server, exc)
 
     def tell_missed(self, client: Client) -> None:
         """Tell a legacy client that everything it listed or subscribed to may have changed."""
         for method, _ in dict.fromkeys(_CHANGED.values()):
-            self.tell(client, method)
+            self.tell(client, method, everywhere=True)
         for server, uri in list(client.subscribed):
-            self.tell(client, "notifications/resources/updated", {"uri": client.view.shown_uri(server, uri)})
+            shown = {"uri": client.view.shown_uri(server, uri)}
+            self.tell(client, "notifications/resources/updated", shown, everywhere=True)
 
     def release(self, client: Client) -> None:
         """Close the client's own connections, unless its owner goes on."""
@@ -286,11 +293,24 @@ class Broker:
             self._report_stateless(server)
         relay = ClientRelay(self, client)
         if client.rebuilt and self.hub.registry.clients.find(client.owner, server) is None:
-            client.restarted |= {server}
+            first = self.homes is not None and self.homes.is_first(client)
+            client.restarted |= set() if first else {server}
         principal = client.principal if client.principal != LOCAL.name else ""
         return self.hub.registry.clients.of(
             client.owner, spec, lambda: relay, expires=client.expires, principal=principal
         )
+
+    async def check_home(self, client: Client, server: str) -> None:
+        """Raise ``LivesElsewhere`` if another replica has this client's own connection to a server."""
+        if self.homes is not None and self.is_per_client(server):
+            await self.homes.check(client)
+
+    def check_pending(self, state: str | None) -> None:
+        """Raise ``LivesElsewhere`` if a state is of a call that is pending on another replica."""
+        if self.homes is not None and (tag := self.pending_calls.tag_of(state)):
+            there = self.homes.replica_of(tag)
+            if there is not None:
+                raise LivesElsewhere(there)
 
     def is_per_client(self, server: str) -> bool:
         """Whether each client has its own connection to a server; a disabled server has none."""
@@ -332,6 +352,7 @@ class Broker:
         """Notify a client when a resource changes; raise if the server refuses."""
         if (server, uri) in client.subscribed:
             return
+        await self.check_home(client, server)
         slot = self.slot(client, server)
         self._served_by(server).principals.add(client.principal)
         first = slot.desired_state.watch(uri)
@@ -401,9 +422,11 @@ class Broker:
         elif method in CALL_NOTIFICATIONS and (whose := self._only_caller(server)) is not None:
             whose.tell(method, params)
 
-    def tell(self, client: Client, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send a notification to a client on its own stream."""
-        client.channel.tell(method, params)
+    def tell(
+        self, client: Client, method: str, params: Mapping[str, Any] | None = None, *, everywhere: bool = False
+    ) -> None:
+        """Send a notification to a client on its own stream; ``everywhere`` if other replicas tell the same."""
+        client.channel.tell(method, params, everywhere=everywhere)
 
     def _only_caller(self, server: str) -> Caller | None:
         """Return the only possible caller; None if there is none, or more than one."""
@@ -508,7 +531,7 @@ class Broker:
             self._post(server, event)
             for client in self._clients.values():
                 if not client.modern and (server is None or client.view.covers(server)):
-                    self.tell(client, method)
+                    self.tell(client, method, everywhere=True)
 
     def _updated(self, server: str, uri: str) -> None:
         self.post_updated(server, uri)
@@ -523,7 +546,9 @@ class Broker:
     def _notify_subscribers(self, server: str, uri: str) -> None:
         for client in self._clients.values():
             if not client.modern and (server, uri) in client.subscribed:
-                self.tell(client, "notifications/resources/updated", {"uri": client.view.shown_uri(server, uri)})
+                shown = {"uri": client.view.shown_uri(server, uri)}
+                # Each replica with this session has the subscription, and a connection to a shared server.
+                self.tell(client, "notifications/resources/updated", shown, everywhere=True)
 
     def _post(self, server: str | None, event: ServerEvent) -> None:
         for each in self._subscriptions:

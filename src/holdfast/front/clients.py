@@ -35,8 +35,8 @@ _CAPABILITY = {"sampling/createMessage": "sampling", "elicitation/create": "elic
 class Channel(Protocol):
     """A channel to a client: the stream of one request, or the stream that it keeps open for notifications."""
 
-    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Send a notification. Never waits."""
+    def tell(self, method: str, params: Mapping[str, Any] | None, *, everywhere: bool = False) -> None:
+        """Send a notification; ``everywhere`` if each replica of a fleet tells the same. Never waits."""
 
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the client's answer to a request; raise ``MCPError`` if there is none."""
@@ -105,6 +105,8 @@ class Call:
         self.server = server
         self._channel = channel
         self._token = token
+        self._lead: bytes | None = None
+        """How each of its progress notices begins."""
         self.task: str | None = None
         """The id under which the client knows the task that it asks about."""
 
@@ -143,10 +145,12 @@ class Call:
         if self._token is None:
             return
         params = LoadedObject(progressToken=self._token, progress=progress)
-        raw = b'{"progressToken":%b,"progress":%b' % (_as_json(self._token), _as_json(progress))
+        if self._lead is None:
+            self._lead = b'{"progressToken":%b,"progress":' % _as_json(self._token)
+        raw = self._lead + (b"%d" % progress if type(progress) is int else _as_json(progress))
         if total is not None:
             params["total"] = total
-            raw += b',"total":' + _as_json(total)
+            raw += b',"total":%d' % total if type(total) is int else b',"total":' + _as_json(total)
         if message is not None:
             params["message"] = message
             raw += b',"message":' + dumps(message)

@@ -64,6 +64,22 @@ class Forwarder:
         state = text_of(params["requestState"]) if client.modern and "requestState" in params else None
         if state is not None and self._broker.pending_calls.is_ours(state):
             return self._resume(request, state)
+        if self._broker.homes is not None and (state is not None or self._broker.is_per_client(server)):
+            return self._forward_from_home(request, server, params, state, repeatable=repeatable)
+        return self._forward_here(request, server, params, state, repeatable=repeatable)
+
+    async def _forward_from_home(
+        self, request: ClientRequest, server: str, params: Fields, state: str | None, *, repeatable: bool
+    ) -> RawObject:
+        """The same for a request that may belong to another replica."""
+        self._broker.check_pending(state)
+        await self._broker.check_home(request.client, server)
+        return await self._forward_here(request, server, params, state, repeatable=repeatable)
+
+    def _forward_here(
+        self, request: ClientRequest, server: str, params: Fields, state: str | None, *, repeatable: bool
+    ) -> Coroutine[Any, Any, RawObject]:
+        client = request.client
         slot = self._broker.slot(client, server)
         modern_server = _speaks_modern(slot)
         if state is not None and not modern_server and self._broker.pending_calls.is_of_a_hub(state):

@@ -30,6 +30,7 @@ from holdfast.front.access.guard import LOOPBACK_HOSTS, AccessRules, Guard, Refu
 from holdfast.front.access.principals import Principal, TokenPolicy, client_key_in
 from holdfast.front.access.quotas import Quotas
 from holdfast.front.broker import Broker
+from holdfast.front.peer_requests import PeerRequests
 from holdfast.front.requests import Reply, Request
 from holdfast.front.server import McpServer
 from holdfast.front.session_ids import SessionIds
@@ -130,8 +131,10 @@ class Front:
         if (fleet := hub.registry.fleet) is not None:
             self.quotas.share(self._ids.keys.label)
             fleet.tell_use = self._tell_use
-            fleet.on_peers = lambda: self.quotas.follow(fleet.uses_elsewhere())
+            fleet.watch_peers(lambda: self.quotas.follow(fleet.uses_elsewhere()))
         self._tasks: anyio.abc.TaskGroup | None = None
+        peers = fleet.peers if fleet is not None else None
+        self._peers = PeerRequests(self, peers) if peers is not None else None
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled."""
@@ -196,7 +199,7 @@ class Front:
         registry = self.hub.registry
         mcp_server = McpServer(self._broker, View(self.hub, server))
         self._broker.add_subscriptions(mcp_server.subscriptions)
-        return HttpSessions(
+        sessions = HttpSessions(
             mcp_server,
             bounds=self._bounds,
             backlog=self._backlog,
@@ -205,6 +208,8 @@ class Front:
             quotas=self.quotas,
             ids=self._ids,
         )
+        sessions.peers = self._peers
+        return sessions
 
     def _forget(self, headers: Mapping[str, str], principal: Principal) -> bool:
         """A client without a session that sent a key of its own can end its connections by DELETE."""

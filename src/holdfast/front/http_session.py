@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from mcp import MCPError
 from mcp_types import INVALID_REQUEST
 
+from holdfast.core import question_number
 from holdfast.front.access.principals import Principal
 from holdfast.front.clients import ASK_SECONDS, Client
 from holdfast.front.inbound import Message, request_message, settle
@@ -19,6 +21,8 @@ from holdfast.front.streams import Backlog, EventLog, LogBounds, MessageStream
 __all__ = ["CallInFlight", "HttpSession"]
 
 OPENING_SECONDS: Final = 5.0
+LOOKING_SECONDS: Final = 0.5
+"""How often the other replicas are asked meanwhile whether it opened its stream there."""
 """How long a client may take to open its stream of notices, before it counts as having none."""
 
 
@@ -49,12 +53,20 @@ class HttpSession:
     """One legacy client. It is small: thousands of them may wait for clients that do not come back."""
 
     __slots__ = (
-        "_asked", "_first_question", "_opened", "_questions", "attached", "calls", "client", "ended", "header", "id",
-        "log", "noted_at", "notices", "principal", "rebuilt", "serving", "ticket", "used_at", "version",
+        "_asked", "_first_question", "_opened", "_questions", "attached", "calls", "client", "ended", "find_stream",
+        "header", "id", "listening_since", "log", "noted_at", "notices", "post", "principal", "rebuilt", "serving",
+        "stream_at", "ticket", "used_at", "version",
     )  # fmt: skip
 
     def __init__(
-        self, session_id: str, ticket: SessionTicket, *, principal: Principal, bounds: LogBounds, backlog: Backlog
+        self,
+        session_id: str,
+        ticket: SessionTicket,
+        *,
+        principal: Principal,
+        bounds: LogBounds,
+        backlog: Backlog,
+        tag: str = "",
     ) -> None:
         self.id = session_id
         self.ticket = ticket
@@ -67,16 +79,26 @@ class HttpSession:
         """Whether it was rebuilt from its id, and its client has not been told yet what it may have missed."""
         self.noted_at = float(ticket.issued)
         """The time of last use that the store has."""
-        self.log = EventLog(bounds, ticket.id)
+        self.log = EventLog(bounds, ticket.id, tag)
         self.notices = MessageStream(self, None, backlog)
         self.calls: dict[str | int, CallInFlight] = {}
         self.used_at = 0.0
         self.serving = 0
         self.ended = False
         # Another process, or this one before the session idled, may have asked the same client.
-        self._asked = self._first_question = secrets.randbits(48)
+        # The tag says which replica asked.
+        first = question_number(tag, secrets.randbits(31)) if tag else secrets.randbits(48)
+        self._asked = self._first_question = first
         self._questions: dict[int, tuple[asyncio.Future[dict[str, Any]], MessageStream]] = {}
         self._opened: asyncio.Future[None] | None = None
+        self.listening_since = 0.0
+        """When the stream of notices was opened here, in seconds since the epoch."""
+        self.stream_at = ""
+        """The other replica that has the stream of notices, as far as it is known."""
+        self.post: Callable[[bytes], object] = _kept
+        """Takes a notice to the replica with the stream; a hub that is alone keeps it in the log."""
+        self.find_stream: Callable[[], Awaitable[bool]] | None = None
+        """Looks for the stream of notices on the other replicas."""
 
     async def ask(self, stream: MessageStream, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
         """Put a question on a stream and wait for the client's answer."""
@@ -106,6 +128,18 @@ class HttpSession:
             settle(question, message)
         return isinstance(message.key, int) and self._first_question < message.key <= self._asked
 
+    def serves(self, key: str | int, call: CallInFlight, here: bool) -> None:
+        """A request is served here, or not: a cancellation has to find it."""
+        if here:
+            self.calls.setdefault(key, call)
+        else:
+            self.forget(key, call)
+
+    def forget(self, key: str | int, call: CallInFlight) -> None:
+        """A request is over; a later one with the same id stays."""
+        if self.calls.get(key) is call:
+            del self.calls[key]
+
     @property
     def idle(self) -> bool:
         """Whether nothing of it is under way: no request, no stream, no question."""
@@ -113,6 +147,7 @@ class HttpSession:
 
     def opened(self) -> None:
         """The stream of notices is open."""
+        self.listening_since = time.time()
         if self._opened is not None and not self._opened.done():
             self._opened.set_result(None)
 
@@ -123,13 +158,20 @@ class HttpSession:
         return reply is not None and not reply.done and not reply.lost
 
     async def _reachable(self) -> bool:
-        if not self.listening:
-            self._opened = asyncio.get_running_loop().create_future()
+        """Whether the client has its stream of notices open, here or on another replica; it may take a moment."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + OPENING_SECONDS
+        while not self.listening:
+            if self.find_stream is not None and await self.find_stream():
+                return True
+            if loop.time() >= until:
+                return False
+            self._opened = loop.create_future()
             try:
-                async with asyncio.timeout(OPENING_SECONDS):
+                async with asyncio.timeout(LOOKING_SECONDS if self.find_stream is not None else OPENING_SECONDS):
                     await self._opened
             except TimeoutError:
-                return False
+                continue
         return True
 
     def end(self) -> None:
@@ -142,6 +184,7 @@ class HttpSession:
         self.log.close()
         # Nothing refers back to it from here on, so its memory is free at once.
         self.notices.session = None
+        self.post, self.find_stream = _kept, None
         if self.client is not None:
             self.client.stream_open = _closed
 
@@ -157,6 +200,10 @@ class HttpSession:
         reply = self.notices.reply
         if reply is not None and not reply.done:
             reply.end()
+
+
+def _kept(_: bytes) -> None:
+    """No other replica can have the stream."""
 
 
 def _closed() -> bool:

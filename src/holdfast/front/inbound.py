@@ -49,6 +49,7 @@ __all__ = [
     "read_small",
     "request_message",
     "result_message",
+    "result_pieces",
     "settle",
 ]
 
@@ -228,8 +229,13 @@ def error_of(exc: Exception) -> ErrorData:
 
 def result_message(request_id: Bytes, result: RawObject | bytes) -> bytes:
     """The answer to a request."""
+    return b"".join(result_pieces(request_id, result))
+
+
+def result_pieces(request_id: Bytes, result: RawObject | bytes) -> list[Bytes]:
+    """The same in pieces: those of a large result are the bytes that it came in."""
     pieces = [result] if isinstance(result, bytes) else result.pieces()
-    return b"".join((b'{"jsonrpc":"2.0","id":', request_id, b',"result":', *pieces, b"}"))
+    return [b'{"jsonrpc":"2.0","id":', request_id, b',"result":', *pieces, b"}"]
 
 
 def error_message(request_id: Bytes | None, error: ErrorData) -> bytes:

@@ -164,8 +164,8 @@ class OpenCall(Call):
 class PendingCalls:
     """The calls that wait for answers of their clients."""
 
-    def __init__(self) -> None:
-        self._prefix = f"{_MARK}{secrets.token_urlsafe(9)}."
+    def __init__(self, tag: str = "") -> None:
+        self._prefix = f"{_MARK}{tag}.{secrets.token_urlsafe(9)}."
         self._calls: dict[str, OpenCall] = {}
 
     def add(self, call: OpenCall) -> RawObject:
@@ -187,6 +187,13 @@ class PendingCalls:
     def is_of_a_hub(self, state: object) -> bool:
         """Whether a hub made this state: this one, its predecessor, or another one."""
         return isinstance(state, str) and state.startswith(_MARK)
+
+    def tag_of(self, state: object) -> str:
+        """The tag of the replica that made this state; empty if it has none."""
+        if not isinstance(state, str) or not state.startswith(_MARK):
+            return ""
+        tag, _, rest = state.removeprefix(_MARK).partition(".")
+        return tag if "." in rest else ""
 
     def take(self, state: str, identity: str) -> OpenCall:
         """Remove and return the call that a client resumes."""

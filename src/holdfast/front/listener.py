@@ -21,6 +21,7 @@ from holdfast.front.acceptor import AdmittedProtocol
 from holdfast.front.asgi import AsgiExchange
 from holdfast.front.parser import BadRequest, RequestHead, RequestParser
 from holdfast.front.requests import Gone, Reply, Request, TooLarge
+from holdfast.wire import Bytes
 
 __all__ = ["HttpConnection", "MessageEndpoint"]
 
@@ -246,8 +247,8 @@ class HttpConnection(AdmittedProtocol):
         self._on_due = None
         then()
 
-    def write_plain(self, request: Request, status: int, body: bytes, headers: bytes) -> None:
-        """An answer in one piece."""
+    def write_plain(self, request: Request, status: int, body: bytes | list[Bytes], headers: bytes) -> None:
+        """An answer that is complete; the pieces of a large one are not copied."""
         self._on_due = None  # with its answer the request is over
         if self.lost:
             return
@@ -255,14 +256,16 @@ class HttpConnection(AdmittedProtocol):
             self._flush()
         usual = request.keep_alive and not self._ending and request.http_version == "1.1"
         kept = b"" if usual and not self._endpoint.retiring else self._kept(request)
-        length = b"" if status in (204, 304) else b"content-length: %d\r\n" % len(body)
+        pieces = [memoryview(one) for one in body] if isinstance(body, list) else None
+        size = len(body) if pieces is None else sum(map(len, pieces))
+        length = b"" if status in (204, 304) else b"content-length: %d\r\n" % size
         head = b"HTTP/1.1 " + _REASONS[status] + b"\r\n" + _date() + headers + length + kept + b"\r\n"
         if request.method == "HEAD" or status in (204, 304):
             self._transport.write(head)
-        elif len(body) > 1 << 16:
-            self._transport.writelines((head, body))
-        else:
+        elif isinstance(body, bytes) and size <= 1 << 16:
             self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, *(pieces or (body,))))
 
     def write_head(self, request: Request, headers: bytes, status: int = 200) -> None:
         """The head of an answer that comes in pieces."""

@@ -1,21 +1,22 @@
 """One HTTP request of a client, and the answer to it: plain, or an event stream.
 
-The connection (``HttpConnection``) makes them. What serves a request sees these two, and no transport.
+The connection makes them: ``HttpConnection``, or ``ForwardedConnection`` for a client of another replica. What serves a
+request sees these two, and no transport.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast.front.parser import RequestHead
+from holdfast.wire import Bytes
 
 if TYPE_CHECKING:
     from holdfast.front.access.connections import Admission
-    from holdfast.front.listener import HttpConnection
 
-__all__ = ["Gone", "Reply", "Request", "TooLarge"]
+__all__ = ["Gone", "Reply", "Request", "RequestConnection", "TooLarge"]
 
 BODY_SECONDS: Final = 30.0
 """How long a body may make no progress."""
@@ -45,15 +46,70 @@ class Gone(Exception):
     """The client closed the connection before its request was complete."""
 
 
+class RequestConnection(Protocol):
+    """The connection of a client, as its requests and replies use it."""
+
+    admission: Admission | None
+    client_verified: bool
+    client_names: frozenset[str]
+
+    @property
+    def lost(self) -> bool:
+        """Whether the client closed it."""
+
+    @property
+    def unread(self) -> int:
+        """How many bytes wait for the client to read them."""
+
+    async def wait(self, within: float | None = None) -> None:
+        """Wait until bytes came or the client is gone."""
+
+    async def drained(self) -> None:
+        """Wait until most of what was written is read."""
+
+    def continue_body(self, request: Request) -> None:
+        """Tell a client that asks first that its body is wanted."""
+
+    def want_body(self, request: Request) -> None:
+        """Somebody reads: take more of it."""
+
+    def pause(self) -> None:
+        """Read no more for now."""
+
+    def completed(self) -> None:
+        """A request is complete."""
+
+    def arm(self, seconds: float, then: Callable[[], None]) -> None:
+        """Do something later, instead of what was to be done later before."""
+
+    def disarm(self) -> None:
+        """Do nothing later."""
+
+    def write_plain(self, request: Request, status: int, body: bytes | list[Bytes], headers: bytes) -> None:
+        """An answer that is complete; nothing is done later any more."""
+
+    def write_head(self, request: Request, headers: bytes, status: int = 200) -> None:
+        """The head of an answer that comes in pieces."""
+
+    def write_chunk(self, request: Request, data: bytes) -> None:
+        """A piece of the answer."""
+
+    def write_end(self, request: Request) -> None:
+        """The answer is complete."""
+
+    def abort(self) -> None:
+        """Close now, without sending what is left."""
+
+
 class Request:
     """One request; its head is complete, its body may still be coming."""
 
     __slots__ = (
-        "_connection", "_parts", "_size", "admission", "client_names", "client_verified", "complete", "head", "headers",
-        "http_version", "keep_alive", "method", "on_gone", "path",
+        "_connection", "_parts", "_size", "admission", "client_names", "client_verified", "complete", "forwarded",
+        "head", "headers", "http_version", "keep_alive", "method", "on_gone", "path", "whole",
     )  # fmt: skip
 
-    def __init__(self, connection: HttpConnection, head: RequestHead, body: bytes | None = None) -> None:
+    def __init__(self, connection: RequestConnection, head: RequestHead, body: bytes | None = None) -> None:
         self._connection = connection
         self.admission: Admission | None = connection.admission
         """The place of its connection; None where no ``Acceptor`` made the connection."""
@@ -69,6 +125,10 @@ class Request:
         self.path = head.path
         self.http_version = head.http_version
         self.keep_alive = head.keep_alive
+        self.forwarded = False
+        """Whether another replica sent it here: then it goes no further."""
+        self.whole = b""
+        """The body, where it may have to go to another replica."""
         self.headers = head.headers
         """By lower-case name. Values of a repeated header are joined by a comma."""
         self.on_gone: Callable[[], object] | None = None
@@ -130,7 +190,7 @@ class Reply:
 
     __slots__ = ("_extra", "_request", "connection", "done", "on_done", "on_stream", "started", "streams")
 
-    def __init__(self, connection: HttpConnection, request: Request) -> None:
+    def __init__(self, connection: RequestConnection, request: Request) -> None:
         self.connection = connection
         """It carries one reply after the other."""
         self._request = request
@@ -150,8 +210,10 @@ class Reply:
         if self.streams:
             self.connection.arm(STREAM_AFTER_SECONDS, self._tick)
 
-    def plain(self, status: int, body: bytes, headers: bytes = b"content-type: application/json\r\n") -> None:
-        """An answer in one piece."""
+    def plain(
+        self, status: int, body: bytes | list[Bytes], headers: bytes = b"content-type: application/json\r\n"
+    ) -> None:
+        """An answer that is complete."""
         self.done = True
         self.on_stream = None  # it leads back to what holds this reply: a cycle for each call would be the collector's
         self.connection.write_plain(self._request, status, body, headers + self._extra)
@@ -192,6 +254,43 @@ class Reply:
             self.connection.write_end(self._request)
             if self.on_done is not None:
                 self.on_done()
+
+    # An answer that another replica makes.
+
+    def hand_over(self) -> Callable[[], None]:
+        """Another replica is to answer: no stream begins here meanwhile. The result takes that back."""
+        first, extra = self.on_stream, self._extra
+        self.on_stream, self._extra = None, b""
+        self.connection.disarm()
+
+        def take_back() -> None:
+            self.on_stream = first
+            self.wait_for_result(extra)
+
+        return take_back
+
+    def pass_plain(self, status: int, body: bytes, headers: bytes) -> None:
+        """The whole answer of another replica; the end of the stream, if one began here before."""
+        if self.started:
+            self.result(body)
+            return
+        self.done = True
+        self.connection.write_plain(self._request, status, body, headers)
+
+    def pass_head(self, status: int, headers: bytes) -> None:
+        """The head of another replica's event stream."""
+        if not self.started:
+            self.started = True
+            self.connection.write_head(self._request, headers, status)
+
+    def pass_piece(self, data: bytes) -> None:
+        """A piece of that stream, as it is."""
+        self.connection.write_chunk(self._request, data)
+
+    def pass_end(self) -> None:
+        """That stream is complete."""
+        self.done = True
+        self.connection.write_end(self._request)
 
     def abort(self) -> None:
         """Close the connection now: its client does not read, or the stream cannot be completed."""

@@ -262,13 +262,14 @@ class McpServer:
             raise MCPError(METHOD_NOT_FOUND, "Method not found", request.method) from None
         return values
 
-    async def noticed(self, client: Client, version: str, message: Message) -> None:
-        """A notification of a client."""
+    async def noticed(self, client: Client, version: str, message: Message) -> str | None:
+        """A notification of a client; the other replica that it concerns too, if there is one."""
         if is_modern(version) or message.method != "notifications/roots/list_changed":
-            return
+            return None
         params = small_values(message)
         protocol.validate_client_notification(message.method, version, params or None)
         await self._forwarder.notice(client, message.method, params)
+        return self._broker.homes.known_elsewhere(client) if self._broker.homes is not None else None
 
     def check_mirrored(self, request: ClientRequest) -> None:
         """Refuse a call whose headers contradict the arguments that they mirror."""
@@ -466,6 +467,7 @@ class McpServer:
         request.client.subscribed.discard(("", uri))
         found = self.view.find(Kind.RESOURCE, uri)
         if isinstance(found, NameKey):
+            await self._broker.check_home(request.client, found.server)
             self._broker.unsubscribe(request.client, found.server, found.original)
         return RawObject.of({})
 

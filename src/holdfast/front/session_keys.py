@@ -107,6 +107,11 @@ class SessionKeys:
         return cls([secrets.token_bytes(SHORTEST_KEY)], shared=False)
 
     @property
+    def is_of_one_process(self) -> bool:
+        """Whether the key ends with the process."""
+        return self._file is None and not self.shared
+
+    @property
     def material(self) -> tuple[bytes, ...]:
         """The keys themselves, to derive other keys from; the first is the newest."""
         return tuple(self._keys)

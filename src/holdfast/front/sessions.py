@@ -23,15 +23,15 @@ from mcp.shared.inbound import (
     NAME_BEARING_METHODS,
     InboundLadderRejection,
     classify_inbound_request,
-    unsupported_protocol_version_rejection,
 )
-from mcp_types import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_REQUEST, ErrorData
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from mcp_types import HEADER_MISMATCH, INVALID_REQUEST, ErrorData
 from pydantic import ValidationError
 
 from holdfast.front.access.principals import Principal
 from holdfast.front.access.quotas import QuotaExceeded, Quotas
 from holdfast.front.clients import Client
+from holdfast.front.endpoint_headers import EndpointHeaders, accepted
+from holdfast.front.homes import LivesElsewhere
 from holdfast.front.http_session import CallInFlight, HttpSession
 from holdfast.front.inbound import (
     ClientRequest,
@@ -44,8 +44,20 @@ from holdfast.front.inbound import (
     read_message,
     read_small,
     result_message,
+    result_pieces,
     small_values,
 )
+from holdfast.front.own_answers import (
+    ANSWER_LOST,
+    CANCELLED,
+    JSON_HEADER,
+    NO_WAY_TO_REPLICAS,
+    UNKNOWN_QUESTION,
+    acknowledge,
+    over_quota,
+    refuse,
+)
+from holdfast.front.peer_requests import PeerRequests, RequestOwner
 from holdfast.front.requests import Reply, Request
 from holdfast.front.seal import SessionTicket
 from holdfast.front.server import McpServer
@@ -83,6 +95,8 @@ class HttpSessions:
         ids: SessionIds,
     ) -> None:
         self.server = server
+        self.peers: PeerRequests | None = None
+        """The way to other replicas; None if there are none."""
         self._loop = asyncio.get_running_loop()
         self._ids = ids
         self._bounds = bounds
@@ -134,7 +148,13 @@ class HttpSessions:
         return len(self._sessions)
 
     def _add(self, session_id: str, ticket: SessionTicket, principal: Principal) -> HttpSession:
-        session = HttpSession(session_id, ticket, principal=principal, bounds=self._bounds, backlog=self._backlog)
+        tag = self.peers.tag if self.peers is not None else ""
+        session = HttpSession(
+            session_id, ticket, principal=principal, bounds=self._bounds, backlog=self._backlog, tag=tag
+        )
+        if self.peers is not None:
+            session.post = partial(self._post_elsewhere, session)
+            session.find_stream = partial(self.peers.find_stream, session, self.server.view.server)
         session.used_at = asyncio.get_running_loop().time()
         session.client = self.server.new_client(
             channel=session.notices, capabilities=ticket.capabilities, principal=principal, session=ticket.id
@@ -174,6 +194,11 @@ class HttpSessions:
         """Another hub ended a session."""
         if (one := self._by_ticket.get(session)) is not None:
             self._drop(one, released=True)
+
+    def in_use(self, session_id: str, principal: str) -> HttpSession | None:
+        """A session in memory, if it is of this principal."""
+        found = self._sessions.get(session_id)
+        return found if found is not None and found.principal.name == principal else None
 
     def changed(self, session: bytes, record: SessionRecord) -> None:
         """Another replica changed a session; if it is in memory here too, its log level and subscriptions follow."""
@@ -239,21 +264,21 @@ class HttpSessions:
     def serve(self, request: Request, reply: Reply, principal: Principal) -> Coroutine[Any, Any, None]:
         """Answer one HTTP request."""
         asked = request.head.reading
-        if not isinstance(asked, _HeadersRead):
-            asked = request.head.reading = _HeadersRead(request.headers)
+        if not isinstance(asked, EndpointHeaders):
+            asked = request.head.reading = EndpointHeaders(request.headers)
         if asked.modern is not None:
             return self._serve_modern(request, reply, principal, asked.modern)
         return self._serve_legacy(request, reply, principal, asked)
 
-    async def _serve_legacy(self, request: Request, reply: Reply, principal: Principal, asked: _HeadersRead) -> None:
+    async def _serve_legacy(self, request: Request, reply: Reply, principal: Principal, asked: EndpointHeaders) -> None:
         session, named = None, asked.session
         if named is not None:
             found = self._sessions.get(named) or await self._rebuild(named, principal)
             if isinstance(found, QuotaExceeded):
-                _over_quota(reply, None, found)
+                over_quota(reply, None, found)
                 return
             if found is None or (found.principal is not principal and found.principal != principal):
-                _refuse(reply, 404, "Session not found")
+                refuse(reply, 404, "Session not found")
                 return
             session = found
             session.serving += 1
@@ -269,32 +294,32 @@ class HttpSessions:
                 session.used_at = self._loop.time()
 
     def _serve_session(
-        self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal, asked: _HeadersRead
+        self, request: Request, reply: Reply, session: HttpSession | None, principal: Principal, asked: EndpointHeaders
     ) -> Coroutine[Any, Any, None] | None:
         """Answer a request of the legacy era; the result is what is left to be done for it, if anything is."""
         headers = session.header if session is not None else b""
         if request.method == "POST":
             if not asked.takes_json:
-                _refuse(reply, 406, "Not Acceptable: Client must accept application/json", headers)
+                refuse(reply, 406, "Not Acceptable: Client must accept application/json", headers)
             elif not asked.sends_json:
-                _refuse(reply, 415, "Unsupported Media Type: Content-Type must be application/json", headers)
+                refuse(reply, 415, "Unsupported Media Type: Content-Type must be application/json", headers)
             else:
                 reply.streams = asked.takes_events
                 return self._post(request, reply, session, principal)
         elif session is None:
             if request.method in ("GET", "DELETE"):
-                _refuse(reply, 400, "Bad Request: Missing session ID")
+                refuse(reply, 400, "Bad Request: Missing session ID")
             else:
-                _refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n")
+                refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n")
         elif request.method == "GET":
             if not asked.takes_events:
-                _refuse(reply, 406, "Not Acceptable: Client must accept text/event-stream", headers)
+                refuse(reply, 406, "Not Acceptable: Client must accept text/event-stream", headers)
             else:
                 return self._get(request, reply, session)
         elif request.method == "DELETE":
             return self._delete(reply, session)
         else:
-            _refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n" + headers)
+            refuse(reply, 405, "Method Not Allowed", b"allow: GET, POST, DELETE\r\n" + headers)
         return None
 
     async def _delete(self, reply: Reply, session: HttpSession) -> None:
@@ -305,6 +330,9 @@ class HttpSessions:
     async def _get(self, request: Request, reply: Reply, session: HttpSession) -> None:
         """A stream: of notices, or one that broke and goes on."""
         last = request.headers.get("last-event-id")
+        elsewhere = self.peers if last is not None and session.log.stream_of(last) is None else None
+        if elsewhere is not None and await elsewhere.resume(last or "", request, reply, self._whose(session)):
+            return
         reply.streams = True
         reply.wait_for_result(session.header)
         found = session.log.stream_of(last) if last is not None else None
@@ -318,7 +346,7 @@ class HttpSessions:
         elif last is None or (lost is not None and not lost.call):
             missed = [event async for event in self._shared(session, lost, reply)] if lost is not None else []
             if session.listening:
-                _refuse(reply, 409, "Conflict: Only one SSE stream is allowed per session", session.header)
+                refuse(reply, 409, "Conflict: Only one SSE stream is allowed per session", session.header)
                 return
             session.notices.reply = reply
             reply.begin()
@@ -343,7 +371,7 @@ class HttpSessions:
             if event.final:
                 return
         if lost.request is not None:
-            reply.event(error_message(lost.request, _LOST))
+            reply.event(error_message(lost.request, ANSWER_LOST))
 
     async def _shared(
         self, session: HttpSession, lost: LostEvent, reply: Reply
@@ -377,8 +405,10 @@ class HttpSessions:
             message = read_small(body)
         except MCPError as exc:
             headers = session.header if session is not None else b""
-            reply.plain(400, error_message(None, exc.error), _JSON_HEADER + headers)
+            reply.plain(400, error_message(None, exc.error), JSON_HEADER + headers)
             return None
+        if self.peers is not None:
+            request.whole = body
         return self._take(message, request, reply, session, principal)
 
     async def _post_later(
@@ -387,9 +417,10 @@ class HttpSessions:
         """The same for a body that is not here yet, or large."""
         headers = session.header if session is not None else b""
         try:
-            message = await read_message(await request.body(self._largest()) if body is None else body)
+            request.whole = body or await request.body(self._largest())
+            message = await read_message(request.whole)
         except MCPError as exc:
-            reply.plain(400, error_message(None, exc.error), _JSON_HEADER + headers)
+            reply.plain(400, error_message(None, exc.error), JSON_HEADER + headers)
             return
         if (served := self._take(message, request, reply, session, principal)) is not None:
             await served
@@ -402,7 +433,7 @@ class HttpSessions:
             self._initialize(message, reply, principal)
             return None
         if session is None:
-            _refuse(reply, 400, "Bad Request: Missing session ID")
+            refuse(reply, 400, "Bad Request: Missing session ID")
             return None
         if session.client is not None:
             session.client.seen_at = self._loop.time()
@@ -415,13 +446,13 @@ class HttpSessions:
             if session.answered(message):
                 reply.plain(202, b"", session.header)
             else:
-                _refuse(reply, 400, UNKNOWN_QUESTION, session.header)
+                return self._answered_elsewhere(message, request, reply, session)
             return None
         reply.plain(202, b"", session.header)
         if message.method == "notifications/cancelled":
-            _cancel(session, message)
+            self._cancel(session, message)
         elif session.client is not None:
-            return self._notice(session.client, session.version, message)
+            return self._notice(session, request, message)
         return None
 
     def _initialize(self, message: Message, reply: Reply, principal: Principal) -> None:
@@ -434,7 +465,7 @@ class HttpSessions:
             reply.plain(200, error_message(message.id, error_of(exc)))
             return
         if (exceeded := self._quotas.begin_session(principal.name)) is not None:
-            _over_quota(reply, message, exceeded)
+            over_quota(reply, message, exceeded)
             return
         # A client that shakes hands again declares itself again: its earlier id stays what it was.
         session_id, ticket = self._ids.issue(
@@ -445,7 +476,7 @@ class HttpSessions:
             capabilities=capabilities,
         )
         opened = self._add(session_id, ticket, principal)
-        reply.plain(200, result_message(message.id, result), _JSON_HEADER + opened.header)
+        reply.plain(200, result_message(message.id, result), JSON_HEADER + opened.header)
 
     async def _request(self, message: Message, request: Request, reply: Reply, session: HttpSession) -> None:
         assert message.id is not None  # noqa: S101 - it is a request
@@ -454,11 +485,11 @@ class HttpSessions:
         if message.key in session.calls:
             text = "a request with this id is in flight already"
             error = error_message(None, ErrorData(code=INVALID_REQUEST, message=text))
-            reply.plain(400, error, _JSON_HEADER + session.header)
+            reply.plain(400, error, JSON_HEADER + session.header)
             return
         whose = session.principal.name
-        if (exceeded := self._quotas.begin_call(whose)) is not None:
-            _over_quota(reply, message, exceeded, session.header)
+        if not request.forwarded and (exceeded := self._quotas.begin_call(whose)) is not None:
+            over_quota(reply, message, exceeded, session.header)
             return
         stream = MessageStream(session, reply, self._backlog, message.id)
         reply.wait_for_result(session.header)
@@ -473,35 +504,76 @@ class HttpSessions:
                 headers=request.headers,
                 principal=session.principal,
             )
-            result = await self.server.answer(asked)
+            result = await (
+                self.server.answer(asked)
+                if self.peers is None
+                else self.peers.answer(self.server, asked, request, reply, partial(session.serves, message.key, call))
+            )
+            if result is None:
+                stream.done = True
+                return
             if message.method in _CHANGES_SESSION:
                 session.noted_at = self._ids.wall()
                 await self._keep(session)()
-            stream.finish(result_message(message.id, result))
+            stream.finish((result_pieces if result.is_large else result_message)(message.id, result))
         except asyncio.CancelledError:
             if not call.absorb():
                 raise
             if reply.streams and not reply.started:
                 reply.begin()  # a client that leaves takes a plain answer to a request that it gave up for a fault
-            stream.finish(error_message(message.id, _CANCELLED), resumable=False)
+            stream.finish(error_message(message.id, CANCELLED), resumable=False)
+        except LivesElsewhere:
+            raise  # the replica that sent it here looks again
         except Exception as exc:  # noqa: BLE001 - every request gets an answer
             stream.finish(error_message(message.id, error_of(exc)), resumable=False)
         finally:
             call.done = True
-            self._quotas.end_call(whose)
-            session.calls.pop(message.key, None)
+            if not request.forwarded:  # the replica that it came in at counts it
+                self._quotas.end_call(whose)
+            session.forget(message.key, call)
             self._one_less()
 
-    async def _notice(self, client: Client, version: str, message: Message) -> None:
+    async def _notice(self, session: HttpSession, request: Request, message: Message) -> None:
+        assert session.client is not None  # noqa: S101 - a session has shaken hands
         try:
-            await self.server.noticed(client, version, message)
+            home = await self.server.noticed(session.client, session.version, message)
         except (MCPError, ValidationError, ValueError) as exc:
             log.debug("a notification of a client was dropped: %s", type(exc).__name__)
+            return
+        if home is not None and self.peers is not None and not request.forwarded:
+            await self.peers.pass_notice(home, request, self._whose(session))
 
     def _one_less(self) -> None:
         self._posts -= 1
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
+
+    # Requests that belong to another replica.
+
+    async def _answered_elsewhere(self, message: Message, request: Request, reply: Reply, session: HttpSession) -> None:
+        """A client's answer to a question that was not asked here: the replica that asked takes it."""
+        why: str | None = NO_WAY_TO_REPLICAS if self._ids.keys.shared else UNKNOWN_QUESTION
+        if self.peers is not None:
+            why = await self.peers.pass_answer(message, request, reply, self._whose(session))
+        if why is not None:
+            refuse(reply, 400, why, session.header)
+
+    def _whose(self, session: HttpSession) -> RequestOwner:
+        return RequestOwner(self.server.view.server, session.principal)
+
+    def _cancel(self, session: HttpSession, message: Message) -> None:
+        """A client gave up a request: it may be served on another replica."""
+        wanted = cancelled_id(message)
+        call = session.calls.get(wanted) if wanted is not None else None
+        if call is not None:
+            call.cancel()
+        elif wanted is not None and self.peers is not None:
+            self.server.start(self.peers.cancel, session, self.server.view.server, wanted)
+
+    def _post_elsewhere(self, session: HttpSession, message: bytes) -> None:
+        """A notice for a client whose stream is not here."""
+        if self.peers is not None and self.peers.post(session, message):
+            self.server.start(self.peers.carry, session, self.server.view.server)
 
     # The modern era: a request stands alone.
 
@@ -517,14 +589,15 @@ class HttpSessions:
             reply.plain(406, b"", b"")
             return
         try:
-            message = await read_message(await request.body(self._largest()))
+            request.whole = await request.body(self._largest())
+            message = await read_message(request.whole)
             if message.method is None:
                 raise MCPError(INVALID_REQUEST, "Body must be a single JSON-RPC request or notification object")
         except MCPError as exc:
             reply.plain(400, error_message(None, exc.error))
             return
         if not message.is_request:
-            _acknowledge(reply, version)
+            acknowledge(reply, version)
             return
         if message.method == "subscriptions/listen" and not takes_events:
             reply.plain(406, b"", b"")
@@ -535,8 +608,9 @@ class HttpSessions:
     async def _request_modern(self, message: Message, request: Request, reply: Reply, principal: Principal) -> None:
         assert message.id is not None  # noqa: S101 - it is a request
         listens = message.method == "subscriptions/listen"  # a stream for long: a connection, and no call
-        if not listens and (exceeded := self._quotas.begin_call(principal.name)) is not None:
-            _over_quota(reply, message, exceeded)
+        counted = not listens and not request.forwarded  # the replica that it came in at counts it
+        if counted and (exceeded := self._quotas.begin_call(principal.name)) is not None:
+            over_quota(reply, message, exceeded)
             return
         stream = MessageStream(None, reply, self._backlog)
         reply.wait_for_result()
@@ -550,17 +624,27 @@ class HttpSessions:
                 message, version=version, client=client, channel=stream, headers=request.headers, principal=principal
             )
             self.server.check_mirrored(asked)
-            stream.finish(result_message(message.id, await self.server.answer(asked)))
+            result = await (
+                self.server.answer(asked)
+                if self.peers is None
+                else self.peers.answer(self.server, asked, request, reply)
+            )
+            if result is None:
+                stream.done = True
+                return
+            stream.finish((result_pieces if result.is_large else result_message)(message.id, result))
         except asyncio.CancelledError:
             if not call.absorb():
                 raise
             stream.done = True
+        except LivesElsewhere:
+            raise  # the replica that sent it here looks again
         except Exception as exc:  # noqa: BLE001 - every request gets an answer
             error = error_of(exc)
             stream.finish(error_message(message.id, error), status=ERROR_CODE_HTTP_STATUS.get(error.code, 200))
         finally:
             call.done = True
-            if not listens:
+            if counted:
                 self._quotas.end_call(principal.name)
             request.on_gone = None
             if client is not None:
@@ -593,20 +677,6 @@ class HttpSessions:
         return client, route.protocol_version
 
 
-class _HeadersRead:
-    """What the headers of a request say to the endpoint. Requests with the same head share it."""
-
-    __slots__ = ("modern", "sends_json", "session", "takes_events", "takes_json")
-
-    def __init__(self, headers: Mapping[str, str]) -> None:
-        version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
-        self.modern = version if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS else None
-        """The version of a request that is not of the legacy era."""
-        self.session = headers.get("mcp-session-id")
-        self.takes_json, self.takes_events = accepted(headers.get("accept", ""))
-        self.sends_json = headers.get("content-type", "").partition(";")[0].strip().lower() == _JSON
-
-
 async def _one_by_one(work: list[Callable[[], Awaitable[None]]]) -> None:
     for one in work:
         await one()
@@ -617,60 +687,8 @@ def _client_info(info: object) -> dict[str, str]:
     return {key: value for key in ("name", "version") if isinstance(value := named.get(key), str)}
 
 
-_JSON_HEADER: Final = b"content-type: application/json\r\n"
-REQUEST_CANCELLED: Final = -32800
-"""What a legacy client's request ends with that it cancelled; its stream would not end otherwise."""
-
-UNKNOWN_QUESTION: Final = (
-    "this question is not open: it was asked before the hub was restarted, or by another replica; "
-    "the call that it belongs to has ended"
-)
-_LOST: Final = ErrorData(
-    code=INTERNAL_ERROR,
-    message="the answer to this request is lost: the hub was restarted, or its events are no longer kept. "
-    "Whether the server carried the request out is not known.",
-)
 _CHANGES_SESSION: Final = frozenset({"logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
-_CANCELLED: Final = ErrorData(code=REQUEST_CANCELLED, message="Request cancelled")
 _ROUTING: Final = (MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEADER)
-
-
-def accepted(accept: str) -> tuple[bool, bool]:
-    """Whether a client takes JSON, and whether it takes event streams; wildcards count."""
-    kinds = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
-    every = "*/*" in kinds
-    return every or bool(kinds & {_JSON, "application/*"}), every or bool(kinds & {_EVENTS, "text/*"})
-
-
-def _refuse(reply: Reply, status: int, text: str, headers: bytes = b"", code: int = INVALID_REQUEST) -> None:
-    reply.plain(status, error_message(None, ErrorData(code=code, message=text)), _JSON_HEADER + headers)
-
-
-QUOTA_EXCEEDED: Final = -32029
-"""A code of the hub's own, in the range of the protocol for servers; the data says when to try again."""
-
-
-def _over_quota(reply: Reply, message: Message | None, exceeded: QuotaExceeded, headers: bytes = b"") -> None:
-    data = {"retryAfter": exceeded.retry_after, "quota": exceeded.quota}
-    answered = message.id if message is not None else None
-    error = error_message(answered, ErrorData(code=QUOTA_EXCEEDED, message=exceeded.message, data=data))
-    reply.plain(429, error, _JSON_HEADER + b"retry-after: %d\r\n" % exceeded.retry_after + headers)
-
-
-def _acknowledge(reply: Reply, version: str) -> None:
-    """A notification of the modern era: it is accepted, and there is nothing that it could change."""
-    if (rejected := unsupported_protocol_version_rejection(version)) is not None:
-        error = ErrorData(code=rejected.code, message=rejected.message, data=rejected.data)
-        reply.plain(400, error_message(None, error))
-    else:
-        reply.plain(202, b"", b"")
-
-
-def _cancel(session: HttpSession, message: Message) -> None:
-    wanted = cancelled_id(message)
-    call = session.calls.get(wanted) if wanted is not None else None
-    if call is not None:
-        call.cancel()
 
 
 def _repeated(request: Request) -> str | None:

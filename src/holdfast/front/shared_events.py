@@ -12,12 +12,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
-from hashlib import blake2s
 from typing import Final
 
 import anyio
 import msgspec
 
+from holdfast.core import replica_tag
 from holdfast.front.fleet_sessions import open_sealed, seal
 from holdfast.front.session_keys import SessionKeys
 from holdfast.hub import EventStore, LogWrite, StoreUnavailable
@@ -72,7 +72,7 @@ class SharedEvents:
         self._store = store
         self._keys = keys
         self._replicas = replicas
-        self.tag = _tag(replica)
+        self.tag = replica_tag(replica)
         """Begins the mark of every log of this replica, so that another one knows whose log it is."""
         self._clock = clock
         self._sizes: dict[str, tuple[float, deque[int]]] = {}
@@ -112,6 +112,7 @@ class SharedEvents:
                     if not self.problem:
                         log.info("events of sessions are not shared: %s", exc)
                     self.problem = str(exc)
+                    self.dropped += len(writes)
                     await anyio.sleep(RETRY_SECONDS)
             if not self._queue:
                 self._wake.clear()
@@ -140,7 +141,7 @@ class SharedEvents:
 
     def _is_alive(self, mark: str) -> bool:
         """Whether another replica that is present has this log."""
-        return any(mark.startswith(tag) for one in self._replicas() if (tag := _tag(one)) != self.tag)
+        return any(mark.startswith(tag) for one in self._replicas() if (tag := replica_tag(one)) != self.tag)
 
     async def _read(self, session: bytes, mark: str) -> list[SharedEvent]:
         found: list[SharedEvent] = []
@@ -198,10 +199,6 @@ def _decoded(content: bytes) -> list[SharedEvent]:
         return msgspec.msgpack.decode(content, type=list[SharedEvent])
     except msgspec.MsgspecError:
         return []  # of another version
-
-
-def _tag(replica: str) -> str:
-    return blake2s(replica.encode(), digest_size=4).hexdigest()
 
 
 def _name(session: bytes, mark: str) -> str:

@@ -214,7 +214,7 @@ class PipeServer:
             text = "the result was dropped: the client did not read its earlier results"
             self._write_error(request_id, ErrorData(code=INTERNAL_ERROR, message=text))
 
-    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
+    def tell(self, method: str, params: Mapping[str, Any] | None, *, everywhere: bool = False) -> None:
         """Send a notification; it is dropped while too much is unread."""
         self._written(notice_message(method, params))
 

@@ -20,7 +20,7 @@ from holdfast.wire import Bytes, loads
 if TYPE_CHECKING:
     from holdfast.front.http_session import HttpSession
 
-__all__ = ["Backlog", "EventLog", "LogBounds", "LostEvent", "MessageStream", "lost_event"]
+__all__ = ["Backlog", "EventLog", "LogBounds", "LostEvent", "MessageStream", "lost_event", "tag_of_event"]
 
 log = logging.getLogger("holdfast.front")
 
@@ -112,13 +112,13 @@ class EventLog:
 
     __slots__ = ("_bounds", "_events", "_held", "_mark", "_number", "_session")
 
-    def __init__(self, bounds: LogBounds, session: bytes = b"") -> None:
+    def __init__(self, bounds: LogBounds, session: bytes = b"", tag: str = "") -> None:
         self._bounds = bounds
         self._session = session
         self._events: dict[int, _Event] = {}
         self._number = 0
         self._held = 0
-        self._mark = (bounds.shared.tag if bounds.shared is not None else "") + secrets.token_hex(4)
+        self._mark = (tag or (bounds.shared.tag if bounds.shared is not None else "")) + secrets.token_hex(4)
         """Tells the events of this log from those of the same session in another process, or before it idled."""
 
     def add(self, stream: MessageStream, message: bytes, *, final: bool = False, private: bool = False) -> int:
@@ -166,10 +166,16 @@ class EventLog:
 
 
 _EVENT_ID: Final = re.compile(
-    r"(?P<mark>(?:[0-9a-f]{8}){1,2})\.(?P<number>[0-9]{1,15})(?P<call>\.(?P<request>[A-Za-z0-9_-]*))?"
+    r"(?P<mark>(?P<tag>[0-9a-f]{5})?[0-9a-f]{8})\.(?P<number>[0-9]{1,15})(?P<call>\.(?P<request>[A-Za-z0-9_-]*))?"
 )
 _LONGEST_REQUEST_ID: Final = 96
 """Bytes. A longer one is not part of an event's id."""
+
+
+def tag_of_event(event_id: str) -> str:
+    """The tag of the replica that made an event; empty if its id has none."""
+    found = _EVENT_ID.fullmatch(event_id)
+    return found["tag"] or "" if found is not None else ""
 
 
 class LostEvent:
@@ -220,9 +226,12 @@ class MessageStream:
         if reply is not None and session is not None:
             reply.on_stream = self._prime
 
-    def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Send a notification; a client that takes no event stream gets the result alone."""
-        self.send(notice_message(method, params))
+    def tell(self, method: str, params: Mapping[str, Any] | None, *, everywhere: bool = False) -> None:
+        """Send a notification; a client that takes no event stream gets the result alone.
+
+        ``everywhere`` says that each replica learns of it, so that the one with the client's stream sends it too.
+        """
+        self.send(notice_message(method, params), everywhere=everywhere)
 
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
         """The client's answer; only a session can be asked."""
@@ -231,8 +240,11 @@ class MessageStream:
         # A call that was answered meanwhile has no stream any more: the client's own is left.
         return await self.session.ask(self.session.notices if self.done else self, method, params)
 
-    def send(self, message: bytes, *, private: bool = False) -> None:
-        """A message that precedes the result; a ``private`` one is of no use on another replica."""
+    def send(self, message: bytes, *, everywhere: bool = False, private: bool = False) -> None:
+        """A message that precedes the result; a notice goes to the replica that has the client's stream.
+
+        A ``private`` one is of no use to another replica that resumes the stream.
+        """
         reply = self.reply
         if self.done or (reply is not None and not reply.streams):
             return
@@ -242,16 +254,25 @@ class MessageStream:
         if reply is not None and not reply.done:
             reply.event(message, event_id=number)
             self.backlog.wrote(reply, self.session or reply)
+        elif self.session is not None and self is self.session.notices and not everywhere:
+            self.session.post(message)
 
-    def finish(self, message: bytes, *, status: int = 200, resumable: bool = True) -> None:
-        """The result. A client of the first TypeScript SDK resumes after an error that has an event id."""
+    def finish(self, message: bytes | list[Bytes], *, status: int = 200, resumable: bool = True) -> None:
+        """The result, which may be in pieces.
+
+        A client of the first TypeScript SDK resumes after an error that has an event id.
+        """
         if self.done:
             return
         reply = self.reply
-        number = self._log(message, final=True) if resumable and reply is not None and reply.started else b""
+        if reply is not None and reply.started and isinstance(message, list):
+            message = b"".join(message)
+        number = b""
+        if resumable and reply is not None and reply.started and isinstance(message, bytes):
+            number = self._log(message, final=True)
         self.done = True
         if reply is not None and not reply.done:
-            if reply.started:
+            if reply.started and isinstance(message, bytes):
                 reply.result(message, status=status, event_id=number)
             else:
                 reply.plain(status, message)

@@ -8,6 +8,7 @@ from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.hub.approvals import shown as shown
+    from holdfast.hub.approvals_lock import ApprovalsLock as ApprovalsLock
     from holdfast.hub.call import is_repeatable as is_repeatable
     from holdfast.hub.explanation import explain as explain
     from holdfast.hub.fleet.event_store import (
@@ -80,6 +81,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "approvals": ["shown"],
+        "approvals_lock": ["ApprovalsLock"],
         "call": ["is_repeatable"],
         "explanation": ["explain"],
         "fleet.event_store": ["EventStore", "LogWrite", "MemoryEvents"],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
@@ -61,7 +61,7 @@ __all__ = [
 log = logging.getLogger("holdfast.hub")
 reload_log = logging.getLogger("holdfast.reload")
 
-SURPRISING = ("denied", "timed_out")
+_LEVELS: Mapping[CallOutcome, int] = {"denied": logging.WARNING, "timed_out": logging.WARNING}
 """The outcomes of calls that leave no other line in the log; failures change the server's state, which is logged."""
 
 
@@ -168,19 +168,29 @@ _LOSS = {
 _END = {"RemoveRequested": "removed from the configuration", "ShutdownRequested": "the hub stops"}
 
 
+MOST_PROBLEMS, MOST_NAMES = 20, 10
+"""How much of an edit that breaks many servers is written to the log; the record has all of it."""
+
+
 def _write_config(record: ConfigApplied | ConfigRefused) -> None:
     """One line for what was done, and one for each problem; the record goes with the last line."""
     if isinstance(record, ConfigApplied):
         reload_log.info("the configuration was changed: %s", record, extra={"record": record})
         return
-    servers = ", ".join(record.servers)
+    servers = _some(record.servers)
     what = f"the new definition of {servers}" if servers else "the changed configuration"
-    for problem in record.problems:
+    for problem in record.problems[:MOST_PROBLEMS]:
         reload_log.error("%s cannot be used: %s", what, problem)
-    running = (
-        f"the running definition of {', '.join(record.servers)}" if record.servers else "the running configuration"
-    )
+    if (more := len(record.problems) - MOST_PROBLEMS) > 0:
+        reload_log.error("%d more problems: `holdfast doctor` shows all of them", more)
+    running = f"the running definition of {servers}" if servers else "the running configuration"
     reload_log.error("%s stays in force", running, extra={"record": record})
+
+
+def _some(names: Sequence[str]) -> str:
+    """The names; of many, the first ones and how many more there are."""
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 _REFUSALS = {
@@ -197,12 +207,8 @@ def _write_refusal(refused: AccessRefused) -> None:
         _write(logging.WARNING, refused, _REFUSALS[refused.kind], refused.source)
 
 
-def _level_of(outcome: CallOutcome) -> int:
-    return logging.WARNING if outcome in SURPRISING else logging.DEBUG
-
-
 def _write_call(ended: CallEnded) -> None:
-    level = _level_of(ended.outcome)
+    level = _LEVELS.get(ended.outcome, logging.DEBUG)
     if log.isEnabledFor(level):
         words = "%s: %s%s %s after %.3f s" + (": %s" if ended.reason else "%s")
         who = f" of {ended.principal}" if ended.principal not in ("", "local") else ""
@@ -331,7 +337,7 @@ class Journal:
 
     def reads_calls(self, outcome: CallOutcome) -> bool:
         """Whether the record of a call that ended so has a reader: where it has none, it is not made."""
-        return len(self._sinks_of_calls) > 1 or log.isEnabledFor(_level_of(outcome))
+        return len(self._sinks_of_calls) > 1 or log.isEnabledFor(_LEVELS.get(outcome, logging.DEBUG))
 
     def write(self, record: HubRecord) -> None:
         """Pass a record to all listeners. Calls and refusals go to the sinks alone: they may be many.

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from holdfast.auth import Logins, canonical, takes_login
-from holdfast.config import ApprovalMode, BadServer, Config, ServerSpec, Settings
+from holdfast.config import ApprovalMode, BadServer, Config, ServerSpec
 from holdfast.core import (
     ApprovalKind,
     Catalog,
@@ -224,6 +226,8 @@ class SlotRegistry:
         return next((key for key in self.catalog.possible_owners(name, kind) if self._may_own(key)), found)
 
     def _approval_mode(self, server: str) -> ApprovalMode:
+        if self.approvals.lock is not None:
+            return "hold"
         return approval_mode(self.config, server, self.default_approvals)
 
     def instructions(self, server: str) -> str:
@@ -328,26 +332,66 @@ class SlotRegistry:
         async with self._applying:
             return None if self._closing else await self._apply(config)
 
-    async def _apply(self, config: Config) -> ConfigApplied:
-        before, self.config = self.config, config
-        applied = config_applied(before, config, at=self.clock.now())
-        if config.settings != before.settings:
-            self._adopt(config.settings)
-        # All slots are added or removed before any of them handles an event: no reader sees half of a change.
-        self._arrange(config)
+    async def _apply(self, config: Config) -> ConfigApplied | None:
+        """Make what is new in turns, put all of it in place in one step, then tell the slots in turns.
+
+        So no reader sees half of a change, and no edit of any size holds up the event loop (SEC-7).
+        """
+        before, applied = self.config, config_applied(self.config, config, at=self.clock.now())
+        fresh = await self._made_slots(config, applied.added)
+        written = written_prefixes(config)
+        arranged = await self._arranged(written)
+        if self._closing:
+            return None
+        self.config = config
         gone = [self.slots.pop(name) for name in applied.removed]
-        fresh = [self._add(config.servers[name]) for name in applied.added]
-        for number, slot in enumerate(gone, start=1):
-            slot.handle(on.RemoveRequested())
-            if number % REMOVED_AT_ONCE == 0:  # each one leaves the catalog; all of them get their event in any case
-                await anyio.lowlevel.cancel_shielded_checkpoint()
-        for slot in fresh:
-            self._start(slot)
-        for name in applied.changed:
-            self._reconfigure(self.slots[name], config.servers[name])
+        for slot in gone:
+            self._unpublished.pop(slot.id, None)
+        self.slots |= fresh
+        self._replace(*arranged)  # last: a listener of its records is a reader too
+        await self._tell(applied, gone, other_settings=config.settings != before.settings)
         self.journal.write(applied)
         self.state_changed()
         return applied
+
+    async def _made_slots(self, config: Config, names: Iterable[str]) -> dict[str, Slot]:
+        assert self._context is not None  # noqa: S101 - the hub is open
+        context = replace(self._context, settings=config.settings)
+        made: dict[str, Slot] = {}
+        for number, name in enumerate(names, start=1):
+            source = self.catalog.servers.get(name)
+            made[name] = Slot(config.servers[name], context, listed=source is not None and source.listing is not None)
+            if number % SLOTS_AT_ONCE == 0:
+                await anyio.lowlevel.checkpoint()
+        return made
+
+    async def _arranged(self, written: Mapping[str, str | None]) -> tuple[Catalog, Mapping[str, frozenset[Kind]]]:
+        """The catalog with these servers, and what that changes; a thread makes it."""
+        for _ in range(ARRANGE_TRIES):
+            before = self.catalog
+            made = await anyio.to_thread.run_sync(_arranged, before, written)
+            if self.catalog is before:
+                return made
+        return _arranged(self.catalog, written)  # other servers publish all the time: now none can
+
+    async def _tell(self, applied: ConfigApplied, gone: Sequence[Slot], *, other_settings: bool) -> None:
+        """Tell the slots, in turns. Each of them is told, also if the caller no longer waits."""
+        config, adopting = self.config, list[Slot]()
+        if other_settings and self._context is not None:
+            self._context = self._context.adopting(config.settings)
+            self.clients.adopt(config.settings)
+            adopting = [slot for slot in self._all_slots() if slot.id not in applied.added]
+        slots = self.slots
+        steps: list[Callable[[], object]] = [
+            *(partial(slot.adopt, config.settings) for slot in adopting),
+            *(partial(slot.handle, on.RemoveRequested()) for slot in gone),
+            *(partial(self._start, slots[name]) for name in applied.added),
+            *(partial(self._reconfigure, slots[name], config.servers[name]) for name in applied.changed),
+        ]
+        for number, step in enumerate(steps, start=1):
+            step()
+            if number % SLOTS_AT_ONCE == 0:
+                await anyio.lowlevel.cancel_shielded_checkpoint()
 
     def approve(self, server: str, tool: str | None, mark: str | None, kind: ApprovalKind = "tool") -> tuple[str, ...]:
         """Approve the pending changes of a server, one or all."""
@@ -406,6 +450,8 @@ class SlotRegistry:
 
     def publish(self, listing: Listing) -> None:
         """Publish a newer complete listing, except for what is held; a large catalog is made in the background."""
+        if listing.server not in self.slots:
+            return  # it was removed a moment ago
         self._note_failed_lists(listing)
         size = sum(len(listing.of(kind)) for kind in Kind) + len(self.catalog.names)
         if (size > AT_ONCE or self._unpublished) and self._tasks is not None:
@@ -498,23 +544,15 @@ class SlotRegistry:
     def _start(self, slot: Slot) -> None:
         assert self._tasks is not None  # noqa: S101 - the hub is open
         self._tasks.start_soon(slot.run, name=f"{slot.id} owner")
-        enabled = slot.spec.enabled and not self.catalog.servers[slot.id].withdrawn
+        if slot.machine.life.stopped:
+            return  # the hub was closed while its slots were started
+        locked = self.approvals.lock is not None and slot.id in self.approvals.lock.disabled
+        enabled = slot.spec.enabled and not self.catalog.servers[slot.id].withdrawn and not locked
         slot.handle(on.StartRequested() if enabled else on.DisableRequested())
 
-    def _arrange(self, config: Config) -> None:
-        """Name everything as the new configuration says. A removed server leaves by its own event, in a moment."""
-        written = written_prefixes(config)
-        leaving = {name: source.prefix for name, source in self.catalog.servers.items() if name not in written}
-        self._show(self.catalog.arrange({**written, **leaving}))
-
-    def _adopt(self, settings: Settings) -> None:
-        assert self._context is not None  # noqa: S101 - the hub is open
-        self._context = self._context.adopting(settings)
-        self.clients.adopt(settings)
-        for slot in self._all_slots():
-            slot.adopt(settings)
-
     def _reconfigure(self, slot: Slot, server: ServerSpec | BadServer) -> None:
+        if slot.machine.life.stopped:
+            return
         was_enabled = slot.spec.enabled
         slot.reconfigure(server)
         if server.enabled != was_enabled:
@@ -528,8 +566,10 @@ class SlotRegistry:
         return self.config, self.catalog, off
 
 
-REMOVED_AT_ONCE = 5
-"""So many servers leave in one step of the event loop."""
+SLOTS_AT_ONCE = 25
+"""So many slots are made, or told of a change, in one step of the event loop."""
+
+ARRANGE_TRIES = 3
 
 AT_ONCE = 3_000
 """A catalog of so many items is made at once; that takes about 15 ms of the event loop."""
@@ -538,6 +578,11 @@ AT_ONCE = 3_000
 def _made(before: Catalog, listings: Sequence[Listing]) -> tuple[Catalog, Mapping[str, frozenset[Kind]]]:
     """The catalog with these listings, and what they change."""
     made = before.publish_all(listings)
+    return made, made.changes(before)
+
+
+def _arranged(before: Catalog, written: Mapping[str, str | None]) -> tuple[Catalog, Mapping[str, frozenset[Kind]]]:
+    made = before.arrange(written)
     return made, made.changes(before)
 
 

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+from holdfast.core import TimedOut
+from holdfast.errors import ServerFailure
 
 __all__ = ["Deadline", "Deadlines"]
+
+_T = TypeVar("_T")
 
 
 class Deadline:
@@ -94,6 +100,22 @@ class Deadlines:
         self.in_flight.discard(deadline)
         if self._emptied is not None and not self.in_flight and not self._emptied.done():
             self._emptied.set_result(None)
+
+    async def bounded(
+        self, work: Awaitable[_T], *, seconds: float | None, doing: str, failure: Callable[[], ServerFailure]
+    ) -> _T:
+        """Wait for the answer to one request, so long at most; ``failure`` says why the connection was closed."""
+        deadline = self.start(idle=seconds or math.inf, within=math.inf)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if not deadline.absorb():
+                raise
+            if deadline.cut:
+                raise failure() from None
+            raise ServerFailure(TimedOut(doing=doing, after=seconds or 0.0)) from None
+        finally:
+            self.end(deadline)
 
     def cut_all(self) -> None:
         """The connection is closed: no request waits any longer."""

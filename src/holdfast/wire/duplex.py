@@ -6,7 +6,6 @@ Requests go out one after the other, answers come in any order. When the peer is
 from __future__ import annotations
 
 import asyncio
-import math
 from abc import abstractmethod
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
@@ -19,7 +18,7 @@ from mcp.shared.transport_context import TransportContext
 from mcp_types import RequestId
 
 from holdfast.config import Limits
-from holdfast.core import Evidence, NetworkFailure, NetworkFault, TimedOut, Unexpected
+from holdfast.core import Evidence, NetworkFailure, NetworkFault, Unexpected
 from holdfast.errors import ServerFailure
 from holdfast.wire.deadlines import Deadlines
 from holdfast.wire.envelope import Bytes, Fields, dump_object, dumps
@@ -113,18 +112,11 @@ class DuplexDispatcher(Dispatcher[TransportContext]):
         # The SDK limits its probe to 10 s. A slow start is no answer: the dial's own deadline bounds the probe.
         timeout = opts.get("timeout") if method != "server/discover" else None
         message = dumps(request_message(request_id, method, with_progress_token(params, request_id, opts)))
-        deadline = self.deadlines.start(idle=timeout or math.inf, within=math.inf)
-        try:
-            result = await self._answered(
-                request_id, waiter, message, method, in_headers(params), tell=opts.get("cancel_on_abandon", True)
-            )
-        except asyncio.CancelledError:
-            if not deadline.absorb():
-                raise
-            raise ServerFailure(TimedOut(doing=f"the answer to {method}", after=timeout or 0.0)) from None
-        finally:
-            self.deadlines.end(deadline)
-        return value_of(result)
+        answer = self._answered(
+            request_id, waiter, message, method, in_headers(params), tell=opts.get("cancel_on_abandon", True)
+        )
+        doing = f"the answer to {method}"
+        return value_of(await self.deadlines.bounded(answer, seconds=timeout, doing=doing, failure=self.failure))
 
     async def _answered(
         self,

@@ -96,7 +96,7 @@ class RawValue(bytes):
     """A value that is passed on as the bytes that it came in."""
 
 
-def is_dense(data: Bytes) -> bool:
+def is_dense(data: Bytes | bytearray) -> bool:
     """Whether a large text has much structure. Looks at random places, which its sender cannot foresee."""
     if isinstance(data, SplitBytes):
         return True
@@ -141,12 +141,18 @@ class RawObject:
                 members.pop(key, None)
             else:
                 members[key] = value
-        return RawObject(members)
+        return self._like(members)
 
     def led_by(self, lead: Mapping[str, Bytes]) -> RawObject:
         """The same with more members before its own; its own stay as they are."""
         more = {key: value for key, value in lead.items() if key not in self.members}
-        return RawObject(more | self.members) if more else self
+        return self._like(more | self.members) if more else self
+
+    def _like(self, members: Fields) -> RawObject:
+        """Another object of much the same size."""
+        other = RawObject(members)
+        other.is_large = self.is_large
+        return other
 
     def written(self) -> bytes:
         """As it goes over the wire."""
@@ -200,7 +206,7 @@ def one_line(data: bytes) -> bytes:
     return data.translate(_LINE_ENDS) if b"\n" in data or b"\r" in data else data
 
 
-def fields(data: Bytes) -> Fields:
+def fields(data: Bytes | bytearray) -> Fields:
     """The members of a JSON object."""
     if isinstance(data, SplitBytes):
         return _known_members(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -38,6 +39,11 @@ LONGEST_SKIP = 8
 """An event over the bound is skipped up to this multiple of the bound; then the stream is given up."""
 
 
+_USUAL = re.compile(
+    rb"(?:id: (?P<id>[^\x00\r\n]{1,%d})\n)?(?:event: message\n)?data: (?P<data>[^\r\n]*)\n\n" % LONGEST_NAME
+)
+
+
 class EventReader:
     """Takes pieces of a stream and gives the events that are complete.
 
@@ -70,6 +76,10 @@ class EventReader:
         if self._after_return and chunk.startswith(b"\n"):
             chunk = chunk[1:]
         self._after_return = chunk.endswith(b"\r")
+        if not self._seen and not self._line and self._head is None:
+            usual, at = self._usual(chunk)
+            yield from usual
+            chunk = chunk[at:]
         for piece in chunk.splitlines(keepends=True):
             self.lines += 1
             if self._head is not None:
@@ -89,6 +99,17 @@ class EventReader:
                     yield event
             else:
                 self._take(line)
+
+    def _usual(self, chunk: bytes) -> tuple[list[ServerEvent], int]:
+        """The whole events at the beginning that are as most servers write them, and where the rest begins."""
+        events, at = [], 0
+        while (found := _USUAL.match(chunk, at)) is not None and len(found["data"]) <= self._most:
+            at = found.end()
+            self.lines += 3
+            if found["id"] is not None:
+                self._id = found["id"].decode("utf-8", "replace")
+            events.append(ServerEvent("message", found["data"], self._id, None))
+        return events, at
 
     def _count(self, size: int) -> None:
         self._size += size

@@ -12,6 +12,7 @@ import asyncio
 import codecs
 import json
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -23,6 +24,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+from msgspec import Raw
 
 from holdfast.wire.envelope import (
     LOADED_BYTES,
@@ -38,7 +40,7 @@ from holdfast.wire.envelope import (
     read_bytes,
 )
 
-__all__ = ["Scanner", "load_members", "scanning", "split"]
+__all__ = ["Scanner", "load_members", "scanning", "split", "split_answer"]
 
 PROGRAM = Path(__file__).with_name("scanner_process.py")
 
@@ -52,10 +54,10 @@ STEP_BYTES = 1 << 20
 """How much is looked at in one step of the event loop."""
 
 
-async def split(data: bytes) -> Fields:
+async def split(data: bytes | bytearray) -> Fields:
     """The members of a message of any size; raises ``BadJson``."""
     if len(data) <= SMALL_BYTES:
-        return fields(read_bytes(data))
+        return fields(read_bytes(bytes(data)))
     if is_dense(data):
         return await _scanned(data)
     await _check_utf8(data)
@@ -64,7 +66,36 @@ async def split(data: bytes) -> Fields:
     return members
 
 
-async def _check_utf8(data: bytes) -> None:
+_LEAD = re.compile(
+    rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(?P<id>-?\d{1,18})|'
+    rb'"id"\s*:\s*(?P<first>-?\d{1,18})\s*,\s*"jsonrpc"\s*:\s*"2\.0")\s*,\s*"result"\s*:\s*(?=\{)'
+)
+_END = re.compile(rb"\}\s*\Z")
+_END_BYTES = 16
+
+
+async def split_answer(data: bytes | bytearray) -> tuple[Fields, RawObject | None]:
+    """The members of an answer of any size, and its result with its own members if they are known already.
+
+    A large answer in the usual form is read once. Around its result only some bytes are looked at: if what lies between
+    them is one object, all of it is JSON.
+    """
+    if len(data) <= SMALL_BYTES or is_dense(data):
+        return await split(data), None
+    lead, end = _LEAD.match(data), _END.search(data, len(data) - _END_BYTES)
+    if lead is None or end is None:
+        return await split(data), None
+    await _check_utf8(data)
+    raw = Raw(memoryview(data)[lead.end() : end.start()])
+    try:
+        result = RawObject.read(raw)
+    except BadJson:
+        return await split(data), None  # other members follow the result, or it is no JSON at all
+    await asyncio.sleep(0)
+    return {"jsonrpc": b'"2.0"', "id": lead["id"] or lead["first"], "result": raw}, result
+
+
+async def _check_utf8(data: bytes | bytearray) -> None:
     if data.isascii():
         return
     decoder = codecs.getincrementaldecoder("utf-8")()
@@ -95,7 +126,7 @@ class Scanner:
         self._process: subprocess.Popen[bytes] | None = None
         self._link: socket.socket | None = None
 
-    async def scan(self, data: bytes) -> Mapping[str, Any]:
+    async def scan(self, data: bytes | bytearray) -> Mapping[str, Any]:
         """Where the parts of a message are; raises ``BadJson``."""
         async with self._turn:
             try:
@@ -109,7 +140,7 @@ class Scanner:
                 if sys.exc_info()[0] is not None:
                     await self._end()
 
-    async def _exchange(self, data: bytes) -> Mapping[str, Any]:
+    async def _exchange(self, data: bytes | bytearray) -> Mapping[str, Any]:
         loop = asyncio.get_running_loop()
         if self._link is None:
             await self._start()
@@ -195,18 +226,18 @@ async def scanning() -> AsyncIterator[None]:
         await scanner.aclose()
 
 
-async def _on_one_line(data: bytes) -> bytes:
+async def _on_one_line(data: bytes | bytearray) -> bytes | bytearray:
     """The same JSON without line ends, which can only stand between its tokens: every way on wants it so."""
     if b"\n" not in data and b"\r" not in data:
         return data
     parts = []
     for start in range(0, len(data), STEP_BYTES):
-        parts.append(one_line(data[start : start + STEP_BYTES]))
+        parts.append(one_line(bytes(data[start : start + STEP_BYTES])))
         await asyncio.sleep(0)
     return b"".join(parts)
 
 
-async def _scanned(data: bytes) -> Fields:
+async def _scanned(data: bytes | bytearray) -> Fields:
     data = await _on_one_line(data)
     scanner = _current
     if scanner is not None and scanner.loop is asyncio.get_running_loop():

@@ -136,6 +136,12 @@ class Child:
 
     async def send(self, data: bytes) -> None:
         """Write to its stdin. The next sender writes the rest of a cancelled one first, so no line is cut."""
+        if not self._unsent and not self._turn.locked():
+            wrote = self._write(data)  # most messages fit into the pipe: then nothing waits
+            if wrote == len(data):
+                return
+            self._unsent += data[wrote:]
+            data = b""
         async with self._turn:
             await self._send_rest()
             self._unsent += data
@@ -143,14 +149,21 @@ class Child:
 
     async def _send_rest(self) -> None:
         while self._unsent:
-            if self._stdin is None:
-                raise BrokenPipeError(errno.EPIPE, "its stdin is closed")
-            try:
-                wrote = os.write(self._stdin, self._unsent[:WRITE_BYTES])
-                del self._unsent[:wrote]
-                self.written += wrote
-            except BlockingIOError:
+            wrote = self._write(self._unsent)
+            del self._unsent[:wrote]
+            if not wrote and self._stdin is not None:
                 await anyio.wait_writable(self._stdin)
+
+    def _write(self, data: bytes | bytearray) -> int:
+        """Write as much as fits; returns how much that is."""
+        if self._stdin is None:
+            raise BrokenPipeError(errno.EPIPE, "its stdin is closed")
+        try:
+            wrote = os.write(self._stdin, data if len(data) <= WRITE_BYTES else data[:WRITE_BYTES])
+        except BlockingIOError:
+            return 0
+        self.written += wrote
+        return wrote
 
     async def receive(self, at_most: int = 64 * 1024) -> bytes:
         """Some bytes from its stdout; ``anyio.EndOfStream`` when there are no more."""

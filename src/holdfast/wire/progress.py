@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.wire.envelope import SMALL_BYTES, Fields
 
-__all__ = ["Progress", "finite", "usual_progress"]
+__all__ = ["Progress", "finite", "progress_in", "usual_progress"]
 
 Progress: TypeAlias = tuple[float, float | None, str | None]
 """How far it is, of how much, and a text."""
@@ -22,8 +22,36 @@ class _ProgressParams(msgspec.Struct):
     message: str | None = None
 
 
+_EXACT = 1 << 53
+"""A whole number within these is a number for every reader."""
+
+_METHOD_NAME = "notifications/progress"
 _METHOD = b'"notifications/progress"'
 _PARAMS = msgspec.json.Decoder(_ProgressParams)
+
+
+class _Notice(msgspec.Struct):
+    method: str
+    params: _ProgressParams
+    id: msgspec.Raw = msgspec.Raw()
+
+
+_NOTICE = msgspec.json.Decoder(_Notice)
+_LEAD_BYTES = 96
+"""The method is among the first bytes of a notice."""
+
+
+def progress_in(data: bytes) -> tuple[int | str, Progress] | None:
+    """The same of a message that was not split."""
+    if len(data) > SMALL_BYTES or data.find(_METHOD, 0, _LEAD_BYTES) < 0:
+        return None
+    try:
+        said = _NOTICE.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if said.method != _METHOD_NAME or bytes(said.id):
+        return None
+    return _told(said.params)
 
 
 def usual_progress(members: Fields) -> tuple[int | str, Progress] | None:
@@ -37,8 +65,17 @@ def usual_progress(members: Fields) -> tuple[int | str, Progress] | None:
         said = _PARAMS.decode(params)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    progress = finite(said.progress)
-    return (said.progressToken, (progress, finite(said.total), said.message)) if progress is not None else None
+    return _told(said)
+
+
+def _told(said: _ProgressParams) -> tuple[int | str, Progress] | None:
+    progress: float | None = said.progress
+    total: float | None = said.total
+    if not -_EXACT < said.progress < _EXACT:
+        progress = finite(progress)
+    if total is not None and not -_EXACT < total < _EXACT:
+        total = finite(total)
+    return (said.progressToken, (progress, total, said.message)) if progress is not None else None
 
 
 def finite(value: object) -> float | None:

@@ -58,7 +58,7 @@ from holdfast.wire.envelope import (
     text_of,
 )
 from holdfast.wire.large import split
-from holdfast.wire.progress import Progress, finite, usual_progress
+from holdfast.wire.progress import Progress, finite, progress_in, usual_progress
 from holdfast.wire.relay import attributed
 
 __all__ = [
@@ -229,7 +229,8 @@ class PendingRequest:
             while self._items:
                 item = self._items.popleft()
                 if isinstance(item, tuple):
-                    await self._tell(item)
+                    self._items.appendleft(item)
+                    await self.deliver()
                 elif isinstance(item, Exception):
                     raise item
                 else:
@@ -244,15 +245,11 @@ class PendingRequest:
         """Deliver the progress that came, and no answer."""
         while self._items and isinstance(item := self._items[0], tuple):
             self._items.popleft()
-            await self._tell(item)
-
-    async def _tell(self, progress: Progress) -> None:
-        if self._on_progress is None:
-            return
-        try:
-            await self._on_progress(*progress)
-        except Exception as exc:  # noqa: BLE001 - a broken callback must not cost its caller the result
-            log.warning("a progress callback raised %s", type(exc).__name__)
+            try:
+                if self._on_progress is not None:
+                    await self._on_progress(*item)
+            except Exception as exc:  # noqa: BLE001 - a broken callback must not cost its caller the result
+                log.warning("a progress callback raised %s", type(exc).__name__)
 
 
 def result_in(answer: Fields) -> Bytes:
@@ -583,12 +580,20 @@ class Exchange:
         A server may send hundreds for one call, so this is the short way.
         """
         read = usual_progress(members)
-        waiter = self._waiters.get(coerce_request_id(read[0])) if read is not None else None
-        if read is None or waiter is None:
+        return read is not None and self._progressed(*read)
+
+    def take_progress(self, data: bytes) -> bool:
+        """The same for a message that was not split."""
+        read = progress_in(data)
+        return read is not None and self._progressed(*read)
+
+    def _progressed(self, token: int | str, progress: Progress) -> bool:
+        waiter = self._waiters.get(token if type(token) is int else coerce_request_id(token))
+        if waiter is None:
             return False
         self.spoke = True
         self._count_notice()
-        waiter.put(read[1])
+        waiter.put(progress)
         return True
 
     def _progress(self, params: Mapping[str, Any]) -> bool:
@@ -683,10 +688,10 @@ async def _split_large(data: bytes) -> Fields | BadJson:
         return exc
 
 
-def value_of(result: Bytes) -> Message:
+def value_of(result: Bytes | RawObject) -> Message:
     """A result as a value, for the parts that the hub itself reads."""
     try:
-        return RawObject.read(result).value()
+        return (result if isinstance(result, RawObject) else RawObject.read(result)).value()
     except BadJson as exc:
         raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSON, detail=str(exc))) from exc
 

@@ -8,7 +8,7 @@ error is an answer, and is ``RpcError`` evidence.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import cached_property, partial
 from typing import Any, TypeAlias, TypeVar
@@ -453,7 +453,7 @@ class Connection:
         if self.modern:
             params, headers = self._stamped(method, params, headers, None)
         raw = await self.wire.call(method, params, headers=headers)
-        return RawObject.read(raw)
+        return raw if isinstance(raw, RawObject) else RawObject.read(raw)
 
     async def call_tool(
         self,
@@ -516,16 +516,15 @@ class Connection:
         timeout = wire.deadlines.start(idle=idle, within=within)
         call, token = self._relayed.begin(caller, timeout)
 
-        async def tell(progress: float, total: float | None, message: str | None) -> None:
+        def tell(progress: float, total: float | None, message: str | None) -> Coroutine[Any, Any, None]:
             timeout.extend()
-            if on_progress is not None:
-                await on_progress(progress, total, message)
+            return (on_progress or _no_progress)(progress, total, message)
 
         try:
             sent, headers = self._sent(method, params, caller)
             try:
                 raw = await wire.call(method, sent, headers=headers, on_progress=tell)
-                if len(memoryview(raw)) > SMALL_BYTES:
+                if not isinstance(raw, RawObject) and len(memoryview(raw)) > SMALL_BYTES:
                     await asyncio.sleep(0)  # each pass over a large result takes milliseconds
                 return self._read_result(method, raw)
             except MCPError as exc:
@@ -564,9 +563,9 @@ class Connection:
         headers = trace_headers(params)
         return (params, headers) if self.era != "modern" else self._stamped(method, params, headers, caller)
 
-    def _read_result(self, method: str, raw: Bytes) -> RawObject:
+    def _read_result(self, method: str, raw: Bytes | RawObject) -> RawObject:
         try:
-            result = RawObject.read(raw)
+            result = raw if isinstance(raw, RawObject) else RawObject.read(raw)
             self._check_result(method, result)
         except BadJson as exc:
             raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))) from exc
@@ -657,6 +656,10 @@ def _timed_out(method: str, params: Fields, timeout: Deadline, idle: float, with
     waited, key = (within, "hardTimeout") if timeout.hard else (idle, "timeout")
     what = text_of(params.get("name")) or text_of(params.get("uri")) or method
     return TimedOut(doing=f"the result of {what}", after=waited, setting=f"holdfast.call.{key}")
+
+
+async def _no_progress(progress: float, total: float | None, message: str | None) -> None:
+    """Do nothing: no caller asked for it."""
 
 
 def _ignore() -> None:

@@ -1,6 +1,7 @@
 """A real browser for tests: Debian's Chromium, driven by its own driver, over the driver's plain HTTP.
 
-Nothing here sleeps: every wait runs inside the page, for something visible, within a deadline.
+Nothing here sleeps: every wait runs inside the page, for something visible, within a deadline. The tests of a worker
+share one browser: each gets a tab of its own, and each hub has a port, so a storage, of its own.
 """
 
 from __future__ import annotations
@@ -11,18 +12,19 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import anyio
-import anyio.abc
 import httpx2
 import pytest
 
-__all__ = ["Browser", "Sent", "browser", "needs_a_browser"]
+from tests.peers import leaks
+
+__all__ = ["Browser", "Sent", "browser", "needs_a_browser", "shared_browser"]
 
 DEADLINE = 30.0
 RESULTS = Path(__file__).parents[3] / "test-results" / "status-page"
@@ -156,6 +158,23 @@ class Browser:
         answer = await self._post("/goog/cdp/execute", {"cmd": command, "params": params})
         return dict(answer)
 
+    async def open_tab(self) -> str:
+        """Go on in a new tab, with nothing heard of others; gives the tab that was there before."""
+        before = str(await self._get("/window"))
+        opened = await self._post("/window/new", {"type": "tab"})
+        await self._post("/window", {"handle": opened["handle"]})
+        await self.sent()
+        await self.complaints()
+        return before
+
+    async def close_tab(self, before: str) -> None:
+        """Close the tab, and go back to that which was there before."""
+        await self._http.delete(f"/session/{self._session}/window")
+        await self._post("/window", {"handle": before})
+
+    async def _get(self, path: str) -> Any:
+        return (await self._http.get(f"/session/{self._session}{path}")).json()["value"]
+
     async def _log(self, kind: str) -> list[dict[str, Any]]:
         return list(await self._post("/se/log", {"type": kind}))
 
@@ -163,44 +182,86 @@ class Browser:
         return await _asked(self._http, f"/session/{self._session}{path}", body)
 
 
+@dataclass(frozen=True)
+class _Running:
+    """A browser that runs: where its driver listens, and the driver's session."""
+
+    driver: str
+    session: str
+
+
+_shared: list[_Running] = []
+"""The browser that the tests of this process share, if there is one."""
+
+
 @asynccontextmanager
 async def browser(folder: Path) -> AsyncIterator[Browser]:
-    """A browser with an empty profile, until the end of the block."""
-    async with _driver(folder) as port, httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=90) as http:
-        options = {"binary": _found("chromium"), "args": [*_FLAGS, f"--user-data-dir={folder / 'chromium'}"]}
-        wanted = {
-            "goog:chromeOptions": options,
-            "goog:loggingPrefs": {"performance": "ALL", "browser": "ALL"},
-            "timeouts": {"script": int(DEADLINE * 1000)},
-        }
-        session = (await _asked(http, "/session", {"capabilities": {"alwaysMatch": wanted}}))["sessionId"]
+    """A new tab of the shared browser, or a browser with an empty profile, until the end of the block."""
+    if not _shared:
+        with _running(folder) as (running, _):
+            async with httpx2.AsyncClient(base_url=running.driver, timeout=90) as http:
+                yield Browser(http, running.session)
+        return
+    (running,) = _shared
+    async with httpx2.AsyncClient(base_url=running.driver, timeout=90) as http:
+        window = Browser(http, running.session)
+        first = await window.open_tab()
         try:
-            yield Browser(http, session)
+            yield window
         finally:
             with anyio.CancelScope(shield=True):
-                await http.delete(f"/session/{session}")
+                await window.close_tab(first)
 
 
-@asynccontextmanager
-async def _driver(folder: Path) -> AsyncIterator[int]:
-    command = [_found("chromedriver"), "--port=0"]
-    # Chromium keeps what it likes in the home folder: it gets one that is thrown away.
-    env = {**os.environ, "HOME": str(folder)}
-    async with await anyio.open_process(command, env=env, stderr=subprocess.DEVNULL) as process:
+@contextmanager
+def shared_browser(folder: Path) -> Iterator[None]:
+    """Share one browser between all tests in the block. Its processes come and go: they are no test's leak."""
+    with _running(folder) as (running, pid):
+        leaks.lasting.add(pid)
+        _shared.append(running)
         try:
-            yield await _port(process)
+            yield
+        finally:
+            _shared.clear()
+            leaks.lasting.discard(pid)
+
+
+@contextmanager
+def _running(folder: Path) -> Iterator[tuple[_Running, int]]:
+    options = {"binary": _found("chromium"), "args": [*_FLAGS, f"--user-data-dir={folder / 'chromium'}"]}
+    wanted = {
+        "goog:chromeOptions": options,
+        "goog:loggingPrefs": {"performance": "ALL", "browser": "ALL"},
+        "timeouts": {"script": int(DEADLINE * 1000)},
+    }
+    process, port = _driver(folder)
+    with process:
+        try:
+            with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=90) as http:
+                answer = http.post("/session", json={"capabilities": {"alwaysMatch": wanted}}).json()["value"]
+                assert "sessionId" in answer, answer
+                running = _Running(str(http.base_url), answer["sessionId"])
+                yield running, process.pid
+                http.delete(f"/session/{running.session}")
         finally:
             process.terminate()
 
 
-async def _port(process: anyio.abc.Process) -> int:
-    assert process.stdout is not None
+def _driver(folder: Path) -> tuple[subprocess.Popen[str], int]:
+    """The driver, and its port. It takes a port that is free on IPv6 and gives up if IPv4 has it in use: again."""
+    command = [_found("chromedriver"), "--port=0"]
+    # Chromium keeps what it likes in the home folder: it gets one that is thrown away.
+    env = {**os.environ, "HOME": str(folder)}
     said = ""
-    with anyio.fail_after(DEADLINE):
-        async for part in process.stdout:
-            said += part.decode()
-            if found := re.search(r"started successfully on port (\d+)", said):
-                return int(found.group(1))
+    for _ in range(10):
+        process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert process.stdout is not None
+        for line in process.stdout:  # they end with the process, if it cannot start
+            said += line
+            if found := re.search(r"started successfully on port (\d+)", line):
+                return process, int(found.group(1))
+        process.stdout.close()
+        process.wait()
     raise AssertionError(f"chromedriver did not start: {said}")
 
 

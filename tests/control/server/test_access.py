@@ -10,6 +10,7 @@ from holdfast.control.models import ApiError, Session
 from holdfast.control.server import api as limits
 from holdfast.control.server.api import ApiRefused, BrowserSessions, TooManyGuesses, _check_origin
 from holdfast.control.server.openapi import OPERATIONS
+from holdfast.control.server.sign_ins import CODE_SECONDS
 from holdfast.errors import HubRefused
 from holdfast.front.access.principals import TokenPolicy
 from holdfast.testing import HttpServer
@@ -154,7 +155,7 @@ def test_codes_get_old_and_are_few() -> None:
     time = Time()
     sessions = BrowserSessions(TOKEN, clock=time)
     old = sessions.new_code()
-    time.now += limits.CODE_SECONDS
+    time.now += CODE_SECONDS
     assert sessions.sign_in(old) is None
     codes = [sessions.new_code() for _ in range(limits.MOST_CODES + 1)]
     assert sessions.sign_in(codes[0]) is None

@@ -11,17 +11,12 @@ import pytest
 
 from tests.cli.serve_process import served
 from tests.control.server.accessibility import no_barriers
-from tests.control.server.browser import needs_a_browser
 from tests.control.server.page_values import differences
 from tests.control.server.watched_page import TOKEN, watching, write_config
 from tests.front.peer_server import running
+from tests.peers.redis import RedisPeer, has_redis
 
-pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-5")]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def a_browser() -> None:
-    needs_a_browser()
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("chromium"), pytest.mark.requirement("HUB-5")]
 
 
 OFF: dict[str, Any] = {"url": "http://127.0.0.1:9/", "enabled": False}
@@ -98,6 +93,40 @@ async def test_every_value_on_the_page_is_one_of_the_api(tmp_path: Path) -> None
                 if name == "up":
                     await page.says("up", "1 in all", "1 call")
                 assert await differences(page) == []
+
+
+@pytest.mark.skipif(not has_redis(), reason="redis-server is not installed")
+@pytest.mark.requirement("FLEET-2", "FLEET-3")
+async def test_it_shows_the_fleet_who_tries_a_server_and_that_the_store_is_gone(tmp_path: Path) -> None:
+    file = write_config(tmp_path / "mcp.json", {"refused": REFUSED, "off": OFF})
+    async with RedisPeer(tmp_path / "redis", password="secret-of-redis") as redis:
+        fleet = {"HOLDFAST_SESSION_KEY": "k" * 40, "HOLDFAST_FLEET": redis.url}
+        async with (
+            served(tmp_path / "other", "--config", str(file), **fleet),
+            watching(tmp_path, "--config", str(file), **fleet) as page,
+        ):
+            await page.come_in()
+            await page.window.until("document.querySelectorAll('.replicas li').length === 2")
+            told = await page.window.run("document.querySelector('.replicas').innerText")
+            assert "(this page)" in told.splitlines()[0]
+            assert "version" in told
+            replicas = {one["id"] for one in (await page.api("hub"))["fleet"]["replicas"]}
+            await page.open("refused")
+            tried = "document.querySelector('[data-id=refused] [data-field=probed_by]')"
+            await page.window.until(tried)
+            assert await page.window.run(f"{tried}.innerText") in replicas
+            await page.window.keep_picture("fleet")
+            await redis.kill()
+            await page.window.until("document.querySelector('.banner[data-kind=need]')")
+            assert "goes on alone" in await page.window.run("document.querySelector('.banner').innerText")
+            await page.open("off")
+            await page.press("off", "Enable")
+            await page.says("off", "Enabled on this replica only.")
+            await page.window.until("document.querySelector('.banner').innerText.includes('Not shared yet: off')")
+            await page.window.keep_picture("fleet-alone")
+            assert "secret-of-redis" not in await page.window.run("document.body.innerText")
+            await redis.start()
+            await page.window.until("!document.querySelector('.banner')")
 
 
 async def test_a_code_signs_in_once_and_a_wrong_token_does_not(tmp_path: Path) -> None:

@@ -11,17 +11,12 @@ import pytest
 
 from tests.cli.hub_peer import TOKEN, HubPeer, hub_peer, server
 from tests.control.server.accessibility import no_barriers
-from tests.control.server.browser import Browser, browser, needs_a_browser
+from tests.control.server.browser import Browser, browser
 from tests.control.server.staged_fleets import all_down, staged
 from tests.control.server.watched_page import watching, write_config
 from tests.peers.guarded import guarded
 
-pytestmark = [pytest.mark.anyio, pytest.mark.requirement("DX-5")]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def a_browser() -> None:
-    needs_a_browser()
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("chromium"), pytest.mark.requirement("DX-5")]
 
 
 @asynccontextmanager

@@ -96,10 +96,10 @@ def _row(server: str) -> str:
 
 
 @asynccontextmanager
-async def watching(folder: Path, *arguments: str) -> AsyncIterator[Page]:
+async def watching(folder: Path, *arguments: str, **environ: str) -> AsyncIterator[Page]:
     """Serve, and open a browser; what was asked of whom is looked at in the end."""
     async with (
-        served(folder / "home", *arguments, HOLDFAST_CONTROL_TOKEN=TOKEN) as hub,
+        served(folder / "home", *arguments, HOLDFAST_CONTROL_TOKEN=TOKEN, **environ) as hub,
         browser(folder) as window,
         httpx2.AsyncClient(trust_env=False) as http,
     ):

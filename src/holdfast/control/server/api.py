@@ -43,6 +43,7 @@ from holdfast.control.server.events import KEEP_ALIVE, KEEP_ALIVE_SECONDS, Event
 from holdfast.control.server.login import LoginResponse, PendingLogins
 from holdfast.control.server.logs import LogBuffer
 from holdfast.control.server.openapi import MOST_LINES, OPERATIONS, Operation, document, look_up
+from holdfast.control.server.sign_ins import CODE_SECONDS, SharedSignIns
 from holdfast.control.server.views import Views
 from holdfast.core import classify_evidence
 from holdfast.errors import (
@@ -60,9 +61,6 @@ __all__ = ["HEADERS", "Access", "ApiRefused", "BrowserSessions", "ControlApi", "
 
 Access: TypeAlias = Literal["control", "session"]
 
-CODE_SECONDS = 600.0
-"""Long enough for a person who reads the terminal before opening the page."""
-
 SESSION_SECONDS = 12 * 3600.0
 """How long a signed-in page may read and act: a working day. Then it must sign in again."""
 
@@ -79,10 +77,17 @@ class TooManyGuesses(Exception):
 
 
 class BrowserSessions:
-    """The codes and browser tokens of one run of the hub."""
+    """The codes and browser tokens of one run of the hub. With ``shared``, other workers accept them too."""
 
-    def __init__(self, control_token: str, *, clock: Callable[[], float] = anyio.current_time) -> None:
+    def __init__(
+        self,
+        control_token: str,
+        *,
+        clock: Callable[[], float] = anyio.current_time,
+        shared: SharedSignIns | None = None,
+    ) -> None:
         self._control_token = control_token
+        self._shared = shared
         self._clock = clock
         self._codes: dict[str, float] = {}
         self._tokens: dict[str, float] = {}
@@ -103,11 +108,16 @@ class BrowserSessions:
 
     def expires(self, token: str) -> float | None:
         """Return when the token of a signed-in page expires; None if it is unknown or expired."""
+        if self._shared is not None:
+            left = self._shared.left("token", token, self._control_token)
+            return self._clock() + left if left is not None else None
         found = [until for known, until in self._tokens.items() if _same(token, known)]
         return found[0] if found and found[0] > self._clock() else None
 
     def new_code(self) -> str:
         """Make a code that signs in one browser."""
+        if self._shared is not None:
+            return self._shared.new_code(self._control_token)
         self._forget_old()
         while len(self._codes) >= MOST_CODES:
             del self._codes[next(iter(self._codes))]
@@ -119,19 +129,28 @@ class BrowserSessions:
         """Exchange a code for a token; None if the code is not valid. A code works once."""
         now = self._clock()
         self._forget_old()
-        found = [known for known in self._codes if _same(code, known)]
+        shared = self._shared
+        if shared is not None:
+            found = [code] if self._is_fresh(shared, code) else []
+        else:
+            found = [known for known in self._codes if _same(code, known)]
         if not found:
             # A valid code works all the same: a stranger's guesses lock no one out.
             if len(self._wrong) == GUESSES and now - self._wrong[0] < GUESS_SECONDS:
                 raise TooManyGuesses
             self._wrong.append(now)
             return None
+        if shared is not None:
+            return shared.make("token", SESSION_SECONDS, self._control_token)
         del self._codes[found[0]]
         token = secrets.token_urlsafe(32)
         while len(self._tokens) >= MOST_SESSIONS:
             del self._tokens[next(iter(self._tokens))]
         self._tokens[token] = now + SESSION_SECONDS
         return token
+
+    def _is_fresh(self, shared: SharedSignIns, code: str) -> bool:
+        return shared.left("code", code, self._control_token) is not None and shared.use(code)
 
     def _forget_old(self) -> None:
         now = self._clock()
@@ -214,6 +233,8 @@ class ControlApi:
         self._events = events
         self._logs = logs
         self._logins = PendingLogins()
+        self.reconnect_elsewhere: Callable[[str], Awaitable[object]] | None = None
+        """Reconnects a server in the other workers too."""
         self._handlers: dict[str, Handler] = {one.name: getattr(self, f"_{one.name}") for one in OPERATIONS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -270,7 +291,11 @@ class ControlApi:
         return self._views.server(request.server)
 
     async def _reconnect(self, request: ApiRequest) -> Server:
-        await self._hub.reconnect(request.server)
+        try:
+            await self._hub.reconnect(request.server)
+        finally:
+            if self.reconnect_elsewhere is not None:
+                await self.reconnect_elsewhere(request.server)
         return self._views.server(request.server)
 
     async def _enable(self, request: ApiRequest) -> Server:
@@ -308,6 +333,9 @@ class ControlApi:
 
     async def _list_approvals(self, request: ApiRequest) -> ApiModel:
         return await self._views.approvals()
+
+    async def _get_approved(self, request: ApiRequest) -> ApiModel:
+        return await self._views.approved()
 
     async def _get_catalog(self, request: ApiRequest) -> ApiModel:
         return await self._views.catalog()

@@ -93,6 +93,11 @@ class EventStream:
         for follower in self._followers:
             follower.gone(server)
 
+    def called(self, server: str) -> None:
+        """Calls of a server ended in another worker."""
+        for follower in self._followers:
+            follower.called(server)
+
     def touched(self, server: str) -> None:
         """A server changed in a way that no record reports."""
         for follower in self._followers:

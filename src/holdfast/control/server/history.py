@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from statistics import median
 
 from holdfast.control.models import Activity, Change, LastError
 from holdfast.core import State, Transition, shown_state
 from holdfast.hub import CallEnded, CallOutcome, HubRecord
 
-__all__ = ["History", "ServerHistory", "Tally", "change_of"]
+__all__ = ["SAMPLES", "History", "ServerHistory", "Tally", "change_of", "counts_as"]
 
 STEP_SECONDS = 5.0
 STEPS = 60
@@ -52,14 +52,17 @@ class Tally:
 
     def count(self, at: float, *, seconds: float | None, error: bool) -> None:
         """Count a call that ended at this time; ``seconds`` is its duration, if it completed."""
+        self.add(at, 1, int(error), (seconds,) if seconds is not None else ())
+
+    def add(self, at: float, calls: int, errors: int, times: Iterable[float]) -> None:
+        """Count calls that ended at this time, with the durations of some of them."""
         number = int(at // STEP_SECONDS)
         if not self._steps or self._steps[-1].number < number:
             self._steps.append(_Step(number))
         step = self._steps[-1]
-        step.calls += 1
-        step.errors += error
-        if seconds is not None:
-            step.times.append(seconds)
+        step.calls += calls
+        step.errors += errors
+        step.times.extend(times)
 
     def activity(self, now: float) -> Activity | None:
         """Return the recent activity; None if there were no calls."""
@@ -91,6 +94,15 @@ _ANSWERED: frozenset[CallOutcome] = frozenset({"completed", "tool_error", "rpc_e
 _LOST = frozenset({State.RECONNECTING, State.DENIED, State.PERMANENTLY_FAILED})
 
 
+def counts_as(record: CallEnded) -> tuple[bool, float | None, str]:
+    """Whether a call counts as an error, its duration if it was answered, and the reason if it is the last error."""
+    return (
+        record.outcome in _ERRORS,
+        record.seconds if record.outcome in _ANSWERED else None,
+        record.reason if record.outcome in _SETS_LAST_ERROR else "",
+    )
+
+
 class ServerHistory:
     """The history of one server."""
 
@@ -116,12 +128,21 @@ class ServerHistory:
 
     def called(self, record: CallEnded, at: float) -> None:
         """Take the end of a call."""
-        error = record.outcome in _ERRORS
+        error, seconds, reason = counts_as(record)
         self.calls += 1
         self.errors += error
-        self.tally.count(at, seconds=record.seconds if record.outcome in _ANSWERED else None, error=error)
-        if record.reason and record.outcome in _SETS_LAST_ERROR:
-            self.last_error = LastError(at=at, text=record.reason)
+        self.tally.count(at, seconds=seconds, error=error)
+        if reason:
+            self.last_error = LastError(at=at, text=reason)
+
+    def called_elsewhere(self, calls: int, errors: int, *, times: Iterable[float], error: str) -> None:
+        """Take calls of another worker."""
+        at = time.time()
+        self.calls += calls
+        self.errors += errors
+        self.tally.add(at, calls, errors, times)
+        if error and (self.last_error is None or self.last_error.text != error):
+            self.last_error = LastError(at=at, text=error)
 
 
 class History:
@@ -131,6 +152,8 @@ class History:
         self._wall = wall
         self._began = wall()
         self._servers: dict[str, ServerHistory] = {}
+        self.elsewhere: Callable[[str], int] = lambda _: 0
+        """How many calls of a server are under way in other workers."""
 
     def __call__(self, record: HubRecord) -> None:
         """Take a record."""

@@ -11,7 +11,7 @@ import platform
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal, get_args
 
@@ -27,6 +27,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from holdfast._version import __version__
+from holdfast.control.server.group import WorkerGroup
 from holdfast.core import BreakerState, State, Tripped
 from holdfast.hub import (
     AccessRefused,
@@ -39,6 +40,9 @@ from holdfast.hub import (
     HubRecord,
     Missed,
     OneClientRecord,
+    PeerReply,
+    PeerRequest,
+    Peers,
     RefusalKind,
     RetryPlanned,
     Transition,
@@ -56,6 +60,7 @@ __all__ = [
     "Metric",
     "Metrics",
     "ServerSample",
+    "labelled",
     "metrics_route",
     "metrics_text",
 ]
@@ -121,12 +126,16 @@ METRICS: dict[str, Metric] = {
             (),
             "Largest delay of the event loop in the last minute: how long a step kept all others waiting",
         ),
+        Metric("holdfast_workers", "gauge", (), "Workers that answered this scrape; 1 for a hub alone"),
         Metric("holdfast_fleet_replicas", "gauge", (), "Replicas of the fleet that are present; 1 for a hub alone"),
         Metric(
             "holdfast_fleet_shared", "gauge", (), "1 while the store of the fleet answers, else 0; 1 for a hub alone"
         ),
         Metric("holdfast_fleet_exchanges", "counter", ("result",), "Exchanges with the store of the fleet"),
         Metric("holdfast_fleet_refused", "counter", (), "Messages of the store with a wrong signature"),
+        Metric("holdfast_fleet_probes", "gauge", ("replica",), "Servers that a replica has the right to try"),
+        Metric("holdfast_fleet_not_shared", "gauge", (), "Servers whose switch or approvals hold on this replica only"),
+        Metric("holdfast_fleet_events_lost", "counter", (), "Events of sessions that other replicas cannot resume"),
         Metric("holdfast_events_missed", "counter", (), "Records that a slow listener missed"),
         Metric("holdfast_build_info", "gauge", ("version", "python"), "1, with the running version"),
     )
@@ -206,6 +215,9 @@ class FleetSample:
     exchanges: int = 0
     failures: int = 0
     refused: int = 0
+    probes: Mapping[str, int] = field(default_factory=dict)
+    not_shared: int = 0
+    events_lost: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,6 +237,31 @@ class HubSample:
 def metrics_text(sample: HubSample, process: ProcessCollector) -> bytes:
     """Return the whole text."""
     return generate_latest(_Families([*_counted(sample.counted), *_seen(sample), *process.collect()]))
+
+
+def labelled(texts: Mapping[int, bytes]) -> bytes:
+    """Return the texts of several workers as one: each sample gets the number of its worker as a label.
+
+    So the counters of a worker that was started again begin again alone, and Prometheus sees that.
+    """
+    families: dict[str, tuple[list[str], list[str]]] = {}
+    for worker, text in sorted(texts.items()):
+        family = ""
+        for line in text.decode().splitlines():
+            if line.startswith("#"):
+                family = line.split(" ", 3)[2]
+                heads, _ = families.setdefault(family, ([], []))
+                if line not in heads:
+                    heads.append(line)
+            elif family != "holdfast_workers":
+                name, brace, rest = line.partition("{")
+                if not brace:
+                    name, _, rest = line.partition(" ")
+                    families[family][1].append(f'{name}{{worker="{worker}"}} {rest}')
+                else:
+                    families[family][1].append(f'{name}{{worker="{worker}",{rest}')
+    families["holdfast_workers"][1].append(f"holdfast_workers {len(texts)}.0")
+    return "".join(f"{line}\n" for heads, samples in families.values() for line in (*heads, *samples)).encode()
 
 
 class _Families(Collector):
@@ -266,12 +303,16 @@ def _seen(sample: HubSample) -> Iterator[Family]:
     yield _counter("holdfast_access_refused", (((kind,), times) for kind, times in sample.refused.items()))
     yield _gauge("holdfast_loop_lag_seconds", [((), sample.loop_lag)])
     yield _counter("holdfast_events_missed", [((), sample.missed)])
+    yield _gauge("holdfast_workers", [((), 1)])
     fleet = sample.fleet
     yield _gauge("holdfast_fleet_replicas", [((), fleet.replicas)])
     yield _gauge("holdfast_fleet_shared", [((), fleet.shared)])
     results = {"ok": fleet.exchanges - fleet.failures, "failed": fleet.failures}
     yield _counter("holdfast_fleet_exchanges", (((result,), times) for result, times in results.items()))
     yield _counter("holdfast_fleet_refused", [((), fleet.refused)])
+    yield _gauge("holdfast_fleet_probes", (((name,), number) for name, number in fleet.probes.items()))
+    yield _gauge("holdfast_fleet_not_shared", [((), fleet.not_shared)])
+    yield _counter("holdfast_fleet_events_lost", [((), fleet.events_lost)])
     yield _gauge("holdfast_build_info", [((__version__, platform.python_version()), 1)])
 
 
@@ -354,6 +395,7 @@ class Metrics:
         self._configs: Counter[str] = Counter(applied=0, refused=0)
         self._refused: Counter[str] = Counter(dict.fromkeys(get_args(RefusalKind), 0))
         self._missed = 0
+        self._group: WorkerGroup | None = None
         self.loop = LoopLag()
         self._process = ProcessCollector(registry=None)
         hub.listen(self._take)
@@ -361,6 +403,27 @@ class Metrics:
     async def text(self) -> bytes:
         """Return the text: the sample is one short step, and the writing runs in a thread."""
         return await anyio.to_thread.run_sync(metrics_text, self._sample(), self._process)
+
+    def join(self, group: WorkerGroup, peers: Peers) -> None:
+        """Answer other workers, and show theirs too."""
+        self._group = group
+
+        async def asked(_: PeerRequest, reply: PeerReply) -> None:
+            reply.begin()
+            reply.write(await self.text())
+
+        peers.handle("metrics", asked)
+
+    async def whole_text(self) -> bytes:
+        """Return the text of all workers, each sample with the label ``worker``; of a hub alone without it."""
+        group = self._group
+        if group is None:
+            return await self.text()
+        numbers = {one.replica: one.worker for one in group.members}
+        texts = {numbers[name]: text for name, text in (await group.ask_all("metrics")).items()}
+        if group.number not in texts and not group.leaving:
+            texts[group.number] = await self.text()
+        return await anyio.to_thread.run_sync(labelled, texts)
 
     # Counters.
 
@@ -417,6 +480,9 @@ class Metrics:
             exchanges=fleet.exchanges,
             failures=fleet.failures,
             refused=getattr(fleet.store, "refused", 0),
+            probes=Counter(fleet.probers.values()),
+            not_shared=len(fleet.not_shared),
+            events_lost=fleet.events_lost(),
         )
 
     def _seen(self) -> dict[str, ServerSample]:
@@ -451,7 +517,7 @@ def metrics_route(metrics: Metrics, *, read_by: ReadBy | None = None) -> Route:
         if read_by is not None and not (kind.lower() == "bearer" and await read_by(token.strip())):
             challenge = {"www-authenticate": "Bearer"}
             return PlainTextResponse("a valid bearer token is required\n", status_code=401, headers=challenge)
-        return Response(await metrics.text(), headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
+        return Response(await metrics.whole_text(), headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 
     return Route("/metrics", show, methods=["GET"])
 

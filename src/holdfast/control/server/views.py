@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import anyio.lowlevel
 
@@ -22,6 +23,7 @@ from holdfast.control.models import (
     Activity,
     Approval,
     ApprovalList,
+    ApprovedTexts,
     BreakerView,
     CatalogItem,
     CatalogView,
@@ -85,6 +87,10 @@ class HubInfo:
     """How a person starts Holdfast on this machine."""
     config_problem: str = ""
     draining: bool = False
+    pid: int = 0
+    """The supervisor, if there is one."""
+    started: float = 0.0
+    """When the supervisor began, if there is one."""
     notice: Callable[[], str] = str
     """Returns what users should know about the hub itself."""
 
@@ -105,9 +111,9 @@ class Views:
         draining = about.draining
         return HubView(
             version=__version__,
-            pid=os.getpid(),
+            pid=about.pid or os.getpid(),
             now=self._wall(),
-            started=self._started,
+            started=about.started or self._started,
             endpoint=about.endpoint,
             config=about.config,
             config_problem=about.config_problem,
@@ -130,6 +136,8 @@ class Views:
             shared=fleet.is_shared,
             not_shared_since=fleet.not_shared_since,
             problem=fleet.problem,
+            not_shared=fleet.not_shared[:MOST_HELD],
+            events_lost=fleet.events_lost(),
             refused=getattr(fleet.store, "refused", 0),
             replicas=tuple(
                 Replica(
@@ -140,6 +148,7 @@ class Views:
                     version=one.version,
                     started=one.started,
                     address=one.address,
+                    worker=one.worker or None,
                 )
                 for one in fleet.replicas
             ),
@@ -183,7 +192,7 @@ class Views:
             attempts_allowed=len(self._hub.config.settings.reconnect.backoff),
             breaker=BreakerView(state=health.breaker.value, retry_in=health.breaker_retry_in),
             retry_in=health.retry_in,
-            in_flight=health.calls,
+            in_flight=health.calls + self._history.elsewhere(name),
             tools=listed[Kind.TOOL],
             prompts=listed[Kind.PROMPT],
             resources=listed[Kind.RESOURCE],
@@ -196,7 +205,12 @@ class Views:
             last_error=history.last_error or _current_error(health, history.since),
             timeline=tuple(history.timeline),
             activity=history.tally.activity(now),
+            probed_by=self._prober(name) if health.status in ("transient", "permanent", "denied") else "",
         )
+
+    def _prober(self, name: str) -> str:
+        fleet = self._hub.registry.fleet
+        return fleet.prober_of(name) if fleet is not None else ""
 
     async def catalog(self) -> CatalogView:
         """Return the published catalog; calls of tools get a turn in between."""
@@ -239,6 +253,15 @@ class Views:
                 )
             )
         return ApprovalList(approvals=tuple(shown))
+
+    async def approved(self) -> ApprovedTexts:
+        """Return what is approved of every server; calls of tools get a turn in between."""
+        servers: dict[str, dict[str, dict[str, Any]]] = {}
+        for name in [*self._hub.config.servers]:
+            await anyio.lowlevel.checkpoint()
+            servers[name] = {key: dict(text) for key, text in self._hub.approvals.pinned(name).items()}
+        off = tuple(name for name, slot in self._hub.registry.slots.items() if slot.switched_off)
+        return ApprovedTexts(servers=servers, disabled=off)
 
     def activity(self, name: str) -> Activity | None:
         """Return the recent calls of a server; None if there were none."""

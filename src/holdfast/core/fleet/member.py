@@ -14,6 +14,7 @@ from itertools import islice
 from typing import TypeAlias
 
 from holdfast.core.fleet.expiring import ExpiringKeys
+from holdfast.core.fleet.homes import ClientHomes, is_home_key
 from holdfast.core.fleet.placement import LEASE_SECONDS, PlaceHappening, Placement, preferred
 from holdfast.core.fleet.records import FleetRecord, RecordBook, VersionClock, first_stamp, stamp
 from holdfast.core.fleet.sharing import evidence_key
@@ -25,6 +26,7 @@ __all__ = [
     "FleetMember",
     "Granted",
     "Happening",
+    "HomeLost",
     "Peer",
     "RecordLearned",
     "Ticket",
@@ -53,6 +55,8 @@ PATIENCE_SECONDS = 60.0
 """A store that refuses the right to probe for this long after its time is not believed."""
 SETTLED_SECONDS = 3.0
 """After a replica found the store, or found it emptied, the others have sent their copies to it."""
+MOST_TOLD = 100
+"""Servers that a replica names in its presence, which travels with every exchange."""
 JOIN_SECONDS = 1.0
 """A replica that just joined asks who is present with every exchange."""
 
@@ -81,6 +85,13 @@ class Unused:
 
 
 @dataclass(frozen=True, slots=True)
+class HomeLost:
+    """Another replica has the connections of this client now."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Alone:
     """The store does not answer, and since when."""
 
@@ -94,7 +105,7 @@ class Connected:
     emptied: bool = False
 
 
-Happening: TypeAlias = RecordLearned | Granted | Unused | Alone | Connected | PlaceHappening
+Happening: TypeAlias = RecordLearned | Granted | Unused | HomeLost | Alone | Connected | PlaceHappening
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +178,7 @@ class FleetMember:
         self._held: dict[str, _Held] = {}
         self.placement = Placement(replica)
         self._releases: list[ClaimRelease] = []
+        self.homes = ClientHomes(replica)
         self._drops: dict[str, str] = {}
         self.expiring = ExpiringKeys()
         for record in self.book:
@@ -264,17 +276,40 @@ class FleetMember:
             self._releases.append(ClaimRelease(held.key, held.token, delay))
             self._urgent = True
 
-    def _probe(self, server: str) -> str:
-        return f"probe/{self._definitions.get(server, '')}/{server}"
+    def probes(self) -> list[str]:
+        """The servers that this replica has the right to probe, as it tells the others."""
+        return sorted(islice(self._held, MOST_TOLD))
 
-    def _ask_at(self, server: str, at: float) -> float:
+    def unsent_decisions(self) -> list[str]:
+        """The keys of switches and approvals that the store does not have."""
+        return [key for key in self._unsent if key.startswith(("switch/", "pin/"))]
+
+    def next_prober(self, server: str) -> str:
+        """The replica whose turn it is to try a server next."""
+        return self._turns(server)[0] if self.alone_since is None else self.replica
+
+    def _turns(self, server: str) -> list[str]:
         """The turn follows from the latest evidence: every replica knows it, and it changes with every try."""
         evidence = self.book.get(evidence_key(server))
         order = preferred(server, evidence.stamp if evidence is not None else "", self.peers or [self.replica])
         if evidence is not None and evidence.writer in order:
             order = [*(one for one in order if one != evidence.writer), evidence.writer]
+        return order
+
+    def _probe(self, server: str) -> str:
+        return f"probe/{self._definitions.get(server, '')}/{server}"
+
+    def _ask_at(self, server: str, at: float) -> float:
+        order = self._turns(server)
         turn = order.index(self.replica) if self.replica in order else 0
         return at - LEAD_SECONDS if turn == 0 else at + GRACE_SECONDS * min(turn, LAST_TURN)
+
+    # Clients that have connections of their own.
+
+    def ask_home(self, key: str, *, instead_of: str = "") -> None:
+        """Ask the store for the home of a client, soon."""
+        self.homes.ask(key, instead_of=instead_of)
+        self._urgent = True
 
     # Servers that live on one replica.
 
@@ -341,8 +376,8 @@ class FleetMember:
             epoch=self._epoch,
             cursor=self._cursor,
             records=self._to_send(),
-            claims=() if leaving else (*self._probe_claims(now), *self._place_claims(now)),
-            releases=tuple(self._releases),
+            claims=() if leaving else (*self._probe_claims(now), *self._place_claims(now), *self.homes.claims(now)),
+            releases=(*self._releases, *self.homes.releases(leaving=leaving)),
             drops=tuple(islice(self._drops.items(), BATCH)),
             roster=roster,
             leaving=leaving,
@@ -397,6 +432,7 @@ class FleetMember:
         emptied = bool(self._epoch) and reply.epoch != self._epoch
         restarted = not self._epoch or emptied or reply.sequence < self._cursor
         if restarted:
+            self.homes.extend_all()
             self._stored, self._arrived = {}, {}
             self._unsent = dict.fromkeys(record.key for record in self.book)
         if self.alone_since is not None:
@@ -409,6 +445,7 @@ class FleetMember:
         self.alone_since, self._last_good = None, began
         self._epoch = reply.epoch
         self._releases = [release for release in self._releases if release not in asked.releases]
+        self.homes.released(asked.releases)
         for key, dropped in asked.drops:
             if self._drops.get(key) == dropped:
                 del self._drops[key]
@@ -454,6 +491,9 @@ class FleetMember:
         return []
 
     def _answered(self, answer: ClaimAnswer, began: float, now: float) -> list[Happening]:
+        if is_home_key(answer.key):
+            lost = self.homes.answered(answer, began)
+            return [HomeLost(lost)] if lost is not None else []
         kind, _, rest = answer.key.partition("/")
         if kind == "run":
             happened, release = self.placement.answered(answer, began, now, replicas=self.peers or [self.replica])

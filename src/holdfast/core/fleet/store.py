@@ -34,6 +34,9 @@ BATCH = 250
 BATCH_BYTES = 512 * 1024
 """Characters of records in one exchange, and one record at least: large ones must not block the store either."""
 
+CLIENT_SECONDS = 24 * 3600.0
+"""How long the claim of a client is remembered after it ended: a session that idles for longer is over."""
+
 PRESENT_SECONDS = 3.0
 """A replica that has not exchanged for this long is not present."""
 
@@ -49,6 +52,8 @@ class Claim:
     """Seconds until it is used."""
     ttl: float = 10.0
     """How long it is valid after that, unless it is extended."""
+    instead_of: str = ""
+    """A replica that was found dead: if it still has the right, the right passes to the one that asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +193,17 @@ class SharedStore:
 
     def _roster(self, now: float) -> dict[str, str]:
         self.replicas = {replica: entry for replica, entry in self.replicas.items() if entry[0] > now}
+        for key in [
+            key for key, state in self.claims.items() if state.until + CLIENT_SECONDS <= now and _of_client(key)
+        ]:
+            del self.claims[key]
         return {replica: presence for replica, (_, presence) in self.replicas.items()}
 
     def _claim(self, replica: str, asked: Claim, now: float) -> ClaimAnswer:
         state = self.claims.setdefault(asked.key, _ClaimState())
         held = bool(state.holder) and state.until > now
+        if held and state.holder == asked.instead_of and state.holder != replica:
+            held = False
         if held and state.holder != replica:
             return ClaimAnswer(asked.key, False, state.token, state.until - now, state.holder)
         if held and state.token >= asked.known:
@@ -208,3 +219,8 @@ class SharedStore:
         state = self.claims.get(release.key)
         if state is not None and state.holder == replica and state.token == release.token:
             state.holder, state.next_at = "", now + release.delay
+
+
+def _of_client(key: str) -> bool:
+    """Whether a claim is of a client that has connections of its own: clients come and go."""
+    return key.startswith("client/")

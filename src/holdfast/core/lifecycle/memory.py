@@ -215,7 +215,10 @@ class LifecycleMemory(ABC):
             self.timers.set(SelfProbeDue, step.now + shortened(delay, self.policy, step.chance))
 
     def plan_denied(self, step: Step, *, unconfirmed: bool) -> None:
-        """Plan when a denied server is asked again. A denial without a decision is asked a few times soon."""
+        """Plan when a denied server is asked again. A denial without a decision is asked a few times soon.
+
+        What was decided stays so until the server is up again: a later denial without a decision is not asked soon.
+        """
         if self.denied_since is None:
             self.denied_since, self.denials = step.now, 0
         self.denied_until = step.now + self.policy.parked
@@ -224,9 +227,10 @@ class LifecycleMemory(ABC):
         if self.unconfirmed:
             delay = max(self.denied_since + times[self.denials] - step.now, times[0])
             self.timers.set(SelfProbeDue, step.now + shortened(delay, self.policy, step.chance))
+            self.denials += 1
         else:
             self.plan_self_probe(step)
-        self.denials += 1
+            self.denials = len(times)
 
     def plan_address_check(self, step: Step, event: DialFailed | Parked) -> None:
         """Plan address checks of an unreachable server, and dials of one that listens and is not ready.

@@ -31,6 +31,7 @@ from holdfast.core import (
     FleetRecord,
     Granted,
     Happening,
+    HomeLost,
     Item,
     Kind,
     Listing,
@@ -58,6 +59,8 @@ log = logging.getLogger("holdfast.fleet")
 
 EVERYWHERE_SECONDS = 2.0
 """How long a switch waits for the other replicas before it is answered "this replica only"."""
+HOME_SECONDS = 1.0
+"""How long the search for a client's home may take, before this replica serves it alone."""
 LEAVE_SECONDS = 1.0
 LARGEST_LISTING = 48 * 1024
 """Bytes of a compressed listing that replicas share; of a larger one they share the hash alone."""
@@ -108,6 +111,10 @@ class ReplicaView:
     version: str = ""
     started: float = 0.0
     address: str = ""
+    group: str = ""
+    """Equal for the workers of one supervisor; empty for a replica that is none."""
+    worker: int = 0
+    leaving: bool = False
 
 
 def replica_name() -> str:
@@ -126,6 +133,7 @@ class Fleet:
         events: EventStore | None = None,
         peers: Peers | None = None,
         records: Iterable[FleetRecord] = (),
+        worker: tuple[str, int] | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
@@ -142,6 +150,8 @@ class Fleet:
             "version": __version__,
             "started": round(wall(), 3),
             "address": peers.address if peers is not None else "",
+            # Of a worker: its supervisor, and its number there.
+            **({"group": worker[0], "worker": worker[1]} if worker is not None else {}),
         }
         self.member = FleetMember(self.replica, about=about, records=records, using=self._is_trying)
         self.problem = ""
@@ -158,16 +168,25 @@ class Fleet:
         self._listeners: dict[str, Callable[[str, Mapping[str, Any]], None]] = {}
         self.tell_use: Callable[[], Mapping[str, object]] | None = None
         """What callers use of this replica; sent with its presence."""
-        self.on_peers: Callable[[], None] | None = None
-        """Called when the presence of all replicas was read, and when the store does not answer any more."""
+        self._on_peers: list[Callable[[], None]] = []
+        self._probers: dict[str, str] = {}
+        self.events_lost: Callable[[], int] = int
+        """How many events of sessions were not shared so far."""
         self._next_purge = 0.0
         self._listings: dict[str, Listing] = {}
         self._hashes: dict[str, str] = {}
         self._was_settled = False
+        self.on_home_lost: Callable[[str], object] = lambda _: None
+        """Told when another replica took over the connections of a client."""
 
     def open(self, host: FleetHost, clock: Clock) -> None:
         """Begin for this hub; before ``run``."""
         self._host, self._clock = host, clock
+
+    def describe(self, **about: object) -> None:
+        """Tell the others more about this replica."""
+        self.member.about |= about
+        self._wake.set()
 
     # For the slots.
 
@@ -243,6 +262,28 @@ class Fleet:
                 return all(self.member.is_everywhere(ticket, self._now()) for ticket in waiting)
         return True
 
+    async def find_home(self, key: str, *, instead_of: str = "") -> str:
+        """The replica that has the connections of a client; this one if none has, or if the store does not answer.
+
+        ``instead_of`` is a replica that was found dead: this one takes over, unless another was faster.
+        """
+        assert self._clock is not None  # noqa: S101 - the hub is open
+        homes = self.member.homes
+        known = homes.holder(key)
+        if known and known != instead_of and (known == self.replica or known in self.member.peers):
+            return known
+        if not self.is_shared:
+            return self.replica
+        self.member.ask_home(key, instead_of=instead_of or known)
+        self._wake.set()
+        until = self._now() + HOME_SECONDS
+        while homes.is_asking(key):
+            changed = self._changed
+            if self._now() >= until or not await self._clock.wait(changed, until):
+                break
+        found = homes.holder(key)
+        return found if found and found != instead_of else self.replica
+
     # For the sessions.
 
     def listen(self, kind: str, learned: Callable[[str, Mapping[str, Any]], None]) -> None:
@@ -263,6 +304,35 @@ class Fleet:
     def keeps_all(self) -> bool:
         """Whether this copy has the state of every session of the fleet."""
         return self.is_settled and not self.member.expiring.crowded
+
+    def watch_peers(self, changed: Callable[[], None]) -> None:
+        """Call this when the presence of all replicas was read, and when the store does not answer any more."""
+        self._on_peers.append(changed)
+
+    def _tell_peers(self) -> None:
+        told = self.member.peers.items() if self.not_shared_since is None else ()
+        probes = ((name, peer.about.get("probes")) for name, peer in told if name != self.replica)
+        self._probers = {str(server): name for name, many in probes if isinstance(many, list) for server in many}
+        for changed in self._on_peers:
+            changed()
+
+    def prober_of(self, server: str) -> str:
+        """The replica that has the right to probe a server that is down, or gets it next; empty if it is not down."""
+        evidence = self.member.book.get(evidence_key(server))
+        down = evidence is not None and record_value(evidence).get("up") is False
+        return self.probers.get(server) or (self.member.next_prober(server) if down else "")
+
+    @property
+    def probers(self) -> dict[str, str]:
+        """The replica that has the right to probe a server, for the servers that one has it for."""
+        return self._probers | dict.fromkeys(self.member.probes(), self.replica)
+
+    @property
+    def not_shared(self) -> tuple[str, ...]:
+        """The servers whose switch or approvals hold on this replica only, because the store does not answer."""
+        if self.is_shared:
+            return ()
+        return tuple(dict.fromkeys(pinned_tool(key)[0] for key in self.member.unsent_decisions()))
 
     def uses_elsewhere(self) -> dict[str, object]:
         """What callers use of the other replicas, by replica; nothing while the store does not answer."""
@@ -319,6 +389,7 @@ class Fleet:
 
     async def _exchange(self) -> None:
         before = self.store.connections
+        self.member.about["probes"] = self.member.probes()
         if self.tell_use is not None:
             self.member.about["use"] = self.tell_use()
         asked = self.member.request(self._now(), chance=random.random(), nonce=secrets.token_hex(8))  # noqa: S311 - spreads load
@@ -329,14 +400,16 @@ class Fleet:
             self.problem = str(exc)
             self.failures += 1
             self._apply(self.member.failed(self._now()))
+            if self.not_shared_since is not None:
+                self._tell_peers()  # what is not shared may have grown
             return
         if before and self.store.connections != before:
             self.member.reconnected()  # this answer is not from the store that the question was for
             return
         self.problem = ""
         self._apply(self.member.receive(asked, reply, self._now()))
-        if reply.replicas is not None and self.on_peers is not None:
-            self.on_peers()
+        if reply.replicas is not None:
+            self._tell_peers()
         if not self._was_settled and self.is_settled:
             self._was_settled = True
             self._share_own()
@@ -370,11 +443,12 @@ class Fleet:
                     host.handle(server, on.ClaimGranted(until))
                 case Unused(server=server):
                     host.handle(server, on.ClaimExpired())
+                case HomeLost(key=key):
+                    self.on_home_lost(key)
                 case Alone():
                     self.not_shared_since = self._wall()
                     log.warning("%s does not answer (%s): this replica goes on alone", self.store.name, self.problem)
-                    if self.on_peers is not None:
-                        self.on_peers()
+                    self._tell_peers()
                 case Connected(emptied=emptied):
                     self._was_settled = False
                     if self.not_shared_since is not None or emptied:
@@ -453,7 +527,7 @@ def _view(name: str, about: Mapping[str, object], *, here: bool) -> ReplicaView:
     def text(key: str) -> str:
         return str(about.get(key, ""))[:200]
 
-    pid, started = about.get("pid"), about.get("started")
+    pid, started, worker = about.get("pid"), about.get("started"), about.get("worker")
     return ReplicaView(
         replica=name,
         here=here,
@@ -462,6 +536,9 @@ def _view(name: str, about: Mapping[str, object], *, here: bool) -> ReplicaView:
         version=text("version"),
         started=float(started) if isinstance(started, int | float) else 0.0,
         address=text("address"),
+        group=text("group"),
+        worker=worker if isinstance(worker, int) else 0,
+        leaving=about.get("leaving") is True,
     )
 
 

@@ -52,7 +52,7 @@ def exchange_to(asked: FleetExchange) -> dict[str, Any]:
         "epoch": asked.epoch,
         "cursor": asked.cursor,
         "records": [[record.key, record.stamp, record.value] for record in asked.records],
-        "claims": [[claim.key, claim.known, claim.due_in, claim.ttl] for claim in asked.claims],
+        "claims": [[claim.key, claim.known, claim.due_in, claim.ttl, claim.instead_of] for claim in asked.claims],
         "releases": [[release.key, release.token, release.delay] for release in asked.releases],
         "drops": [list(one) for one in asked.drops],
         "roster": asked.roster,
@@ -69,7 +69,10 @@ def exchange_from(read: Mapping[str, Any]) -> FleetExchange:
         epoch=str(read["epoch"]),
         cursor=int(read["cursor"]),
         records=tuple(FleetRecord(*map(str, one)) for one in read["records"]),
-        claims=tuple(Claim(str(k), int(n), float(due), float(ttl)) for k, n, due, ttl in read["claims"]),
+        claims=tuple(
+            Claim(str(key), int(known), float(due), float(ttl), str(*instead))
+            for key, known, due, ttl, *instead in read["claims"]
+        ),
         releases=tuple(ClaimRelease(str(key), int(token), float(delay)) for key, token, delay in read["releases"]),
         drops=tuple((str(key), str(stamp)) for key, stamp in read["drops"]),
         roster=bool(read["roster"]),

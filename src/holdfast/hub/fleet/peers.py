@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import select
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -180,7 +181,12 @@ class _PeerConnection:
 
     @property
     def usable(self) -> bool:
-        return not self._reader.at_eof() and self._reader.exception() is None and not self._writer.is_closing()
+        """Whether nothing says that the other side closed it: the event loop may not have told yet."""
+        if self._reader.at_eof() or self._reader.exception() is not None or self._writer.is_closing():
+            return False
+        poll = select.poll()
+        poll.register(self._writer.get_extra_info("socket").fileno(), select.POLLIN)
+        return not poll.poll(0)
 
     async def send(self, head: bytes, body: bytes) -> None:
         self._writer.write(self._seal.frame(_REQUEST, head))
@@ -222,7 +228,7 @@ class Peers:
         if advertise is not None:
             self._listener, bound = bind_peer(advertise)
             self.address = str(bound)
-        self._replica = ""
+        self.replica = ""
         self._addresses: Callable[[], Mapping[str, str]] = dict
         self._handlers: dict[str, PeerHandler] = {}
         self._kept: dict[str, list[_PeerConnection]] = {}
@@ -233,16 +239,21 @@ class Peers:
 
     def join(self, replica: str, addresses: Callable[[], Mapping[str, str]]) -> None:
         """The name of this replica, and the addresses of the others by their names, from their signed presence."""
-        self._replica, self._addresses = replica, addresses
+        self.replica, self._addresses = replica, addresses
 
     def handle(self, operation: str, handler: PeerHandler) -> None:
         """Let other replicas ask this; a later handler replaces an earlier one."""
         self._handlers[operation] = handler
 
     @property
+    def present(self) -> tuple[str, ...]:
+        """The other replicas that are present, also those that cannot be asked."""
+        return tuple(sorted(name for name in self._addresses() if name != self.replica))
+
+    @property
     def others(self) -> tuple[str, ...]:
         """The other replicas that are present and can be reached."""
-        return tuple(sorted(name for name, at in self._addresses().items() if at and name != self._replica))
+        return tuple(sorted(name for name, at in self._addresses().items() if at and name != self.replica))
 
     # Asking.
 
@@ -263,9 +274,7 @@ class Peers:
         connection = await self._connected(replica)
         clean = False
         try:
-            head = json.dumps(
-                {"from": self._replica, "to": replica, "operation": operation, "about": dict(about or {})}
-            )
+            head = json.dumps({"from": self.replica, "to": replica, "operation": operation, "about": dict(about or {})})
             if len(head) > LARGEST_FRAME:
                 raise PeerRefused("the head of the request is too large for a replica")
             try:
@@ -417,7 +426,7 @@ class Peers:
         reply = PeerReply(connection.seal, connection.writer)
         handler = self._handlers.get(str(head.get("operation")))
         about = head.get("about")
-        if head.get("to") != self._replica:
+        if head.get("to") != self.replica:
             reply.refuse(f"this is not the replica {head.get('to')}")
         elif body is None:
             reply.refuse("the request is too large")
@@ -432,7 +441,7 @@ class Peers:
         await reply.drained()
 
     def __repr__(self) -> str:
-        return f"<Peers of {self._replica!r} at {self.address or 'no address'}>"
+        return f"<Peers of {self.replica!r} at {self.address or 'no address'}>"
 
 
 class _AskedConnection:

@@ -58,12 +58,22 @@ for _, one in ipairs(asked.drops) do
   end
 end
 
+local function of_client(key)
+  if string.sub(key, 1, 7) == 'client/' then return claims .. ':' .. key end
+end
 local function read(key)
-  local text = redis.call('HGET', claims, key)
+  local own = of_client(key)
+  local text
+  if own then text = redis.call('GET', own) else text = redis.call('HGET', claims, key) end
   if text then return cjson.decode(text) end
   return {token = 0, holder = '', ['until'] = 0, next_at = 0}
 end
 local function write(key, state)
+  local own = of_client(key)
+  if own then
+    redis.call('SET', own, cjson.encode(state), 'EX', math.ceil(math.max(state['until'] - now, 0)) + 86400)
+    return
+  end
   redis.call('HSET', claims, key, cjson.encode(state))
 end
 
@@ -81,6 +91,7 @@ for _, one in ipairs(wanted) do
   local key, known, due, ttl = one[1], one[2], one[3], one[4]
   local state = read(key)
   local held = state.holder ~= '' and state['until'] > now
+  if held and state.holder == one[5] and state.holder ~= asked.replica then held = false end
   if held and state.holder ~= asked.replica then
     table.insert(answers, {key, false, state.token, state['until'] - now, state.holder})
   elseif held and state.token >= known then

@@ -478,7 +478,7 @@ class translated:  # noqa: N801 - used as `with translated("…"):`
                 raise ServerFailure(evidence) from exc
 
 
-async def read_bounded(response: Response, limits: Limits) -> bytes:
+async def read_bounded(response: Response, limits: Limits) -> bytes | bytearray:
     """A whole body, unless it is over the bound on a message."""
     body = await response.read(limits.message_bytes)
     if body is None:
@@ -501,9 +501,8 @@ async def read_events(
     With ``silence``, a stream that sends nothing for so many seconds, not even a comment, counts as lost.
     """
     reader = EventReader(limits.message_bytes, skips=skips)
-    chunks = response.chunks()
     try:
-        while (chunk := await _next_chunk(chunks, silence)) is not None:
+        while (chunk := await (response.next_chunk() if silence is None else _within(silence, response))) is not None:
             for start in range(0, len(chunk), FED_BYTES):
                 for event in reader.feed(chunk[start : start + FED_BYTES]):
                     yield event
@@ -514,11 +513,9 @@ async def read_events(
         raise ServerFailure(over_message_bound(limits)) from exc
 
 
-async def _next_chunk(chunks: AsyncIterator[bytes], silence: float | None) -> bytes | None:
-    if silence is None:
-        return await anext(chunks, None)
+async def _within(silence: float, response: Response) -> bytes | None:
     with anyio.move_on_after(silence):
-        return await anext(chunks, None)
+        return await response.next_chunk()
     raise ServerFailure(NetworkFailure(fault=NetworkFault.CLOSED, stood=True))
 
 

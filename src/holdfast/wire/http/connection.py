@@ -42,6 +42,9 @@ MOST_HEADERS: Final = 1_000
 
 _LARGE_HEAD: Final = "its headers are too large"
 
+LARGE_BYTES: Final = 128 * 1024
+"""From this size on, the rest of a body is received into the memory that it stays in: no piece of it is copied."""
+
 BUFFERED_BYTES: Final = 256 * 1024
 """How much of a body waits for its reader before the socket is no longer read."""
 
@@ -159,9 +162,11 @@ class Response:
         self._read_ahead = 0
         """How much may come before the reader is woken."""
 
-    async def read(self, most: int) -> bytes | None:
+    async def read(self, most: int) -> bytes | bytearray | None:
         """The whole body; None if it is larger than ``most`` bytes. The rest is not read then."""
         if self._decode is None and self._connection is not None:
+            if LARGE_BYTES <= self._connection.left <= most - self._size:
+                return await self._received(self._connection)
             self._read_ahead = most  # all of it is wanted: no piece wakes the reader, or holds the sender up
             self._connection.resume()
         size, parts = 0, []
@@ -172,6 +177,27 @@ class Response:
                 return None
             parts.append(chunk)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _received(self, connection: _Connection) -> bytearray:
+        """The whole body, whose length is known and not too large."""
+        came = self._size
+        body = bytearray(came + connection.left)
+        at = 0
+        for part in self._parts:
+            body[at : at + len(part)] = part
+            at += len(part)
+        self._parts.clear()
+        self._size = 0
+        connection.receive_into(memoryview(body)[came:])
+        while not self.complete:
+            if self.error is not None:
+                raise self.error
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return body
 
     def whole(self) -> bytes | None:
         """The body, where all of it is here in one piece; it can still be read otherwise. Else None."""
@@ -246,7 +272,7 @@ class _Connection(asyncio.Protocol):
         self._response: Response | None = None
         self._headers: dict[str, str] = {}
         self._head_size = 0
-        self._left = 0
+        self.left = 0
         """How much of the body is still to come, where the head says its length."""
         self._close_delimited = False
         self._paused = False
@@ -273,6 +299,23 @@ class _Connection(asyncio.Protocol):
             head.result().close()
         else:
             self.abort()
+
+    def receive_into(self, rest: memoryview) -> None:
+        """Receive what is left of the body into this memory, and nothing else before that is done."""
+        self._take_over(_BodyReceiver(self, rest))
+
+    def received(self) -> None:
+        """All of it was received."""
+        self.left = 0
+        self._take_over(self)
+        self.on_message_complete()
+
+    def _take_over(self, protocol: asyncio.BaseProtocol) -> None:
+        """Let another protocol have the bytes that come. uvloop asks which one it is when it begins to read."""
+        if not self.closed:
+            self.pause()
+            self._transport.set_protocol(protocol)
+            self.resume()
 
     def usable(self, now: float) -> bool:
         """Whether nothing says that the peer has closed it."""
@@ -312,7 +355,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of an answer."""
-        if self._left:
+        if self.left:
             self._take_body(data)
             return
         parser = self._parser
@@ -338,10 +381,10 @@ class _Connection(asyncio.Protocol):
     def _take_body(self, data: bytes) -> None:
         """Take a piece of a body of known length as it is: the parser would copy it, and has nothing to say."""
         assert self._response is not None  # noqa: S101 - a body is being read
-        body, rest = (data, b"") if len(data) <= self._left else (data[: self._left], data[self._left :])
-        self._left -= len(body)
+        body, rest = (data, b"") if len(data) <= self.left else (data[: self.left], data[self.left :])
+        self.left -= len(body)
         self._response.feed(body)
-        if not self._left:
+        if not self.left:
             self.on_message_complete()
         if rest:
             self.data_received(rest)
@@ -387,7 +430,7 @@ class _Connection(asyncio.Protocol):
 
     def _fail(self, error: Exception) -> None:
         head, response = self._head, self._response
-        self._response, self._parser, self._left = None, None, 0
+        self._response, self._parser, self.left = None, None, 0
         if response is not None:
             response.end(error)
         elif head is not None and not head.done():
@@ -425,7 +468,7 @@ class _Connection(asyncio.Protocol):
         self._response = Response(self, status, headers)
         length = headers.get("content-length", "")
         if length.isascii() and length.isdigit() and "transfer-encoding" not in headers and status not in (204, 304):
-            self._left = int(length)
+            self.left = int(length)
         head, self._head = self._head, None
         if head is not None and not head.done():
             head.set_result(self._response)
@@ -433,7 +476,7 @@ class _Connection(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         """A piece of the body."""
         if self._response is not None:
-            self._left = max(self._left - len(data), 0)
+            self.left = max(self.left - len(data), 0)
             self._response.feed(data)
 
     def on_message_complete(self) -> None:
@@ -443,7 +486,7 @@ class _Connection(asyncio.Protocol):
             return
         keep = self._parser is not None and self._parser.should_keep_alive() and not self._close_delimited
         self.resume()
-        self._response, self._parser, self._left = None, None, 0
+        self._response, self._parser, self.left = None, None, 0
         response.end()
         if keep:
             keep_for = _kept_for(response.headers.get("keep-alive", ""))
@@ -463,6 +506,32 @@ class _Connection(asyncio.Protocol):
         if len(self._known) >= KNOWN_HEADS:
             self._known.clear()
         self._known[first] = _KnownHead(response.status, response.headers, int(length), keep_for)
+
+
+class _BodyReceiver(asyncio.BufferedProtocol):
+    """Has the bytes of a connection written to where they stay, until a body is complete."""
+
+    def __init__(self, connection: _Connection, rest: memoryview) -> None:
+        self._connection = connection
+        self._rest = rest
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go: never more than are left of the body."""
+        return self._rest
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Some came."""
+        self._rest = self._rest[nbytes:]
+        if not self._rest:
+            self._connection.received()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more."""
+        return self._connection.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is gone."""
+        self._connection.connection_lost(exc)
 
 
 class Pool:

@@ -56,7 +56,7 @@ async def fetch(
         try:
             async with peer.request("GET", httpx2.URL(url), headers={}, doing=doing) as response:
                 if response.status < 300:
-                    return await read_bounded(response, peer.limits)
+                    return bytes(await read_bounded(response, peer.limits))
                 raise ServerFailure((await peer.refusal(response))[0])
         finally:
             with anyio.CancelScope(shield=True):
@@ -83,7 +83,7 @@ async def exchange(
             async with peer.request(
                 method, peer.url, headers=headers or {}, content=content, doing=doing, on_sending=on_sending
             ) as response:
-                return HttpAnswer(response.status, response.headers, await read_bounded(response, peer.limits))
+                return HttpAnswer(response.status, response.headers, bytes(await read_bounded(response, peer.limits)))
         finally:
             with anyio.CancelScope(shield=True):
                 await peer.aclose()
@@ -123,7 +123,9 @@ class ApiClient:
             async with self._peer.request(
                 method, httpx2.URL(self._base + path), headers=headers, content=body, doing=path
             ) as response:
-                return HttpAnswer(response.status, response.headers, await read_bounded(response, self._peer.limits))
+                return HttpAnswer(
+                    response.status, response.headers, bytes(await read_bounded(response, self._peer.limits))
+                )
         raise ServerFailure(TimedOut(doing="its answer", after=within))
 
     async def events(self, path: str, *, silence: float) -> AsyncGenerator[ApiEvent | HttpAnswer, None]:
@@ -148,5 +150,5 @@ class ApiClient:
             response = await stack.enter_async_context(request)
             if response.status == 200 and content_type(response) == EVENT_STREAM:
                 return response
-            return HttpAnswer(response.status, response.headers, await read_bounded(response, self._peer.limits))
+            return HttpAnswer(response.status, response.headers, bytes(await read_bounded(response, self._peer.limits)))
         raise ServerFailure(TimedOut(doing="its answer", after=within))

@@ -7,7 +7,6 @@ stream. There is no connection to lose: one exchange fails, and the next one dia
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -38,7 +37,6 @@ from holdfast.core import (
     NetworkFault,
     NotMcp,
     NotMcpFault,
-    TimedOut,
     quoted,
     quoted_name,
 )
@@ -49,6 +47,7 @@ from holdfast.wire.envelope import (
     BadJson,
     Bytes,
     Fields,
+    RawObject,
     dump_object,
     dumps,
     fields,
@@ -67,7 +66,7 @@ from holdfast.wire.http.client import (
     translated,
 )
 from holdfast.wire.http.connection import Response
-from holdfast.wire.large import split
+from holdfast.wire.large import split, split_answer
 from holdfast.wire.rpc import (
     LONGEST_ID,
     Exchange,
@@ -151,7 +150,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
 
     def call(
         self, method: str, params: Fields, *, headers: Mapping[str, str], on_progress: ProgressFnT | None = None
-    ) -> Coroutine[Any, Any, Bytes]:
+    ) -> Coroutine[Any, Any, Bytes | RawObject]:
         """POST a request as it is and wait for its result, also as it is. The caller bounds the time."""
         request_id, waiter = self._exchange.begin(on_progress)
         body = call_message(request_id, method, params, progress=on_progress is not None)
@@ -168,19 +167,10 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             self._version = self._common = None
         headers = {**self._headers(opts), **in_headers(params)}
         body = dumps(request_message(request_id, method, with_progress_token(params, request_id, opts)))
-        timeout = opts.get("timeout")
-        deadline = self.deadlines.start(idle=timeout or math.inf, within=math.inf)
-        try:
-            tell = opts.get("cancel_on_abandon", True)
-            return value_of(await self._answered(request_id, waiter, method, body, headers, tell=tell))
-        except asyncio.CancelledError:
-            if not deadline.absorb():
-                raise
-            if deadline.cut:
-                raise self.failure() from None
-            raise ServerFailure(TimedOut(doing=f"the answer to {method}", after=timeout or 0.0)) from None
-        finally:
-            self.deadlines.end(deadline)
+        tell, doing = opts.get("cancel_on_abandon", True), f"the answer to {method}"
+        answer = self._answered(request_id, waiter, method, body, headers, tell=tell)
+        seconds = opts.get("timeout")
+        return value_of(await self.deadlines.bounded(answer, seconds=seconds, doing=doing, failure=self.failure))
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
         """POST a notification; a refused one is no failure. The modern era has none from client to server."""
@@ -267,7 +257,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         headers: Mapping[str, str],
         *,
         tell: bool = True,
-    ) -> Bytes:
+    ) -> Bytes | RawObject:
         """The answer to one POST; a caller that stops waiting tells a legacy server so."""
         began = time.monotonic()
         response: Response | None = None
@@ -283,11 +273,10 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                     return await self._from_stream(response, request_id, waiter, method)
                 raise ServerFailure(_not_mcp(response, kind))
             came = response.whole()
-            if came is None or len(came) > self._peer.limits.message_bytes:
-                came = await read_bounded(response, self._peer.limits)
-            small = len(came) <= SMALL_BYTES
-            members = _split(came, stood=self.stood) if small else await _split_any(came, stood=self.stood)
-            return self._answer_in(came, members, request_id)
+            if came is None or len(came) > SMALL_BYTES or len(came) > self._peer.limits.message_bytes:
+                return await self._from_body(response, request_id)
+            self._exchange.received += len(came)
+            return self._answer_in(_split(came, stood=self.stood), request_id)
         except ServerFailure:
             raise
         except asyncio.CancelledError:
@@ -313,8 +302,17 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=detail))
             self._peer.learn_secret(self._session_id)
 
-    def _answer_in(self, body: bytes, answer: Fields, request_id: RequestId) -> Bytes:
-        self._exchange.received += len(body)
+    async def _from_body(self, response: Response, request_id: RequestId) -> Bytes | RawObject:
+        """The answer in a body that is large, or not all here."""
+        came = await read_bounded(response, self._peer.limits)
+        self._exchange.received += len(came)
+        if len(came) <= SMALL_BYTES:
+            return self._answer_in(_split(bytes(came), stood=self.stood), request_id)
+        members, result = await _split_answer(came, stood=self.stood)
+        answered = self._answer_in(members, request_id)
+        return answered if result is None else result
+
+    def _answer_in(self, answer: Fields, request_id: RequestId) -> Bytes:
         if "result" not in answer and "error" not in answer:
             raise ServerFailure(NotMcp(fault=NotMcpFault.NOT_JSONRPC, detail="its answer is no JSON-RPC response"))
         self._exchange.spoke = True
@@ -366,10 +364,14 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         self, response: Response, cursor: _Cursor, request_id: RequestId, waiter: PendingRequest
     ) -> Fields | None:
         async for event in read_events(response, self._peer.limits):
-            cursor.note(event)
+            if event.id or event.retry is not None:
+                cursor.note(event)
             if event.name != "message" or not event.data:
                 continue
             self._exchange.received += len(event.data)
+            if self._exchange.take_progress(event.data):
+                await waiter.deliver()
+                continue
             small = len(event.data) <= SMALL_BYTES
             members = _split(event.data, stood=self.stood) if small else await _split_any(event.data, stood=self.stood)
             # An error without an id, on one request's stream, answers that request.
@@ -430,6 +432,14 @@ def _split(data: bytes, *, stood: bool) -> Fields:
         raise _unreadable(data, exc, stood=stood) from exc
 
 
+async def _split_answer(data: bytes | bytearray, *, stood: bool) -> tuple[Fields, RawObject | None]:
+    """The same for an answer of any size, with its result if that was read already."""
+    try:
+        return await split_answer(data)
+    except BadJson as exc:
+        raise _unreadable(data, exc, stood=stood) from exc
+
+
 async def _split_any(data: bytes, *, stood: bool) -> Fields:
     """The same for a message of any size: a large one takes a wait."""
     try:
@@ -438,7 +448,7 @@ async def _split_any(data: bytes, *, stood: bool) -> Fields:
         raise _unreadable(data, exc, stood=stood) from exc
 
 
-def _unreadable(data: bytes, exc: BadJson, *, stood: bool) -> ServerFailure:
+def _unreadable(data: bytes | bytearray, exc: BadJson, *, stood: bool) -> ServerFailure:
     """What bytes show that are no message.
 
     Before the handshake is complete, the start of the text shows what answers there. Later it is the content of one

@@ -202,9 +202,11 @@ async function act(id, verb, body) {
   const row = () => board.row(id);
   row()?.say("busy", DOING[verb]);
   try {
-    changed(await api.post(`/api/servers/${encodeURIComponent(id)}/${verb}`, body));
-    row()?.say("done", DONE[verb]);
-    announcer.say(`${id}: ${DONE[verb]}`);
+    const server = await api.post(`/api/servers/${encodeURIComponent(id)}/${verb}`, body);
+    const done = server.scope ? `${DONE[verb].slice(0, -1)} on ${server.scope}.` : DONE[verb];
+    changed(server);
+    row()?.say("done", done);
+    announcer.say(`${id}: ${done}`);
   } catch (error) {
     const hint = error.hint ? ` ${sentence(error.hint)}` : "";
     row()?.say("failed", `${sentence(error.message)}${hint}`);

@@ -24,7 +24,7 @@ export function legend() {
 
 export function facts(server) {
   const { generation, breaker, failures, attempts, attempts_allowed, in_flight, transport, target, verified } = server;
-  const { tools, prompts, resources, templates, calls_total, errors_total, reconnects_total, reason, state } = server;
+  const { tools, prompts, resources, templates, calls_total, errors_total, reconnects_total, reason, state, probed_by } = server;
   return [
     generation,
     breaker.state,
@@ -44,6 +44,7 @@ export function facts(server) {
     reconnects_total,
     reason,
     state,
+    probed_by,
   ];
 }
 
@@ -77,6 +78,7 @@ export function factNodes(server) {
       field("transport", server.transport || "unknown", server.transport || "unknown transport"),
     ),
     ...fact("Breaker", field("breaker.state", server.breaker.state, stateWord(server.breaker.state))),
+    ...(server.probed_by ? fact("Tried by", "replica ", field("probed_by", server.probed_by, server.probed_by, "code")) : []),
     ...fact(
       "Failures",
       field("failures", server.failures),

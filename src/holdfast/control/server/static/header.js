@@ -1,7 +1,7 @@
 // The header and the footer: the state of the fleet in one sentence, the connection to the hub, and the hub's data.
 
 import { copyable, el, field, sentence, setAttribute, setText, show } from "./dom.js";
-import { GROUPS } from "./fleet.js";
+import { GROUPS, byId } from "./fleet.js";
 import { sign } from "./charts.js";
 import { clock, countdown, duration } from "./format.js";
 
@@ -255,6 +255,19 @@ function banners(hub) {
       ),
     );
   }
+  if (hub.fleet && hub.fleet.not_shared_since !== null)
+    parts.push(
+      el(
+        "p",
+        { class: "banner", "data-kind": "need", role: "alert" },
+        el("strong", {}, "This replica goes on alone. "),
+        "The store of the fleet does not answer since ",
+        field("fleet.not_shared_since", hub.fleet.not_shared_since, clock(hub.fleet.not_shared_since, hub.now)),
+        hub.fleet.problem ? [" (", sentence("fleet.problem", hub.fleet.problem), ")"] : "",
+        ". What you switch or approve here holds on this replica only until it is back.",
+        hub.fleet.not_shared.length ? ` Not shared yet: ${hub.fleet.not_shared.join(", ")}.` : "",
+      ),
+    );
   if (hub.notice)
     parts.push(
       el("p", { class: "banner", "data-kind": "hint", role: "status" }, "Note: ", sentence("notice", hub.notice)),
@@ -274,6 +287,32 @@ function banners(hub) {
   }
   return parts;
 }
+
+/** The replicas of the hub: a line for each, this one first. */
+function replicas({ fleet, now }) {
+  const first = [...fleet.replicas].sort((one, other) => other.here - one.here || byId(one.id, other.id));
+  const count = fleet.replicas.length;
+  return [
+    `${count} ${count === 1 ? "replica" : "replicas"} on `,
+    field("fleet.store", fleet.store, fleet.store, "code"),
+    el(
+      "ul",
+      { class: "replicas" },
+      ...first.slice(0, MOST_REPLICAS).map((one) =>
+        el(
+          "li",
+          {},
+          el("code", {}, one.id),
+          ` on ${one.host}, process ${one.pid}, version ${one.version}, since ${clock(one.started, now)}`,
+          one.here ? " (this page)" : "",
+        ),
+      ),
+      count > MOST_REPLICAS ? el("li", {}, `and ${count - MOST_REPLICAS} more`) : null,
+    ),
+  ];
+}
+
+const MOST_REPLICAS = 20;
 
 function colophon(hub, uptime) {
   const entry = (title, ...value) => el("div", {}, el("dt", {}, title), el("dd", {}, ...value));
@@ -297,6 +336,7 @@ function colophon(hub, uptime) {
         uptime,
       ),
       hub.identity ? entry("Acts as", field("identity", hub.identity)) : null,
+      hub.fleet ? entry("Fleet", ...replicas(hub)) : null,
     ),
     el(
       "p",

@@ -1,0 +1,101 @@
+"""Requests that belong to another replica: which one that is.
+
+A request can belong to another replica for one of two reasons. It continues a call that is pending there, which the
+handle of the call says (its tag). Or it goes to a server that keeps a connection for each client, and the client's
+connections are there: its home, which is a claim in the store. The home of a client is looked up once and remembered;
+requests for shared servers never ask.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
+
+from holdfast.core import replica_tag, replicas_with_tag
+from holdfast.front.access.principals import ClientKey
+from holdfast.front.clients import Client
+from holdfast.hub import Fleet, Hub
+
+__all__ = ["ClientHomeFinder", "LivesElsewhere"]
+
+
+class LivesElsewhere(Exception):
+    """A request belongs to another replica; nothing of it was done here."""
+
+    def __init__(self, replica: str, *, find_again: Callable[[bool], Awaitable[None]] | None = None) -> None:
+        super().__init__(f"the request belongs to the replica {replica}")
+        self.replica = replica
+        self.find_again = find_again
+        """Called if that replica has it no more (False), or is dead or leaves (True): then it is tried again."""
+
+
+class ClientHomeFinder:
+    """Finds the replica of a request; one for all endpoints of a hub."""
+
+    def __init__(self, hub: Hub, fleet: Fleet) -> None:
+        self._hub = hub
+        self._fleet = fleet
+        self._owners: dict[str, Hashable] = {}
+        fleet.member.homes.using = self._is_used
+        fleet.on_home_lost = self._lost
+
+    @property
+    def tag(self) -> str:
+        """Names this replica in ids that clients get."""
+        return replica_tag(self._fleet.replica)
+
+    def replica_of(self, tag: str) -> str | None:
+        """The other replica with this tag, if it is present; its first, should two have the same."""
+        found = replicas_with_tag(tag, self._fleet.member.peers)
+        return next((name for name in found if name != self._fleet.replica), None)
+
+    async def check(self, client: Client) -> None:
+        """Raise ``LivesElsewhere`` if another replica has the connections of this client."""
+        key = _key_of(client.owner)
+        if key is None or self._fleet.peers is None or not self._fleet.peers.address:
+            return  # the others could not send anything here
+        home = await self._fleet.find_home(key)
+        if home != self._fleet.replica:
+            raise LivesElsewhere(home, find_again=partial(self._find_again, key, home))
+        self._owners[key] = client.owner
+
+    def known_elsewhere(self, client: Client) -> str | None:
+        """The other replica that has the connections of a client, if one is known."""
+        key = _key_of(client.owner)
+        home = self._fleet.member.homes.holder(key) if key is not None else ""
+        return home if home and home != self._fleet.replica else None
+
+    def is_first(self, client: Client) -> bool:
+        """Whether this is the first home of a client: then no connection of it was lost."""
+        key = _key_of(client.owner)
+        return key is not None and self._fleet.member.homes.is_first(key)
+
+    async def _find_again(self, key: str, home: str, dead: bool) -> None:
+        if dead:
+            await self._fleet.find_home(key, instead_of=home)
+        else:
+            self._fleet.member.homes.forget(key)
+
+    def _is_used(self, key: str) -> bool:
+        owner = self._owners.get(key)
+        if owner is not None and self._hub.registry.clients.has_any(owner):
+            return True
+        self._owners.pop(key, None)
+        return False
+
+    def _lost(self, key: str) -> None:
+        """Another replica took over: two of them must not serve one client."""
+        owner = self._owners.pop(key, None)
+        if owner is not None:
+            self._hub.registry.clients.release(owner)
+
+
+def _key_of(owner: Hashable) -> str | None:
+    """Names a client in the store; None for one that is not known beyond its request."""
+    if isinstance(owner, bytes):
+        return hashlib.sha256(b"session\0" + owner).hexdigest()[:32]
+    if isinstance(owner, ClientKey):
+        said = f"key\0{len(owner.principal)}:{owner.principal}{owner.key}"
+        return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return None

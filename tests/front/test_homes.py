@@ -1,0 +1,478 @@
+"""Requests that belong to another replica reach it: three hubs, one fleet, clients that come in at any of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import httpx2
+import pytest
+
+from holdfast.core import FleetExchange, FleetReply, SharedStore, replica_tag
+from holdfast.core.fleet import homes, member
+from holdfast.front import requests
+from holdfast.front.access.principals import CLIENT_HEADER, TokenPolicy
+from holdfast.front.http import create_app
+from holdfast.front.session_ids import SessionIds
+from holdfast.front.session_keys import SessionKeys
+from holdfast.hub import Fleet, Hub, PeerAddress, Peers
+from holdfast.hub.fleet.messages import exchange_from, exchange_to
+from tests.clients.raw import MODERN_META, initialize
+from tests.front.conftest import Served
+from tests.front.peer_server import Origin, running
+from tests.front.web import serving
+from tests.hub.open_hubs import config
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-5")]
+
+KEY = b"k" * 32
+TOKENS = TokenPolicy(tokens={"ada": "the token of ada is long", "bob": "the token of bob is long"})
+PATIENCE = 20
+FORM: dict[str, Any] = {"elicitation": {"form": {}}}
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer becomes an event stream at once, and not only when it takes long."""
+    monkeypatch.setattr(requests, "STREAM_AFTER_SECONDS", 0.0)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replicas find each other sooner."""
+    monkeypatch.setattr(member, "ROSTER_SECONDS", 0.05)
+    monkeypatch.setattr(member, "EXCHANGE_SECONDS", 0.05)
+    monkeypatch.setattr(homes, "HOME_SECONDS", 1.0)
+    monkeypatch.setattr(requests, "STREAM_AFTER_SECONDS", 0.3)
+
+
+class MemoryStore:
+    """The store of the fleet, in this process."""
+
+    name, connections = "memory", 1
+
+    def __init__(self) -> None:
+        self._shared = SharedStore(settled=True)
+
+    async def exchange(self, asked: FleetExchange) -> FleetReply:
+        await anyio.lowlevel.checkpoint()
+        return self._shared.exchange(exchange_from(json.loads(json.dumps(exchange_to(asked)))), anyio.current_time())
+
+    async def close(self) -> None:
+        pass
+
+
+class Replica:
+    """One hub of the fleet."""
+
+    def __init__(self, served: Served, fleet: Fleet) -> None:
+        self.served = served
+        self.fleet = fleet
+        assert fleet.peers is not None
+        self.peers = fleet.peers
+
+    @property
+    def url(self) -> str:
+        return self.served.all
+
+    async def die(self) -> None:
+        """It does not answer other replicas any more, and still counts as present."""
+        self.peers.close()
+        while self.peers._open:  # noqa: ASYNC110 - the connections end in tasks of their own
+            await anyio.sleep(0.01)
+
+
+@asynccontextmanager
+async def replicas(
+    servers: dict[str, Any], count: int = 2, *, tokens: TokenPolicy | None = None
+) -> AsyncIterator[list[Replica]]:
+    """Hubs that share a broker, each of which knows the others."""
+    async with AsyncExitStack() as stack:
+        store, found = MemoryStore(), []
+        for number in range(count):
+            at = PeerAddress.parse("tcp://127.0.0.1:0")
+            peers = Peers(lambda: [KEY], "test", advertise=at)
+            fleet = Fleet(store, replica=f"r{number}", peers=peers)
+            hub = Hub(config(servers), fleet=fleet)
+            ids = SessionIds(SessionKeys([KEY], shared=True))
+            app = create_app(hub, tokens=tokens, ids=ids)
+            await stack.enter_async_context(hub)
+            base = await stack.enter_async_context(serving(app))
+            found.append(Replica(Served(hub, app, base), fleet))
+        with anyio.fail_after(PATIENCE):
+            for one in found:
+                assert await one.served.hub.ready(PATIENCE)
+                while len(one.peers.others) < count - 1:  # noqa: ASYNC110 - replicas find each other in tasks of their own
+                    await anyio.sleep(0.01)
+            yield found
+
+
+class LegacyClient:
+    """A session by hand; each request names the replica that it comes in at."""
+
+    def __init__(self, http: httpx2.AsyncClient, token: str = "") -> None:
+        self.http = http
+        self.headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-11-25"}
+        if token:
+            self.headers["authorization"] = f"Bearer {token}"
+
+    async def begin(self, at: Replica, **capabilities: Any) -> None:
+        request = initialize()
+        request["params"]["capabilities"] = capabilities
+        answer = await self.http.post(at.url, json=request, headers=self.headers)
+        self.headers["mcp-session-id"] = answer.headers["mcp-session-id"]
+        await self.notice(at, "notifications/initialized")
+
+    async def notice(self, at: Replica, method: str, **params: Any) -> None:
+        told = {"jsonrpc": "2.0", "method": method, "params": params}
+        assert (await self.http.post(at.url, json=told, headers=self.headers)).status_code == 202
+
+    async def answer(self, at: Replica, question: Any, **result: Any) -> httpx2.Response:
+        said = {"jsonrpc": "2.0", "id": question, "result": result}
+        return await self.http.post(at.url, json=said, headers=self.headers)
+
+    async def ask(self, at: Replica, method: str, **params: Any) -> Any:
+        """The last message of the answer."""
+        async with self.stream(at, method, **params) as events:
+            return [event async for event in events][-1]["message"]
+
+    async def call(self, at: Replica, tool: str, *, request_id: Any = 7, **arguments: Any) -> str:
+        said = await self.ask(at, "tools/call", request_id=request_id, name=tool, arguments=arguments)
+        return str(said["result"]["content"][0]["text"])
+
+    @asynccontextmanager
+    async def stream(
+        self, at: Replica, method: str, *, request_id: Any = 7, **params: Any
+    ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+        body = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
+        async with self.http.stream("POST", at.url, json=body, headers=self.headers) as answer:
+            assert answer.status_code == 200, await answer.aread()
+            yield events_of(answer)
+
+    @asynccontextmanager
+    async def open(self, at: Replica, *, after: str | None = None) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+        headers = self.headers if after is None else {**self.headers, "last-event-id": after}
+        async with self.http.stream("GET", at.url, headers=headers, timeout=None) as answer:
+            assert answer.status_code == 200, await answer.aread()
+            yield events_of(answer)
+
+
+async def events_of(answer: httpx2.Response) -> AsyncIterator[dict[str, Any]]:
+    """The events with a message; and the first one without, by its id."""
+    if answer.headers["content-type"] == "application/json":
+        yield {"message": json.loads(await answer.aread())}
+        return
+    event: dict[str, Any] = {}
+    async for line in answer.aiter_lines():
+        name, _, value = line.partition(": ")
+        if line and name:
+            event[name] = value
+        elif event:
+            if event.get("data"):
+                event["message"] = json.loads(event["data"])
+            yield event
+            event = {}
+
+
+async def message(events: AsyncIterator[dict[str, Any]], method: str) -> Any:
+    """The next message of a method; others are passed over."""
+    async for event in events:
+        if event.get("message", {}).get("method") == method:
+            return event["message"]
+    raise AssertionError(f"the stream ended without {method}")
+
+
+@asynccontextmanager
+async def scene(
+    count: int = 2, *, tokens: TokenPolicy | None = None, **more: Any
+) -> AsyncIterator[tuple[Origin, list[Replica], httpx2.AsyncClient]]:
+    async with (
+        running("legacy") as origin,
+        replicas({"o": {"url": origin.url, **more}}, count, tokens=tokens) as found,
+        httpx2.AsyncClient(trust_env=False, timeout=PATIENCE) as http,
+    ):
+        yield origin, found, http
+
+
+@pytest.mark.parametrize("kind", ["elicit", "sample", "roots"])
+async def test_a_question_of_one_replica_is_answered_through_another(kind: str) -> None:
+    answers: dict[str, Any] = {
+        "elicit": {"action": "accept", "content": {"colour": "blue"}},
+        "sample": {"role": "assistant", "model": "none", "content": {"type": "text", "text": "blue"}},
+        "roots": {"roots": [{"uri": "file:///blue"}]},
+    }
+    async with scene() as (_, (a, b), http):
+        client = LegacyClient(http)
+        await client.begin(a, **FORM, sampling={}, roots={})
+        async with client.stream(a, "tools/call", name="o__ask", arguments={"kind": kind}) as events:
+            question = [event async for event in _until_question(events)][-1]["message"]
+            assert (await client.answer(b, question["id"], **answers[kind])).status_code == 202
+            result = [event async for event in events][-1]["message"]
+        assert "blue" in result["result"]["content"][0]["text"]
+
+
+async def _until_question(events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
+    async for event in events:
+        yield event
+        if "id" in event.get("message", {}) and "method" in event["message"]:
+            return
+
+
+async def test_a_cancellation_that_comes_in_elsewhere_reaches_the_server() -> None:
+    async with scene(3) as (origin, (a, _, c), http):
+        client = LegacyClient(http)
+        await client.begin(a)
+        async with client.stream(a, "tools/call", request_id="mine", name="o__hang", arguments={}) as events:
+            await origin.hanging.wait()
+            await client.notice(c, "notifications/cancelled", requestId="mine")
+            await origin.cancelled.wait()
+            result = [event async for event in events][-1]["message"]
+        assert result["error"]["message"] == "Request cancelled"
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_stream_that_broke_goes_on_through_another_replica() -> None:
+    async with scene() as (origin, (a, b), http):
+        client = LegacyClient(http)
+        await client.begin(a)
+        async with client.stream(a, "tools/call", name="o__wait", arguments={}) as events:
+            first = await anext(events)
+            await origin.waiting.wait()
+        async with client.open(b, after=first["id"]) as events:
+            origin.go.set()
+            (result,) = [event["message"] async for event in events if "message" in event]
+        assert result["result"]["content"][0]["text"] == "waited"
+        async with client.open(b, after=first["id"]) as events:  # and again, after the answer
+            (again,) = [event["message"] async for event in events if "message" in event]
+        assert again == result
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_client_that_leaves_the_other_replica_leaves_the_stream_too() -> None:
+    async with scene() as (origin, (a, b), http):
+        client = LegacyClient(http)
+        await client.begin(a)
+        async with client.stream(a, "tools/call", name="o__wait", arguments={}) as events:
+            first = await anext(events)
+            await origin.waiting.wait()
+        async with client.open(b, after=first["id"]):
+            pass
+        while len(a.peers._open) > 0:  # noqa: ASYNC110 - the listener learns of it in a task of its own
+            await anyio.sleep(0.01)
+        origin.go.set()
+        async with client.open(b, after=first["id"]) as events:
+            (result,) = [event["message"] async for event in events if "message" in event]
+        assert result["result"]["content"][0]["text"] == "waited"
+
+
+def modern(tool: str, key: str = "", **params: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """The body and the headers of a modern call."""
+    meta = {**MODERN_META, "io.modelcontextprotocol/clientCapabilities": FORM}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool, "_meta": meta, **params}}
+    headers = {
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": "2026-07-28",
+        "mcp-method": "tools/call",
+        "mcp-name": tool,
+    }
+    return body, {**headers, CLIENT_HEADER: key} if key else headers
+
+
+async def modern_call(http: httpx2.AsyncClient, at: Replica, tool: str, key: str = "", **params: Any) -> Any:
+    body, headers = modern(tool, key, **params)
+    async with http.stream("POST", at.url, json=body, headers=headers) as answer:
+        return [event async for event in events_of(answer)][-1]["message"]
+
+
+async def test_a_modern_client_continues_a_pending_call_through_another_replica() -> None:
+    async with scene() as (_, (a, b), http):
+        asked = {"kind": "elicit"}
+        first = (await modern_call(http, a, "o__ask", arguments=asked))["result"]
+        assert first["resultType"] == "input_required"
+        answers = {"q1": {"action": "accept", "content": {"colour": "blue"}}}
+        again = {"arguments": asked, "requestState": first["requestState"], "inputResponses": answers}
+        second = await modern_call(http, b, "o__ask", **again)
+        assert second["result"]["content"][0]["text"] == "blue"
+        third = await modern_call(http, b, "o__ask", **again)
+        assert "Invalid or expired requestState" in third["error"]["message"]
+        forth = (await modern_call(http, a, "o__ask", arguments=asked))["result"]
+        await a.die()
+        lost = await modern_call(http, b, "o__ask", **{**again, "requestState": forth["requestState"]})
+        assert "does not answer" in lost["error"]["message"]
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_server_of_one_client_keeps_its_state_wherever_the_client_comes_in(era: str) -> None:
+    async with scene(3, sharing="per-client") as (_, (a, b, c), http):
+        client, other = LegacyClient(http), LegacyClient(http)
+        await client.begin(a)
+        await other.begin(b)
+
+        async def bump(at: Replica, whose: LegacyClient = client) -> str:
+            if era == "legacy":
+                return await whose.call(at, "o__bump")
+            key = "the key of the client" if whose is client else "the key of the other"
+            said = await modern_call(http, at, "o__bump", key.replace(" ", "-"), arguments={})
+            return str(said["result"]["content"][0]["text"])
+
+        assert [await bump(at) for at in (b, a, c, b)] == ["1", "2", "3", "4"]
+        assert await bump(c, other) == "1"  # another client has another connection
+        slots = [len(one.served.hub.registry.clients.all()) for one in (a, b, c)]
+        assert slots == [0, 1, 1]
+
+
+async def test_a_dead_home_is_taken_over_by_one_replica() -> None:
+    async with scene(3, sharing="per-client") as (_, (a, b, c), http):
+        client = LegacyClient(http)
+        await client.begin(b)
+        assert await client.call(a, "o__bump") == "1"
+        assert await client.call(b, "o__bump") == "2"
+        await a.die()
+        said: list[str] = []
+
+        async def bump(at: Replica) -> None:
+            said.append(await client.call(at, "o__bump", request_id=at.fleet.replica))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(bump, b)
+            tasks.start_soon(bump, c)
+        assert sorted(said) == ["1", "2"]  # a new connection, and one for both
+        while a.served.hub.registry.clients.all():  # noqa: ASYNC110 - it learns of it when it extends its claim
+            await anyio.sleep(0.05)
+
+
+async def test_a_call_of_a_client_whose_home_is_elsewhere_can_be_cancelled_anywhere() -> None:
+    async with scene(3, sharing="per-client") as (origin, (a, b, c), http):
+        client = LegacyClient(http)
+        await client.begin(a)
+        assert await client.call(a, "o__bump") == "1"
+        async with client.stream(b, "tools/call", name="o__hang", arguments={}) as events:
+            await origin.hanging.wait()
+            await client.notice(c, "notifications/cancelled", requestId=7)
+            await origin.cancelled.wait()
+            assert [event async for event in events][-1]["message"]["error"]["message"] == "Request cancelled"
+
+
+async def test_a_notice_of_a_clients_own_server_reaches_its_stream_on_another_replica() -> None:
+    async with scene(sharing="per-client") as (_, (a, b), http):
+        client = LegacyClient(http)
+        await client.begin(a)
+        await client.call(a, "o__bump")
+        listed = await client.ask(a, "resources/list")
+        uri = next(one["uri"] for one in listed["result"]["resources"] if "holdfast" not in one["uri"].split(":")[0])
+        async with client.open(b) as events:
+            subscribed = await client.ask(b, "resources/subscribe", uri=uri)  # b passes it on to the client's home
+            assert subscribed["result"] == {}
+            await client.call(b, "o__touch", uri=uri)
+            assert (await message(events, "notifications/resources/updated"))["params"]["uri"] == uri
+
+
+async def test_a_modern_client_listens_to_its_own_server_through_another_replica() -> None:
+    async with scene(sharing="per-client") as (origin, (a, b), http):
+        key = "the-key-of-the-client"
+        assert (await modern_call(http, a, "o__bump", key, arguments={}))["result"]["content"][0]["text"] == "1"
+        legacy = LegacyClient(http)
+        await legacy.begin(a)
+        listed = await legacy.ask(a, "resources/list")
+        uri = next(one["uri"] for one in listed["result"]["resources"] if "holdfast" not in one["uri"].split(":")[0])
+        body, headers = modern("", key)
+        wanted = {"notifications": {"resourceSubscriptions": [uri]}, "_meta": body["params"]["_meta"]}
+        body |= {"method": "subscriptions/listen", "params": wanted}
+        headers |= {"mcp-method": "subscriptions/listen"}
+        del headers["mcp-name"]
+        async with http.stream("POST", b.url, json=body, headers=headers, timeout=None) as answer:
+            events = events_of(answer)
+            await message(events, "notifications/subscriptions/acknowledged")
+            await origin.until(lambda: bool(origin.subscribed))
+            await modern_call(http, b, "o__touch", key, arguments={"uri": origin.subscribed[0]})
+            assert (await message(events, "notifications/resources/updated"))["params"]["uri"] == uri
+
+
+async def test_changed_roots_reach_the_clients_own_server_on_another_replica() -> None:
+    async with scene(sharing="per-client") as (origin, (a, b), http):
+        client = LegacyClient(http)
+        await client.begin(a, roots={"listChanged": True})
+        await client.call(a, "o__bump")
+        await client.call(b, "o__bump")
+        await client.notice(b, "notifications/roots/list_changed")
+        await origin.roots_changed.wait()
+
+
+async def test_a_home_that_leaves_is_replaced_and_no_call_fails() -> None:
+    async with scene(sharing="per-client") as (_, (a, b), http):
+        client = LegacyClient(http)
+        await client.begin(a)
+        assert await client.call(a, "o__bump") == "1"
+        a.served.app.state.front.refuse()
+        said = await client.ask(b, "tools/call", name="o__bump", arguments={})
+        assert said["result"]["content"][0]["text"] == "1"
+        assert "made again" in said["result"]["content"][1]["text"]
+        assert await client.call(b, "o__bump") == "2"
+
+
+async def test_a_replica_without_an_address_is_named_in_the_refusal() -> None:
+    async with scene() as (_, (a, b), http):
+        client = LegacyClient(http)
+        await client.begin(a, **FORM)
+        a.fleet.member.about["address"] = ""
+        while b.peers.others:  # noqa: ASYNC110 - it learns of it with the next exchange
+            await anyio.sleep(0.01)
+        refused = await client.answer(b, int(replica_tag("r0"), 16) << 32 | 5, action="decline")
+        assert "r0 was started without --advertise" in refused.json()["error"]["message"]
+
+
+@pytest.mark.requirement("SEC-18")
+async def test_another_principal_reaches_nothing_through_another_replica() -> None:
+    async with scene(tokens=TOKENS) as (_, (a, b), http):
+        ada = LegacyClient(http, "the token of ada is long")
+        await ada.begin(a, **FORM)
+        bob = LegacyClient(http, "the token of bob is long")
+        await bob.begin(b, **FORM)
+        stolen = LegacyClient(http, "the token of bob is long")
+        stolen.headers["mcp-session-id"] = ada.headers["mcp-session-id"]
+        async with ada.stream(a, "tools/call", name="o__ask", arguments={"kind": "elicit"}) as events:
+            question = [event async for event in _until_question(events)][-1]
+            content = {"action": "accept", "content": {"colour": "of bob"}}
+            # With ada's session, with a session of his own, and with a question of a replica that he makes up.
+            assert (await stolen.answer(b, question["message"]["id"], **content)).status_code == 404
+            assert (await bob.answer(b, question["message"]["id"], **content)).status_code == 400
+            async with bob.open(b, after=question["id"]) as of_bob:
+                said = [event["message"] async for event in of_bob if "message" in event]
+            assert ["is lost" in one["error"]["message"] for one in said] == [True]
+            await bob.notice(b, "notifications/cancelled", requestId=7)
+            content["content"] = {"colour": "of ada"}
+            assert (await ada.answer(b, question["message"]["id"], **content)).status_code == 202
+            result = [event async for event in events][-1]["message"]
+        assert result["result"]["content"][0]["text"] == "of ada"
+
+
+async def test_an_answer_for_a_replica_that_is_gone_is_refused_with_the_reason() -> None:
+    async with scene() as (_, (a, b), http):
+        client = LegacyClient(http)
+        await client.begin(a, **FORM)
+        gone = int(replica_tag("r0"), 16) << 32 | 5
+        refused = await client.answer(b, gone, action="decline")
+        assert refused.status_code == 400
+        assert "this question is not open" in refused.json()["error"]["message"]
+        await a.die()
+        refused = await client.answer(b, gone, action="decline")
+        assert refused.status_code == 400
+        assert "r0 cannot be reached" in refused.json()["error"]["message"]
+
+
+async def test_hubs_with_a_common_key_and_no_fleet_say_what_they_lack() -> None:
+    async with running("legacy") as origin, httpx2.AsyncClient(trust_env=False, timeout=PATIENCE) as http:
+        hub = Hub.from_config({"mcpServers": {"o": {"url": origin.url}}})
+        app = create_app(hub, ids=SessionIds(SessionKeys([KEY], shared=True)))
+        async with hub, serving(app) as base:
+            client = LegacyClient(http)
+            at = Replica.__new__(Replica)
+            at.served = Served(hub, app, base)
+            await client.begin(at)
+            refused = await client.answer(at, 5, action="decline")
+        assert refused.status_code == 400
+        assert "Without --fleet and --advertise" in refused.json()["error"]["message"]
