@@ -31,7 +31,7 @@ from holdfast.core import Catalog, State, Transition
 from holdfast.errors import HoldfastError
 from holdfast.front.access.principals import HOW_TO_BE_KNOWN, LOCAL
 from holdfast.front.clients import Call, Client, require_capability
-from holdfast.front.homes import ClientHomeFinder, LivesElsewhere
+from holdfast.front.homes import CALL_LOST, ClientHomeFinder, LivesElsewhere
 from holdfast.front.input_required import PendingCalls
 from holdfast.front.messages import STATUS_URI
 from holdfast.front.subscriptions import Subscriptions
@@ -310,7 +310,11 @@ class Broker:
         if self.homes is not None and (tag := self.pending_calls.tag_of(state)):
             there = self.homes.replica_of(tag)
             if there is not None:
-                raise LivesElsewhere(there)
+                raise LivesElsewhere(there, CALL_LOST)
+
+    def check_task(self, home: str) -> bool:
+        """Raise ``LivesElsewhere`` if another replica has a task; False if the one that had it is gone."""
+        return self.homes is None or not home or self.homes.check_task(home)
 
     def is_per_client(self, server: str) -> bool:
         """Whether each client has its own connection to a server; a disabled server has none."""
