@@ -77,7 +77,7 @@ def error_result(error: HoldfastError) -> dict[str, Any]:
 def with_notice(result: RawObject, key: str, text: str, *, tool: bool) -> RawObject:
     """Add a notice about the server's state for this client: in ``_meta``, and as text for the model.
 
-    The rest of the result passes as the bytes that it came in, whatever its size.
+    The rest of the result passes as the bytes that it came in.
     """
     changes: dict[str, Bytes | None] = {}
     meta = result.get("_meta")
