@@ -322,8 +322,10 @@ async def test_a_diff_of_any_length_is_noticed(monkeypatch: pytest.MonkeyPatch) 
         assert await steps.longest_in(act, tries=1) > LONGEST_STEP
 
 
-async def test_servers_that_are_removed_at_once_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.hub.registry.REMOVED_AT_ONCE", 1 << 30)
+async def test_servers_that_are_told_at_once_of_a_change_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.hub.registry.SLOTS_AT_ONCE", 1 << 30)
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {f"server-{number}": OFF for number in range(SERVERS)}}))
     with measured_loop() as steps:
