@@ -78,6 +78,17 @@ async def replicas_of(hub: Served) -> list[dict[str, Any]]:
     return replicas
 
 
+async def all_ready(hub: Served) -> None:
+    """Wait until no worker says that it is not ready: the one that runs a server is ready before the others."""
+    in_a_row = 0
+    with anyio.fail_after(30):
+        while in_a_row < 12:
+            async with httpx2.AsyncClient(trust_env=False, timeout=30) as client:
+                well = (await client.get(hub.url.replace("/mcp", "/readyz"))).status_code == 200
+            in_a_row = in_a_row + 1 if well else 0
+            await anyio.sleep(0 if well else 0.05)
+
+
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
     return "asyncio"
@@ -101,6 +112,7 @@ async def hub(server: HttpServer, tmp_path_factory: pytest.TempPathFactory) -> A
         file = config(folder / "mcp.json", it=server.definition, child=child.definition)
         async with served(folder / "home", "--config", str(file), "--workers", "2", "--drain", "5") as hub:
             await ready(hub)
+            await all_ready(hub)
             yield hub
             all_of_it = descendants(hub.process.pid)
             hub.send(signal.SIGTERM)
@@ -264,18 +276,20 @@ async def test_a_file_that_cannot_be_used_replaces_no_worker(hub: Served) -> Non
 
 @pytest.mark.requirement("FLEET-7")
 async def test_workers_are_replaced_one_at_a_time_and_no_call_fails(hub: Served) -> None:
-    load = Load(hub.url, "it__a")
-    await load.open_sessions(4)
+    load, forwarded = Load(hub.url, "it__a"), Load(hub.url, "child__b")
     before = set(children(hub.process.pid))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(load.run, 20)
-        await load.until_answered(10)
+        for one in (load, forwarded):
+            await one.open_sessions(4)
+            tasks.start_soon(one.run, 10)
+            await one.until_answered(10)
         hub.send(signal.SIGHUP)
         await hub.said("worker 2 is replaced")
         await gone(before)
-        await load.until_answered(20)
-        load.stop()
-    assert load.failed == []
+        for one in (load, forwarded):
+            await one.until_answered(20)
+            one.stop()
+    assert load.failed == forwarded.failed == []
     assert len(children(hub.process.pid)) == 2
 
 
@@ -285,9 +299,8 @@ async def test_a_killed_worker_fails_only_its_own_calls_and_is_started_again(hub
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(load.run, 20)
         await load.until_answered(10)
-        victim = children(hub.process.pid)[0]
+        (victim,) = [worker for worker in children(hub.process.pid) if descendants(worker)]
         its_children = descendants(victim)
-        assert its_children, "no stdio server runs there"
         under_way = load.under_way
         os.kill(victim, signal.SIGKILL)
         await hub.said("ended by signal 9; the next one starts in 0.5 s")
@@ -302,6 +315,46 @@ async def test_a_killed_worker_fails_only_its_own_calls_and_is_started_again(hub
         await load.until_answered(20)
         load.stop()
     assert len(load.failed) <= under_way
+    await calls_work_again(hub, "child__b")
+    assert len([worker for worker in children(hub.process.pid) if descendants(worker)]) == 1
+
+
+async def calls_work_again(hub: Served, tool: str) -> None:
+    """Wait until calls of a tool succeed, at any worker: its server comes up where it did not run before."""
+    params = {"name": tool, "arguments": {}, "_meta": MODERN_META}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    headers = {**MODERN, "mcp-method": "tools/call", "mcp-name": tool}
+    in_a_row = 0
+    with anyio.fail_after(60):
+        while in_a_row < 6:
+            async with httpx2.AsyncClient(trust_env=False, timeout=30) as client:
+                answer = await client.post(hub.url, json=body, headers=headers)
+            well = answer.status_code == 200 and not answer.json()["result"].get("isError")
+            in_a_row = in_a_row + 1 if well else 0
+            await anyio.sleep(0 if well else 0.05)
+
+
+@pytest.mark.long
+@pytest.mark.requirement("FLEET-6")
+async def test_a_stopped_worker_never_has_a_process_beside_that_of_another_worker(tmp_path: Path) -> None:
+    """It is stopped for longer than its lease: its process is ended by then, and it serves none when it goes on."""
+    with StdioServer({"b": "two"}) as child:
+        file = config(tmp_path / "mcp.json", child=child.definition)
+        async with served(tmp_path / "home", "--config", str(file), "--workers", "2") as hub:
+            await ready(hub)
+            await all_ready(hub)
+            (victim,) = [worker for worker in children(hub.process.pid) if descendants(worker)]
+            os.kill(victim, signal.SIGSTOP)
+            try:
+                with anyio.fail_after(60):
+                    while len(child.pids) < 2:
+                        assert len([pid for pid in child.pids if runs(pid)]) <= 1
+                        await anyio.sleep(0.02)
+            finally:
+                os.kill(victim, signal.SIGCONT)
+            await calls_work_again(hub, "child__b")
+            assert [pid for pid in child.pids if runs(pid)] == child.pids[-1:]
+            assert len(child.pids) == 2
 
 
 @pytest.mark.long
@@ -419,7 +472,7 @@ async def test_a_killed_supervisor_takes_its_workers_their_servers_and_the_port_
         async with served(tmp_path / "home", "--config", str(file), "--workers", "2") as hub:
             await ready(hub)
             all_of_it = descendants(hub.process.pid)
-            assert len(all_of_it) > 4
+            assert len(all_of_it) >= 4, "two workers, one server, and its warden"
             port = hub.url.rpartition(":")[2].removesuffix("/mcp")
             hub.send(signal.SIGKILL)
             await hub.ended()
