@@ -32,6 +32,7 @@ from benchmarks import (
     serve_load,
     startup,
     status_page,
+    workers,
 )
 from benchmarks.report import Report, as_json, as_table
 
@@ -57,6 +58,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "abandoned": Benchmark(abandoned.measure, abandoned.QUICK),
     "start": Benchmark(capacity.measure_start, capacity.START_QUICK),
     "fleet": Benchmark(fleet.measure, fleet.QUICK),
+    "workers": Benchmark(workers.measure, workers.QUICK),
     "hub_calls": Benchmark(hub_calls.measure, {"rounds": 2, "calls": 3}),
     "load": Benchmark(load.measure, {"rounds": 1, "servers": 4}),
     "startup": Benchmark(startup.measure, {"rounds": 1}),

@@ -19,10 +19,12 @@ from holdfast.front.access.principals import CLIENT_HEADER, TokenPolicy
 from holdfast.front.http import create_app
 from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_keys import SessionKeys
+from holdfast.front.tasks import ServerTask, TaskIds
 from holdfast.hub import Fleet, Hub, PeerAddress, Peers
 from holdfast.hub.fleet.messages import exchange_from, exchange_to
 from tests.clients.raw import MODERN_META, initialize
 from tests.front.conftest import Served
+from tests.front.modern_tasks import EXTENSION, ModernTasks
 from tests.front.peer_server import Origin, running
 from tests.front.web import serving
 from tests.hub.open_hubs import config
@@ -423,6 +425,46 @@ async def test_a_replica_without_an_address_is_named_in_the_refusal() -> None:
             await anyio.sleep(0.01)
         refused = await client.answer(b, int(replica_tag("r0"), 16) << 32 | 5, action="decline")
         assert "r0 was started without --advertise" in refused.json()["error"]["message"]
+
+
+async def modern_request(http: httpx2.AsyncClient, at: Replica, method: str, **params: Any) -> Any:
+    body, headers = modern("m__long", **params)
+    meta = {**MODERN_META, "io.modelcontextprotocol/clientCapabilities": {"extensions": {EXTENSION: {}}}}
+    body |= {"method": method, "params": {**params, "_meta": meta}}
+    headers |= {"mcp-method": method, "mcp-name": str(params.get("name", params.get("taskId")))}
+    return (await http.post(at.url, json=body, headers=headers)).json()
+
+
+async def test_a_task_is_asked_about_through_another_replica_and_is_refused_when_its_replica_is_gone() -> None:
+    origin = ModernTasks()
+    async with (
+        serving(origin.app) as base,
+        replicas({"m": {"url": f"{base}/mcp"}}) as (a, b),
+        httpx2.AsyncClient(trust_env=False, timeout=PATIENCE) as http,
+    ):
+        task = (await modern_request(http, a, "tools/call", name="m__long", arguments={}))["result"]["taskId"]
+        assert not a.peers._open
+        for at in (a, b):
+            said = await modern_request(http, at, "tasks/get", taskId=task)
+            assert said["result"]["result"]["content"][0]["text"] == "in the end"
+        assert len(a.peers._open) == 1  # the replica with the task answered
+        await a.die()
+        lost = await modern_request(http, b, "tasks/get", taskId=task)
+        assert "the task is on a replica that does not answer" in lost["error"]["message"]
+        of_a_dead_replica = TaskIds(lambda: [KEY], "0" * 16).shown(ServerTask("m", "1"), "local")
+        lost = await modern_request(http, b, "tasks/get", taskId=of_a_dead_replica)
+        assert "there is no such task here" in lost["error"]["message"]
+
+
+async def test_a_client_that_leaves_at_one_replica_leaves_its_home_too() -> None:
+    async with scene(sharing="per-client") as (_, (a, b), http):
+        key = "the-key-of-the-client"
+        await modern_call(http, a, "o__bump", key, arguments={})
+        clients = a.served.hub.registry.clients
+        assert len(clients.all()) == 1
+        assert (await http.delete(b.url, headers={CLIENT_HEADER: key})).status_code == 204
+        while clients.all():  # noqa: ASYNC110 - the other replica is told in a task of its own
+            await anyio.sleep(0.01)
 
 
 @pytest.mark.requirement("SEC-18")

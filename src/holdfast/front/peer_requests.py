@@ -7,6 +7,7 @@ session, and a pending call only by the same request of the same principal. A fo
     cancel     a client gave up a request: the replica that serves it ends it
     listening  whether a client's stream of notices is open here, and since when
     deliver    a message for that stream
+    forget     a client with a key ended its connections
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
 from holdfast.core import replica_tag, replicas_with_tag, tag_of_question
-from holdfast.front.access.principals import Principal
+from holdfast.front.access.principals import ClientKey, Principal
 from holdfast.front.forwarded import ForwardedConnection
 from holdfast.front.homes import LivesElsewhere
 from holdfast.front.http_session import HttpSession
@@ -56,10 +57,6 @@ MOST_TRIES: Final = 3
 """How often a request looks for the replica that it belongs to."""
 
 _MOVED: Final = "the connections of this client are on another replica now"
-_CALL_LOST: Final = (
-    "the call that this requestState belongs to is pending on a replica that does not answer. "
-    "Make the call again, without requestState."
-)
 _OUTCOME_UNKNOWN: Final = (
     "the replica that served this request broke off: whether the server carried the request out is not known"
 )
@@ -92,6 +89,9 @@ class SessionsOfHub(Protocol):
     def sessions_of(self, server: str | None) -> SessionsOfEndpoint | None:
         """The sessions of one endpoint; None if there is no such server."""
 
+    def release(self, owner: ClientKey) -> None:
+        """Close the connections of a client that ended them."""
+
 
 class PeerRequests:
     """The way of requests between this replica and the others."""
@@ -105,6 +105,7 @@ class PeerRequests:
         peers.handle("cancel", self._cancel)
         peers.handle("listening", self._listening)
         peers.handle("deliver", self._deliver)
+        peers.handle("forget", self._forget)
 
     @property
     def tag(self) -> str:
@@ -142,7 +143,7 @@ class PeerRequests:
                 await self.relay(elsewhere.replica, request, reply, owner)
             except (PeerUnreachable, PeerRefused) as exc:
                 if elsewhere.find_again is None:
-                    raise MCPError(INVALID_PARAMS, f"{_CALL_LOST} ({exc})") from exc
+                    raise MCPError(INVALID_PARAMS, f"{elsewhere.lost} ({exc})") from exc
                 # One that moved is asked for again. One that is dead or leaves is replaced.
                 await elsewhere.find_again(str(exc) != _MOVED)
                 serves(True)
@@ -250,6 +251,15 @@ class PeerRequests:
         if call is not None:
             call.cancel()
         answer.begin({"cancelled": call is not None})
+
+    # A client that ended its connections.
+
+    async def forget_client(self, owner: ClientKey) -> None:
+        """Tell the others, because its connections may be there."""
+        await self._ask_all("forget", {"principal": owner.principal, "key": owner.key})
+
+    async def _forget(self, asked: PeerRequest, answer: PeerReply) -> None:
+        self._hub.release(ClientKey(str(asked.about["principal"]), str(asked.about["key"])))
 
     # Messages for a client whose stream is elsewhere.
 

@@ -376,7 +376,7 @@ class McpServer:
             raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, "Missing required client capability", needed)
         ids, principal = self._broker.task_ids, request.principal.name
         found = ids.find(text_of(request.params.get("taskId")) or "", principal)
-        if found is None or not self.view.has(found.server):
+        if found is None or not self.view.has(found.server) or not self._broker.check_task(found.home):
             raise MCPError(INVALID_PARAMS, "there is no such task here, or it has expired", "taskId")
         own = {**request.params, "taskId": dumps(found.id)}
         result = await self._forwarder.forward(

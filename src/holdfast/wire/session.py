@@ -62,8 +62,10 @@ from holdfast.wire.envelope import (
     objects,
     text_of,
 )
+from holdfast.wire.forwarded import ForwardedDispatcher
 from holdfast.wire.http.sse import SseDispatcher
 from holdfast.wire.http.transport import HttpDispatcher
+from holdfast.wire.large import load_members
 from holdfast.wire.listing import Offers, ToolInfo, list_other_offers, list_tool_offers, list_tools
 from holdfast.wire.relay import Caller, Era, RelayDispatcher
 from holdfast.wire.rpc import first_error
@@ -307,7 +309,7 @@ CLOSE_SECONDS = 10.0
 """Each step of a close has a bound of its own; this one covers a mistake in them."""
 
 CHECKED_BYTES = 256 * 1024
-"""Up to this size the blocks of a tool's result are checked. Another pass over a large one costs more than it gives."""
+"""Up to this size results are checked against the protocol. Another pass over a large one costs more than it gives."""
 
 _IN_PLACE_OF_CONTENT = ("resultType", "structuredContent", "task")
 
@@ -326,7 +328,7 @@ DRAIN_SECONDS = 2.0
 """How long requests under way may take to end by themselves after a session has expired."""
 
 _T = TypeVar("_T")
-Wire: TypeAlias = HttpDispatcher | SseDispatcher | StdioDispatcher
+Wire: TypeAlias = HttpDispatcher | SseDispatcher | StdioDispatcher | ForwardedDispatcher
 
 
 class Connection:
@@ -369,6 +371,17 @@ class Connection:
         """The capabilities that the server declared."""
         can = self.session.server_capabilities
         return can.model_dump(by_alias=True, mode="json", exclude_none=True) if can is not None else {}
+
+    @property
+    def handshake(self) -> dict[str, Any]:
+        """The answer to ``initialize`` for another replica that uses this connection."""
+        known = self.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
+        head: dict[str, Any] = {
+            "protocolVersion": self.protocol_version if known else LATEST_HANDSHAKE_VERSION,
+            "capabilities": dict(self.capabilities),
+            "serverInfo": {"name": "holdfast", "version": __version__},
+        }
+        return head | ({"instructions": self.instructions} if self.instructions else {})
 
     @cached_property
     def runs_tasks(self) -> bool:
@@ -466,7 +479,10 @@ class Connection:
         """Call a tool once. Raises ``ServerFailure`` unless the server gave a result."""
         params: Fields = {"name": dumps(name), "arguments": dumps(arguments)}
         result = await self.request("tools/call", params, idle=idle, within=within, on_progress=on_progress)
-        return CallResult.from_raw(result.value())
+        try:
+            return CallResult.from_raw(await load_members(result))
+        except BadJson as exc:
+            raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))) from exc
 
     async def request(
         self,
@@ -611,6 +627,8 @@ class Connection:
                 raise BadJson("content: it is missing")
             if content is not None and len(memoryview(content)) <= CHECKED_BYTES:
                 _check_blocks(content)
+            return
+        if result.size > CHECKED_BYTES:
             return
         with suppress(KeyError):
             validate_server_result(method, self.protocol_version or LATEST_HANDSHAKE_VERSION, result.value())
