@@ -27,12 +27,15 @@ from holdfast.core import (
     Kind,
     Listing,
     NameKey,
+    NotMcp,
+    NotMcpFault,
     State,
     Unknown,
+    classify_evidence,
     effects as do,
     events as on,
 )
-from holdfast.errors import HubClosed, HubNotOpen, LoadFailed, ServerDisabled, UnknownServer
+from holdfast.errors import CallFailed, HubClosed, HubNotOpen, LoadFailed, ServerDisabled, UnknownServer
 from holdfast.hub.approvals import Approvals
 from holdfast.hub.call import HubCall, approval_mode, refuse_held
 from holdfast.hub.client_slots import ClientSlots
@@ -46,7 +49,20 @@ from holdfast.hub.records import ConfigApplied, ListFailed, config_applied
 from holdfast.hub.slot import Slot, SlotContext
 from holdfast.hub.store import StateWriter, Store, written_prefixes
 from holdfast.types import ProgressFn
-from holdfast.wire import Caller, Dialer, Fields, RawObject, Relay, Warden, dumps, keep_reaping, scanning, text_of
+from holdfast.wire import (
+    BadJson,
+    Caller,
+    Dialer,
+    Fields,
+    RawObject,
+    Relay,
+    Warden,
+    dumps,
+    keep_reaping,
+    load_members,
+    scanning,
+    text_of,
+)
 
 __all__ = ["SlotRegistry", "reconnect", "switch"]
 
@@ -258,7 +274,16 @@ class SlotRegistry:
         result = await self.forward(
             server, method, sent, repeatable=repeatable, on_progress=on_progress, caller=caller, slot=slot
         )
-        return result.value()
+        return await self.read_result(server, result)
+
+    async def read_result(self, server: str, result: RawObject) -> dict[str, Any]:
+        """A result as a value, also a large one; raises ``CallFailed`` where no program can read it."""
+        try:
+            return await load_members(result)
+        except BadJson as exc:
+            evidence = NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))
+            verdict = classify_evidence(evidence)
+            raise CallFailed(evidence, f"the call to `{server}` failed: {verdict.reason}", hint=verdict.hint) from exc
 
     def forward(
         self,

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         exchange as exchange,
         fetch as fetch,
     )
-    from holdfast.wire.large import scanning as scanning, split as split
+    from holdfast.wire.large import load_members as load_members, scanning as scanning, split as split
     from holdfast.wire.listen import (
         LIST_CHANGED as LIST_CHANGED,
         LOG_LEVELS as LOG_LEVELS,
@@ -125,7 +125,7 @@ __getattr__, __dir__ = lazy_exports(
         ],
         "http.client": ["CONNECT_SECONDS", "NOT_HTTP", "evidence_of", "ssl_context"],
         "http.fetch": ["ApiClient", "HttpAnswer", "exchange", "fetch"],
-        "large": ["scanning", "split"],
+        "large": ["load_members", "scanning", "split"],
         "listen": ["DesiredState", "LIST_CHANGED", "LOG_LEVELS", "apply_desired_state", "watch_connection"],
         "listing": ["Offer", "OfferKind", "Offers", "ToolInfo", "tool_info"],
         "process": [

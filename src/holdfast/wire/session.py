@@ -64,6 +64,7 @@ from holdfast.wire.envelope import (
 )
 from holdfast.wire.http.sse import SseDispatcher
 from holdfast.wire.http.transport import HttpDispatcher
+from holdfast.wire.large import load_members
 from holdfast.wire.listing import Offers, ToolInfo, list_other_offers, list_tool_offers, list_tools
 from holdfast.wire.relay import Caller, Era, RelayDispatcher
 from holdfast.wire.rpc import first_error
@@ -307,7 +308,7 @@ CLOSE_SECONDS = 10.0
 """Each step of a close has a bound of its own; this one covers a mistake in them."""
 
 CHECKED_BYTES = 256 * 1024
-"""Up to this size the blocks of a tool's result are checked. Another pass over a large one costs more than it gives."""
+"""Up to this size results are checked against the protocol. Another pass over a large one costs more than it gives."""
 
 _IN_PLACE_OF_CONTENT = ("resultType", "structuredContent", "task")
 
@@ -466,7 +467,10 @@ class Connection:
         """Call a tool once. Raises ``ServerFailure`` unless the server gave a result."""
         params: Fields = {"name": dumps(name), "arguments": dumps(arguments)}
         result = await self.request("tools/call", params, idle=idle, within=within, on_progress=on_progress)
-        return CallResult.from_raw(result.value())
+        try:
+            return CallResult.from_raw(await load_members(result))
+        except BadJson as exc:
+            raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))) from exc
 
     def request(
         self,
@@ -625,6 +629,8 @@ class Connection:
                 raise BadJson("content: it is missing")
             if content is not None and len(memoryview(content)) <= CHECKED_BYTES:
                 _check_blocks(content)
+            return
+        if result.size > CHECKED_BYTES:
             return
         with suppress(KeyError):
             validate_server_result(method, self.protocol_version or LATEST_HANDSHAKE_VERSION, result.value())
