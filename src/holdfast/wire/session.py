@@ -62,6 +62,7 @@ from holdfast.wire.envelope import (
     objects,
     text_of,
 )
+from holdfast.wire.forwarded import ForwardedDispatcher
 from holdfast.wire.http.sse import SseDispatcher
 from holdfast.wire.http.transport import HttpDispatcher
 from holdfast.wire.large import load_members
@@ -327,7 +328,7 @@ DRAIN_SECONDS = 2.0
 """How long requests under way may take to end by themselves after a session has expired."""
 
 _T = TypeVar("_T")
-Wire: TypeAlias = HttpDispatcher | SseDispatcher | StdioDispatcher
+Wire: TypeAlias = HttpDispatcher | SseDispatcher | StdioDispatcher | ForwardedDispatcher
 
 
 class Connection:
@@ -370,6 +371,17 @@ class Connection:
         """The capabilities that the server declared."""
         can = self.session.server_capabilities
         return can.model_dump(by_alias=True, mode="json", exclude_none=True) if can is not None else {}
+
+    @property
+    def handshake(self) -> dict[str, Any]:
+        """The answer to ``initialize`` for another replica that uses this connection."""
+        known = self.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
+        head: dict[str, Any] = {
+            "protocolVersion": self.protocol_version if known else LATEST_HANDSHAKE_VERSION,
+            "capabilities": dict(self.capabilities),
+            "serverInfo": {"name": "holdfast", "version": __version__},
+        }
+        return head | ({"instructions": self.instructions} if self.instructions else {})
 
     @cached_property
     def runs_tasks(self) -> bool:
