@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import signal
 import socket
@@ -22,10 +23,11 @@ from holdfast.cli.listen import bind
 from holdfast.cli.supervisor import private_place
 from holdfast.cli.worker_link import WORKER_VARIABLE, WorkerLink, WorkerTask, channel_pair
 from holdfast.control.find import running_hubs
+from holdfast.files import replace_file
 from holdfast.testing import HttpServer, StdioServer
 from tests.cli.in_process import Inside
 from tests.cli.load import Load
-from tests.cli.serve_process import COMMAND, Served, config, run, served, spawned
+from tests.cli.serve_process import COMMAND, Served, config, environment, run, served, spawned
 from tests.cli.test_serve import ready
 from tests.cli.test_serve_restart import AS_SYSTEMD, KEY
 from tests.clients.raw import MODERN_META
@@ -92,8 +94,8 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture
-def no_task_or_process_left() -> None:
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> None:
     """The tests share one fleet, and replace its workers: the fixture ``hub`` looks for what is left."""
 
 
@@ -244,6 +246,34 @@ async def called(client: httpx2.AsyncClient, tool: str) -> None:
     assert answer.status_code == 200, answer.text
 
 
+async def test_events_and_a_reconnect_pass_through_any_worker(hub: Served) -> None:
+    async with at_each_worker(hub) as clients:
+        for client in clients:
+            async with client.stream("GET", "/api/events") as stream:
+                lines = stream.aiter_lines()
+                await anext(lines)
+                assert await anext(lines) == "event: hello"
+        answers = [await client.post("/api/servers/it/reconnect") for client in clients]
+        assert [answer.status_code for answer in answers] == [200] * len(clients)
+        refused = [await client.get("/api/servers/nothing") for client in clients]
+        assert [answer.status_code for answer in refused] == [404] * len(clients)
+        for client in clients:
+            assert (await client.get("/api/hub", headers={"authorization": "Bearer no"})).status_code == 401
+
+
+async def test_a_file_that_cannot_be_used_replaces_no_worker(hub: Served) -> None:
+    file = hub.home.parent / "mcp.json"
+    good, before = file.read_text(), set(children(hub.process.pid))
+    file.write_text("{")
+    try:
+        hub.send(signal.SIGHUP)
+        await hub.said("worker 1 was not replaced, because the new one did not start: the old one goes on")
+    finally:
+        replace_file(file, good)
+    assert set(children(hub.process.pid)) == before
+    assert (await hub.call("it__a")).text == "one"
+
+
 @pytest.mark.requirement("FLEET-7")
 async def test_workers_are_replaced_one_at_a_time_and_no_call_fails(hub: Served) -> None:
     load, forwarded = Load(hub.url, "it__a"), Load(hub.url, "child__b")
@@ -274,11 +304,14 @@ async def test_a_killed_worker_fails_only_its_own_calls_and_is_started_again(hub
         under_way = load.under_way
         os.kill(victim, signal.SIGKILL)
         await hub.said("ended by signal 9; the next one starts in 0.5 s")
+        assert await replicas_of(hub)
         await gone({victim, *its_children})
         await load.until_answered(10)
         with anyio.fail_after(30):
             while len(children(hub.process.pid)) < 2:  # noqa: ASYNC110 - it is started by the hub
                 await anyio.sleep(0.05)
+            while len(await replicas_of(hub)) < 2:  # noqa: ASYNC110 - it is starting
+                await anyio.sleep(0.2)
         await load.until_answered(20)
         load.stop()
     assert len(load.failed) <= under_way
@@ -395,6 +428,41 @@ async def test_workers_of_a_fleet_use_redis_and_a_wrong_option_is_told_once(tmp_
             assert {one["worker"] for one in replicas} == {1, 2}
             hub.send(signal.SIGTERM)
             assert await hub.ended() == 0
+
+
+@pytest.mark.long
+async def test_workers_end_when_their_terminal_is_closed(tmp_path: Path) -> None:
+    file = config(tmp_path / "mcp.json")
+    controller, terminal = pty.openpty()
+    command = [*COMMAND, "serve", "--config", str(file), "--port", "0", "--workers", "2"]
+    process = await anyio.to_thread.run_sync(
+        lambda: subprocess.Popen(
+            [sys.executable, "-c", ON_TERMINAL, *command],
+            env=environment(tmp_path),
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            start_new_session=True,
+        )
+    )
+    os.close(terminal)
+    said = b""
+    with anyio.fail_after(60):
+        while b"with 2 workers" not in said:
+            await anyio.wait_readable(controller)
+            said += os.read(controller, 4096)
+    assert b"/#code=" in said
+    all_of_it = descendants(process.pid)
+    os.close(controller)
+    assert await anyio.to_thread.run_sync(process.wait, 30) == 0
+    await gone(all_of_it)
+
+
+ON_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 @pytest.mark.long
