@@ -37,6 +37,14 @@ if TYPE_CHECKING:
         text_as_json as text_as_json,
         text_of as text_of,
     )
+    from holdfast.wire.forwarded import (
+        ForwardedDispatcher as ForwardedDispatcher,
+        ForwardedMessage as ForwardedMessage,
+        MessageKind as MessageKind,
+        RemoteServer as RemoteServer,
+        RpcRefusal as RpcRefusal,
+        refusal as refusal,
+    )
     from holdfast.wire.http.client import (
         CONNECT_SECONDS as CONNECT_SECONDS,
         NOT_HTTP as NOT_HTTP,
@@ -122,6 +130,14 @@ __getattr__, __dir__ = lazy_exports(
             "LoadedObject",
             "text_as_json",
             "text_of",
+        ],
+        "forwarded": [
+            "ForwardedDispatcher",
+            "ForwardedMessage",
+            "MessageKind",
+            "RemoteServer",
+            "RpcRefusal",
+            "refusal",
         ],
         "http.client": ["CONNECT_SECONDS", "NOT_HTTP", "evidence_of", "ssl_context"],
         "http.fetch": ["ApiClient", "HttpAnswer", "exchange", "fetch"],
