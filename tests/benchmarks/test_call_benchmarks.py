@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from benchmarks import abandoned, call_path, capacity, growth, other_gateways, outage, payloads, peers, workers
+from benchmarks import abandoned, call_path, capacity, fleet, growth, other_gateways, outage, payloads, peers, workers
 
 
 @pytest.mark.long
@@ -84,3 +85,11 @@ def test_one_process_and_workers_answer_the_same_calls_in_turns() -> None:
     assert [row.label.partition(",")[0] for row in report.rows] == [workers.ONE, workers.SEVERAL] * 2
     assert all(row.rate and row.cpu for row in report.rows)
     assert len(report.checks) == 2
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
+def test_a_replica_of_a_fleet_is_measured_beside_hubs_that_are_alone() -> None:
+    report = fleet.measure(**fleet.QUICK)
+    assert len([row for row in report.rows if row.cpu is not None]) == 3
+    assert len([row for row in report.rows if "ms of CPU a second" in row.note]) == 3

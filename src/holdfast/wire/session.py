@@ -484,7 +484,7 @@ class Connection:
         except BadJson as exc:
             raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))) from exc
 
-    async def request(
+    def request(
         self,
         method: str,
         params: Fields,
@@ -493,17 +493,31 @@ class Connection:
         within: float,
         on_progress: ProgressFn | None = None,
         caller: Caller | None = None,
-    ) -> RawObject:
+    ) -> Coroutine[Any, Any, RawObject]:
         """Send a request once, for ``caller``; its parameters and its result pass as the bytes that they came in.
 
         ``idle`` is how long the server may be silent: progress extends it, up to ``within`` in all. Time in which
         the server waits for the caller's answer does not count. A plain call of a tool that runs only as a task is
         made as one, and gives the task's result.
         """
-        if method == "tools/call" and self.runs_tasks and await self._needs_task(params, within=idle):
-            request = partial(self._request, on_progress=on_progress, caller=caller)
+        request = self._request if method != "tools/call" or not self.runs_tasks else self._call
+        return request(method, params, idle=idle, within=within, on_progress=on_progress, caller=caller)
+
+    async def _call(
+        self,
+        method: str,
+        params: Fields,
+        *,
+        idle: float,
+        within: float,
+        on_progress: ProgressFn | None,
+        caller: Caller | None,
+    ) -> RawObject:
+        """Call a tool of a server that runs tasks."""
+        request = partial(self._request, on_progress=on_progress, caller=caller)
+        if await self._needs_task(params, within=idle):
             return await call_as_task(request, params, idle=idle, within=within)
-        return await self._request(method, params, idle=idle, within=within, on_progress=on_progress, caller=caller)
+        return await request(method, params, idle=idle, within=within)
 
     async def _needs_task(self, params: Fields, *, within: float) -> bool:
         if "task" in params:
