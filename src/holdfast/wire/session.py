@@ -8,7 +8,7 @@ error is an answer, and is ``RpcError`` evidence.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import cached_property, partial
 from typing import Any, TypeAlias, TypeVar
