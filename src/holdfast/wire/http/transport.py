@@ -367,7 +367,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         reader = EventReader(self._peer.limits.message_bytes)
 
         def take(chunk: bytes) -> int:
-            """Progress goes to its call in the moment in which it comes, while the task waits for the answer."""
+            """Progress goes to its call when it comes, while the task waits for the answer."""
             taken = reader.take(chunk, self._take_progress) if len(chunk) <= FED_BYTES else 0
             if taken and reader.last_id:
                 cursor.last_id = reader.last_id
