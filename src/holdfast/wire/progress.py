@@ -17,7 +17,7 @@ Progress: TypeAlias = tuple[float, float | None, str | None]
 
 
 class AtOnce:
-    """A receiver of progress that never waits: it is told when a notice comes.
+    """A receiver of progress that never waits. It gets a notice when that comes.
 
     No task is woken for it. ``before`` is called first, if it is set.
     """
