@@ -20,6 +20,7 @@ from benchmarks import (
     dead_server,
     doctor,
     drill,
+    fleet,
     gateway,
     growth,
     hub_calls,
@@ -31,10 +32,11 @@ from benchmarks import (
     serve_load,
     startup,
     status_page,
+    workers,
 )
 from benchmarks.report import Report, as_json, as_table
 
-__all__ = ["BENCHMARKS", "Benchmark", "main"]
+__all__ = ["BENCHMARKS", "GROUPS", "Benchmark", "main"]
 
 
 class Benchmark(NamedTuple):
@@ -55,6 +57,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     "sessions": Benchmark(capacity.measure_sessions, capacity.SESSIONS_QUICK),
     "abandoned": Benchmark(abandoned.measure, abandoned.QUICK),
     "start": Benchmark(capacity.measure_start, capacity.START_QUICK),
+    "fleet": Benchmark(fleet.measure, fleet.QUICK),
+    "workers": Benchmark(workers.measure, workers.QUICK),
     "hub_calls": Benchmark(hub_calls.measure, {"rounds": 2, "calls": 3}),
     "load": Benchmark(load.measure, {"rounds": 1, "servers": 4}),
     "startup": Benchmark(startup.measure, {"rounds": 1}),
@@ -68,12 +72,27 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 
 
+GROUPS: dict[str, tuple[str, ...]] = {
+    "calls": (
+        "call_path",
+        "call_variants",
+        "payloads",
+        "progress",
+        "growth",
+        "hub_calls",
+        "other_gateways",
+    ),
+}
+"""Names for several of them. ``calls`` is all that a call through the hub costs; it takes some ten minutes."""
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the named benchmarks, or all. Returns the exit code."""
     options = _options(argv)
     settings = {} if options.rounds is None else {"rounds": options.rounds}
     reports = []
-    for name in options.names or BENCHMARKS:
+    wanted = [one for name in options.names or BENCHMARKS for one in GROUPS.get(name, (name,))]
+    for name in wanted:
         where = page.surroundings() if options.docs else {}
         if not options.json:
             print(f"{name} …", file=sys.stderr, flush=True)
@@ -88,13 +107,14 @@ def main(argv: Sequence[str]) -> int:
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure Holdfast and its baselines.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which ones: {', '.join(BENCHMARKS)}; default: all")
+    which = f"which ones: {', '.join(BENCHMARKS)}, or {', '.join(GROUPS)} for those of a call; default: all"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=which)
     parser.add_argument("--rounds", type=_rounds, help="how many rounds; default: the number of each benchmark")
     parser.add_argument("--quick", action="store_true", help="on a tiny scale: a check that each benchmark works")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--docs", action="store_true", help="also write the results to docs/benchmarks")
     options = parser.parse_args(argv)
-    if unknown := [name for name in options.names if name not in BENCHMARKS]:
+    if unknown := [name for name in options.names if name not in BENCHMARKS and name not in GROUPS]:
         parser.error(f"there is no benchmark `{unknown[0]}`; known: {', '.join(BENCHMARKS)}")
     if options.quick and options.docs:
         parser.error("--quick measures nothing that belongs into the documentation: leave out --docs")

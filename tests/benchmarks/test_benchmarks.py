@@ -41,6 +41,14 @@ def test_the_exit_code_tells_whether_every_requirement_is_met(
     assert ("MISSED" in capsys.readouterr().out) is not met
 
 
+def test_a_group_runs_its_benchmarks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(command.GROUPS["calls"]) <= command.BENCHMARKS.keys()
+    stub = command.Benchmark(lambda: _report(met=True), {})
+    monkeypatch.setattr(command, "BENCHMARKS", dict.fromkeys(command.GROUPS["calls"], stub))
+    assert command.main(["calls", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["benchmarks"]) == len(command.GROUPS["calls"])
+
+
 def test_an_unknown_benchmark_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         command.main(["lode"])

@@ -151,6 +151,10 @@ async def test_a_tool_that_changed_is_held_looked_at_and_approved(
         await holdfast("reconnect", "crm")
         assert "changed again" in (await holdfast(*command.split(), code=1)).err
         assert (await holdfast("approve", "crm")).out.endswith("approved: crm  search\n")
+        lock = tmp_path / "approvals.lock"
+        assert "wrote" in (await holdfast("approve", "--export", str(lock))).err
+        assert "send no mail" in json.dumps(json.loads(lock.read_text())["servers"]["crm"])
+        assert "is used alone" in (await holdfast("approve", "crm", "--export", str(lock), code=2)).err
         assert (await holdfast("approve")).out == ""
         assert "held" not in (await holdfast("status", "crm")).out
 

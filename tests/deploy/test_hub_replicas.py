@@ -208,6 +208,7 @@ def test_the_compose_file_of_a_fleet_serves_hubs_that_haproxy_and_the_program_un
     for name in hubs:
         assert f"server {name} {name}:4653" in balanced
         assert services[name]["environment"]["HOLDFAST_FLEET"].startswith("redis://redis:6379")
+        assert services[name]["environment"]["HOLDFAST_ADVERTISE"] == f"tcp://{name}:8766"
     assert HAPROXY is not None
     checked = subprocess.run(
         [HAPROXY, "-c", "-f", folder / "haproxy.cfg"], capture_output=True, text=True, check=False, timeout=30

@@ -19,10 +19,12 @@ from holdfast.front.access.principals import CLIENT_HEADER, TokenPolicy
 from holdfast.front.http import create_app
 from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_keys import SessionKeys
+from holdfast.front.tasks import ServerTask, TaskIds
 from holdfast.hub import Fleet, Hub, PeerAddress, Peers
 from holdfast.hub.fleet.messages import exchange_from, exchange_to
 from tests.clients.raw import MODERN_META, initialize
 from tests.front.conftest import Served
+from tests.front.modern_tasks import EXTENSION, ModernTasks
 from tests.front.peer_server import Origin, running
 from tests.front.web import serving
 from tests.hub.open_hubs import config
@@ -140,8 +142,8 @@ class LegacyClient:
         async with self.stream(at, method, **params) as events:
             return [event async for event in events][-1]["message"]
 
-    async def call(self, at: Replica, tool: str, **arguments: Any) -> str:
-        said = await self.ask(at, "tools/call", name=tool, arguments=arguments)
+    async def call(self, at: Replica, tool: str, *, request_id: Any = 7, **arguments: Any) -> str:
+        said = await self.ask(at, "tools/call", request_id=request_id, name=tool, arguments=arguments)
         return str(said["result"]["content"][0]["text"])
 
     @asynccontextmanager
@@ -335,7 +337,7 @@ async def test_a_dead_home_is_taken_over_by_one_replica() -> None:
         said: list[str] = []
 
         async def bump(at: Replica) -> None:
-            said.append(await client.call(at, "o__bump"))
+            said.append(await client.call(at, "o__bump", request_id=at.fleet.replica))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(bump, b)
@@ -369,6 +371,100 @@ async def test_a_notice_of_a_clients_own_server_reaches_its_stream_on_another_re
             assert subscribed["result"] == {}
             await client.call(b, "o__touch", uri=uri)
             assert (await message(events, "notifications/resources/updated"))["params"]["uri"] == uri
+
+
+async def test_a_modern_client_listens_to_its_own_server_through_another_replica() -> None:
+    async with scene(sharing="per-client") as (origin, (a, b), http):
+        key = "the-key-of-the-client"
+        assert (await modern_call(http, a, "o__bump", key, arguments={}))["result"]["content"][0]["text"] == "1"
+        legacy = LegacyClient(http)
+        await legacy.begin(a)
+        listed = await legacy.ask(a, "resources/list")
+        uri = next(one["uri"] for one in listed["result"]["resources"] if "holdfast" not in one["uri"].split(":")[0])
+        body, headers = modern("", key)
+        wanted = {"notifications": {"resourceSubscriptions": [uri]}, "_meta": body["params"]["_meta"]}
+        body |= {"method": "subscriptions/listen", "params": wanted}
+        headers |= {"mcp-method": "subscriptions/listen"}
+        del headers["mcp-name"]
+        async with http.stream("POST", b.url, json=body, headers=headers, timeout=None) as answer:
+            events = events_of(answer)
+            await message(events, "notifications/subscriptions/acknowledged")
+            await origin.until(lambda: bool(origin.subscribed))
+            await modern_call(http, b, "o__touch", key, arguments={"uri": origin.subscribed[0]})
+            assert (await message(events, "notifications/resources/updated"))["params"]["uri"] == uri
+
+
+async def test_changed_roots_reach_the_clients_own_server_on_another_replica() -> None:
+    async with scene(sharing="per-client") as (origin, (a, b), http):
+        client = LegacyClient(http)
+        await client.begin(a, roots={"listChanged": True})
+        await client.call(a, "o__bump")
+        await client.call(b, "o__bump")
+        await client.notice(b, "notifications/roots/list_changed")
+        await origin.roots_changed.wait()
+
+
+async def test_a_home_that_leaves_is_replaced_and_no_call_fails() -> None:
+    async with scene(sharing="per-client") as (_, (a, b), http):
+        client = LegacyClient(http)
+        await client.begin(a)
+        assert await client.call(a, "o__bump") == "1"
+        a.served.app.state.front.refuse()
+        said = await client.ask(b, "tools/call", name="o__bump", arguments={})
+        assert said["result"]["content"][0]["text"] == "1"
+        assert "made again" in said["result"]["content"][1]["text"]
+        assert await client.call(b, "o__bump") == "2"
+
+
+async def test_a_replica_without_an_address_is_named_in_the_refusal() -> None:
+    async with scene() as (_, (a, b), http):
+        client = LegacyClient(http)
+        await client.begin(a, **FORM)
+        a.fleet.member.about["address"] = ""
+        while b.peers.others:  # noqa: ASYNC110 - it learns of it with the next exchange
+            await anyio.sleep(0.01)
+        refused = await client.answer(b, int(replica_tag("r0"), 16) << 32 | 5, action="decline")
+        assert "r0 was started without --advertise" in refused.json()["error"]["message"]
+
+
+async def modern_request(http: httpx2.AsyncClient, at: Replica, method: str, **params: Any) -> Any:
+    body, headers = modern("m__long", **params)
+    meta = {**MODERN_META, "io.modelcontextprotocol/clientCapabilities": {"extensions": {EXTENSION: {}}}}
+    body |= {"method": method, "params": {**params, "_meta": meta}}
+    headers |= {"mcp-method": method, "mcp-name": str(params.get("name", params.get("taskId")))}
+    return (await http.post(at.url, json=body, headers=headers)).json()
+
+
+async def test_a_task_is_asked_about_through_another_replica_and_is_refused_when_its_replica_is_gone() -> None:
+    origin = ModernTasks()
+    async with (
+        serving(origin.app) as base,
+        replicas({"m": {"url": f"{base}/mcp"}}) as (a, b),
+        httpx2.AsyncClient(trust_env=False, timeout=PATIENCE) as http,
+    ):
+        task = (await modern_request(http, a, "tools/call", name="m__long", arguments={}))["result"]["taskId"]
+        assert not a.peers._open
+        for at in (a, b):
+            said = await modern_request(http, at, "tasks/get", taskId=task)
+            assert said["result"]["result"]["content"][0]["text"] == "in the end"
+        assert len(a.peers._open) == 1  # the replica with the task answered
+        await a.die()
+        lost = await modern_request(http, b, "tasks/get", taskId=task)
+        assert "the task is on a replica that does not answer" in lost["error"]["message"]
+        of_a_dead_replica = TaskIds(lambda: [KEY], "0" * 16).shown(ServerTask("m", "1"), "local")
+        lost = await modern_request(http, b, "tasks/get", taskId=of_a_dead_replica)
+        assert "there is no such task here" in lost["error"]["message"]
+
+
+async def test_a_client_that_leaves_at_one_replica_leaves_its_home_too() -> None:
+    async with scene(sharing="per-client") as (_, (a, b), http):
+        key = "the-key-of-the-client"
+        await modern_call(http, a, "o__bump", key, arguments={})
+        clients = a.served.hub.registry.clients
+        assert len(clients.all()) == 1
+        assert (await http.delete(b.url, headers={CLIENT_HEADER: key})).status_code == 204
+        while clients.all():  # noqa: ASYNC110 - the other replica is told in a task of its own
+            await anyio.sleep(0.01)
 
 
 @pytest.mark.requirement("SEC-18")

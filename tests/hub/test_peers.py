@@ -268,6 +268,11 @@ def test_a_bad_address_is_refused_with_a_hint(text: str) -> None:
     assert "tcp://HOST:PORT" in (refused.value.hint or "")
 
 
+def test_an_address_of_ipv6_needs_no_brackets() -> None:
+    assert str(PeerAddress.parse("tcp://fd00::12:8766")) == "tcp://[fd00::12]:8766"
+    assert PeerAddress.parse("tcp://[::1]:0") == PeerAddress(host="::1", port=0)
+
+
 def test_an_address_in_use_is_named() -> None:
     first = Peers(lambda: [KEY], "test", advertise=LOCAL)
     with pytest.raises(HoldfastError, match="cannot listen for other replicas on tcp"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -16,7 +17,8 @@ from holdfast.cli.running_hub import AsJson, Config, HubName, Url, ask, chosen, 
 from holdfast.cli.status_view import counted, one_line
 from holdfast.control import Approval, ControlClient, RunningHub
 from holdfast.core import ApprovalKind, plain
-from holdfast.errors import HubRefused, UnknownTool, UsageError
+from holdfast.errors import HoldfastError, HubRefused, UnknownTool, UsageError
+from holdfast.files import replace_file
 
 __all__ = ["app"]
 
@@ -40,6 +42,10 @@ def approve(
         str | None,
         typer.Option("--mark", metavar="MARK", help="Approve only if the change is still the one that was shown"),
     ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option("--export", metavar="FILE", help="Write what is approved to a lock, for `serve --approvals-lock`"),
+    ] = None,
     as_json: AsJson = False,
     url: Url = None,
     config: Config = None,
@@ -51,11 +57,19 @@ def approve(
     before it is approved, and on a terminal you are asked. What changes again in the
     meantime is not approved. What is held can be used once its change is approved.
 
-    Exit code 0: shown, or approved. 1: not approved, or no hub is running.
+    --export writes a lock of what is approved and disabled: a hub that is started with
+    it uses nothing else.
+
+    Exit code 0: shown, written, or approved. 1: not approved, or no hub is running.
     """
     if mark is not None and tool is None and kind != "instructions":
         raise UsageError("--mark needs one change", hint="name the SERVER and the NAME, or --kind instructions")
+    if export is not None and (server is not None or mark is not None or as_json):
+        raise UsageError("--export is used alone", hint="it writes what is approved of every server")
     found = found_hub(url, config, hub)
+    if export is not None:
+        _export(found, export)
+        return
     changes = _wanted(found, server, tool, mark, kind)
     if as_json and server is None:
         print_json({"approvals": [change.model_dump(mode="json") for change in changes]})
@@ -67,6 +81,21 @@ def approve(
         raise typer.Exit(_approve(found, changes, as_json=as_json) if agreed else 1)
     if as_json:
         _print_done([], [])
+
+
+def _export(found: RunningHub, file: Path) -> None:
+    """Write the lock; what waits for approval is not in it."""
+    from holdfast.hub import ApprovalsLock  # noqa: PLC0415 - it imports more than other commands need
+
+    approved = ask(found, ControlClient.approved)
+    try:
+        replace_file(file, ApprovalsLock(approved.servers, frozenset(approved.disabled)).text())
+    except OSError as exc:
+        raise HoldfastError(f"cannot write {file}: {exc.strerror}", hint="check the folder") from exc
+    tools = sum(len(texts) for texts in approved.servers.values())
+    side_console().print(
+        f"wrote {file}: {counted(tools, 'approved text')} of {counted(len(approved.servers), 'server')}", soft_wrap=True
+    )
 
 
 def _wanted(

@@ -207,6 +207,15 @@ def serve(
             help="Where the other replicas of --fleet reach this one: tcp://HOST:PORT, with a port of its own",
         ),
     ] = None,
+    approvals_lock: Annotated[
+        Path | None,
+        typer.Option(
+            "--approvals-lock",
+            metavar="FILE",
+            envvar="HOLDFAST_APPROVALS_LOCK",
+            help="Use only what this lock has; `holdfast approve --export` writes one",
+        ),
+    ] = None,
     takeover: Annotated[
         bool,
         typer.Option("--takeover", help="Take over from the running hub of this mcp.json, on its address"),
@@ -272,7 +281,7 @@ def serve(
             hint="several workers serve an mcp.json over HTTP",
         )
     if stdio:
-        _serve(loaded, None, log, watch=watch, drain=drain)
+        _serve(loaded, None, log, watch=watch, drain=drain, approvals_lock=approvals_lock)
         return
     who = CallerAuth(
         token=secret,
@@ -331,6 +340,7 @@ def serve(
             fleet=fleet,
             worker=worker,
             advertise=advertise,
+            approvals_lock=approvals_lock,
         )
 
 
@@ -458,6 +468,7 @@ def _serve(
     fleet: str | None = None,
     worker: WorkerLink | None = None,
     advertise: str | None = None,
+    approvals_lock: Path | None = None,
 ) -> None:
     # These imports take a second, and a bad config must not wait for them.
     from holdfast.cli.serve_run import ServeOptions, run  # noqa: PLC0415 - see above
@@ -489,6 +500,7 @@ def _serve(
         lame_duck=lame_duck,
         worker=worker,
         advertise=advertise or None,
+        approvals_lock=approvals_lock,
     )
     with traced(os.environ):
         run(serving)

@@ -75,7 +75,10 @@ def _workers(worker: WorkerTask, keys: SessionKeys) -> Fleet:
     """The fleet of the workers of one supervisor."""
     peers = Peers(lambda: keys.material, "workers", advertise=_address_of(worker, None))
     store, events = LocalStore(worker.broker), LocalEvents(worker.broker)
-    return Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=(worker.group, worker.number))
+    number = (worker.group, worker.number)
+    fleet = Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=number)
+    fleet.default_placement = "one"
+    return fleet
 
 
 def _name_of(worker: WorkerTask) -> str:
@@ -91,6 +94,11 @@ def _address_of(worker: WorkerTask, advertised: PeerAddress | None) -> PeerAddre
 
 def _peers(address: PeerAddress | None, keys: SessionKeys, fleet: str, *, succeeds: bool) -> Peers:
     """The link to the other replicas. A successor takes a free port while its predecessor has the given one."""
+    if address is None:
+        log.warning(
+            "other replicas cannot pass anything on to this one: answers to questions of servers, cancellations and "
+            "broken streams are lost if they come in there; give it --advertise tcp://HOST:PORT"
+        )
     try:
         return Peers(lambda: keys.material, fleet, advertise=address)
     except HoldfastError:

@@ -65,7 +65,7 @@ from holdfast.front import (
     jwt_verifier,
     serve_stdio,
 )
-from holdfast.hub import Hub, HubRecord, Published, Reloader, default_state_file
+from holdfast.hub import ApprovalsLock, Hub, HubRecord, Published, Reloader, default_state_file
 from holdfast.wire import raise_descriptor_limit
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ log = logging.getLogger("holdfast.serve")
 STREAMS_SECONDS = 1
 """After the last call, idle event streams are still open. They are cut after this time."""
 
+HAND_OVER_SECONDS = 5.0
+"""How long calls in flight may take before the server that they use moves to another replica."""
 READY_SECONDS = 60.0
 """How long a successor waits for its servers before it takes over."""
 
@@ -117,6 +119,8 @@ class ServeOptions:
     worker: WorkerLink | None = None
     """The link to the supervisor, in a worker of ``--workers``."""
     advertise: str | None = None
+    approvals_lock: Path | None = None
+    """The file with all that may be used."""
     """Where the other replicas reach this one."""
 
     @property
@@ -151,6 +155,7 @@ async def _run_http(serving: ServeOptions) -> None:
         fleet = make_fleet(serving, ids.keys)
         share_sessions(ids, fleet)
         hub = Hub(config, state_file=state_file, fleet=fleet)
+        _use_lock(hub, serving)
         tokens = _tokens(serving.callers, accepted := _accepted(serving.callers))
         admin = admin_of(
             hub,
@@ -241,6 +246,7 @@ class _Leaving:
     """The end of a hub over HTTP, step by step."""
 
     def __init__(self, serving: ServeOptions, server: _HubServer, front: Front, admin: ControlServer) -> None:
+        self._hub = front.hub
         self._serving = serving
         self._server = server
         self._front = front
@@ -270,6 +276,7 @@ class _Leaving:
             log.info("not ready any more; all is still served for %g s", self._serving.lame_duck)
             await anyio.sleep(self._serving.lame_duck)
         self._server.stop_accepting()
+        await self._hub.registry.hand_over(min(seconds, HAND_OVER_SECONDS))
         log.info("shutting down: new calls are refused; calls in flight have %g s", seconds)
         return await self._front.drain(seconds)
 
@@ -284,6 +291,7 @@ class _Leaving:
         self._server.stop_accepting()
         self._front.move_streams()
         self._admin.close()
+        await self._hub.registry.hand_over(min(self._serving.drain, HAND_OVER_SECONDS))
         with anyio.move_on_after(max(self._serving.drain, self._serving.lame_duck)):
             await self._server.disconnected()
         if not await self._front.drain(self._serving.drain):
@@ -294,6 +302,12 @@ class _Leaving:
         """Close what is left."""
         self._admin.close()
         self._server.end()
+
+
+def _use_lock(hub: Hub, serving: ServeOptions) -> None:
+    """An unusable lock ends the start."""
+    if serving.approvals_lock is not None:
+        hub.approvals.use_lock(ApprovalsLock.read(serving.approvals_lock))
 
 
 def _session_ids(serving: ServeOptions, state_file: Path | None) -> SessionIds:
@@ -494,6 +508,7 @@ def _announce(serving: ServeOptions, config: Config, url: str, admin: ControlSer
 async def _run_stdio(serving: ServeOptions) -> None:
     async with _fleet(serving, "") as (config, state_file):
         hub = Hub(config, state_file=state_file)
+        _use_lock(hub, serving)
         broker = Broker(hub)
         with EndableStdin() as stdin:
             keep_collections_short(hub)

@@ -21,6 +21,7 @@ from holdfast.control.models import (
     ApiModel,
     ApprovalList,
     Approve,
+    ApprovedTexts,
     CatalogView,
     HubView,
     LogLine,
@@ -107,6 +108,10 @@ class ControlClient:
     async def approvals(self) -> ApprovalList:
         """Return every tool that changed since it was first seen."""
         return await self._ask(ApprovalList, "GET", "/api/approvals")
+
+    async def approved(self) -> ApprovedTexts:
+        """Return what is approved, for a lock."""
+        return await self._ask(ApprovedTexts, "GET", "/api/approvals/approved")
 
     async def targets(self) -> TargetsView:
         """Return the hub's servers as targets of a gateway."""

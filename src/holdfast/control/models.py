@@ -6,7 +6,7 @@ now (``retry_in``). They contain no secret: the hub masks every text first.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,6 +19,7 @@ __all__ = [
     "Approval",
     "ApprovalList",
     "Approve",
+    "ApprovedTexts",
     "BreakerView",
     "CatalogItem",
     "CatalogView",
@@ -130,6 +131,10 @@ class Server(ApiModel):
     last_error: LastError | None = None
     timeline: tuple[Change, ...] = Field(default=(), description="Recent transitions, oldest first")
     activity: Activity | None = Field(default=None, description="None if there were no recent calls")
+    runs_on: str = Field(
+        default="",
+        description="The replica of a fleet that runs this server's process, if one does it for all; else empty",
+    )
     probed_by: str = Field(
         default="", description="The replica of a fleet that tries this server next; empty if it is not down"
     )
@@ -243,6 +248,13 @@ class ApprovalList(ApiModel):
     """All changes that wait."""
 
     approvals: tuple[Approval, ...]
+
+
+class ApprovedTexts(ApiModel):
+    """What is approved and what is disabled; `holdfast approve --export` makes a lock of it."""
+
+    servers: dict[str, dict[str, dict[str, Any]]] = Field(description="By server and key, the approved text")
+    disabled: tuple[str, ...] = ()
 
 
 class Approve(ApiModel):

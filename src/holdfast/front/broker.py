@@ -9,8 +9,8 @@ one principal gets no such answer at all: a late message may belong to an earlie
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Hashable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,14 +30,14 @@ from holdfast.config import ServerSpec
 from holdfast.core import Catalog, State, Transition
 from holdfast.errors import HoldfastError
 from holdfast.front.access.principals import HOW_TO_BE_KNOWN, LOCAL
-from holdfast.front.clients import Call, Client, require_capability
-from holdfast.front.homes import ClientHomeFinder, LivesElsewhere
+from holdfast.front.clients import Call, Client, RemoteCall, require_capability
+from holdfast.front.homes import CALL_LOST, ClientHomeFinder, LivesElsewhere
 from holdfast.front.input_required import PendingCalls
 from holdfast.front.messages import STATUS_URI
 from holdfast.front.subscriptions import Subscriptions
 from holdfast.front.tasks import TaskIds
 from holdfast.front.view import View
-from holdfast.hub import Hub, HubRecord, Missed, Published, Slot
+from holdfast.hub import Hub, HubRecord, Missed, Published, RemoteCaller, Slot
 from holdfast.wire import CALL_NOTIFICATIONS, Caller, Era, Relay, without_task_capabilities
 
 __all__ = ["Broker", "ClientRelay", "IdleCaller"]
@@ -283,6 +283,16 @@ class Broker:
         if self.draining:
             self._quiet.set()
 
+    @contextmanager
+    def remote_call(self, server: str, caller: RemoteCaller) -> Iterator[Caller]:
+        """The call of another replica's client is in flight here: a server's question may belong to it."""
+        call = RemoteCall(View(self.hub, server), server, caller)
+        begun = self.begin(call)
+        try:
+            yield call
+        finally:
+            self.end(call, begun)
+
     def slot(self, client: Client, server: str) -> Slot:
         """Return the slot that a client uses: the shared one, or its own, which starts now if needed."""
         shared = self.hub.registry.slot(server)
@@ -310,7 +320,11 @@ class Broker:
         if self.homes is not None and (tag := self.pending_calls.tag_of(state)):
             there = self.homes.replica_of(tag)
             if there is not None:
-                raise LivesElsewhere(there)
+                raise LivesElsewhere(there, CALL_LOST)
+
+    def check_task(self, home: str) -> bool:
+        """Raise ``LivesElsewhere`` if another replica has a task; False if the one that had it is gone."""
+        return self.homes is None or not home or self.homes.check_task(home)
 
     def is_per_client(self, server: str) -> bool:
         """Whether each client has its own connection to a server; a disabled server has none."""

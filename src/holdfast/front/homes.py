@@ -11,23 +11,35 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
+from typing import Final
 
 from holdfast.core import replica_tag, replicas_with_tag
 from holdfast.front.access.principals import ClientKey
 from holdfast.front.clients import Client
 from holdfast.hub import Fleet, Hub
 
-__all__ = ["ClientHomeFinder", "LivesElsewhere"]
+__all__ = ["CALL_LOST", "ClientHomeFinder", "LivesElsewhere"]
 
 
 class LivesElsewhere(Exception):
     """A request belongs to another replica; nothing of it was done here."""
 
-    def __init__(self, replica: str, *, find_again: Callable[[bool], Awaitable[None]] | None = None) -> None:
+    def __init__(
+        self, replica: str, lost: str = "", *, find_again: Callable[[bool], Awaitable[None]] | None = None
+    ) -> None:
         super().__init__(f"the request belongs to the replica {replica}")
         self.replica = replica
+        self.lost = lost
+        """What to say if that replica does not answer."""
         self.find_again = find_again
-        """Called if that replica refused (False) or is dead (True): then the request may be tried again here."""
+        """Called if that replica has it no more (False), or is dead or leaves (True): then it is tried again."""
+
+
+CALL_LOST: Final = (
+    "the call that this requestState belongs to is pending on a replica that does not answer. "
+    "Make the call again, without requestState."
+)
+_TASK_LOST: Final = "the task is on a replica that does not answer"
 
 
 class ClientHomeFinder:
@@ -50,15 +62,35 @@ class ClientHomeFinder:
         found = replicas_with_tag(tag, self._fleet.member.peers)
         return next((name for name in found if name != self._fleet.replica), None)
 
+    @property
+    def long_tag(self) -> str:
+        """Names this replica where another one with the same short tag must not be meant."""
+        return _long_tag(self._fleet.replica)
+
+    def check_task(self, home: str) -> bool:
+        """Raise ``LivesElsewhere`` if another replica has a task; False if the one that had it is gone."""
+        if home == self.long_tag:
+            return True
+        for replica in self._fleet.member.peers:
+            if _long_tag(replica) == home:
+                raise LivesElsewhere(replica, _TASK_LOST)
+        return False
+
     async def check(self, client: Client) -> None:
         """Raise ``LivesElsewhere`` if another replica has the connections of this client."""
         key = _key_of(client.owner)
-        if key is None or self._fleet.peers is None:
-            return
+        if key is None or self._fleet.peers is None or not self._fleet.peers.address:
+            return  # the others could not send anything here
         home = await self._fleet.find_home(key)
         if home != self._fleet.replica:
             raise LivesElsewhere(home, find_again=partial(self._find_again, key, home))
         self._owners[key] = client.owner
+
+    def known_elsewhere(self, client: Client) -> str | None:
+        """The other replica that has the connections of a client, if one is known."""
+        key = _key_of(client.owner)
+        home = self._fleet.member.homes.holder(key) if key is not None else ""
+        return home if home and home != self._fleet.replica else None
 
     def is_first(self, client: Client) -> bool:
         """Whether this is the first home of a client: then no connection of it was lost."""
@@ -83,6 +115,10 @@ class ClientHomeFinder:
         owner = self._owners.pop(key, None)
         if owner is not None:
             self._hub.registry.clients.release(owner)
+
+
+def _long_tag(replica: str) -> str:
+    return hashlib.blake2s(replica.encode(), digest_size=8, person=b"task").hexdigest()
 
 
 def _key_of(owner: Hashable) -> str | None:

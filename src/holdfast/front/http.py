@@ -27,7 +27,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 
 from holdfast.front.access.guard import LOOPBACK_HOSTS, AccessRules, Guard, Refused
-from holdfast.front.access.principals import Principal, TokenPolicy, client_key_in
+from holdfast.front.access.principals import ClientKey, Principal, TokenPolicy, client_key_in
 from holdfast.front.access.quotas import Quotas
 from holdfast.front.broker import Broker
 from holdfast.front.peer_requests import PeerRequests
@@ -37,6 +37,7 @@ from holdfast.front.session_ids import SessionIds
 from holdfast.front.session_store import SessionRecord
 from holdfast.front.sessions import HttpSessions
 from holdfast.front.streams import Backlog, LogBounds
+from holdfast.front.tasks import TaskIds
 from holdfast.front.view import View
 from holdfast.hub import AccessRefused, Hub, RefusalKind, is_tracing
 from holdfast.wire import dumps
@@ -122,6 +123,8 @@ class Front:
         self.quotas.make_room = self._make_room
         self._broker = Broker(hub)
         self._ids = ids or SessionIds()
+        if self._broker.homes is not None:
+            self._broker.task_ids = TaskIds(lambda: self._ids.keys.material, self._broker.homes.long_tag)
         self.retiring = False
         self.refusing = False
         self._bounds = LogBounds(shared=self._ids.events)
@@ -219,7 +222,13 @@ class Front:
             return False
         if key is not None:
             self.hub.registry.clients.release(key)
+            if self._peers is not None and self._tasks is not None:
+                self._tasks.start_soon(self._peers.forget_client, key)
         return key is not None
+
+    def release(self, owner: ClientKey) -> None:
+        """A client ended its connections at another replica."""
+        self.hub.registry.clients.release(owner)
 
     def _make_room(self, principal: str) -> None:
         """Drop the sessions of a principal that are idle longest, of all endpoints."""
@@ -240,6 +249,7 @@ class Front:
     def _ended(self, session: bytes) -> None:
         """Another hub ended a session."""
         self._ids.ended(session)
+        self.hub.registry.clients.release(session)
         for sessions in self._endpoints.values():
             sessions.end(session)
 

@@ -128,6 +128,13 @@ class HttpSession:
             settle(question, message)
         return isinstance(message.key, int) and self._first_question < message.key <= self._asked
 
+    def serves(self, key: str | int, call: CallInFlight, here: bool) -> None:
+        """A request is served here, or not: a cancellation has to find it."""
+        if here:
+            self.calls.setdefault(key, call)
+        else:
+            self.forget(key, call)
+
     def forget(self, key: str | int, call: CallInFlight) -> None:
         """A request is over; a later one with the same id stays."""
         if self.calls.get(key) is call:

@@ -7,6 +7,7 @@ session, and a pending call only by the same request of the same principal. A fo
     cancel     a client gave up a request: the replica that serves it ends it
     listening  whether a client's stream of notices is open here, and since when
     deliver    a message for that stream
+    forget     a client with a key ended its connections
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from mcp import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
 from holdfast.core import replica_tag, replicas_with_tag, tag_of_question
-from holdfast.front.access.principals import Principal
+from holdfast.front.access.principals import ClientKey, Principal
 from holdfast.front.forwarded import ForwardedConnection
 from holdfast.front.homes import LivesElsewhere
 from holdfast.front.http_session import HttpSession
@@ -56,10 +57,6 @@ MOST_TRIES: Final = 3
 """How often a request looks for the replica that it belongs to."""
 
 _MOVED: Final = "the connections of this client are on another replica now"
-_CALL_LOST: Final = (
-    "the call that this requestState belongs to is pending on a replica that does not answer. "
-    "Make the call again, without requestState."
-)
 _OUTCOME_UNKNOWN: Final = (
     "the replica that served this request broke off: whether the server carried the request out is not known"
 )
@@ -92,6 +89,9 @@ class SessionsOfHub(Protocol):
     def sessions_of(self, server: str | None) -> SessionsOfEndpoint | None:
         """The sessions of one endpoint; None if there is no such server."""
 
+    def release(self, owner: ClientKey) -> None:
+        """Close the connections of a client that ended them."""
+
 
 class PeerRequests:
     """The way of requests between this replica and the others."""
@@ -105,6 +105,7 @@ class PeerRequests:
         peers.handle("cancel", self._cancel)
         peers.handle("listening", self._listening)
         peers.handle("deliver", self._deliver)
+        peers.handle("forget", self._forget)
 
     @property
     def tag(self) -> str:
@@ -112,8 +113,8 @@ class PeerRequests:
         return replica_tag(self._peers.replica)
 
     def with_tag(self, tag: str) -> list[str]:
-        """The other replicas that a tag may name, and that can be reached."""
-        return replicas_with_tag(tag, self._peers.others)
+        """The other replicas that a tag may name."""
+        return replicas_with_tag(tag, self._peers.present)
 
     # A whole request.
 
@@ -123,11 +124,11 @@ class PeerRequests:
         asked: ClientRequest,
         request: Request,
         reply: Reply,
-        on_leave: Callable[[], object] = lambda: None,
+        serves: Callable[[bool], object] = lambda _: None,
     ) -> RawObject | None:
         """The result of a request; None if another replica had it, and has answered.
 
-        ``on_leave`` is called before it goes there. A request that came from another replica raises instead.
+        ``serves`` is told whether it is served here. A request that came from another replica raises instead.
         """
         owner = RequestOwner(server.view.server, asked.principal)
         for _ in range(MOST_TRIES):
@@ -137,13 +138,15 @@ class PeerRequests:
                 if request.forwarded:
                     raise
                 elsewhere = found
-            on_leave()
+            serves(False)
             try:
                 await self.relay(elsewhere.replica, request, reply, owner)
             except (PeerUnreachable, PeerRefused) as exc:
                 if elsewhere.find_again is None:
-                    raise MCPError(INVALID_PARAMS, f"{_CALL_LOST} ({exc})") from exc
-                await elsewhere.find_again(isinstance(exc, PeerUnreachable))
+                    raise MCPError(INVALID_PARAMS, f"{elsewhere.lost} ({exc})") from exc
+                # One that moved is asked for again. One that is dead or leaves is replaced.
+                await elsewhere.find_again(str(exc) != _MOVED)
+                serves(True)
             except PeerFailed as exc:
                 raise MCPError(INTERNAL_ERROR, f"{_OUTCOME_UNKNOWN} ({exc})") from exc
             else:
@@ -167,6 +170,13 @@ class PeerRequests:
             return False
         return await self.relay_to_one(self.with_tag(tag_of_event(event_id)), request, reply, owner) is None
 
+    async def pass_notice(self, replica: str, request: Request, owner: RequestOwner) -> None:
+        """Pass a client's notification to the replica with its connections; it has no answer."""
+        try:
+            await self._peers.ask(replica, "mcp", _about(request, owner), request.whole, within=ASK_SECONDS)
+        except (PeerUnreachable, PeerRefused, PeerFailed) as exc:
+            log.info("a notification of a client did not reach its connections: %s", exc)
+
     async def relay_to_one(
         self, replicas: Iterable[str], request: Request, reply: Reply, owner: RequestOwner
     ) -> str | None:
@@ -183,26 +193,13 @@ class PeerRequests:
 
     async def relay(self, replica: str, request: Request, reply: Reply, owner: RequestOwner) -> None:
         """Let another replica answer. Raises ``PeerUnreachable``, ``PeerRefused`` or ``PeerFailed`` before it began."""
-        principal = owner.principal
-        about = {
-            "endpoint": owner.endpoint,
-            "method": request.method,
-            "path": request.path,
-            "headers": {name: value for name, value in request.headers.items() if name not in _NOT_FORWARDED},
-            "principal": {
-                "name": principal.name,
-                "groups": sorted(principal.groups),
-                "scopes": sorted(principal.scopes),
-                "source": principal.source,
-            },
-        }
         before = request.on_gone
         take_back = reply.hand_over()
         began = False
         with anyio.CancelScope() as scope:
             request.on_gone = scope.cancel
             try:
-                async with self._peers.request(replica, "mcp", about, request.whole) as answer:
+                async with self._peers.request(replica, "mcp", _about(request, owner), request.whole) as answer:
                     status, headers = int(answer.about["status"]), str(answer.about["headers"]).encode("latin-1")
                     if answer.about.get("plain"):
                         whole = await answer.body()
@@ -254,6 +251,15 @@ class PeerRequests:
         if call is not None:
             call.cancel()
         answer.begin({"cancelled": call is not None})
+
+    # A client that ended its connections.
+
+    async def forget_client(self, owner: ClientKey) -> None:
+        """Tell the others, because its connections may be there."""
+        await self._ask_all("forget", {"principal": owner.principal, "key": owner.key})
+
+    async def _forget(self, asked: PeerRequest, answer: PeerReply) -> None:
+        self._hub.release(ClientKey(str(asked.about["principal"]), str(asked.about["key"])))
 
     # Messages for a client whose stream is elsewhere.
 
@@ -330,6 +336,22 @@ class PeerRequests:
             for replica in self._peers.others:
                 tasks.start_soon(ask, replica)
         return found
+
+
+def _about(request: Request, owner: RequestOwner) -> dict[str, Any]:
+    principal = owner.principal
+    return {
+        "endpoint": owner.endpoint,
+        "method": request.method,
+        "path": request.path,
+        "headers": {name: value for name, value in request.headers.items() if name not in _NOT_FORWARDED},
+        "principal": {
+            "name": principal.name,
+            "groups": sorted(principal.groups),
+            "scopes": sorted(principal.scopes),
+            "source": principal.source,
+        },
+    }
 
 
 def _named(session: HttpSession, endpoint: str | None) -> dict[str, Any]:

@@ -262,13 +262,14 @@ class McpServer:
             raise MCPError(METHOD_NOT_FOUND, "Method not found", request.method) from None
         return values
 
-    async def noticed(self, client: Client, version: str, message: Message) -> None:
-        """A notification of a client."""
+    async def noticed(self, client: Client, version: str, message: Message) -> str | None:
+        """A notification of a client; the other replica that it concerns too, if there is one."""
         if is_modern(version) or message.method != "notifications/roots/list_changed":
-            return
+            return None
         params = small_values(message)
         protocol.validate_client_notification(message.method, version, params or None)
         await self._forwarder.notice(client, message.method, params)
+        return self._broker.homes.known_elsewhere(client) if self._broker.homes is not None else None
 
     def check_mirrored(self, request: ClientRequest) -> None:
         """Refuse a call whose headers contradict the arguments that they mirror."""
@@ -375,7 +376,7 @@ class McpServer:
             raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, "Missing required client capability", needed)
         ids, principal = self._broker.task_ids, request.principal.name
         found = ids.find(text_of(request.params.get("taskId")) or "", principal)
-        if found is None or not self.view.has(found.server):
+        if found is None or not self.view.has(found.server) or not self._broker.check_task(found.home):
             raise MCPError(INVALID_PARAMS, "there is no such task here, or it has expired", "taskId")
         own = {**request.params, "taskId": dumps(found.id)}
         result = await self._forwarder.forward(

@@ -452,7 +452,7 @@ class HttpSessions:
         if message.method == "notifications/cancelled":
             self._cancel(session, message)
         elif session.client is not None:
-            return self._notice(session.client, session.version, message)
+            return self._notice(session, request, message)
         return None
 
     def _initialize(self, message: Message, reply: Reply, principal: Principal) -> None:
@@ -507,9 +507,7 @@ class HttpSessions:
             result = await (
                 self.server.answer(asked)
                 if self.peers is None
-                else self.peers.answer(
-                    self.server, asked, request, reply, partial(session.calls.pop, message.key, None)
-                )
+                else self.peers.answer(self.server, asked, request, reply, partial(session.serves, message.key, call))
             )
             if result is None:
                 stream.done = True
@@ -535,11 +533,15 @@ class HttpSessions:
             session.forget(message.key, call)
             self._one_less()
 
-    async def _notice(self, client: Client, version: str, message: Message) -> None:
+    async def _notice(self, session: HttpSession, request: Request, message: Message) -> None:
+        assert session.client is not None  # noqa: S101 - a session has shaken hands
         try:
-            await self.server.noticed(client, version, message)
+            home = await self.server.noticed(session.client, session.version, message)
         except (MCPError, ValidationError, ValueError) as exc:
             log.debug("a notification of a client was dropped: %s", type(exc).__name__)
+            return
+        if home is not None and self.peers is not None and not request.forwarded:
+            await self.peers.pass_notice(home, request, self._whose(session))
 
     def _one_less(self) -> None:
         self._posts -= 1

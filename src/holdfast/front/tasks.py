@@ -2,7 +2,8 @@
 
 A server gives its tasks any ids, and clients of the hub share its connections. The id that a client gets holds the
 server and the server's own id, sealed for the client's principal: it leads back to its task, and opens none of another
-principal. A server's list of its tasks is not offered: it would show those of every client.
+principal. In a fleet the id also names the replica whose connection made the task: only it can tell whose the task is.
+A server's list of its tasks is not offered: it would show those of every client.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.front.eras import COMPLETE
@@ -34,18 +35,23 @@ class ServerTask(NamedTuple):
 
     server: str
     id: str
+    home: str = ""
+    """Names the replica that has the task; empty for a hub that is alone."""
 
 
 class TaskIds:
     """The ids that clients see."""
 
-    def __init__(self, key: bytes | None = None) -> None:
-        self._key = key or secrets.token_bytes(32)
+    def __init__(self, keys: Callable[[], Sequence[bytes]] | None = None, home: str = "") -> None:
+        own = secrets.token_bytes(32)
+        self._keys: Callable[[], Sequence[bytes]] = keys or (lambda: [own])
+        """The first one seals, all of them open; without them a key that ends with the process."""
+        self.home = home
 
     def shown(self, task: ServerTask, principal: str) -> str:
         """The id of a task for one principal; the same each time."""
-        body = _text(json.dumps(list(task)).encode())
-        return f"{body}.{_text(self._seal(body, principal))}"
+        body = _text(json.dumps([task.server, task.id, *([self.home] if self.home else [])]).encode())
+        return f"{body}.{_text(_seal(self._keys()[0], body, principal))}"
 
     def find(self, shown: str, principal: str) -> ServerTask | None:
         """The task that this principal was given the id of; None for every other id."""
@@ -56,14 +62,15 @@ class TaskIds:
             given = _bytes(seal)
         except (binascii.Error, ValueError):
             return None
-        if not hmac.compare_digest(given, self._seal(body, principal)):
+        if not any(hmac.compare_digest(given, _seal(key, body, principal)) for key in self._keys()):
             return None
-        server, task = json.loads(_bytes(body))
-        return ServerTask(server, task)
+        return ServerTask(*json.loads(_bytes(body)))
 
-    def _seal(self, body: str, principal: str) -> bytes:
-        said = f"{len(principal)}:{principal}{body}".encode()
-        return hmac.digest(self._key, said, hashlib.sha256)[:_SEAL_BYTES]
+
+def _seal(key: bytes, body: str, principal: str) -> bytes:
+    said = f"{len(principal)}:{principal}{body}".encode()
+    own = hmac.digest(key, b"holdfast task ids", hashlib.sha256)
+    return hmac.digest(own, said, hashlib.sha256)[:_SEAL_BYTES]
 
 
 def is_new_task(result: RawObject) -> bool:

@@ -8,6 +8,7 @@ from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
     from holdfast.hub.approvals import shown as shown
+    from holdfast.hub.approvals_lock import ApprovalsLock as ApprovalsLock
     from holdfast.hub.call import is_repeatable as is_repeatable
     from holdfast.hub.explanation import explain as explain
     from holdfast.hub.fleet.event_store import (
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
         MemoryEvents as MemoryEvents,
     )
     from holdfast.hub.fleet.fleet import Fleet as Fleet, ReplicaView as ReplicaView
+    from holdfast.hub.fleet.forwarding import RemoteCaller as RemoteCaller
     from holdfast.hub.fleet.local_store import (
         LocalEvents as LocalEvents,
         LocalStore as LocalStore,
@@ -80,6 +82,7 @@ __getattr__, __dir__ = lazy_exports(
     __name__,
     {
         "approvals": ["shown"],
+        "approvals_lock": ["ApprovalsLock"],
         "call": ["is_repeatable"],
         "explanation": ["explain"],
         "fleet.event_store": ["EventStore", "LogWrite", "MemoryEvents"],
@@ -87,6 +90,7 @@ __getattr__, __dir__ = lazy_exports(
         "fleet.local_store": ["LocalEvents", "LocalStore", "serve_broker"],
         "fleet.messages": ["SignedStore", "StoreUnavailable"],
         "fleet.peer_address": ["PeerAddress"],
+        "fleet.forwarding": ["RemoteCaller"],
         "fleet.peers": [
             "PeerAnswer",
             "PeerFailed",

@@ -34,6 +34,7 @@ from holdfast.core import (
 )
 from holdfast.errors import ToolHeld, UnknownTool
 from holdfast.files import FileStamp, file_stamp, locked, replace_file, set_aside
+from holdfast.hub.approvals_lock import ApprovalsLock
 from holdfast.hub.journal import Journal
 from holdfast.hub.records import ToolApproved, ToolChanged
 
@@ -211,10 +212,21 @@ class Approvals:
         """Whether changes wait to be written."""
         self._waiting: set[str] = set()
         """Servers whose first listing came before it was known whether it is the first."""
+        self.lock: ApprovalsLock | None = None
+        """What alone may be used; None if changes can be approved here."""
         self.may_pin: Callable[[], bool] = lambda: True
         """Whether a tool that is seen for the first time here is new: in a fleet, a peer may have seen it before."""
         self.on_pin: Callable[[str, str, Mapping[str, Any], bool], None] = lambda *_: None
         """Told of each first sight and of each approval (True)."""
+
+    def use_lock(self, lock: ApprovalsLock) -> None:
+        """Hold all that differs from a lock, before the hub is entered. Neither a file nor a fleet changes that."""
+        self.lock, self._file, self._path = lock, None, None
+        self._seen = {server: dict(texts) for server, texts in lock.servers.items()}
+
+    def pinned(self, server: str) -> Mapping[str, Mapping[str, Any]]:
+        """What is approved of a server, by its keys."""
+        return dict(self._seen.get(server, {}))
 
     @property
     def changed(self) -> Mapping[str, frozenset[str]]:
@@ -343,6 +355,11 @@ class Approvals:
 
         With the ``mark`` of the change that was reviewed, a newer change is not approved.
         """
+        if self.lock is not None:
+            raise ToolHeld(
+                f"nothing can be approved here: this hub uses what {self.lock.source or 'its lock'} has",
+                hint="approve it at a hub without a lock, and make a new lock there: `holdfast approve --export FILE`",
+            )
         pending = {key_of(change.kind, change.tool): change for change in self.pending(server)}
         one = key_of(kind, tool or "") if tool is not None or kind != "tool" else None
         if one is not None and one not in pending and one not in self._seen.get(server, {}):
@@ -366,7 +383,7 @@ class Approvals:
     def take_pin(self, server: str, tool: str, text: Mapping[str, Any]) -> bool:
         """Use the version of a tool that the fleet agreed on; whether it is another one."""
         seen = self._seen.setdefault(server, {})
-        if seen.get(tool) == text:
+        if seen.get(tool) == text or self.lock is not None:
             return False
         seen[tool] = text
         self._approved.add((server, tool))
@@ -388,6 +405,10 @@ class Approvals:
 
     def forget(self, server: str) -> None:
         """Drop everything about a removed server."""
+        if self.lock is not None:
+            self._now.pop(server, None)
+            self._latest.pop(server, None)
+            return
         self.unsaved |= self._seen.pop(server, None) is not None
         self._now.pop(server, None)
         self._latest.pop(server, None)
@@ -474,6 +495,8 @@ class Approvals:
         server, mode = listing.server, self._mode(listing.server)
         first = not self._seen.get(server) if server in self._waiting else server not in self._seen
         seen = self._seen.setdefault(server, {})
+        if self.lock is not None:
+            return
         if (self._unread or not self.may_pin()) and mode == "hold":
             self._waiting |= {server} if first and not self._unread else set()
             return

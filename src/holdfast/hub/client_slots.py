@@ -7,6 +7,7 @@ can leave without notice ends when it is unused for too long.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
@@ -40,7 +41,11 @@ class ClientSlots:
     def __init__(self) -> None:
         self._context: SlotContext | None = None
         self._own: dict[tuple[Hashable, str], _Own] = {}
+        self._servers_of: dict[Hashable, set[str]] = {}
+        """By owner: each call of a modern client asks for its own, and must not look at those of all others."""
         self._changed = anyio.Event()
+        self._next_look = math.inf
+        """When unused slots are looked for again, unless something changes."""
 
     def open(self, context: SlotContext, write: Sink) -> None:
         """Start; the records of these slots are marked as those of one client."""
@@ -69,7 +74,7 @@ class ClientSlots:
         else:
             self._refuse_too_many(spec.id, principal, self._context.settings)
         slot = Slot(spec, replace(self._context, relay=relay))
-        self._own[owner, spec.id] = _Own(slot, expires, principal, unused_since=self._context.clock.now())
+        self._add(owner, spec.id, _Own(slot, expires, principal, unused_since=self._context.clock.now()))
         self._context.tasks.start_soon(slot.run, name=f"{spec.id} of one client")
         slot.handle(on.StartRequested())
         self._changed.set()
@@ -82,7 +87,7 @@ class ClientSlots:
 
     def has_any(self, owner: Hashable) -> bool:
         """Whether the owner has a slot."""
-        return any(key[0] == owner for key in self._own)
+        return owner in self._servers_of
 
     def use(self, owner: Hashable, server: str) -> _Own | None:
         """Count one more use of the owner's slot, until ``leave``."""
@@ -99,7 +104,9 @@ class ClientSlots:
         if isinstance(own, _Own) and self._context is not None:
             own.uses = max(own.uses - 1, 0)
             own.unused_since = self._context.clock.now()
-            self._changed.set()
+            # The next look is at all slots: not after each call, unless this one is due before.
+            if own.expires and own.unused_since + self._context.settings.per_client.idle < self._next_look:
+                self._changed.set()
 
     def linger(self, owner: Hashable) -> None:
         """The owner may come back: its slots end when they are unused for too long."""
@@ -110,7 +117,7 @@ class ClientSlots:
         self._set_expiry(owner, expires=False)
 
     def _set_expiry(self, owner: Hashable, *, expires: bool) -> None:
-        found = [own for key, own in self._own.items() if key[0] == owner] if self._own else []
+        found = [self._own[owner, server] for server in self._servers_of.get(owner, ())]
         if found and self._context is not None:
             for own in found:
                 own.expires, own.unused_since = expires, self._context.clock.now()
@@ -118,8 +125,8 @@ class ClientSlots:
 
     def release(self, owner: Hashable) -> None:
         """End all slots of an owner that has left."""
-        if self._own:
-            self._end([key for key in self._own if key[0] == owner])
+        if owner in self._servers_of:
+            self._end([(owner, server) for server in self._servers_of[owner]])
 
     def end(self, server: str) -> None:
         """End all clients' slots for a server that was removed or disabled."""
@@ -131,7 +138,16 @@ class ClientSlots:
 
     def _end(self, keys: list[tuple[Hashable, str]]) -> None:
         for key in keys:
+            owner, server = key
+            servers = self._servers_of[owner]
+            servers.discard(server)
+            if not servers:
+                del self._servers_of[owner]
             self._own.pop(key).slot.handle(on.RemoveRequested())
+
+    def _add(self, owner: Hashable, server: str, own: _Own) -> None:
+        self._own[owner, server] = own
+        self._servers_of.setdefault(owner, set()).add(server)
 
     def _refuse_too_many(self, server: str, principal: str, settings: Settings) -> None:
         principals = [own.principal for key, own in self._own.items() if key[1] == server]
@@ -158,7 +174,9 @@ class ClientSlots:
             idle, now = context.settings.per_client.idle, context.clock.now()
             due = {key: own.unused_since + idle for key, own in self._own.items() if own.expires and not own.uses}
             self._end([key for key, at in due.items() if at <= now])
-            await context.clock.wait(self._changed, min((at for at in due.values() if at > now), default=None))
+            following = min((at for at in due.values() if at > now), default=None)
+            self._next_look = following if following is not None else math.inf
+            await context.clock.wait(self._changed, following)
 
 
 def ready_within(slot: Slot, settings: Settings, *, own: bool) -> float:

@@ -334,6 +334,9 @@ class ControlApi:
     async def _list_approvals(self, request: ApiRequest) -> ApiModel:
         return await self._views.approvals()
 
+    async def _get_approved(self, request: ApiRequest) -> ApiModel:
+        return await self._views.approved()
+
     async def _get_catalog(self, request: ApiRequest) -> ApiModel:
         return await self._views.catalog()
 

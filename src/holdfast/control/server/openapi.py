@@ -16,6 +16,7 @@ from holdfast.control.models import (
     ApiModel,
     ApprovalList,
     Approve,
+    ApprovedTexts,
     CatalogView,
     HubView,
     LoginAnswer,
@@ -124,6 +125,13 @@ OPERATIONS = (
         path="/api/approvals",
         summary="Every tool that changed since it was first seen",
         answer=ApprovalList,
+    ),
+    Operation(
+        name="get_approved",
+        method="GET",
+        path="/api/approvals/approved",
+        summary="What is approved of every server, and which are disabled",
+        answer=ApprovedTexts,
     ),
     Operation(
         name="get_catalog", method="GET", path="/api/catalog", summary="The published catalog", answer=CatalogView

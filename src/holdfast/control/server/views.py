@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import anyio.lowlevel
 
@@ -22,6 +23,7 @@ from holdfast.control.models import (
     Activity,
     Approval,
     ApprovalList,
+    ApprovedTexts,
     BreakerView,
     CatalogItem,
     CatalogView,
@@ -203,8 +205,13 @@ class Views:
             last_error=history.last_error or _current_error(health, history.since),
             timeline=tuple(history.timeline),
             activity=history.tally.activity(now),
+            runs_on=self._home(name),
             probed_by=self._prober(name) if health.status in ("transient", "permanent", "denied") else "",
         )
+
+    def _home(self, name: str) -> str:
+        fleet = self._hub.registry.fleet
+        return fleet.home_of(name) if fleet is not None and fleet.is_placed(name) else ""
 
     def _prober(self, name: str) -> str:
         fleet = self._hub.registry.fleet
@@ -251,6 +258,15 @@ class Views:
                 )
             )
         return ApprovalList(approvals=tuple(shown))
+
+    async def approved(self) -> ApprovedTexts:
+        """Return what is approved of every server; calls of tools get a turn in between."""
+        servers: dict[str, dict[str, dict[str, Any]]] = {}
+        for name in [*self._hub.config.servers]:
+            await anyio.lowlevel.checkpoint()
+            servers[name] = {key: dict(text) for key, text in self._hub.approvals.pinned(name).items()}
+        off = tuple(name for name, slot in self._hub.registry.slots.items() if slot.switched_off)
+        return ApprovedTexts(servers=servers, disabled=off)
 
     def activity(self, name: str) -> Activity | None:
         """Return the recent calls of a server; None if there were none."""

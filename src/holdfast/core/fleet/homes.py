@@ -112,6 +112,11 @@ class ClientHomes:
             if home.asking or (home.holder == self._replica and home.extend_at <= now)
         ]
 
+    def extend_all(self) -> None:
+        """The store may have lost the homes: tell it those of this replica with the next exchange."""
+        for home in self._homes.values():
+            home.extend_at = 0.0
+
     def releases(self, *, leaving: bool = False) -> tuple[ClaimRelease, ...]:
         """The homes that are given back; all of them if this replica leaves."""
         if leaving:

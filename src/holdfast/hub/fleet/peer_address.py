@@ -37,6 +37,9 @@ class PeerAddress:
             if not path.startswith("/") or len(os.fsencode(path)) > _LONGEST_PATH or "\0" in path:
                 raise UsageError(f"{text!r} is no path of a Unix socket", hint=_HINT)
             return cls(path=path)
+        if text.count(":") > 2 and "[" not in text and text.startswith("tcp://"):
+            number, _, last = text.removeprefix("tcp://").rpartition(":")
+            text = f"tcp://[{number}]:{last}"  # the address of a pod has no brackets
         try:
             parts = urlsplit(text)
             host, port = parts.hostname, parts.port

@@ -246,6 +246,11 @@ class Peers:
         self._handlers[operation] = handler
 
     @property
+    def present(self) -> tuple[str, ...]:
+        """The other replicas that are present, also those that cannot be asked."""
+        return tuple(sorted(name for name in self._addresses() if name != self.replica))
+
+    @property
     def others(self) -> tuple[str, ...]:
         """The other replicas that are present and can be reached."""
         return tuple(sorted(name for name, at in self._addresses().items() if at and name != self.replica))

@@ -1,0 +1,76 @@
+"""The connections of clients of their own, by their owner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.core import events as on
+from holdfast.hub.client_slots import ClientSlots, _Own
+
+
+class Owner:
+    """Counts how often it is looked at."""
+
+    looks = 0
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __hash__(self) -> int:
+        Owner.looks += 1
+        return hash(self.name)
+
+    def __eq__(self, other: object) -> bool:
+        Owner.looks += 1
+        return isinstance(other, Owner) and other.name == self.name
+
+
+class StubSlot:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[on.Event] = []
+
+    def handle(self, event: on.Event) -> None:
+        self.events.append(event)
+
+
+def _of(owners: list[Owner]) -> tuple[ClientSlots, dict[tuple[str, str], Any]]:
+    slots, stubs = ClientSlots(), {}
+    for owner in owners:
+        for server in ("a", "b"):
+            stub: Any = StubSlot()
+            stubs[owner.name, server] = stub
+            slots._add(owner, server, _Own(stub, expires=False, principal="", unused_since=0.0))
+    return slots, stubs
+
+
+@pytest.mark.requirement("PERF-4")
+@pytest.mark.parametrize("act", ["release", "linger", "keep"])
+@pytest.mark.parametrize("known", [True, False])
+def test_what_is_done_for_one_client_looks_at_no_other(act: str, known: bool) -> None:
+    looks = []
+    for others in (2, 500):
+        slots, _ = _of([Owner(f"{number}") for number in range(others)])
+        wanted = Owner("1" if known else "someone else")
+        Owner.looks = 0
+        getattr(slots, act)(wanted)
+        looks.append(Owner.looks)
+    assert looks[0] == looks[1]
+
+
+def test_a_client_that_leaves_ends_its_own_connections_and_no_others() -> None:
+    slots, stubs = _of([Owner("ada"), Owner("bob")])
+    slots.end("b")
+    slots.release(Owner("ada"))
+    slots.release(Owner("ada"))
+    assert {key: len(stub.events) for key, stub in stubs.items()} == {
+        ("ada", "a"): 1,
+        ("ada", "b"): 1,
+        ("bob", "a"): 0,
+        ("bob", "b"): 1,
+    }
+    assert [slots.find(Owner("bob"), server) is not None for server in ("a", "b")] == [True, False]
+    assert len(slots.all()) == 1
