@@ -177,6 +177,7 @@ class RemoteCall(Call):
         )
         super().__init__(client, server, channel=None, token=None)
         self._caller = caller
+        self.counted_by = caller.counted_by
 
     @property
     def era(self) -> Era:

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from time import perf_counter
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from holdfast.config import ApprovalMode, Config, ServerSpec
 from holdfast.core import (
@@ -73,7 +73,23 @@ from holdfast.hub.slot import Slot
 from holdfast.types import ProgressFn
 from holdfast.wire import Caller, Connection, Fields, RawObject, descriptor_shortage
 
-__all__ = ["CallHost", "HubCall", "approval_mode", "is_repeatable", "known", "refuse_held"]
+__all__ = [
+    "CallHost",
+    "CountedElsewhere",
+    "HubCall",
+    "approval_mode",
+    "is_repeatable",
+    "known",
+    "refuse_held",
+]
+
+
+@runtime_checkable
+class CountedElsewhere(Protocol):
+    """The caller of a request of another replica, which records it: one call is one record in a fleet."""
+
+    counted_by: str
+    """The name of that replica."""
 
 
 def known(found: NameKey | Unknown, kind: Kind) -> NameKey:
@@ -316,7 +332,8 @@ class HubCall:
         )
         if trace is not None:
             trace.end(ended)
-        hub.journal.write(ended)
+        if not isinstance(self._caller, CountedElsewhere):
+            hub.journal.write(ended)
 
     def _expire(self, generation: int) -> None:
         """The server no longer knows the session of the connection that was used."""
