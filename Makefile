@@ -5,10 +5,11 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 NODE_READY := .tools/node/.ready
 ENVS_READY := .tools/envs/.ready
+TESTS_COMPILED := $(VENV)/.tests-compiled
 RUN    := .tools/run
 RUN_READY := $(RUN)/.ready
-# One more worker than cores: most tests wait for a process or a socket some of their time.
-WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || sysctl -n hw.ncpu) + 1 )))
+# Two workers for each core: tests wait for a process or a socket half of their time.
+WORKERS ?= $(shell echo $$(( 2 * $$(nproc 2>/dev/null || sysctl -n hw.ncpu) )))
 PARALLEL = -n $(WORKERS) --dist worksteal
 
 # Many tests start Python programs: without compiled modules each start takes half a second longer.
@@ -24,10 +25,10 @@ serve: $(RUN_READY)  ## Serve CONFIG=mcp.json behind one MCP endpoint; without i
 	@exec $(RUN)/bin/holdfast serve $(if $(CONFIG),--config "$(CONFIG)") $(ARGS)
 
 # Lint runs beside the tests: it fills the gaps in which they wait.
-test: $(READY) $(NODE_READY) $(ENVS_READY) programs  ## Set up, then lint, types, import rules and all tests
+test: $(READY) $(NODE_READY) $(ENVS_READY) $(TESTS_COMPILED) programs  ## Set up, then lint, types, import rules and all tests
 	@$(MAKE) --no-print-directory -j 2 -Oline lint tests
 
-tests: $(NODE_READY) $(ENVS_READY) programs
+tests: $(NODE_READY) $(ENVS_READY) $(TESTS_COMPILED) programs
 	$(BIN)/python -m pytest $(PARALLEL) -q
 
 test-long: $(NODE_READY) programs  ## The tests that search longer: more seeds, more examples
@@ -119,3 +120,8 @@ $(NODE_READY): tests/node/package.json tests/node/package-lock.json $(READY)
 $(ENVS_READY): tests/integrations/environments.py $(READY)
 	$(BIN)/python -m tests.integrations.environments
 	touch $@
+
+# Once: all workers start together, and each would compile every test.
+$(TESTS_COMPILED): $(READY)
+	$(BIN)/python -m pytest --collect-only -q >/dev/null
+	@touch $@

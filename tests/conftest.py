@@ -19,6 +19,22 @@ hypothesis.settings.register_profile("holdfast", deadline=None)
 hypothesis.settings.load_profile("holdfast")
 
 
+SLOW = (
+    "integrations",
+    "control/server/test_page",
+    "clients",
+    "conformance",
+    "hub/test_fleet",
+    "cli/test_serve_",
+    "front/test_lo",
+)
+"""The files with the tests that take longest. They come first: what is left at the end keeps no worker waiting."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.removeprefix("tests/").startswith(SLOW))
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Thousands of collected tests stay in memory: a collector that walks them again and again takes a tenth of the
     suite's time.

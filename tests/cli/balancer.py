@@ -11,6 +11,8 @@ from pathlib import Path
 
 import anyio
 
+from tests.waiting import until
+
 HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
 
 _CONFIG = """
@@ -75,9 +77,7 @@ async def balancer(folder: Path, port: str, hubs: Sequence[str]) -> AsyncIterato
     async with await anyio.open_process(command, stdin=subprocess.DEVNULL, stdout=None, stderr=None) as process:
         try:
             found = Balancer(f"http://127.0.0.1:{port}/mcp", control)
-            with anyio.fail_after(20):
-                while not control.exists():  # noqa: ASYNC110 - it says nothing when it listens
-                    await anyio.sleep(0.02)
+            await until(control.exists, beside=folder)
             for number in range(len(hubs)):
                 await found.until(f"h{number}", "UP")
             yield found

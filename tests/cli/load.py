@@ -63,6 +63,12 @@ class Load:
             while self.answered < wanted:
                 await self._news.wait()
 
+    async def until_all_answered(self) -> None:
+        """Wait until none is under way."""
+        with anyio.fail_after(60):
+            while self.under_way:
+                await self._news.wait()
+
     async def _ask(self, number: int) -> None:
         params: dict[str, Any] = {"name": self.tool, "arguments": {}}
         if number % 2:

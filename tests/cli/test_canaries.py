@@ -29,6 +29,7 @@ from holdfast.config import load_config
 from holdfast.files import replace_file
 from holdfast.front import TokenPolicy
 from holdfast.hub import Hub
+from tests import waiting
 from tests.cli.serve_process import Served, run, served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
@@ -297,8 +298,7 @@ async def test_no_output_holds_a_secret_in_any_form(tmp_path: Path, log_format: 
         )
         async with served(home, *arguments, **environ, **traced) as hub:
             control = CANARIES["control token"]
-            while (await asked(hub, "/readyz", control))[0] != 200:  # noqa: ASYNC110 - as a probe does it
-                await anyio.sleep(0.05)
+            await waiting.ready(hub.url.replace("/mcp", "/readyz"))
             await as_a_client(hub, outputs)
             for path in API:
                 outputs[f"api {path}"] = (await asked(hub, f"/api/{path}", control))[1]

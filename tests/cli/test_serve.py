@@ -23,6 +23,7 @@ from holdfast.errors import CallFailed
 from holdfast.files import replace_file
 from holdfast.hub.loader import Loader
 from holdfast.testing import Fault, HttpServer, StdioServer
+from tests import waiting
 from tests.cli.serve_process import COMMAND, Served, config, environment, run, served, spawned
 
 pytestmark = pytest.mark.anyio
@@ -38,9 +39,7 @@ async def status(url: str, **headers: str) -> int:
 
 
 async def ready(hub: Served) -> None:
-    with anyio.fail_after(30):
-        while await status(hub.url.replace("/mcp", "/readyz")) != 200:  # noqa: ASYNC110 - as a probe does it
-            await anyio.sleep(0.05)
+    await waiting.ready(hub.url.replace("/mcp", "/readyz"))
 
 
 @pytest.fixture

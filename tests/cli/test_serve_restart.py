@@ -29,6 +29,7 @@ from tests.clients.raw import MODERN_META
 from tests.front.conftest import text_of
 from tests.front.peer_server import running
 from tests.front.raw_session import Session
+from tests.waiting import gone
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-14", "FLEET-1")]
 
@@ -287,18 +288,19 @@ async def test_a_connection_that_comes_between_two_hubs_waits_in_the_inherited_s
                 hub.send(signal.SIGTERM)
                 assert await hub.ended() == 0
             statuses: list[int] = []
+            answered = anyio.Event()
 
             async def ask() -> None:
                 body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
                 statuses.append((await http.post(url, json=body, headers=session._headers)).status_code)
+                answered.set()
 
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(ask)
                 async with spawned(command, tmp_path, home, stdin=subprocess.DEVNULL, inherit=listener.fileno()) as hub:
                     await hub.said("ready when:")
                     with anyio.fail_after(30):
-                        while not statuses:  # noqa: ASYNC110 - the other task reads
-                            await anyio.sleep(0.01)
+                        await answered.wait()
     assert statuses == [200]
 
 
@@ -341,6 +343,5 @@ async def test_a_hub_starts_its_successor_at_a_signal_and_names_it_to_systemd(tm
                     assert "holdfast_status" in [tool.name for tool in (await client.list_tools()).tools]
                 finally:
                     os.kill(int(named.partition(b"=")[2]), signal.SIGTERM)
-            with anyio.fail_after(30):
-                while running_hubs(state):  # noqa: ASYNC110 - it is no child of this process
-                    await anyio.sleep(0.05)
+            await gone(new.pid)
+            assert not running_hubs(state)

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import anyio
 import pytest
 
 from tests.cli.command import HOLDFAST, LONGEST, Cli
 from tests.cli.serve_process import config, spawned
+from tests.waiting import until
 
 pytestmark = pytest.mark.requirement("SEC-8")
 
@@ -215,9 +215,7 @@ async def test_an_edit_while_it_is_served_needs_trust_again(repository: Reposito
         assert not later.exists()
         assert repository.run("trust", "mcp.json").returncode == 0
         await hub.said("later")
-        with anyio.fail_after(30):
-            while not later.exists():  # noqa: ASYNC110 - another process makes it
-                await anyio.sleep(0.05)
+        await until(later.exists, beside=later.parent)
 
 
 @pytest.mark.parametrize("answer", ["y", "n"])

@@ -20,7 +20,7 @@ from pydantic import FileUrl
 
 from tests.clients.programs import ClientEra
 
-__all__ = ["Companion", "companion", "eventually"]
+__all__ = ["Companion", "companion"]
 
 _MODES: dict[ClientEra, ConnectMode] = {"legacy": "legacy", "modern": "2026-07-28"}
 # How long a notice may take before its cause is repeated, and for how long that goes on.
@@ -50,9 +50,10 @@ class Companion:
 
         async def note(progress: float, total: float | None, message: str | None) -> None:
             seen.append((progress, message))
+            self._heard.set()
 
         await self.client.call_tool("test_counting", {"steps": steps}, progress_callback=note)
-        await eventually(lambda: len(seen) >= steps)
+        await self.until(lambda: len(seen) >= steps)
         return sorted(seen)
 
     async def give_up(self, name: str) -> None:
@@ -87,9 +88,14 @@ class Companion:
 
     async def hears(self, notice: str) -> None:
         """Wait for a notice; one that came since ``told`` was cleared will do."""
-        while notice not in self.told:
-            self._heard.clear()
-            await self._heard.wait()
+        await self.until(lambda: notice in self.told)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until the callbacks have run: the SDK runs each in a task that cannot be awaited."""
+        with anyio.fail_after(_PATIENCE):
+            while not condition():
+                self._heard.clear()
+                await self._heard.wait()
 
     async def _listen(
         self,
@@ -114,6 +120,7 @@ class Companion:
 
     async def _log(self, params: types.LoggingMessageNotificationParams) -> None:
         self.logged.append(params.data)
+        self._heard.set()
 
     async def _elicited(self, context: object, params: types.ElicitRequestParams) -> types.ElicitResult:
         self.asked.append(params.message)
@@ -152,13 +159,6 @@ async def companion(
         made.tasks = await stack.enter_async_context(anyio.create_task_group())
         yield made
         made.tasks.cancel_scope.cancel()
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until the callbacks have run: the SDK runs each in a task that cannot be awaited."""
-    with anyio.fail_after(_PATIENCE):
-        while not condition():  # noqa: ASYNC110 - there is no event to wait for
-            await anyio.sleep(0.01)
 
 
 def _text(result: types.CallToolResult) -> str:

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from tests.clients.programs import ClientEra
-from tests.clients.recording_client import Companion, companion, eventually
+from tests.clients.recording_client import Companion, companion
 from tests.conformance.fixture_hub import ServedHub, fixture_over_http, fixture_over_stdio, hub_over_http
 from tests.conformance.inventory import WATCHED
 
@@ -69,7 +69,7 @@ async def _log(client: Companion) -> None:
     if client.era == "legacy":
         await client.client.set_logging_level("info")
     await client.call("test_tool_with_logging")
-    await eventually(lambda: len(client.logged) >= 3)
+    await client.until(lambda: len(client.logged) >= 3)
     assert sorted(client.logged) == ["Tool execution completed", "Tool execution started", "Tool processing data"]
 
 

@@ -45,9 +45,10 @@ async def _crowd(stack: AsyncExitStack, served: ServedHub, server: str) -> list[
     At 2026-07-28 there are no sessions: over HTTP nothing tells that two requests come from one client.
     """
     eras: tuple[ClientEra, ...] = ("legacy", "legacy") if server == "own" else ("legacy", "modern")
+    users = USERS[:2] if server == "own" else USERS  # the hub starts a process for each client of that server
     url = served.one(server)
     return [
-        await stack.enter_async_context(companion(url, eras[place % 2], user=user)) for place, user in enumerate(USERS)
+        await stack.enter_async_context(companion(url, eras[place % 2], user=user)) for place, user in enumerate(users)
     ]
 
 

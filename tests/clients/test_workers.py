@@ -14,8 +14,8 @@ from tests.conformance.fixture_hub import ServedHub, fixture_over_stdio, hub_ove
 pytestmark = [pytest.mark.anyio, pytest.mark.long, pytest.mark.requirement("FLEET-5", "FLEET-8")]
 
 
-@pytest.fixture
-def no_task_or_process_left() -> None:
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> None:
     """The workers start a connection, and a stdio server, for each era when it is first used."""
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.config.find import read_config
 from holdfast.config.read import load_config
 from holdfast.config.trust import TrustStore, summarize
 from holdfast.errors import ConfigError, UntrustedConfig
@@ -207,3 +208,16 @@ def test_the_summary_names_commands_addresses_and_variables() -> None:
     assert (run.command, run.variables) == (("sh", "-c", "evil ${HOME}"), ("HOME", "GITHUB_TOKEN"))
     assert (send.address, send.variables) == ("https://evil.example/mcp", ("A",))
     assert "evil" not in repr((run, send))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_is_no_regular_file_is_refused_without_a_wait(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "mcp.json"
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "device":
+        file.symlink_to("/dev/zero")
+    else:
+        file.mkdir()
+    with pytest.raises(ConfigError, match=r"no regular file|a folder"):
+        read_config(file, found=True)

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import anyio
-import httpx2
-
 from tests.conformance.eras import Era
 from tests.peers.process import ForeignProcess, foreign_process
+from tests.waiting import ready
 
 __all__ = ["PYTHON_ENV", "ServedHub", "fixture_over_http", "fixture_over_stdio", "hub_command", "hub_over_http"]
 
@@ -69,7 +67,7 @@ async def hub_over_http(
     async with foreign_process(command, log=folder / "hub.log", env=_hub_env(folder)) as process:
         said = await process.appears(process.log, containing="ready when:")
         base = _ENDPOINT.findall(said)[0]
-        await _ready(base)
+        await ready(f"{base}/readyz", within=_STARTING)
         yield ServedHub(base, process)
 
 
@@ -82,10 +80,3 @@ def hub_command(servers: Mapping[str, Mapping[str, Any]], *, folder: Path, **set
 
 def _hub_env(folder: Path) -> dict[str, str]:
     return PYTHON_ENV | {"HOME": str(folder), "XDG_STATE_HOME": str(folder / "state")}
-
-
-async def _ready(base: str) -> None:
-    async with httpx2.AsyncClient() as http:
-        with anyio.fail_after(_STARTING):
-            while (await http.get(f"{base}/readyz")).status_code != 200:  # noqa: ASYNC110 - another process's matter
-                await anyio.sleep(0.05)

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.requirement("PERF-4")]
 
 CALLS = 20
 MANY = 500
-MOST_STEPS = 380
+MOST_STEPS = 310
 """How many functions of the hub one call may enter, where the server answers with an event stream in pieces."""
 
 _ROOTS = ("HttpConnection._run", "HttpConnection.data_received", "_Connection.data_received")

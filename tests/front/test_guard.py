@@ -55,7 +55,13 @@ async def post(http: httpx2.AsyncClient, path: str = "/mcp", body: Any = INITIAL
 
 @pytest.mark.requirement("SEC-2")
 @pytest.mark.parametrize("path", ["/mcp", "/servers/x/mcp", "/healthz", "/readyz", "/nowhere"])
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil", ""])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil", "", "[::1]evil.example",
+        "127.0.0.1:80:evil.example",
+    ],
+)  # fmt: skip
 async def test_a_foreign_host_is_refused_on_every_path(path: str, host: str) -> None:
     async with endpoint() as http:
         response = await post(http, path, host=host)

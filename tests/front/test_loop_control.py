@@ -16,7 +16,7 @@ import anyio.to_thread
 import pytest
 
 from holdfast.cli.serve_run import keep_collections_short
-from holdfast.core import Redactor, State, Transition
+from holdfast.core import ChangedTool, Redactor, State, Transition, said
 from holdfast.hub import CallEnded
 from holdfast.hub.hub import Hub
 from holdfast.hub.reload import Reloader
@@ -110,17 +110,24 @@ VIEWS = (
 )
 
 
-async def test_no_view_of_a_large_hub_holds_up_the_event_loop() -> None:
+async def test_no_view_of_a_large_hub_holds_up_the_event_loop_and_one_made_at_once_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     took: dict[str, float] = {}
+    noticed: dict[str, float] = {}
     async with _large() as (steps, hub):
+
+        async def look(path: str) -> None:
+            first = await anyio.to_thread.run_sync(_ask, hub.base, f"GET {path}")
+            assert first.startswith(b"HTTP/1.1 200"), (path, first[:200])
+
         for path in VIEWS:
-
-            async def act(path: str = path) -> None:
-                first = await anyio.to_thread.run_sync(_ask, hub.base, f"GET {path}")
-                assert first.startswith(b"HTTP/1.1 200"), (path, first[:200])
-
-            took[path] = await steps.longest_in(act)
+            took[path] = await steps.longest_in(partial(look, path))
+        for path, bound in (("/api/servers", "AT_ONCE"), ("/api/catalog", "ITEMS_AT_ONCE")):
+            monkeypatch.setattr(f"holdfast.control.server.views.{bound}", 1 << 30)
+            noticed[path] = await steps.longest_in(partial(look, path), tries=1)
     assert _too_long(took) == {}
+    assert _too_long(noticed) == noticed
 
 
 INPUTS: dict[str, Callable[[str], bytes]] = {
@@ -230,7 +237,9 @@ async def test_no_change_that_waits_for_approval_holds_up_the_event_loop() -> No
     assert took <= LONGEST_STEP, steps.what
 
 
-async def test_no_log_of_a_server_holds_up_the_event_loop() -> None:
+async def test_no_log_of_a_server_holds_up_the_event_loop_and_one_masked_at_once_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     redactor = Redactor(["a-secret-of-this-server", "another-secret-value"])
     lines = {
         "many short lines": (_WORDS,) * 160,
@@ -250,6 +259,9 @@ async def test_no_log_of_a_server_holds_up_the_event_loop() -> None:
 
                 took[f"reading {what}"] = await steps.longest_in(read)
                 took[f"following {what}"] = await steps.longest_in(partial(_followed, hub, some, redactor))
+            monkeypatch.setattr("holdfast.control.server.logs.IN_A_ROW", 1 << 30)
+            act = partial(_followed, hub, lines["a few long lines"], redactor)
+            assert await steps.longest_in(act, tries=1) > LONGEST_STEP
     assert _too_long(took) == {}
 
 
@@ -291,3 +303,34 @@ async def test_no_stream_of_the_status_page_holds_up_the_event_loop() -> None:
 
         took = await steps.longest_in(act)
     assert took <= LONGEST_STEP, steps.what
+
+
+# Each old freeze, put back, is noticed.
+
+
+async def test_a_diff_of_any_length_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.core.changes.MOST_LINES", 1 << 30)
+    one = json.loads(_changed(0).partition(b"\r\n\r\n")[2].replace(b"@ID@", b"1"))["result"]["tools"][0]
+    other = json.loads(_changed(1).partition(b"\r\n\r\n")[2].replace(b"@ID@", b"1"))["result"]["tools"][0]
+    change = ChangedTool(server="heavy", tool="tool_0", held=True, was=said(one), now=said(other))
+    with measured_loop() as steps:
+
+        async def act() -> None:
+            await anyio.lowlevel.checkpoint()  # what follows is a step of its own
+            assert change.diff
+
+        assert await steps.longest_in(act, tries=1) > LONGEST_STEP
+
+
+async def test_servers_that_are_told_at_once_of_a_change_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.hub.registry.SLOTS_AT_ONCE", 1 << 30)
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {f"server-{number}": OFF for number in range(SERVERS)}}))
+    with measured_loop() as steps:
+        async with Hub.from_config(file) as hub:
+            keep_collections_short(hub)
+            reloader = Reloader(hub, file)
+            file.write_text(json.dumps({"mcpServers": {}}))
+            assert await steps.longest_in(reloader.reload, tries=1) > LONGEST_STEP

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import socket
@@ -28,6 +29,7 @@ from holdfast.hub.hub import Hub
 from tests.front.conftest import front
 from tests.front.heavy_http import HeavyHttp, answer, heavy_http
 from tests.front.heavy_inputs import ENTRIES, QUICK_SIZE, SHAPES, Target, call_message, modern_call
+from tests.front.heavy_server import ANSWERS as HEAVY_ANSWERS
 from tests.front.loop_steps import LONGEST_STEP, TRIES, LoopSteps, measured_loop
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-7")]
@@ -35,6 +37,10 @@ pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-7")]
 SETTINGS: dict[str, Any] = {"call": {"timeout": "3s"}, "breaker": {"threshold": 1000}}
 HEAD = 90 << 10
 """Just less than the largest head of an answer."""
+
+
+LARGE_HEAD = 1 << 20
+"""For the mutants: enough to exceed the bound of a step several times over."""
 
 
 def _too_long(took: dict[str, float]) -> dict[str, float]:
@@ -116,6 +122,11 @@ async def _before_http() -> AsyncIterator[tuple[LoopSteps, HeavyHttp, Target, Hu
             yield steps, server, target, served.hub
 
 
+def _greeted(header: bytes) -> bytes:
+    result = json.dumps(HEAVY_ANSWERS["initialize"]).encode()
+    return answer(b'{"jsonrpc":"2.0","id":@ID@,"result":' + result + b"}", header)
+
+
 async def _answered(steps: LoopSteps, server: HeavyHttp, target: Target, what: str, tries: int = TRIES) -> float:
     server.stored["tools/call"] = await anyio.to_thread.run_sync(ANSWERS[what])
 
@@ -125,13 +136,24 @@ async def _answered(steps: LoopSteps, server: HeavyHttp, target: Target, what: s
     return await steps.longest_in(act, tries)
 
 
-async def test_no_answer_over_http_holds_up_the_event_loop() -> None:
+async def test_no_answer_over_http_holds_up_the_event_loop_and_a_header_of_any_length_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with _before_http() as (steps, server, target, _):
         took = {what: await _answered(steps, server, target, what) for what in ANSWERS}
+        monkeypatch.setattr("holdfast.wire.http.client.LONGEST_TELLING", 1 << 30)
+        monkeypatch.setattr("holdfast.wire.http.connection.HEAD_BYTES", 1 << 30)
+        parameters = b"Bearer " + b'a="b", ' * (LARGE_HEAD // 7)
+        ANSWERS["a challenge without a bound"] = lambda: _refused(b"401 No", b"", b"www-authenticate: " + parameters)
+        noticed = await _answered(steps, server, target, "a challenge without a bound", tries=1)
+        del ANSWERS["a challenge without a bound"]
     assert _too_long(took) == {}
+    assert noticed > LONGEST_STEP
 
 
-async def test_no_answer_to_a_greeting_over_http_holds_up_the_event_loop() -> None:
+async def test_no_greeting_over_http_holds_up_the_event_loop_and_a_session_id_of_any_length_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     took: dict[str, float] = {}
     async with _before_http() as (steps, server, _, hub):
 
@@ -142,7 +164,12 @@ async def test_no_answer_to_a_greeting_over_http_holds_up_the_event_loop() -> No
         for what in ("a refusal with a text", "a long session id", "many cookies", "a challenge of parameters"):
             server.stored["initialize"] = await anyio.to_thread.run_sync(ANSWERS[what])
             took[what] = await steps.longest_in(dial)
+        monkeypatch.setattr("holdfast.wire.http.transport.LONGEST_SESSION_ID", 1 << 30)
+        monkeypatch.setattr("holdfast.wire.http.connection.HEAD_BYTES", 1 << 30)
+        server.stored["initialize"] = _greeted(b"mcp-session-id: " + b"a" * LARGE_HEAD)
+        noticed = await steps.longest_in(dial, tries=1)
     assert _too_long(took) == {}
+    assert noticed > LONGEST_STEP
 
 
 # Heads of requests.

@@ -111,3 +111,19 @@ def test_bytes_that_are_no_request_are_refused_after_good_ones_too(bad: bytes) -
     one.feed(_written(0, b"1"))
     with pytest.raises(BadRequest):
         one.feed(bad)
+
+
+@pytest.mark.requirement("SEC-2")
+@pytest.mark.parametrize(
+    ("target", "host"),
+    [
+        (b"http://evil.example/mcp", "evil.example"),
+        (b"http://evil.example:80/mcp", "evil.example:80"),
+        (b"http://[::2]:81/mcp", "[::2]:81"),
+        (b"/mcp", "127.0.0.1"),
+    ],
+)
+def test_the_host_of_an_absolute_target_counts_and_not_the_header(target: bytes, host: str) -> None:
+    taken = Taken()
+    RequestParser(taken).feed(b"GET " + target + b" HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+    assert taken._head.headers["host"] == host

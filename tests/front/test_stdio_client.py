@@ -20,6 +20,7 @@ from holdfast.front.stdio import StdoutWriter
 from holdfast.testing import HttpServer
 from tests.cli.serve_process import COMMAND, environment
 from tests.clients.raw import initialize
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -113,9 +114,7 @@ async def test_what_a_client_does_not_read_is_bounded_and_every_call_is_answered
         for number in calls:
             await hub.call("it__large", number)
         await hub.send(id="last", method="ping")
-        log = anyio.Path(tmp_path / "hub.log")
-        while "does not read" not in await log.read_text():  # noqa: ASYNC110 - the hub writes it
-            await anyio.sleep(0.05)
+        await until(lambda: "does not read" in (tmp_path / "hub.log").read_text(), beside=tmp_path)
         answers: dict[Any, dict[str, Any]] = {}
         while len(answers) < len(calls) + 1:
             answer = await hub.read()

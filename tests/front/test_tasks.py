@@ -21,6 +21,7 @@ from tests.front.modern_tasks import EXTENSION, ModernTasks
 from tests.front.peer_server import running
 from tests.front.web import serving
 from tests.peers.everything import node
+from tests.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("HUB-16")]
 
@@ -43,9 +44,7 @@ class TaskServer:
         return self._log.read_text().splitlines().count(method)
 
     async def gets(self, method: str) -> None:
-        with anyio.fail_after(20):
-            while not self.got(method):  # noqa: ASYNC110 - another process's matter
-                await anyio.sleep(0.02)
+        await until(lambda: self.got(method), beside=self._log.parent)
 
 
 @pytest.fixture

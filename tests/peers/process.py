@@ -12,12 +12,12 @@ from pathlib import Path
 import anyio
 
 from tests.peers.leaks import RUN_MARK
+from tests.waiting import until
 
 __all__ = ["ForeignProcess", "foreign_process"]
 
 # A cold start on a loaded machine; a warm one takes a fraction of a second.
 _STARTING = 30.0
-_PAUSE = 0.02
 _ENDING = 5.0
 
 
@@ -32,11 +32,17 @@ class ForeignProcess:
     async def appears(self, path: Path, *, containing: str = "") -> str:
         """Wait until a file holds a text that the process has to write there; return all of it."""
         with anyio.move_on_after(_STARTING):
-            while self._process.returncode is None:
-                if (text := _text(path)) and containing in text:
-                    return text
-                await anyio.sleep(_PAUSE)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._cancel_at_its_end, tasks.cancel_scope)
+                await until(lambda: containing in _text(path) and _text(path), beside=path.parent, within=2 * _STARTING)
+                tasks.cancel_scope.cancel()
+        if (text := _text(path)) and containing in text:
+            return text
         raise AssertionError(f"the process did not come up; it said:\n{_text(self.log)}")
+
+    async def _cancel_at_its_end(self, waiting: anyio.CancelScope) -> None:
+        await self._process.wait()
+        waiting.cancel()
 
     async def ended(self) -> int:
         """Wait until it is over; gives its exit code."""

@@ -10,9 +10,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import anyio
-
 from tests.peers.leaks import RUN_MARK, alive
+from tests.waiting import until
 
 __all__ = ["StdioPeer"]
 
@@ -62,8 +61,7 @@ class StdioPeer:
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait until something is true that comes true with a line of the log."""
-        while not condition():  # noqa: ASYNC110 - the log is a file: no event tells that it grew
-            await anyio.sleep(_PAUSE)
+        await until(condition, beside=self.log.parent, within=60)
 
     def kill(self) -> None:
         """Kill every process of it that still lives, for tests of processes that escape on purpose."""

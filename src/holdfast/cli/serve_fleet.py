@@ -75,7 +75,10 @@ def _workers(worker: WorkerTask, keys: SessionKeys) -> Fleet:
     """The fleet of the workers of one supervisor."""
     peers = Peers(lambda: keys.material, "workers", advertise=_address_of(worker, None))
     store, events = LocalStore(worker.broker), LocalEvents(worker.broker)
-    return Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=(worker.group, worker.number))
+    number = (worker.group, worker.number)
+    fleet = Fleet(store, replica=_name_of(worker), peers=peers, events=events, worker=number)
+    fleet.default_placement = "one"
+    return fleet
 
 
 def _name_of(worker: WorkerTask) -> str:

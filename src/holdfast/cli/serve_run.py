@@ -78,6 +78,8 @@ log = logging.getLogger("holdfast.serve")
 STREAMS_SECONDS = 1
 """After the last call, idle event streams are still open. They are cut after this time."""
 
+HAND_OVER_SECONDS = 5.0
+"""How long calls in flight may take before the server that they use moves to another replica."""
 READY_SECONDS = 60.0
 """How long a successor waits for its servers before it takes over."""
 
@@ -244,6 +246,7 @@ class _Leaving:
     """The end of a hub over HTTP, step by step."""
 
     def __init__(self, serving: ServeOptions, server: _HubServer, front: Front, admin: ControlServer) -> None:
+        self._hub = front.hub
         self._serving = serving
         self._server = server
         self._front = front
@@ -273,6 +276,7 @@ class _Leaving:
             log.info("not ready any more; all is still served for %g s", self._serving.lame_duck)
             await anyio.sleep(self._serving.lame_duck)
         self._server.stop_accepting()
+        await self._hub.registry.hand_over(min(seconds, HAND_OVER_SECONDS))
         log.info("shutting down: new calls are refused; calls in flight have %g s", seconds)
         return await self._front.drain(seconds)
 
@@ -287,6 +291,7 @@ class _Leaving:
         self._server.stop_accepting()
         self._front.move_streams()
         self._admin.close()
+        await self._hub.registry.hand_over(min(self._serving.drain, HAND_OVER_SECONDS))
         with anyio.move_on_after(max(self._serving.drain, self._serving.lame_duck)):
             await self._server.disconnected()
         if not await self._front.drain(self._serving.drain):

@@ -136,6 +136,7 @@ class Supervisor:
         self._roll_wanted = anyio.Event()
         self._folder = Path()
         self._shares: ConnectionShares | None = None
+        self._on_terminal = on_terminal()  # now: a terminal that was closed is none any more
         self._tasks: anyio.abc.TaskGroup
         self.code = 0
         """The exit code: that of the first worker, if it does not start."""
@@ -214,7 +215,8 @@ class Supervisor:
 
     # Workers.
 
-    async def _start(self, number: int, *, waits: bool = False) -> _Worker:
+    async def _start(self, number: int, *, waits: bool = False, candidate: bool = False) -> _Worker:
+        """Start a worker. A candidate is in force when it accepts, and not started again before that."""
         ours, theirs = channel_pair()
         self._started += 1
         task = WorkerTask(
@@ -241,7 +243,8 @@ class Supervisor:
                 pass_fds=(self._serving.listener.fileno(), theirs.fileno()),
             )
         worker = _Worker(number, process, ours, anyio.current_time(), task.place)
-        self._workers[number] = worker
+        if not candidate:
+            self._workers[number] = worker
         self._all.add(worker)
         self._tasks.start_soon(self._attend, worker)
         if self._is_ending():
@@ -315,18 +318,14 @@ class Supervisor:
         for number in sorted(self._workers):
             if self._is_ending():
                 return
-            old = self._workers[number]
-            new = await self._start(number, waits=True)
+            new = await self._start(number, waits=True, candidate=True)
             await _either(new.listening, new.ended)
             if self._is_ending():
                 return
             if not new.listening.is_set():
-                new.leaves = True
-                self._workers[number] = old
                 log.error("worker %d was not replaced, because the new one did not start: the old one goes on", number)
-                if old.ended.is_set():
-                    await self._start(number)
                 return
+            old, self._workers[number] = self._workers[number], new
             log.info("worker %d is replaced: the old one serves open connections until they close", number)
             old.tell(SUCCEED)
             await self._gone(old, 2 * max(self._serving.drain, self._serving.lame_duck))
@@ -344,7 +343,7 @@ class Supervisor:
     async def _follow_signals(self) -> None:
         with anyio.open_signal_receiver(*END_SIGNALS, signal.SIGHUP) as signals:
             async for number in signals:
-                if number == signal.SIGHUP and not on_terminal():
+                if number == signal.SIGHUP and not self._on_terminal:
                     self._roll_wanted.set()
                 elif not self._is_ending():
                     self._leave(LEAVE, self._serving.lame_duck + self._serving.drain)

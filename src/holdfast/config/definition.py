@@ -25,7 +25,16 @@ from holdfast.config.expand import Expansion, expand, variables_for
 from holdfast.config.fields import InvalidValue, kind_of, read_flag, read_transport
 from holdfast.config.jsonc import KeyPath, SourceMap, joined, quoted
 from holdfast.config.models import SERVER_KEYS, ServerFile, oauth_settings
-from holdfast.config.spec import ApprovalMode, BadServer, EraChoice, ServerSpec, Sharing, ToolFilter, Transport
+from holdfast.config.spec import (
+    ApprovalMode,
+    BadServer,
+    EraChoice,
+    PlacementName,
+    ServerSpec,
+    Sharing,
+    ToolFilter,
+    Transport,
+)
 from holdfast.core import has_secret_shape, secrets_in_url
 from holdfast.errors import Problem
 
@@ -296,6 +305,7 @@ class _DefinitionReader:
             start_timeout=model.start_timeout,
             era=cast("EraChoice", model.era),
             sharing=cast("Sharing", model.sharing),
+            placement=cast("PlacementName | None", model.placement),
             secrets=gather_secrets(
                 env=env,
                 headers=model.headers,

@@ -32,6 +32,7 @@ __all__ = [
     "InvalidValue",
     "Pauses",
     "Period",
+    "PlacementField",
     "Port",
     "Prefix",
     "Scalar",
@@ -154,6 +155,7 @@ TRANSPORTS = {
 """Every spelling of a transport that clients write, and the transport it stands for."""
 
 SHARINGS = ("shared", "per-client")
+PLACEMENTS = ("each", "one")
 APPROVALS = ("off", "warn", "hold")
 ERAS = ("auto", "legacy", "modern")
 
@@ -310,6 +312,12 @@ def _sharing(value: object) -> str:
     )
 
 
+def _placement(value: object) -> str:
+    if value in PLACEMENTS:
+        return str(value)
+    raise InvalidValue("must be `each` or `one`", hint='write "one" to run its process on one replica of a fleet')
+
+
 def _transport(value: object) -> str:
     transport = read_transport(value)
     if transport is not None:
@@ -418,6 +426,7 @@ Size: TypeAlias = Annotated[
 ]
 ApprovalName: TypeAlias = Annotated[str, BeforeValidator(_approval), _schema({"enum": list(APPROVALS)}, _EXPANDS)]
 EraName: TypeAlias = Annotated[str, BeforeValidator(_era), _schema({"enum": list(ERAS)}, _EXPANDS)]
+PlacementField: TypeAlias = Annotated[str, BeforeValidator(_placement), _schema({"enum": list(PLACEMENTS)}, _EXPANDS)]
 SharingName: TypeAlias = Annotated[str, BeforeValidator(_sharing), _schema({"enum": list(SHARINGS)}, _EXPANDS)]
 TransportName: TypeAlias = Annotated[str, BeforeValidator(_transport), _schema({"enum": list(TRANSPORTS)}, _EXPANDS)]
 Url: TypeAlias = Annotated[

@@ -71,7 +71,8 @@ def read_config(file: Path, *, found: bool = False) -> bytes:
     it there. The owner and mode are those of the file that is read, also if its path changes meanwhile.
     """
     try:
-        with file.open("rb") as stream:
+        # A pipe in the place of a found file would never end: it is opened without a wait, and refused.
+        with open(file, "rb", opener=_without_waiting if found else None) as stream:
             if found:
                 _check_owner(file, os.fstat(stream.fileno()), os.lstat(file))
             data = stream.read(LARGEST + 1)
@@ -83,8 +84,15 @@ def read_config(file: Path, *, found: bool = False) -> bytes:
     return data
 
 
+def _without_waiting(file: str, flags: int) -> int:
+    return os.open(file, flags | os.O_NONBLOCK)
+
+
 def _check_owner(file: Path, *statuses: os.stat_result) -> None:
     """Check the file, and the link that leads to it."""
+    if not stat.S_ISREG(statuses[0].st_mode):
+        message = "this is no regular file, so it is not used"
+        raise ConfigError([Problem(message=message, hint="a configuration is a file of text", file=file)])
     for status in statuses:
         if status.st_uid not in (os.geteuid(), 0):
             message = f"the file belongs to another user (uid {status.st_uid}), so it is not used"

@@ -26,6 +26,7 @@ from holdfast.config.fields import (
     InvalidValue,
     Pauses,
     Period,
+    PlacementField,
     Port,
     Prefix,
     Scalar,
@@ -277,6 +278,11 @@ class ServerFile(_FileModel):
         default="shared",
         description="Whether all clients of the hub share one connection, or each client has its own (`per-client`): "
         "for browsers, shells and other servers that keep state.",
+    )
+    placement: PlacementField | None = Field(
+        default=None,
+        description="In a fleet, whether every replica runs its process (`each`) or one does, to which the others "
+        "forward (`one`). Default: `one` among the workers of `serve --workers`, else `each`. For stdio servers.",
     )
     prefix: Prefix | None = Field(
         default=None,

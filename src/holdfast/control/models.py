@@ -131,6 +131,10 @@ class Server(ApiModel):
     last_error: LastError | None = None
     timeline: tuple[Change, ...] = Field(default=(), description="Recent transitions, oldest first")
     activity: Activity | None = Field(default=None, description="None if there were no recent calls")
+    runs_on: str = Field(
+        default="",
+        description="The replica of a fleet that runs this server's process, if one does it for all; else empty",
+    )
     probed_by: str = Field(
         default="", description="The replica of a fleet that tries this server next; empty if it is not down"
     )

@@ -89,6 +89,7 @@ if TYPE_CHECKING:
         Unused as Unused,
     )
     from holdfast.core.fleet.placement import (
+        CHILD_SECONDS as CHILD_SECONDS,
         HomeMoved as HomeMoved,
         LeaseGained as LeaseGained,
         LeaseLost as LeaseLost,
@@ -227,7 +228,7 @@ __getattr__, __dir__ = lazy_exports(
             "Ticket",
             "Unused",
         ],
-        "fleet.placement": ["HomeMoved", "LeaseGained", "LeaseLost", "Placement"],
+        "fleet.placement": ["CHILD_SECONDS", "HomeMoved", "LeaseGained", "LeaseLost", "Placement"],
         "fleet.records": ["FleetRecord"],
         "fleet.sharing": [
             "evidence_event",

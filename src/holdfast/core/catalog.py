@@ -305,12 +305,11 @@ class Catalog:
 
         Most servers are the same object in both: only the others are compared.
         """
-        found = {}
-        for server in {**older.servers, **self.servers}:
-            before, after = older.servers.get(server), self.servers.get(server)
-            if before is not after and (kinds := _changed_kinds(before, after)):
-                found[server] = kinds
-        return found
+        before, after = older.servers, self.servers
+        differ = [server for server, source in after.items() if before.get(server) is not source]
+        gone = [server for server in before if server not in after]
+        compared = {server: _changed_kinds(before.get(server), after.get(server)) for server in (*differ, *gone)}
+        return {server: kinds for server, kinds in compared.items() if kinds}
 
     def _with(self, server: str, source: CatalogSource) -> Catalog:
         return replace(self, version=self.version + 1, servers={**self.servers, server: source})

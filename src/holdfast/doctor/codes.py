@@ -67,6 +67,13 @@ CONFIGURATION = (
         "Put the real value into a variable, and write ${env:NAME}. `holdfast doctor --fix` writes the reference.",
     ),
     Code(
+        "HF-PLACEMENT",
+        "warning",
+        "`placement` has no effect on this server",
+        "It says which replica of a fleet runs the process of a stdio server. This server has no process.",
+        "Remove the key. `holdfast doctor --fix` writes null.",
+    ),
+    Code(
         "HF-FILE-READABLE",
         "warning",
         "Other users can read a file with secrets",

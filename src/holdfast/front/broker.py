@@ -9,8 +9,8 @@ one principal gets no such answer at all: a late message may belong to an earlie
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Hashable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,14 +30,14 @@ from holdfast.config import ServerSpec
 from holdfast.core import Catalog, State, Transition
 from holdfast.errors import HoldfastError
 from holdfast.front.access.principals import HOW_TO_BE_KNOWN, LOCAL
-from holdfast.front.clients import Call, Client, require_capability
+from holdfast.front.clients import Call, Client, RemoteCall, require_capability
 from holdfast.front.homes import CALL_LOST, ClientHomeFinder, LivesElsewhere
 from holdfast.front.input_required import PendingCalls
 from holdfast.front.messages import STATUS_URI
 from holdfast.front.subscriptions import Subscriptions
 from holdfast.front.tasks import TaskIds
 from holdfast.front.view import View
-from holdfast.hub import Hub, HubRecord, Missed, Published, Slot
+from holdfast.hub import Hub, HubRecord, Missed, Published, RemoteCaller, Slot
 from holdfast.wire import CALL_NOTIFICATIONS, Caller, Era, Relay, without_task_capabilities
 
 __all__ = ["Broker", "ClientRelay", "IdleCaller"]
@@ -282,6 +282,16 @@ class Broker:
         self._calls.pop(call, None)
         if self.draining:
             self._quiet.set()
+
+    @contextmanager
+    def remote_call(self, server: str, caller: RemoteCaller) -> Iterator[Caller]:
+        """The call of another replica's client is in flight here: a server's question may belong to it."""
+        call = RemoteCall(View(self.hub, server), server, caller)
+        begun = self.begin(call)
+        try:
+            yield call
+        finally:
+            self.end(call, begun)
 
     def slot(self, client: Client, server: str) -> Slot:
         """Return the slot that a client uses: the shared one, or its own, which starts now if needed."""

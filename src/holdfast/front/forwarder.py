@@ -20,7 +20,7 @@ from holdfast.front.input_required import EXPIRED, OpenCall, request_identity
 from holdfast.front.messages import RESTARTED, STATELESS, error_result, restarted_notice, stateless_notice, with_notice
 from holdfast.front.view import View
 from holdfast.hub import Slot
-from holdfast.wire import CLIENT_REQUESTS, TASK_METHODS, Fields, RawObject, dumps, loads, text_of
+from holdfast.wire import CLIENT_REQUESTS, TASK_METHODS, Fields, RawObject, dumps, load_members, text_of
 
 __all__ = ["Forwarder"]
 
@@ -51,10 +51,10 @@ class Forwarder:
                 raise
             return RawObject.of(error_result(error))
         if client.modern and not _is_input_required(result) and self._broker.is_stateless(client, server):
-            return RawObject.of(with_notice(result.value(), STATELESS, stateless_notice([server]), tool=tool))
+            return with_notice(result, STATELESS, stateless_notice([server]), tool=tool)
         if server in client.restarted:
             client.restarted -= {server}
-            return RawObject.of(with_notice(result.value(), RESTARTED, restarted_notice(server), tool=tool))
+            return with_notice(result, RESTARTED, restarted_notice(server), tool=tool)
         return result
 
     def _forward(
@@ -126,9 +126,9 @@ class Forwarder:
 
     async def _resume(self, request: ClientRequest, state: str) -> RawObject:
         identity = request_identity(request.method, request.params, request.principal.name)
+        given = {key: one for key, one in request.params.items() if key == "inputResponses"}
+        answers = (await load_members(RawObject(given))).get("inputResponses", {})
         call = self._broker.pending_calls.take(state, identity)
-        raw = request.params.get("inputResponses")
-        answers = loads(raw) if raw is not None else {}
         call.answer(answers if isinstance(answers, Mapping) else {})
         return await self._advance(request, call)
 
@@ -149,7 +149,7 @@ class Forwarder:
                 )
                 if client.modern or not _is_input_required(result):
                     return result
-                params = await _next_round(call, params, result.value())
+                params = await _next_round(call, params, await self._broker.hub.registry.read_result(server, result))
         finally:
             self._broker.end(call, use)
             if client.modern:

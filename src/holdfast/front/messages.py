@@ -17,6 +17,7 @@ from holdfast.errors import CallFailed, HoldfastError, ServerUnavailable
 from holdfast.front.access.principals import HOW_TO_BE_KNOWN
 from holdfast.front.view import View
 from holdfast.hub import Hub, explain, warnings_of
+from holdfast.wire import Bytes, LoadedObject, RawObject, dumps, is_array, load_object
 
 __all__ = [
     "IDENTITY",
@@ -73,14 +74,22 @@ def error_result(error: HoldfastError) -> dict[str, Any]:
     return result
 
 
-def with_notice(result: Mapping[str, Any], key: str, text: str, *, tool: bool) -> dict[str, Any]:
-    """Add a notice about the server's state for this client: in ``_meta``, and as text for the model."""
+def with_notice(result: RawObject, key: str, text: str, *, tool: bool) -> RawObject:
+    """Add a notice about the server's state for this client: in ``_meta``, and as text for the model.
+
+    The rest of the result passes as the bytes that it came in.
+    """
+    changes: dict[str, Bytes | None] = {}
     meta = result.get("_meta")
-    noted = {**result, "_meta": {**(meta if isinstance(meta, Mapping) else {}), key: True}}
-    if tool and isinstance(result.get("content"), list):
-        block = {"type": "text", "text": text, "annotations": {"audience": ["assistant"]}}
-        noted["content"] = [*result["content"], block]
-    return noted
+    known = load_object(meta) if meta is not None else {}
+    if not isinstance(known, LoadedObject):  # a large one stays as it is
+        changes["_meta"] = dumps({**(known or {}), key: True})
+    content = result.get("content")
+    if tool and content is not None and is_array(content):
+        block = dumps({"type": "text", "text": text, "annotations": {"audience": ["assistant"]}})
+        written = bytes(content).rstrip()[:-1].rstrip()
+        changes["content"] = written + (b"," if written != b"[" else b"") + block + b"]"
+    return result.changed(changes)
 
 
 def restarted_notice(server: str) -> str:

@@ -231,6 +231,12 @@ class RequestParser:
             head.keep_alive = "close" not in head.headers.get("connection", "").lower()
             self._upgrading = head.headers
         target = httptools.parse_url(head.raw_path)
+        if target.host:  # absolute form: its host counts, not the header's (RFC 9112, 3.2.2)
+            if target.userinfo:
+                raise BadRequest(400)
+            name = target.host.decode("ascii", "replace")
+            name = f"[{name}]" if ":" in name else name
+            head.headers["host"] = f"{name}:{target.port}" if target.port else name
         head.raw_path = target.path or b"/"
         path = head.raw_path.decode("ascii", "replace")
         head.path = unquote(path) if "%" in path else path

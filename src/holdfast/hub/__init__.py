@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         MemoryEvents as MemoryEvents,
     )
     from holdfast.hub.fleet.fleet import Fleet as Fleet, ReplicaView as ReplicaView
+    from holdfast.hub.fleet.forwarding import RemoteCaller as RemoteCaller
     from holdfast.hub.fleet.local_store import (
         LocalEvents as LocalEvents,
         LocalStore as LocalStore,
@@ -89,6 +90,7 @@ __getattr__, __dir__ = lazy_exports(
         "fleet.local_store": ["LocalEvents", "LocalStore", "serve_broker"],
         "fleet.messages": ["SignedStore", "StoreUnavailable"],
         "fleet.peer_address": ["PeerAddress"],
+        "fleet.forwarding": ["RemoteCaller"],
         "fleet.peers": [
             "PeerAnswer",
             "PeerFailed",

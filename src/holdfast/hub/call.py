@@ -196,7 +196,7 @@ class HubCall:
                     if repeated or not self._may_be_repeated(failure.evidence, repeatable=repeatable):
                         raise self._error(failure, repeatable=repeatable) from None
                     repeated, lease, params = True, slot.lease, None
-                    self._begin_again()
+                    self._begin_again(failure.evidence)
         except BaseException as exc:
             self._end(_outcome(exc), exc)
             raise
@@ -204,8 +204,10 @@ class HubCall:
         self._end("tool_error" if failed is not None and bytes(failed) == b"true" else "completed")
         return result
 
-    def _begin_again(self) -> None:
+    def _begin_again(self, seen: Evidence) -> None:
         self._lease = self._connection = None
+        if isinstance(seen, NetworkFailure) and seen.replica is not None and not seen.sent:
+            self._asked_at = None  # its server moved to another replica meanwhile
         if self._sent_at is not None:
             self._with_server += perf_counter() - self._sent_at
             self._sent_at = None
@@ -280,7 +282,7 @@ class HubCall:
         """The live connection; waits for a dial that is under way, and for nothing else."""
         slot, settings = self._slot, self._hub.config.settings
         asked_at = self._asked_at if self._asked_at is not None else self._hub.clock.now()
-        until = asked_at + ready_within(slot, settings, own=self._own_slot)
+        until = max(asked_at + ready_within(slot, settings, own=self._own_slot), slot.patient_until)
         while True:
             lease = slot.lease
             if lease is not None:

@@ -168,7 +168,7 @@ class Hub:
         result = await self.registry.forward(
             tool.server, "tools/call", params, repeatable=tool.repeatable, on_progress=on_progress
         )
-        return CallResult.from_raw(result.value())
+        return CallResult.from_raw(await self.registry.read_result(tool.server, result))
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> Mapping[str, Any]:
         """Get a prompt by its name in the catalog."""

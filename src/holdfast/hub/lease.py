@@ -7,7 +7,7 @@ function ends with an event that says what happened. A cache remembers the proto
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -42,6 +42,7 @@ from holdfast.wire import (
     DialHooks,
     Offers,
     Relay,
+    RemoteServer,
     Starting,
     apply_desired_state,
     evidence_in,
@@ -58,6 +59,7 @@ __all__ = [
     "Connector",
     "FailedDial",
     "FindRelay",
+    "FindServer",
     "Lease",
     "ServerCache",
     "bad_definition",
@@ -103,6 +105,10 @@ FindRelay: TypeAlias = Callable[[], Relay | None]
 """Finds the relay for server-initiated requests; None if there are no clients at the time of the dial."""
 
 
+FindServer: TypeAlias = Callable[[ServerSpec, Relay | None], Awaitable[RemoteServer | None]]
+"""Finds the replica that runs a server; None if it runs here. Raises ``ServerFailure`` if no replica does."""
+
+
 def _no_relay() -> None:
     return None
 
@@ -128,6 +134,8 @@ class Lease:
         """Why the hub itself ended it; empty if the server or the network did."""
         self.faults = 0
         """How often the network failed on this lease; calls in flight together count as one."""
+        self.lost: Evidence | None = None
+        """What was seen when the server or the network ended it, masked."""
         self.drains = False
         """Whether its session expired: requests in flight may end, for a moment, before it is closed."""
 
@@ -225,7 +233,16 @@ class FailedDial(NamedTuple):
 class Connector:
     """Makes, refreshes and checks connections for all slots of a hub."""
 
-    def __init__(self, dialer: Dialer, dial_limit: DialLimit, memory: ServerCache, policy: LoadPolicy) -> None:
+    def __init__(
+        self,
+        dialer: Dialer,
+        dial_limit: DialLimit,
+        memory: ServerCache,
+        policy: LoadPolicy,
+        *,
+        find: FindServer | None = None,
+    ) -> None:
+        self._find = find
         self._dialer = dialer
         self._dial_limit = dial_limit
         self._memory = memory
@@ -303,13 +320,15 @@ class Connector:
         gone: Callable[[on.Event], object],
     ) -> None:
         known = self._memory.of(spec)
+        remote = await self._find(spec, lease.relay()) if self._find is not None else None
 
         def noticed(method: str) -> None:
             if method in LIST_CHANGED:
                 changed()
 
         def stood(connection: Connection) -> None:
-            known.era, known.connected = connection.era, True
+            if remote is None:
+                known.era, known.connected = connection.era, True
 
         async def listing(connection: Connection, within: float) -> Listing:
             return _listing(spec, lease, connection, await connection.list_everything(within=within))
@@ -321,6 +340,7 @@ class Connector:
             within=self._policy.attempt_timeout,
             listing_within=self._policy.attempt_timeout,
             era=known.era,
+            remote=remote,
         )
         async with attempt.connected(
             self._dialer, self._dial_limit, on_connected=stood, on_notice=noticed, relay=lease.relay()
@@ -369,7 +389,8 @@ async def _stay(connection: Connection, changed: Callable[[], object], desired: 
 def _end(lease: Lease, seen: Evidence) -> on.Event:
     if session_expired(seen):
         return on.SessionExpired(lease.generation)
-    reason = classify_evidence(masked(seen, lease.redactor), connected_before=True).reason
+    lease.lost = masked(seen, lease.redactor)
+    reason = classify_evidence(lease.lost, connected_before=True).reason
     return on.TransportLost(lease.generation, reason)
 
 

@@ -27,18 +27,22 @@ from holdfast.core import (
     Kind,
     Listing,
     NameKey,
+    NotMcp,
+    NotMcpFault,
     State,
     Unknown,
+    classify_evidence,
     effects as do,
     events as on,
 )
-from holdfast.errors import HubClosed, HubNotOpen, LoadFailed, ServerDisabled, UnknownServer
+from holdfast.errors import CallFailed, HubClosed, HubNotOpen, LoadFailed, ServerDisabled, UnknownServer
 from holdfast.hub.approvals import Approvals
 from holdfast.hub.call import HubCall, approval_mode, refuse_held
 from holdfast.hub.client_slots import ClientSlots
 from holdfast.hub.clock import Clock
 from holdfast.hub.fleet.fleet import Fleet
 from holdfast.hub.fleet.host import RegistryHost
+from holdfast.hub.fleet.places import ServerPlaces
 from holdfast.hub.journal import HubRecord, Journal, Published
 from holdfast.hub.lease import Connector, ServerCache, is_shown
 from holdfast.hub.limits import DialLimit
@@ -46,7 +50,20 @@ from holdfast.hub.records import ConfigApplied, ListFailed, config_applied
 from holdfast.hub.slot import Slot, SlotContext
 from holdfast.hub.store import StateWriter, Store, written_prefixes
 from holdfast.types import ProgressFn
-from holdfast.wire import Caller, Dialer, Fields, RawObject, Relay, Warden, dumps, keep_reaping, scanning, text_of
+from holdfast.wire import (
+    BadJson,
+    Caller,
+    Dialer,
+    Fields,
+    RawObject,
+    Relay,
+    Warden,
+    dumps,
+    keep_reaping,
+    load_members,
+    scanning,
+    text_of,
+)
 
 __all__ = ["SlotRegistry", "reconnect", "switch"]
 
@@ -96,7 +113,9 @@ class SlotRegistry:
         self._cache = ServerCache()
         self._warden = Warden()
         self._scanner = AsyncExitStack()
-        self._relay: Relay | None = None
+        self.relay: Relay | None = None
+        """Gets the requests of servers that belong to no call."""
+        self._places = ServerPlaces(self, fleet) if fleet is not None else None
         self._outer: anyio.abc.TaskGroup | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._context: SlotContext | None = None
@@ -145,11 +164,13 @@ class SlotRegistry:
                 DialLimit(settings.load.concurrency, tasks),
                 self._cache,
                 settings.load,
+                find=self._places.find if self._places is not None else None,
             ),
             tasks=tasks,
             host=self,
-            relay=lambda: self._relay,
+            relay=lambda: self.relay if self._places is None else self._places.relay(self.relay),
             fleet=self.fleet,
+            fence=self.fleet.check_lease if self.fleet is not None else None,
         )
         if self.fleet is not None:
             self._join(self.fleet)
@@ -240,7 +261,7 @@ class SlotRegistry:
 
     def attach(self, relay: Relay) -> None:
         """New connections pass server-initiated requests and notifications to ``relay`` from now on."""
-        self._relay = relay
+        self.relay = relay
 
     async def request(
         self,
@@ -258,7 +279,16 @@ class SlotRegistry:
         result = await self.forward(
             server, method, sent, repeatable=repeatable, on_progress=on_progress, caller=caller, slot=slot
         )
-        return result.value()
+        return await self.read_result(server, result)
+
+    async def read_result(self, server: str, result: RawObject) -> dict[str, Any]:
+        """A result as a value, also a large one; raises ``CallFailed`` where no program can read it."""
+        try:
+            return await load_members(result)
+        except BadJson as exc:
+            evidence = NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))
+            verdict = classify_evidence(evidence)
+            raise CallFailed(evidence, f"the call to `{server}` failed: {verdict.reason}", hint=verdict.hint) from exc
 
     def forward(
         self,
@@ -322,7 +352,12 @@ class SlotRegistry:
         gone = [self.slots.pop(name) for name in applied.removed]
         for slot in gone:
             self._unpublished.pop(slot.id, None)
+            if self._places is not None:
+                self._places.removed(slot.id)
         self.slots |= fresh
+        for slot in fresh.values():
+            if self._places is not None:
+                self._places.configured(slot.spec)
         self._replace(*arranged)  # last: a listener of its records is a reader too
         await self._tell(applied, gone, other_settings=config.settings != before.settings)
         self.journal.write(applied)
@@ -382,6 +417,8 @@ class SlotRegistry:
 
     def _join(self, fleet: Fleet) -> None:
         fleet.open(RegistryHost(self), self.clock)
+        if self._places is not None:
+            self._places.open()
         self.approvals.may_pin = lambda: fleet.is_settled
         self.approvals.on_pin = fleet.note_pin
 
@@ -514,6 +551,8 @@ class SlotRegistry:
         assert self._context is not None  # noqa: S101 - the hub is open
         listed = self.catalog.servers[server.id].listing is not None
         slot = self.slots[server.id] = Slot(server, self._context, listed=listed)
+        if self._places is not None:
+            self._places.configured(server)
         return slot
 
     def _start(self, slot: Slot) -> None:
@@ -529,12 +568,33 @@ class SlotRegistry:
         if slot.machine.life.stopped:
             return
         was_enabled = slot.spec.enabled
+        if self._places is not None:
+            self._places.configured(server)
         slot.reconfigure(server)
         if server.enabled != was_enabled:
             slot.handle(on.EnableRequested() if server.enabled else on.DisableRequested())
 
     def _all_slots(self) -> list[Slot]:
         return [*self.slots.values(), *self.clients.all()]
+
+    async def hand_over(self, within: float) -> None:
+        """This hub leaves: let other replicas run the servers that run here for all, and use them there."""
+        if self._places is not None and not self._closing:
+            await self._places.hand_over(within)
+
+    def moved(self, server: str, why: str) -> None:
+        """Another replica runs a server now, or this one does: connect to it there."""
+        slot = self.slots.get(server)
+        if slot is not None and not self._closing:
+            self.clients.end(server)
+            slot.relocate(why)
+
+    def allow_children(self, server: str, seconds: float) -> None:
+        """The processes of a server may live for so long, also if this hub is stopped meanwhile."""
+        for slot in self._all_slots():
+            if slot.id == server:
+                for group in slot.process_groups:
+                    self._warden.allow(group, seconds)
 
     def _snapshot(self) -> tuple[Config, Catalog, frozenset[str]]:
         off = frozenset(name for name, slot in self.slots.items() if slot.switched_off)

@@ -101,6 +101,8 @@ async def is_listening(host: str, port: int) -> bool:
 
 log = logging.getLogger("holdfast.hub")
 
+MOVE_SECONDS = 15.0
+"""How long a call waits for a server that is handed over to another replica."""
 PING_SECONDS = 5.0
 """How long a connection may take to answer a ping after a call on it timed out."""
 
@@ -159,6 +161,8 @@ class SlotContext:
     host: SlotHost
     relay: FindRelay
     fleet: FleetLink | None = None
+    fence: Callable[[str], None] | None = None
+    """Called before each use of a server: this replica may not run it any more."""
 
     def adopting(self, settings: Settings) -> SlotContext:
         """The same with other settings."""
@@ -184,6 +188,9 @@ class Slot:
         self._leases: dict[int, Lease] = {}
         self._latest: Lease | None = None
         self._address_checks: dict[int, anyio.CancelScope] = {}
+        self._is_held = False
+        self.patient_until = 0.0
+        """Until when a call waits at least: the server moves to another replica."""
         self._changed = anyio.Event()
         self._wake_at: float | None = None
         self._poked = anyio.Event()
@@ -217,7 +224,12 @@ class Slot:
 
     @property
     def lease(self) -> Lease | None:
-        """The live connection, if there is one."""
+        """The live connection for new calls, if there is one."""
+        return None if self._is_held else self.standing
+
+    @property
+    def standing(self) -> Lease | None:
+        """The live connection, also if new calls wait for another one."""
         stands = self.machine.life.lease
         return self._leases.get(stands.generation) if stands is not None else None
 
@@ -236,23 +248,23 @@ class Slot:
 
     # Events in, effects out.
 
-    def handle(self, event: on.Event) -> tuple[do.Effect, ...]:
-        """Handle an event and start its effects, in one synchronous step."""
+    def handle(self, event: on.Event, *, cut: str = "") -> tuple[do.Effect, ...]:
+        """Handle an event and start its effects, in one synchronous step; ``cut`` is why calls in flight end."""
         try:
             effects = self.machine.handle(event, self._context.clock.now(), chance=self._context.chance())
         except IllegalTransition as exc:
             log.error("%s: %s", self.id, exc)  # noqa: TRY400 - a traceback adds nothing to the message
             return ()
-        self._note_cuts(type(event), effects)
+        self._note_cuts(type(event), effects, cut)
         self._perform(effects)
         self._note()
         return effects
 
-    def _note_cuts(self, cause: type[on.Event], effects: tuple[do.Effect, ...]) -> None:
+    def _note_cuts(self, cause: type[on.Event], effects: tuple[do.Effect, ...], cut: str) -> None:
         """Note why the hub itself ends a connection: the calls that it cuts are told so (LIFE-29)."""
         for effect in effects:
             if isinstance(effect, do.Close) and (lease := self._leases.get(effect.generation)) is not None:
-                lease.cut = CUTS.get(cause, lease.cut)
+                lease.cut = cut or CUTS.get(cause, lease.cut)
 
     def session_expired(self, generation: int) -> None:
         """The server refused a request because the session of this connection expired."""
@@ -262,6 +274,8 @@ class Slot:
 
     def admit(self) -> Permit | Refusal:
         """Ask whether a call may be made."""
+        if self._context.fence is not None:
+            self._context.fence(self.id)
         decision, effects = self.machine.admit(self._context.clock.now())
         if effects:
             self._perform(effects)
@@ -300,6 +314,33 @@ class Slot:
         self.spec = spec
         policy = lifecycle_policy(spec, self._context.settings)
         self.handle(on.ConfigChanged(lazy=policy.lazy, watchable=policy.watchable))
+
+    def hold(self) -> None:
+        """Let new calls wait until the server is connected elsewhere; those in flight go on."""
+        self._is_held = True
+        self.patient_until = self._context.clock.now() + MOVE_SECONDS
+        self._note()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a request is in flight on a connection."""
+        connections = [lease.connection for lease in self._leases.values()]
+        connections += [lease.other.connection for lease in self._leases.values() if lease.other is not None]
+        return any(one is not None and one.wire.deadlines.in_flight for one in connections)
+
+    def relocate(self, why: str) -> None:
+        """The server runs on another replica now, or here: connect to it there. One that is not in use stays so."""
+        self._is_held = False
+        if self.state in (State.IDLE, State.DISABLED, State.DISABLING, State.DISCONNECTED):
+            return
+        policy = lifecycle_policy(self.spec, self._context.settings)
+        self.handle(on.ConfigChanged(lazy=policy.lazy, watchable=policy.watchable), cut=why)
+
+    @property
+    def process_groups(self) -> list[int]:
+        """The process groups of its children."""
+        attempts = [lease.attempt for lease in self._leases.values()]
+        return [attempt.child.group for attempt in attempts if attempt is not None and attempt.child is not None]
 
     def adopt(self, settings: Settings) -> None:
         """Use new settings; connections and calls in flight are not touched."""

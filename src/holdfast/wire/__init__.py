@@ -37,6 +37,14 @@ if TYPE_CHECKING:
         text_as_json as text_as_json,
         text_of as text_of,
     )
+    from holdfast.wire.forwarded import (
+        ForwardedDispatcher as ForwardedDispatcher,
+        ForwardedMessage as ForwardedMessage,
+        MessageKind as MessageKind,
+        RemoteServer as RemoteServer,
+        RpcRefusal as RpcRefusal,
+        refusal as refusal,
+    )
     from holdfast.wire.http.client import (
         CONNECT_SECONDS as CONNECT_SECONDS,
         NOT_HTTP as NOT_HTTP,
@@ -49,7 +57,7 @@ if TYPE_CHECKING:
         exchange as exchange,
         fetch as fetch,
     )
-    from holdfast.wire.large import scanning as scanning, split as split
+    from holdfast.wire.large import load_members as load_members, scanning as scanning, split as split
     from holdfast.wire.listen import (
         LIST_CHANGED as LIST_CHANGED,
         LOG_LEVELS as LOG_LEVELS,
@@ -123,9 +131,17 @@ __getattr__, __dir__ = lazy_exports(
             "text_as_json",
             "text_of",
         ],
+        "forwarded": [
+            "ForwardedDispatcher",
+            "ForwardedMessage",
+            "MessageKind",
+            "RemoteServer",
+            "RpcRefusal",
+            "refusal",
+        ],
         "http.client": ["CONNECT_SECONDS", "NOT_HTTP", "evidence_of", "ssl_context"],
         "http.fetch": ["ApiClient", "HttpAnswer", "exchange", "fetch"],
-        "large": ["scanning", "split"],
+        "large": ["load_members", "scanning", "split"],
         "listen": ["DesiredState", "LIST_CHANGED", "LOG_LEVELS", "apply_desired_state", "watch_connection"],
         "listing": ["Offer", "OfferKind", "Offers", "ToolInfo", "tool_info"],
         "process": [

@@ -8,6 +8,8 @@ knows MCP, and nothing here builds Python values out of arguments or results.
 from __future__ import annotations
 
 import json
+import json.decoder
+import json.scanner
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -160,8 +162,15 @@ class RawObject:
         """The same in pieces, which are not copied: a large one is joined once with what is around it."""
         return [self._raw] if self._raw is not None else _pieces(self.members)
 
+    @property
+    def size(self) -> int:
+        """The bytes of its members."""
+        return sum(len(memoryview(one)) for one in self.members.values())
+
     def value(self) -> dict[str, Any]:
-        """The Python value."""
+        """The Python value, of an object that is not large; see ``large.load_members`` for any."""
+        if self.size > LOADED_BYTES:
+            raise BadJson("it is too large to be read")
         return {key: loads(one) for key, one in self.members.items()}
 
 
@@ -282,6 +291,9 @@ def text_as_json(text: str) -> bytes:
     return written
 
 
+LOADED_BYTES = 512 * 1024
+"""What is not larger is read as a value at once: 20 ms for the content that takes longest."""
+
 LARGEST_LETTERS = 6 << 20
 """How many bytes of other letters than ASCII are read as a value: they take a step ten times as long."""
 
@@ -289,10 +301,14 @@ LARGEST_LETTERS = 6 << 20
 def loads(data: Bytes) -> Any:
     """The Python value of some JSON, for the parts that the hub itself reads. What is large and dense is refused."""
     size = len(memoryview(data))
-    if size > SMALL_BYTES and (is_dense(data) or (size > LARGEST_LETTERS and not bytes(data).isascii())):
+    if size > LOADED_BYTES and (is_dense(data) or (size > LARGEST_LETTERS and not bytes(data).isascii())):
         raise BadJson("it is too large to be read")
+    return _decoded(_values, data)
+
+
+def _decoded(decoder: json.JSONDecoder, data: Bytes) -> Any:
     try:
-        return _values.decode(bytes(data).decode("utf-8", "surrogatepass"))
+        return decoder.decode(bytes(data).decode("utf-8", "surrogatepass"))
     except RecursionError:
         raise BadJson("it is nested too deep") from None
     except BadJson:
@@ -368,6 +384,21 @@ def _refuse_constant(_: str) -> None:
 
 
 _values = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+class _StepwiseDecoder(json.JSONDecoder):
+    """Reads objects and lists in Python: another thread gets its turns meanwhile, which C code does not give."""
+
+    def __init__(self) -> None:
+        super().__init__(parse_constant=_refuse_constant)
+        self.parse_object = json.decoder.JSONObject  # type: ignore[attr-defined]  # the reader of the library itself
+        self.parse_array = json.decoder.JSONArray  # type: ignore[attr-defined]  # as above
+        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]  # as above
+
+
+def loads_stepwise(data: Bytes) -> Any:
+    """The same as ``loads`` for any size, for a thread beside the event loop."""
+    return _decoded(_StepwiseDecoder(), data)
 
 
 def _key(key: str) -> bytes:

@@ -23,9 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 from msgspec import Raw
 
 from holdfast.wire.envelope import (
+    LOADED_BYTES,
     SMALL_BYTES,
     BadJson,
     Fields,
@@ -33,11 +35,12 @@ from holdfast.wire.envelope import (
     SplitBytes,
     fields,
     is_dense,
+    loads_stepwise,
     one_line,
     read_bytes,
 )
 
-__all__ = ["Scanner", "scanning", "split", "split_answer"]
+__all__ = ["Scanner", "load_members", "scanning", "split", "split_answer"]
 
 PROGRAM = Path(__file__).with_name("scanner_process.py")
 
@@ -103,6 +106,15 @@ async def _check_utf8(data: bytes | bytearray) -> None:
             await asyncio.sleep(0)
     except UnicodeDecodeError:
         raise BadJson("it is not UTF-8") from None
+
+
+async def load_members(result: RawObject) -> dict[str, Any]:
+    """The Python value of an object of any size; raises ``BadJson``. A large one is read in a thread, step by step."""
+    if result.size <= LOADED_BYTES:
+        return result.value()
+    return await anyio.to_thread.run_sync(
+        lambda: {key: loads_stepwise(one) for key, one in result.members.items()}, abandon_on_cancel=True
+    )
 
 
 class Scanner:

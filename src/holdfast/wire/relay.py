@@ -27,6 +27,7 @@ __all__ = [
     "Relay",
     "RelayDispatcher",
     "attributed",
+    "current_caller",
 ]
 
 CLIENT_REQUESTS = frozenset({"sampling/createMessage", "elicitation/create", "roots/list"})
@@ -88,6 +89,12 @@ class _Call:
 
 
 _CALL: ContextVar[_Call | None] = ContextVar("holdfast_call", default=None)
+
+
+def current_caller() -> Caller | None:
+    """The caller of the request that this task makes."""
+    call = _CALL.get()
+    return call.caller if call is not None else None
 
 
 def attributed(method: str, params: Mapping[str, Any] | None) -> bool:

@@ -63,6 +63,7 @@ from holdfast.wire.relay import attributed
 
 __all__ = [
     "Exchange",
+    "Inbound",
     "Message",
     "PendingRequest",
     "RawNotification",
@@ -305,7 +306,7 @@ def _cut_text(raw: Bytes) -> str | None:
 
 
 @dataclass
-class _Inbound:
+class Inbound:
     """The context of a server's own message; nothing can be sent to the server through it."""
 
     transport: TransportContext
@@ -632,7 +633,7 @@ class Exchange:
             with scope:
                 try:
                     result = await self._on_request(
-                        _Inbound(transport=self._context, request_id=message_id), method, params
+                        Inbound(transport=self._context, request_id=message_id), method, params
                     )
                     answer: Message = {"jsonrpc": "2.0", "id": message_id, "result": result}
                 except MCPError as exc:
@@ -665,7 +666,7 @@ class Exchange:
                     await anyio.lowlevel.checkpoint()
                 method, params = self._notices.popleft()
                 try:
-                    await on_notify(_Inbound(transport=self._context), method, params)
+                    await on_notify(Inbound(transport=self._context), method, params)
                 except Exception as exc:  # noqa: BLE001 - a handler's fault costs one notification, not the connection
                     log.warning("a handler for %s raised %s", method, type(exc).__name__)
 

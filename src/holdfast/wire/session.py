@@ -62,8 +62,10 @@ from holdfast.wire.envelope import (
     objects,
     text_of,
 )
+from holdfast.wire.forwarded import ForwardedDispatcher
 from holdfast.wire.http.sse import SseDispatcher
 from holdfast.wire.http.transport import HttpDispatcher
+from holdfast.wire.large import load_members
 from holdfast.wire.listing import Offers, ToolInfo, list_other_offers, list_tool_offers, list_tools
 from holdfast.wire.relay import Caller, Era, RelayDispatcher
 from holdfast.wire.rpc import first_error
@@ -307,7 +309,7 @@ CLOSE_SECONDS = 10.0
 """Each step of a close has a bound of its own; this one covers a mistake in them."""
 
 CHECKED_BYTES = 256 * 1024
-"""Up to this size the blocks of a tool's result are checked. Another pass over a large one costs more than it gives."""
+"""Up to this size results are checked against the protocol. Another pass over a large one costs more than it gives."""
 
 _IN_PLACE_OF_CONTENT = ("resultType", "structuredContent", "task")
 
@@ -326,7 +328,7 @@ DRAIN_SECONDS = 2.0
 """How long requests under way may take to end by themselves after a session has expired."""
 
 _T = TypeVar("_T")
-Wire: TypeAlias = HttpDispatcher | SseDispatcher | StdioDispatcher
+Wire: TypeAlias = HttpDispatcher | SseDispatcher | StdioDispatcher | ForwardedDispatcher
 
 
 class Connection:
@@ -369,6 +371,17 @@ class Connection:
         """The capabilities that the server declared."""
         can = self.session.server_capabilities
         return can.model_dump(by_alias=True, mode="json", exclude_none=True) if can is not None else {}
+
+    @property
+    def handshake(self) -> dict[str, Any]:
+        """The answer to ``initialize`` for another replica that uses this connection."""
+        known = self.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
+        head: dict[str, Any] = {
+            "protocolVersion": self.protocol_version if known else LATEST_HANDSHAKE_VERSION,
+            "capabilities": dict(self.capabilities),
+            "serverInfo": {"name": "holdfast", "version": __version__},
+        }
+        return head | ({"instructions": self.instructions} if self.instructions else {})
 
     @cached_property
     def runs_tasks(self) -> bool:
@@ -466,9 +479,12 @@ class Connection:
         """Call a tool once. Raises ``ServerFailure`` unless the server gave a result."""
         params: Fields = {"name": dumps(name), "arguments": dumps(arguments)}
         result = await self.request("tools/call", params, idle=idle, within=within, on_progress=on_progress)
-        return CallResult.from_raw(result.value())
+        try:
+            return CallResult.from_raw(await load_members(result))
+        except BadJson as exc:
+            raise ServerFailure(NotMcp(fault=NotMcpFault.BAD_RESULT, detail=str(exc))) from exc
 
-    async def request(
+    def request(
         self,
         method: str,
         params: Fields,
@@ -477,17 +493,31 @@ class Connection:
         within: float,
         on_progress: ProgressFn | None = None,
         caller: Caller | None = None,
-    ) -> RawObject:
+    ) -> Coroutine[Any, Any, RawObject]:
         """Send a request once, for ``caller``; its parameters and its result pass as the bytes that they came in.
 
         ``idle`` is how long the server may be silent: progress extends it, up to ``within`` in all. Time in which
         the server waits for the caller's answer does not count. A plain call of a tool that runs only as a task is
         made as one, and gives the task's result.
         """
-        if method == "tools/call" and self.runs_tasks and await self._needs_task(params, within=idle):
-            request = partial(self._request, on_progress=on_progress, caller=caller)
+        request = self._request if method != "tools/call" or not self.runs_tasks else self._call
+        return request(method, params, idle=idle, within=within, on_progress=on_progress, caller=caller)
+
+    async def _call(
+        self,
+        method: str,
+        params: Fields,
+        *,
+        idle: float,
+        within: float,
+        on_progress: ProgressFn | None,
+        caller: Caller | None,
+    ) -> RawObject:
+        """Call a tool of a server that runs tasks."""
+        request = partial(self._request, on_progress=on_progress, caller=caller)
+        if await self._needs_task(params, within=idle):
             return await call_as_task(request, params, idle=idle, within=within)
-        return await self._request(method, params, idle=idle, within=within, on_progress=on_progress, caller=caller)
+        return await request(method, params, idle=idle, within=within)
 
     async def _needs_task(self, params: Fields, *, within: float) -> bool:
         if "task" in params:
@@ -611,6 +641,8 @@ class Connection:
                 raise BadJson("content: it is missing")
             if content is not None and len(memoryview(content)) <= CHECKED_BYTES:
                 _check_blocks(content)
+            return
+        if result.size > CHECKED_BYTES:
             return
         with suppress(KeyError):
             validate_server_result(method, self.protocol_version or LATEST_HANDSHAKE_VERSION, result.value())

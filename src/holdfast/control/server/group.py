@@ -120,22 +120,35 @@ class SpokenApi:
             log.debug("the worker that answers for all does not: %s", exc)
             await self._api(scope, _Replayed(body, receive), send)
         except PeerFailed:
-            if not begun.yes:
+            if begun.yes:
+                return
+            if scope["method"] in ("GET", "HEAD"):
+                await self._api(scope, _Replayed(body, receive), send)
+            else:  # whether it was done is not known
                 await _failed(send)
 
     async def _hand_on(self, speaker: str, scope: Scope, body: bytes, receive: Receive, send: _Begun) -> None:
         about: dict[str, Any] = {name: scope.get(name, "") for name in _TEXTS}
         about |= {name: (scope.get(name) or b"").decode("latin-1") for name in _BYTES}
         about["headers"] = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in scope["headers"]]
+        failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_until_gone, receive, tasks.cancel_scope)
-            async with self._peers.request(speaker, "control", about, body, within=ANSWER_SECONDS) as answer:
-                headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.about["headers"]]
-                await send({"type": "http.response.start", "status": int(answer.about["status"]), "headers": headers})
-                while (piece := await answer.next_piece()) is not None:
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            try:
+                await self._relay(speaker, about, body, send)
+            except (PeerFailed, PeerRefused, PeerUnreachable) as exc:  # a task group would wrap it
+                failure = exc
             tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _relay(self, speaker: str, about: Mapping[str, Any], body: bytes, send: _Begun) -> None:
+        async with self._peers.request(speaker, "control", about, body, within=ANSWER_SECONDS) as answer:
+            headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.about["headers"]]
+            await send({"type": "http.response.start", "status": int(answer.about["status"]), "headers": headers})
+            while (piece := await answer.next_piece()) is not None:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _asked(self, request: PeerRequest, reply: PeerReply) -> None:
         """Another worker hands a request on."""

@@ -14,7 +14,7 @@ from holdfast.control.models import Activity, Change, LastError
 from holdfast.core import State, Transition, shown_state
 from holdfast.hub import CallEnded, CallOutcome, HubRecord
 
-__all__ = ["SAMPLES", "History", "ServerHistory", "Tally", "change_of", "counts_as"]
+__all__ = ["History", "ServerHistory", "Tally", "change_of", "counts_as"]
 
 STEP_SECONDS = 5.0
 STEPS = 60

@@ -134,6 +134,7 @@ METRICS: dict[str, Metric] = {
         Metric("holdfast_fleet_exchanges", "counter", ("result",), "Exchanges with the store of the fleet"),
         Metric("holdfast_fleet_refused", "counter", (), "Messages of the store with a wrong signature"),
         Metric("holdfast_fleet_probes", "gauge", ("replica",), "Servers that a replica has the right to try"),
+        Metric("holdfast_fleet_servers", "gauge", ("replica",), "Servers that a replica runs for all"),
         Metric("holdfast_fleet_not_shared", "gauge", (), "Servers whose switch or approvals hold on this replica only"),
         Metric("holdfast_fleet_events_lost", "counter", (), "Events of sessions that other replicas cannot resume"),
         Metric("holdfast_events_missed", "counter", (), "Records that a slow listener missed"),
@@ -216,6 +217,7 @@ class FleetSample:
     failures: int = 0
     refused: int = 0
     probes: Mapping[str, int] = field(default_factory=dict)
+    homes: Mapping[str, int] = field(default_factory=dict)
     not_shared: int = 0
     events_lost: int = 0
 
@@ -311,6 +313,7 @@ def _seen(sample: HubSample) -> Iterator[Family]:
     yield _counter("holdfast_fleet_exchanges", (((result,), times) for result, times in results.items()))
     yield _counter("holdfast_fleet_refused", [((), fleet.refused)])
     yield _gauge("holdfast_fleet_probes", (((name,), number) for name, number in fleet.probes.items()))
+    yield _gauge("holdfast_fleet_servers", (((name,), number) for name, number in fleet.homes.items()))
     yield _gauge("holdfast_fleet_not_shared", [((), fleet.not_shared)])
     yield _counter("holdfast_fleet_events_lost", [((), fleet.events_lost)])
     yield _gauge("holdfast_build_info", [((__version__, platform.python_version()), 1)])
@@ -481,6 +484,7 @@ class Metrics:
             failures=fleet.failures,
             refused=getattr(fleet.store, "refused", 0),
             probes=Counter(fleet.probers.values()),
+            homes=Counter(filter(None, fleet.homes.values())),
             not_shared=len(fleet.not_shared),
             events_lost=fleet.events_lost(),
         )

@@ -14,7 +14,7 @@ from typing import Any, Final
 import anyio
 
 from holdfast.control.server.group import WorkerGroup
-from holdfast.control.server.history import SAMPLES, History, counts_as
+from holdfast.control.server.history import History, counts_as
 from holdfast.control.server.logs import LogBuffer
 from holdfast.core import Redactor
 from holdfast.hub import CallEnded, Hub, PeerReply, PeerRequest, Peers
@@ -22,6 +22,8 @@ from holdfast.hub import CallEnded, Hub, PeerReply, PeerRequest, Peers
 __all__ = ["SharedHistory"]
 
 TELL_SECONDS: Final = 1.0
+TOLD_TIMES: Final = 16
+"""Durations of calls that are told for each server: enough for a median."""
 MOST_STDERR: Final = 64 * 1024
 """Bytes of stderr that are told at a time; the oldest are left out."""
 
@@ -31,7 +33,7 @@ class _OwnCalls:
 
     def __init__(self) -> None:
         self.calls = self.errors = 0
-        self.times: deque[float] = deque(maxlen=SAMPLES)
+        self.times: deque[float] = deque(maxlen=TOLD_TIMES)
         self.last_error = ""
 
     def told(self, in_flight: int) -> dict[str, Any]:
@@ -144,7 +146,7 @@ class SharedHistory:
                 self._history.of(server).called_elsewhere(
                     now[0] - before[0],
                     now[1] - before[1],
-                    times=[float(seconds) for seconds in one["times"][:SAMPLES]],
+                    times=[float(seconds) for seconds in one["times"][:TOLD_TIMES]],
                     error=str(one["error"]),
                 )
                 self._called(server)

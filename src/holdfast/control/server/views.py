@@ -205,8 +205,13 @@ class Views:
             last_error=history.last_error or _current_error(health, history.since),
             timeline=tuple(history.timeline),
             activity=history.tally.activity(now),
+            runs_on=self._home(name),
             probed_by=self._prober(name) if health.status in ("transient", "permanent", "denied") else "",
         )
+
+    def _home(self, name: str) -> str:
+        fleet = self._hub.registry.fleet
+        return fleet.home_of(name) if fleet is not None and fleet.is_placed(name) else ""
 
     def _prober(self, name: str) -> str:
         fleet = self._hub.registry.fleet

@@ -338,6 +338,13 @@ class FleetMember:
         """The token with which this replica may run the server now; 0 if it may not."""
         return self.placement.lease_of(server, now)
 
+    def give_back(self, server: str) -> None:
+        """This replica does not run the server any more, and another one may."""
+        release = self.placement.release(server)
+        if release is not None:
+            self._releases.append(release)
+            self._urgent = True
+
     def wants_promises(self, now: float) -> dict[str, int]:
         """The servers that run here and whose lease the other replicas should prolong: the store does not answer."""
         return self.placement.wants_promises(now, self._last_good)

@@ -24,7 +24,7 @@ from typing import TypeAlias
 
 from holdfast.core.fleet.store import Claim, ClaimAnswer, ClaimRelease
 
-__all__ = ["HomeMoved", "LeaseGained", "LeaseLost", "PlaceHappening", "Placement", "preferred"]
+__all__ = ["CHILD_SECONDS", "HomeMoved", "LeaseGained", "LeaseLost", "PlaceHappening", "Placement", "preferred"]
 
 LEASE_SECONDS = 8.0
 """How long the store keeps a lease after its last renewal."""
@@ -32,9 +32,11 @@ STOP_SECONDS = 2.5
 """The holder stops this long before the end of its lease: calls are refused at once, its child gets time to end."""
 KILL_SECONDS = 1.0
 """A child that is still there this long before the end of the lease is killed, even if its hub is stopped."""
+CHILD_SECONDS = STOP_SECONDS - KILL_SECONDS
+"""How long a child has to end after its hub stopped it."""
 RENEW_SECONDS = 1.0
 """How often a holder renews its lease."""
-ASK_SECONDS = 0.5
+ASK_SECONDS = 0.25
 """How often the others ask for it: a lease that was given back is taken soon."""
 JOIN_SECONDS = 0.75
 """A replica that just joined asks for nothing: those that start together must know each other first."""
@@ -108,6 +110,8 @@ class Placement:
         self._asked: frozenset[str] = frozenset()
         """The servers whose claims are under way: a promise would come too late."""
         self._promises_at = 0.0
+        self.retired = False
+        """Whether this replica leaves: it takes nothing any more."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
@@ -130,6 +134,11 @@ class Placement:
         place = self._places.get(server)
         return place.token if place is not None and place.token and now < self._until(place) else 0
 
+    def is_over(self, server: str, now: float) -> bool:
+        """Whether the lease of this replica has ended, and ``tick`` has not said so yet."""
+        place = self._places.get(server)
+        return place is not None and place.token > 0 and now >= self._until(place)
+
     def stops_at(self, server: str) -> float:
         """When the lease of this replica ends, unless it is renewed or prolonged."""
         place = self._places.get(server)
@@ -149,13 +158,19 @@ class Placement:
         """What to ask the store for: renewals, and leases that may be free."""
         asked = [server for server, place in self._places.items() if self._asks(server, place, now, replicas, may_take)]
         self._asked = frozenset(asked)
-        return [Claim(_key(server), self._places[server].known, 0.0, LEASE_SECONDS) for server in asked]
+        return [Claim(_key(server), self._places[server].known, 0.0, self._ttl(server, now)) for server in asked]
+
+    def _ttl(self, server: str, now: float) -> float:
+        """A replica that leaves renews what it has, and only asks who has the rest."""
+        return LEASE_SECONDS if not self.retired or self.lease_of(server, now) else 0.0
 
     def _asks(self, server: str, place: _Place, now: float, replicas: Collection[str], may_take: bool) -> bool:
         if now < place.ask_at:
             return False
         if self.lease_of(server, now):
             return True
+        if self.retired:
+            return True  # it asks who has it, and takes nothing
         if not may_take or now < self.take_from or now < place.promised_until:
             return False
         turn = self._turn(server, replicas)
@@ -207,6 +222,12 @@ class Placement:
             return []  # also with another token: no replica had the lease in between
         return [*([LeaseLost(server)] if had else []), LeaseGained(server, token)]
 
+    def slept(self, seconds: float) -> None:
+        """The machine was suspended for so long, which the clock of this replica does not show."""
+        for place in self._places.values():
+            place.until -= seconds
+            place.prolonged -= seconds
+
     def tick(self, now: float) -> list[PlaceHappening]:
         """Leases that end by time alone."""
         happened: list[PlaceHappening] = []
@@ -219,6 +240,14 @@ class Placement:
     def next_tick(self) -> float | None:
         """When ``tick`` has something to do at the latest."""
         return min((self._until(place) for place in self._places.values() if place.token), default=None)
+
+    def release(self, server: str) -> ClaimRelease | None:
+        """Give one lease back: the server does not run here any more."""
+        place = self._places.get(server)
+        if place is None or not place.token:
+            return None
+        token, place.token, place.home = place.token, 0, ""
+        return ClaimRelease(_key(server), token)
 
     def releases(self) -> list[ClaimRelease]:
         """Give back every lease: the replica leaves, and runs nothing any more."""

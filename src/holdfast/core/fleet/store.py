@@ -51,7 +51,7 @@ class Claim:
     due_in: float = 0.0
     """Seconds until it is used."""
     ttl: float = 10.0
-    """How long it is valid after that, unless it is extended."""
+    """How long it is valid after that, unless it is extended; 0 only asks who has it."""
     instead_of: str = ""
     """A replica that was found dead: if it still has the right, the right passes to the one that asks."""
 
@@ -162,6 +162,13 @@ class SharedStore:
             replicas=self._roster(now) if asked.roster else None,
         )
 
+    def died(self, replica: str, now: float, *, within: float) -> None:
+        """The process of a replica is gone, and what it ran is over within so many seconds."""
+        self.replicas.pop(replica, None)
+        for state in self.claims.values():
+            if state.holder == replica:
+                state.until = min(state.until, now + within)
+
     def _put(self, record: FleetRecord) -> None:
         known = self.records.get(record.key)
         if known is None or known[1].stamp < record.stamp:
@@ -206,6 +213,8 @@ class SharedStore:
             held = False
         if held and state.holder != replica:
             return ClaimAnswer(asked.key, False, state.token, state.until - now, state.holder)
+        if asked.ttl <= 0:
+            return ClaimAnswer(asked.key, False, state.token, 0.0, state.holder if held else "")
         if held and state.token >= asked.known:
             state.until = max(state.until, now + asked.due_in + asked.ttl)
             return ClaimAnswer(asked.key, True, state.token, holder=replica)

@@ -12,7 +12,7 @@ from typing import ClassVar, cast
 
 import anyio.to_thread
 
-from holdfast.config import BadServer, Definition, KeyPath, joined, looks_secret
+from holdfast.config import BadServer, Definition, KeyPath, ServerSpec, joined, looks_secret
 from holdfast.core import CommandUnusable
 from holdfast.doctor.case import Case
 from holdfast.doctor.checks.base import Check, GlobalCheck, GlobalContext, Observation, found
@@ -38,13 +38,14 @@ class DefinitionCheck(Check):
 
     id: ClassVar[str] = "definition"
     looks_at: ClassVar[str] = "whether its definition can be used, and every missing variable"
-    finds: ClassVar[tuple[str, ...]] = ("HF-DEFINITION", "HF-VARIABLE", "HF-PLACEHOLDER")
+    finds: ClassVar[tuple[str, ...]] = ("HF-DEFINITION", "HF-VARIABLE", "HF-PLACEHOLDER", "HF-PLACEMENT")
 
     async def look(self, case: Case) -> Observation:
         """Report every problem, not only the first."""
         server = case.server
         if not isinstance(server, BadServer):
-            return Observation(case.source_map.label(case.definition.path), tuple(_placeholders(case)))
+            notes = (*_placeholders(case), *_useless_placement(case, server))
+            return Observation(case.source_map.label(case.definition.path), notes)
         missing = {problem.variable: problem for problem in reversed(server.problems) if problem.variable}
         others = [problem for problem in server.problems if not problem.variable]
         variables = [_missing_variable(problem) for problem in reversed(missing.values())]
@@ -64,6 +65,12 @@ def _placeholders(case: Case) -> Iterator[Finding]:
         words = f"`{joined(keys)}` is a placeholder, not a value"
         remedy = "put the real value into a variable (this command waits for you to paste it), and use it here"
         yield finding("HF-PLACEHOLDER", words, remedy, ask_for(name), edits=(case.edit(keys, value),))
+
+
+def _useless_placement(case: Case, server: ServerSpec) -> Iterator[Finding]:
+    if server.placement is not None and server.transport != "stdio":
+        words = "`placement` is for servers with a process of their own"
+        yield finding("HF-PLACEMENT", words, "remove the key, or write null", edits=(case.edit("placement", None),))
 
 
 def _texts(given: Mapping[str, object]) -> Iterator[tuple[KeyPath, str]]:

@@ -11,6 +11,7 @@ credentials are counted for every path.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -271,13 +272,14 @@ def _has_challenge(message: Message) -> bool:
     return any(name.lower() == b"www-authenticate" for name, _ in message.get("headers", ()))
 
 
+_AUTHORITY = re.compile(r"(?P<host>\[[0-9a-f:.]+\]|[^\s:\[\]@/?#,]*[^\s:\[\]@/?#,.])\.?(?::\d{0,5})?")
+
+
 @lru_cache(maxsize=256)
 def _host_in(authority: str) -> str:
-    """Return the host without its port, in lower case."""
-    host = authority.lower().rstrip(".")
-    if host.startswith("["):
-        return host.partition("]")[0] + "]"
-    return host.partition(":")[0].rstrip(".")
+    """Return the host without its port, in lower case; empty if it is not a host and a port."""
+    found = _AUTHORITY.fullmatch(authority.lower())
+    return found["host"] if found is not None else ""
 
 
 def _host_of_origin(origin: str) -> str:

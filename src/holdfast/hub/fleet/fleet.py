@@ -6,16 +6,12 @@ knows what the last exchange brought. If the store is slow, wrong or gone, the h
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import logging
 import os
 import random
 import secrets
 import socket
 import time
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,7 +20,9 @@ import anyio
 import anyio.to_thread
 
 from holdfast._version import __version__
+from holdfast.config import PlacementName
 from holdfast.core import (
+    CHILD_SECONDS,
     Alone,
     Connected,
     FleetMember,
@@ -32,8 +30,9 @@ from holdfast.core import (
     Granted,
     Happening,
     HomeLost,
-    Item,
-    Kind,
+    HomeMoved,
+    LeaseGained,
+    LeaseLost,
     Listing,
     RecordLearned,
     Ticket,
@@ -50,21 +49,25 @@ from holdfast.core import (
 )
 from holdfast.hub.clock import Clock
 from holdfast.hub.fleet.event_store import EventStore
+from holdfast.hub.fleet.listings import packed, unpacked
 from holdfast.hub.fleet.messages import FleetStore, StoreUnavailable
-from holdfast.hub.fleet.peers import Peers
+from holdfast.hub.fleet.peers import PeerFailed, PeerRefused, PeerReply, PeerRequest, Peers, PeerUnreachable
 
 __all__ = ["Fleet", "FleetHost", "ReplicaView", "replica_name"]
 
 log = logging.getLogger("holdfast.fleet")
 
+RUNS_SECONDS = 12.0
+"""How long a connection waits for a replica that runs its server: a lease ends before that."""
+SUSPENDED_SECONDS = 0.2
+"""A shorter suspension does not matter for a lease; the two clocks are not read in the same moment."""
+PROMISE_SECONDS = 1.0
+PROMISE_OPERATION = "server/promise"
 EVERYWHERE_SECONDS = 2.0
 """How long a switch waits for the other replicas before it is answered "this replica only"."""
 HOME_SECONDS = 1.0
 """How long the search for a client's home may take, before this replica serves it alone."""
 LEAVE_SECONDS = 1.0
-LARGEST_LISTING = 48 * 1024
-"""Bytes of a compressed listing that replicas share; of a larger one they share the hash alone."""
-LARGEST_UNPACKED = 16 * 1024 * 1024
 PURGE_SECONDS = 30.0
 """How often records whose time is over are looked for."""
 
@@ -93,6 +96,12 @@ class FleetHost(Protocol):
     def needs_listing(self, server: str) -> bool:
         """Whether a server was not listed here."""
 
+    def moved(self, server: str, why: str) -> None:
+        """Another replica runs a server now, or this one does."""
+
+    def allow_children(self, server: str, seconds: float) -> None:
+        """The processes of a server may live for so long, also if this hub is stopped meanwhile."""
+
     def settled(self) -> None:
         """The copy has what the fleet has: what is seen for the first time now is new."""
 
@@ -115,6 +124,12 @@ class ReplicaView:
     """Equal for the workers of one supervisor; empty for a replica that is none."""
     worker: int = 0
     leaving: bool = False
+
+
+def suspended_seconds() -> float:
+    """How long this machine was suspended since it started, where the system tells it."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.clock_gettime(boot) - time.clock_gettime(time.CLOCK_MONOTONIC) if boot is not None else 0.0
 
 
 def replica_name() -> str:
@@ -140,6 +155,8 @@ class Fleet:
         self.events = events
         """Keeps the events of sessions; None if they are not shared."""
         self.replica = replica or replica_name()
+        self.default_placement: PlacementName = "each"
+        """Where a stdio server runs that does not say it."""
         self.peers = peers
         """The direct link to the other replicas; None if this one has none."""
         if peers is not None:
@@ -176,6 +193,11 @@ class Fleet:
         self._listings: dict[str, Listing] = {}
         self._hashes: dict[str, str] = {}
         self._was_settled = False
+        self._allowed: dict[str, float] = {}
+        self._slept = suspended_seconds()
+        self._leaving: set[str] = set()
+        """The servers that this replica gives away, because it leaves."""
+        self._tasks: anyio.abc.TaskGroup | None = None
         self.on_home_lost: Callable[[str], object] = lambda _: None
         """Told when another replica took over the connections of a client."""
 
@@ -193,6 +215,8 @@ class Fleet:
     def claim(self, server: str, at: float | None, number: int) -> None:
         """A slot needs the right to probe at that time, or not any more."""
         definition = self._hub().definition_of(server) or ""
+        if not self.runs(server):
+            definition += f"@{self.replica}"  # a try to reach the replica that runs it: others have their own
         self.member.want_probe(server, at, number, self._now(), definition=definition)
         self._wake.set()
 
@@ -206,10 +230,119 @@ class Fleet:
         definition = self._hub().definition_of(server)
         known = self.member.book.get(evidence_key(server))
         up = isinstance(evidence, on.PeerRecovered)
+        if not self.runs(server):
+            return  # the replica that runs it tells what it sees
         if definition is None or (up and (known is None or record_value(known).get("up") is not False)):
             return
         self.member.write(evidence_key(server), evidence_value(evidence, definition), self._wall(), again=True)
         self._wake.set()
+
+    # Servers that live on one replica.
+
+    def place(self, server: str, *, wanted: bool) -> None:
+        """A server that lives on one replica is configured, or not any more."""
+        self.member.place(server, wanted=wanted)
+        self._wake.set()
+
+    def is_placed(self, server: str) -> bool:
+        """Whether a server lives on one replica."""
+        return server in self.member.placement
+
+    def runs(self, server: str) -> bool:
+        """Whether this replica may run a server now."""
+        if server not in self.member.placement:
+            return True
+        return server not in self._leaving and self.member.lease_of(server, self._now()) > 0
+
+    def home_of(self, server: str) -> str:
+        """The replica that runs a server that lives on one; empty if no replica is known to."""
+        return self.replica if self.runs(server) else self.member.home_of(server)
+
+    @property
+    def homes(self) -> dict[str, str]:
+        """The replica that runs each server that lives on one; empty if no replica is known to."""
+        return {server: self.home_of(server) for server in self.member.placement}
+
+    def check_lease(self, server: str) -> None:
+        """Before a server is used: end what this replica may not run any more, if it was stopped for a while."""
+        self._note_suspension()
+        if self.member.placement.is_over(server, self._now()):
+            self._apply(self.member.tick(self._now()))
+
+    def retire(self) -> list[str]:
+        """This replica leaves: it takes no server any more. Returns those that run here."""
+        self.member.placement.retired = True
+        self._leaving = {server for server in self.member.placement if self.runs(server)}
+        return sorted(self._leaving)
+
+    def is_leaving(self, server: str) -> bool:
+        """Whether this replica gives a server away."""
+        return server in self._leaving
+
+    def give_back(self, server: str) -> None:
+        """A server does not run here any more, and another replica may run it."""
+        self.member.give_back(server)
+        self._leaving.discard(server)
+        self._changed.set()
+        self._changed = anyio.Event()
+        self._wake.set()
+
+    async def given_back(self, server: str) -> None:
+        """Wait until a server that this replica gives away has ended here."""
+        while server in self._leaving:
+            await self._changed.wait()
+
+    async def find_runner(self, server: str) -> str:
+        """The replica that runs a server; waits a while until one does. Empty if none does."""
+        assert self._clock is not None  # noqa: S101 - the hub is open
+        until = self._now() + RUNS_SECONDS
+        while True:
+            home = self.home_of(server)
+            if home == self.replica and not self.runs(server):
+                home = ""
+            if home or self._now() >= until or not await self._clock.wait(self._changed, until):
+                return home
+
+    async def _ask_promise(self, peer: str, server: str, token: int, asked_at: float) -> None:
+        assert self.peers is not None  # noqa: S101 - see _ask_promises
+        try:
+            about = {"server": server, "token": token}
+            answer, _ = await self.peers.ask(peer, PROMISE_OPERATION, about, within=PROMISE_SECONDS)
+            seconds = float(answer.get("seconds", 0.0))
+        except (PeerUnreachable, PeerRefused, PeerFailed, TypeError, ValueError):
+            return  # without a promise the lease ends
+        self.member.placement.promised(peer, server, token, asked_at, seconds)
+        self._allow_children()
+        self._wake.set()
+
+    async def _promise(self, request: PeerRequest, reply: PeerReply) -> None:
+        server, token = str(request.about.get("server")), request.about.get("token")
+        seconds = self.member.promise(server, token, self._now()) if isinstance(token, int) else 0.0
+        reply.begin({"seconds": seconds})
+        await reply.drained()
+
+    def _note_suspension(self) -> None:
+        """A machine that was suspended: its clock stood still, and the leases went on."""
+        slept = suspended_seconds()
+        if slept > self._slept + SUSPENDED_SECONDS:
+            self.member.placement.slept(slept - self._slept)
+        self._slept = slept
+
+    def _ask_promises(self) -> None:
+        wanted = self.member.wants_promises(self._now())
+        if self.peers is None or self._tasks is None:
+            return
+        for server, token in wanted.items():
+            for peer in self.member.placement.witnesses:
+                self._tasks.start_soon(self._ask_promise, peer, server, token, self._now())
+
+    def _allow_children(self) -> None:
+        """Tell the warden how long the children may live, each time that a lease was renewed."""
+        for server in self.member.placement:
+            stops_at = self.member.placement.stops_at(server)
+            if stops_at and self._allowed.get(server) != stops_at:
+                self._allowed[server] = stops_at
+                self._hub().allow_children(server, max(0.0, stops_at - self._now()) + CHILD_SECONDS)
 
     # For the hub.
 
@@ -358,7 +491,9 @@ class Fleet:
         """FleetExchange until cancelled; then tell the others that this replica leaves."""
         assert self._clock is not None  # noqa: S101 - see open()
         async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
             if self.peers is not None:
+                self.peers.handle(PROMISE_OPERATION, self._promise)
                 tasks.start_soon(self.peers.run)
             try:
                 while True:
@@ -380,9 +515,12 @@ class Fleet:
         if self._now() >= self._next_purge:
             self._next_purge = self._now() + PURGE_SECONDS
             self.member.purge(self._wall())
+        self._note_suspension()
         self._apply(self.member.tick(self._now()))
+        self._ask_promises()
         if self.member.due() <= self._now():
             await self._exchange()
+            self._allow_children()
 
     async def _exchange(self) -> None:
         before = self.store.connections
@@ -440,6 +578,13 @@ class Fleet:
                     host.handle(server, on.ClaimGranted(until))
                 case Unused(server=server):
                     host.handle(server, on.ClaimExpired())
+                case LeaseGained(server=server):
+                    host.moved(server, "this replica runs the server now")
+                case LeaseLost(server=server):
+                    host.moved(server, "this replica may not run the server any more")
+                case HomeMoved(server=server, home=home):
+                    if home and home != self.replica:
+                        host.moved(server, "another replica runs the server now")
                 case HomeLost(key=key):
                     self.on_home_lost(key)
                 case Alone():
@@ -476,7 +621,7 @@ class Fleet:
             if value.get("hash") != self._hashes.get(server):
                 host.handle(server, on.PeerPublished())
             return
-        listing = _unpacked(server, value.get("content"))
+        listing = unpacked(server, value.get("content"))
         if listing is not None:
             host.follow_listing(listing)
 
@@ -487,7 +632,7 @@ class Fleet:
             definition = self._hub().definition_of(server)
             if definition is None:
                 continue
-            digest, content = await anyio.to_thread.run_sync(_packed, listing)
+            digest, content = await anyio.to_thread.run_sync(packed, listing)
             self._hashes[server] = digest
             known = self.member.book.get(listing_key(server))
             if known is None or record_value(known).get("hash") != digest:
@@ -537,34 +682,3 @@ def _view(name: str, about: Mapping[str, object], *, here: bool) -> ReplicaView:
         worker=worker if isinstance(worker, int) else 0,
         leaving=about.get("leaving") is True,
     )
-
-
-def _packed(listing: Listing) -> tuple[str, str | None]:
-    kinds = {kind.value: [[item.name, item.raw] for item in listing.of(kind)] for kind in Kind}
-    text = json.dumps(kinds, sort_keys=True).encode()
-    digest = hashlib.blake2s(text, digest_size=16).hexdigest()
-    packed = zlib.compress(text)
-    return digest, base64.b64encode(packed).decode() if len(packed) <= LARGEST_LISTING else None
-
-
-def _unpacked(server: str, content: object) -> Listing | None:
-    if not isinstance(content, str):
-        return None
-    try:
-        unpacker = zlib.decompressobj()
-        text = unpacker.decompress(base64.b64decode(content), LARGEST_UNPACKED)
-        read = json.loads(text)
-
-        def items(kind: Kind) -> tuple[Item, ...]:
-            return tuple(Item(str(name), dict(raw)) for name, raw in read[kind.value])
-
-        return Listing(
-            server=server,
-            generation=0,
-            tools=items(Kind.TOOL),
-            prompts=items(Kind.PROMPT),
-            resources=items(Kind.RESOURCE),
-            templates=items(Kind.TEMPLATE),
-        )
-    except (ValueError, KeyError, TypeError, zlib.error):
-        return None

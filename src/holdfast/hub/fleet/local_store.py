@@ -10,12 +10,15 @@ import asyncio
 import base64
 import json
 import os
+import socket
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from holdfast.core import FleetExchange, FleetReply, SharedStore
@@ -25,6 +28,10 @@ from holdfast.hub.fleet.messages import StoreUnavailable, exchange_from, exchang
 __all__ = ["LocalEvents", "LocalStore", "serve_broker"]
 
 EXCHANGE_SECONDS = 1.0
+EXIT_SECONDS = 0.5
+"""A worker that was killed closes its connections first, and is gone within this time."""
+ENDED_SECONDS = 2.0
+"""The warden of a worker that was killed ends its children within this time."""
 LARGEST = 64 * 1024 * 1024
 
 
@@ -38,22 +45,29 @@ async def serve_broker(
     store, events = SharedStore(settled=True), MemoryEvents(clock=clock)
     open_streams: set[asyncio.StreamWriter] = set()
 
-    def exchanged(read: Any) -> object:
-        return reply_to(store.exchange(exchange_from(read), clock()))
+    def exchanged(read: Any, replicas: set[str]) -> object:
+        asked = exchange_from(read)
+        replicas.add(asked.replica)
+        return reply_to(store.exchange(asked, clock()))
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         open_streams.add(writer)
+        replicas: set[str] = set()
+        pid = _pid_of(writer)
         try:
             while True:
                 size = int.from_bytes(await reader.readexactly(4), "big")
                 read = json.loads(await reader.readexactly(min(size, LARGEST)))
-                writer.write(_framed(_event_reply(events, read) if "events" in read else exchanged(read)))
+                writer.write(_framed(_event_reply(events, read) if "events" in read else exchanged(read, replicas)))
                 await writer.drain()
         except (OSError, EOFError, ValueError, KeyError, TypeError):
             pass  # it left, or it is not one of our workers
         finally:
             open_streams.discard(writer)
             writer.close()
+            if pid is not None and not await _is_alive(pid):
+                for replica in replicas:
+                    store.died(replica, clock(), within=ENDED_SECONDS)
 
     server = await asyncio.start_unix_server(serve, path)
     path.chmod(0o600)  # noqa: ASYNC240 - a moment, and nothing else runs yet
@@ -64,6 +78,30 @@ async def serve_broker(
         server.close()
         for writer in list(open_streams):
             writer.close()
+
+
+def _pid_of(writer: asyncio.StreamWriter) -> int | None:
+    """The process at the other end, where the system tells it."""
+    number = getattr(socket, "SO_PEERCRED", None)
+    if number is None:
+        return None
+    found = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, number, struct.calcsize("3i"))
+    pid: int = struct.unpack("3i", found)[0]
+    return pid or None
+
+
+async def _is_alive(pid: int) -> bool:
+    """Whether a process that closed its connection goes on; one that was killed is gone in a moment."""
+    with anyio.CancelScope(shield=True), anyio.move_on_after(EXIT_SECONDS):
+        while True:
+            try:
+                stat = await anyio.to_thread.run_sync(Path(f"/proc/{pid}/stat").read_text)
+            except OSError:
+                return False
+            if stat.rpartition(")")[2].split()[0] == "Z":
+                return False
+            await anyio.sleep(EXIT_SECONDS / 5)
+    return True
 
 
 def _event_reply(events: MemoryEvents, read: Mapping[str, Any]) -> object:

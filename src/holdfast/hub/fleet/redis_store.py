@@ -94,6 +94,8 @@ for _, one in ipairs(wanted) do
   if held and state.holder == one[5] and state.holder ~= asked.replica then held = false end
   if held and state.holder ~= asked.replica then
     table.insert(answers, {key, false, state.token, state['until'] - now, state.holder})
+  elseif ttl <= 0 then
+    table.insert(answers, {key, false, state.token, 0, held and state.holder or ''})
   elseif held and state.token >= known then
     state['until'] = math.max(state['until'], now + due + ttl)
     write(key, state)

@@ -1,0 +1,78 @@
+"""Waiting for what other processes do, without looking again and again: the system tells of a change.
+
+Linux tells of changes in a folder (inotify) and of the end of any process (a pidfd). Elsewhere, and for what can only
+be asked for over HTTP, a condition is looked at every few milliseconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import httpx2
+
+__all__ = ["gone", "ready", "until"]
+
+PATIENCE = 30.0
+"""Seconds: what does not come by then does not come, however busy the machine is."""
+_PAUSE = 0.02
+# IN_MODIFY, IN_ATTRIB, IN_CLOSE_WRITE, IN_MOVED_TO, IN_CREATE, IN_DELETE, IN_MOVED_FROM
+_CHANGES = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x40
+_LARGE = 64 * 1024
+
+
+async def until(condition: Callable[[], object], *, beside: Path, within: float = PATIENCE) -> None:
+    """Wait until something is true that comes true with a change in a folder."""
+    with anyio.fail_after(within):
+        async with _watched(beside) as change:
+            while not condition():
+                await change()
+
+
+async def gone(pid: int, *, within: float = PATIENCE) -> None:
+    """Wait for the end of a process, whoever's child it is."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        with anyio.fail_after(within):
+            await anyio.wait_readable(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+async def ready(url: str, *, within: float = PATIENCE, **headers: str) -> None:
+    """Wait until an address answers 200, as a probe does it."""
+    async with httpx2.AsyncClient(trust_env=False, headers=headers) as http:
+        with anyio.fail_after(within):
+            while (await http.get(url)).status_code != 200:  # noqa: ASYNC110 - a probe can only ask
+                await anyio.sleep(_PAUSE)
+
+
+@asynccontextmanager
+async def _watched(folder: Path) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """Gives what waits for the next change in a folder; none is missed from here on."""
+    if sys.platform != "linux":
+        yield lambda: anyio.sleep(_PAUSE)
+        return
+    system = ctypes.CDLL(None, use_errno=True)
+    descriptor = system.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), "inotify_init1")
+    try:
+        if system.inotify_add_watch(descriptor, os.fsencode(folder), _CHANGES) < 0:
+            raise OSError(ctypes.get_errno(), "inotify_add_watch", str(folder))
+
+        async def change() -> None:
+            await anyio.wait_readable(descriptor)
+            os.read(descriptor, _LARGE)
+
+        yield change
+    finally:
+        os.close(descriptor)
