@@ -27,7 +27,7 @@ __all__ = ["REQUIREMENTS", "measure"]
 
 REQUIREMENTS = ("GW-7",)
 
-ROUNDS = 3
+ROUNDS = 2
 
 BEFORE = "one attempt, 200 ms"
 TIMEOUT = f"one attempt, {EXT_AUTH_TIMEOUT}"

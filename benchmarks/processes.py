@@ -22,7 +22,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ROOT", "Tree", "free_port", "hub", "node", "relay", "started", "stdio_server", "upstream", "wait_until"]
+__all__ = [
+    "ROOT",
+    "Tree",
+    "free_port",
+    "hub",
+    "node",
+    "redis",
+    "relay",
+    "started",
+    "stdio_server",
+    "upstream",
+    "wait_until",
+]
 
 ROOT = Path(__file__).parents[1]
 SERVER = ROOT / "benchmarks" / "upstream.py"
@@ -190,18 +202,29 @@ def relay(url: str) -> Iterator[tuple[int, str]]:
 
 
 @contextlib.contextmanager
+def redis() -> Iterator[str]:
+    """A Redis that keeps nothing on disk: its address."""
+    with tempfile.TemporaryDirectory() as folder:
+        port = free_port()
+        options = ["--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", "", "--appendonly", "no"]
+        with started(["redis-server", *options]):
+            yield f"redis://127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
 def hub(
     servers: Mapping[str, Any],
     *options: str,
     settings: Mapping[str, Any] | None = None,
     ready: bool = True,
     source: Path = ROOT,
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[int, str]]:
     """``holdfast serve``, of this checkout or another: its process and its base address."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "mcp.json"
         file.write_text(json.dumps({"mcpServers": servers, "holdfast": settings or {}}))
-        env = {"HOME": folder, "XDG_STATE_HOME": folder, "PYTHONPATH": str(source / "src")}
+        env = {"HOME": folder, "XDG_STATE_HOME": folder, "PYTHONPATH": str(source / "src"), **(environ or {})}
         command = [
             sys.executable,
             "-m",

@@ -32,7 +32,7 @@ REQUIREMENTS = ("HUB-10",)
 
 CLIENTS = 200
 SERVERS = 20
-SECONDS = 30.0
+SECONDS = 20.0
 WARM_UP = 5.0
 """Memory and descriptors are counted after this, when every client has called."""
 

@@ -31,7 +31,7 @@ __all__ = ["REQUIREMENTS", "measure"]
 REQUIREMENTS = ("HUB-5", "DX-5")
 
 SERVERS = 500
-SECONDS = 8.0
+SECONDS = 5.0
 AT_MOST = 0.02
 """The share of a core that all streams together may add to an idle hub."""
 

@@ -35,7 +35,7 @@ async def until(condition: Callable[[], object], *, beside: Path, within: float 
 
 
 async def gone(pid: int, *, within: float = PATIENCE) -> None:
-    """Wait for the end of a process, whoever's child it is."""
+    """Wait for the end of a process; it need not be a child of this one."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -208,7 +208,7 @@ async def test_a_scope_that_is_no_scope_does_not_get_into_a_command(peer: Guarde
     await peer.behave(needs="$(touch${IFS}/tmp/x) `id` ok:scope")
     outcome = (await Loader(peer.config(), logins=Logins(store)).load()).outcomes[0]
     assert outcome.status == "denied"
-    assert "run `holdfast login files --scope '$(touch${IFS}/tmp/x) `id` ok:scope'`" in (outcome.error or "")
+    assert (outcome.error or "").endswith("run `holdfast login files`")
 
 
 async def test_the_listener_takes_nothing_but_an_answer_at_its_own_path() -> None:

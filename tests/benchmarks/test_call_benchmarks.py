@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from benchmarks import abandoned, call_path, capacity, growth, other_gateways, outage, payloads, peers
+from benchmarks import abandoned, call_path, capacity, fleet, growth, other_gateways, outage, payloads, peers
 
 
 @pytest.mark.long
@@ -76,3 +77,11 @@ def test_a_client_of_the_hub_keeps_its_tools_and_its_session_through_an_outage()
     report = outage.measure(**outage.QUICK)
     assert [row.label for row in report.rows] == [outage.HTTP, outage.STDIO]
     assert report.met, report.checks
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")
+def test_a_replica_of_a_fleet_is_measured_beside_hubs_that_are_alone() -> None:
+    report = fleet.measure(**fleet.QUICK)
+    assert len([row for row in report.rows if row.cpu is not None]) == 3
+    assert len([row for row in report.rows if "ms of CPU a second" in row.note]) == 3

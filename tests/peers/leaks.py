@@ -91,14 +91,19 @@ def no_processes_left(*, settle: float | None = None) -> Iterator[None]:
 
 def processes() -> dict[Hashable, str]:
     """Every process that descends from this one or carries the run's mark, by pid and start time."""
-    table = {stat.pid: stat for stat in _stats()}
+    names = set(filter(str.isdigit, os.listdir(_PROC)))  # noqa: PTH208 - names alone are enough, and cost a tenth
+    _strangers.intersection_update(names)
+    stats = filter(None, (_Stat.read(int(name)) for name in names - _strangers))
+    table = {stat.pid: stat for stat in stats}
     birth = table[os.getpid()].started
-    return {
-        (stat.pid, stat.started): stat.describe()
+    ours = {
+        stat.pid: stat
         for stat in table.values()
         if stat.pid != os.getpid() and stat.started >= birth  # cheap to ask, and rules out most of them
         if _descends(stat.pid, table) or stat.is_marked()
     }
+    _strangers.update(str(pid) for pid in table if pid not in ours and pid != os.getpid())
+    return {(stat.pid, stat.started): stat.describe() for stat in ours.values()}
 
 
 def alive(pid: int) -> bool:
@@ -135,13 +140,7 @@ class _Stat:
 
     def is_marked(self) -> bool:
         """Whether it carries the run's mark. A process that does not, and is no descendant, never will."""
-        key = (self.pid, self.started)
-        if key in _foreign:
-            return False
-        if any(RUN_MARK.encode() in self._read(name) for name in ("cmdline", "environ")):
-            return True
-        _foreign.add(key)
-        return False
+        return any(RUN_MARK.encode() in self._read(name) for name in ("cmdline", "environ"))
 
     def describe(self) -> str:
         command = self._read("cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
@@ -154,14 +153,8 @@ class _Stat:
             return b""
 
 
-_foreign: set[tuple[int, int]] = set()
-"""Processes that are known not to be ours."""
-
-
-def _stats() -> Iterator[_Stat]:
-    for name in os.listdir(_PROC):  # noqa: PTH208 - names alone are enough, and cost a tenth
-        if name.isdigit() and (stat := _Stat.read(int(name))) is not None:
-            yield stat
+_strangers: set[str] = set()
+"""The ids of living processes that are not ours, and never will be: every test looks twice, at hundreds of them."""
 
 
 def _descends(pid: int, table: Mapping[int, _Stat]) -> bool:

@@ -74,11 +74,15 @@ class Certificates:
 
 def read_authorities_once(patch: pytest.MonkeyPatch) -> None:
     """Let the HTTP clients of the tests share one context: each would read the system's 140 authorities again."""
-    make = httpcore2.default_ssl_context
-    usual = cache(lambda: make(_trust_env=False))
+    original = httpcore2.default_ssl_context
+
+    @cache
+    def made(trust_env: bool, *_named: object) -> ssl.SSLContext:
+        return original(_trust_env=trust_env)
 
     def context(*, _trust_env: bool = True) -> ssl.SSLContext:
-        named = _trust_env and ("SSL_CERT_FILE" in os.environ or "SSL_CERT_DIR" in os.environ)
-        return make() if named else usual()
+        file, folder = os.environ.get("SSL_CERT_FILE", ""), os.environ.get("SSL_CERT_DIR", "")
+        when = os.stat(file).st_mtime_ns if os.path.exists(file) else 0  # noqa: PTH110, PTH116 - it may be no path
+        return made(_trust_env, file, folder, when)
 
     patch.setattr(httpcore2, "default_ssl_context", context)

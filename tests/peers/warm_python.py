@@ -297,7 +297,11 @@ def _import_all() -> None:
         if not name.endswith("__main__"):
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
-    importlib.import_module("holdfast.wire.http.client").ssl_context()  # reads the system's authorities, and keeps them
+    read = importlib.import_module("holdfast.wire.http.client").ssl_context
+    read()  # the system's authorities, which it keeps: those that the environment names, and the usual ones
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        os.environ.pop(name, None)
+    read()
 
 
 def _end(code: object) -> NoReturn:

@@ -22,6 +22,7 @@ from holdfast.core.fleet.records import RecordBook
 from holdfast.core.fleet.store import Claim, ClaimAnswer
 from holdfast.core.lifecycle.events import Event
 from holdfast.core.lifecycle.machine import Lifecycle
+from holdfast.front.seal import KeyRing, SessionTicket
 from tests.simulation.replica import Replica
 
 __all__ = [
@@ -204,6 +205,16 @@ class LatestWins(FleetMember):
 
     def write(self, key: str, value: object, wall: float, *, first: bool = False, again: bool = False) -> Ticket | None:
         return super().write(key, value, wall, again=again)
+
+
+class AnyPrincipal(KeyRing):
+    """Opens a session for every principal."""
+
+    def seal(self, ticket: SessionTicket, *, endpoint: str | None, principal: str) -> str:
+        return super().seal(ticket, endpoint=endpoint, principal="")
+
+    def open(self, session_id: str, *, endpoint: str | None, principal: str) -> SessionTicket | None:
+        return super().open(session_id, endpoint=endpoint, principal="")
 
 
 def replica_with(member: type[FleetMember] = FleetMember, machine: type[Machine] = Machine) -> type[Replica]:

@@ -44,6 +44,7 @@ from holdfast.core import (
     switch_key,
 )
 from holdfast.core.fleet.placement import KILL_SECONDS, STOP_SECONDS
+from holdfast.front.seal import KeyRing
 from tests.simulation.world import Broken, SimServer, World
 
 __all__ = ["Answer", "Replica", "SimConfig"]
@@ -53,6 +54,7 @@ STORE_TIMEOUT = 0.5
 PING_SECONDS = 5.0
 CALL_TIMEOUT = 8.0
 DEFINITION = "same"
+SESSION_SECONDS = 3_600.0
 WARDEN_SECONDS = 1.0
 """How long the child of a process that was killed may live on."""
 
@@ -91,6 +93,7 @@ class Replica:
 
     machine_type: type[Machine] = Machine
     member_type: type[FleetMember] = FleetMember
+    ring_type: type[KeyRing] = KeyRing
 
     def __init__(
         self, name: str, world: World, config: SimConfig, *, seed: str, skew: float, kept: tuple[FleetRecord, ...] = ()
@@ -509,6 +512,14 @@ class Replica:
         record = self.member.book.get(pin_key(server, tool))
         assert record is not None
         self._await(ticket or Ticket(record.key, record.stamp), answer)
+        return record.stamp
+
+    def end_session(self, key: str, answer: Callable[[bool], None]) -> str:
+        """A client ends its session here."""
+        self.member.write(key, {"until": self.wall + SESSION_SECONDS}, self.wall)
+        record = self.member.book.get(key)
+        assert record is not None
+        self._await(Ticket(record.key, record.stamp), answer)
         return record.stamp
 
     def _await(self, ticket: Ticket, answer: Callable[[bool], None]) -> None:

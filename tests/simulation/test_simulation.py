@@ -68,6 +68,23 @@ def test_a_seed_is_played_again_step_by_step() -> None:
     assert play(make_plan(3)) == play(make_plan(3))
 
 
+@pytest.mark.requirement("FLEET-9", "FLEET-1")
+def test_a_session_that_serves_another_principal_is_caught() -> None:
+    plan = directed(Action(5.0, "open", 0, text="ada"), Action(6.0, "use", 1, text="bob"))
+    play(plan)
+    with pytest.raises(Broken, match="opens a session of ada for bob"):
+        play(plan, type("Mutated", (Replica,), {"ring_type": mutants.AnyPrincipal}))
+
+
+@pytest.mark.requirement("FLEET-9", "FLEET-1")
+def test_the_end_of_a_session_is_known_everywhere_also_after_the_store_was_emptied() -> None:
+    ends = (Action(5.0, "open", 0, text="ada"), Action(10.0, "end", 1), Action(14.0, "emptied"))
+    later = Action(15.0, "crash", 0, value=0.2)
+    play(directed(*ends, later))
+    with pytest.raises(Broken, match="does not know ended/"):
+        play(directed(*ends, later), mutants.replica_with(mutants.ForgetsItsCopy))
+
+
 @pytest.mark.requirement("FLEET-4")
 @pytest.mark.parametrize("mode", ["not_ready", "refuses", "hangs", "denies"])
 def test_a_dead_server_sees_as_many_dials_from_many_replicas_as_from_one(mode: str) -> None:

@@ -7,9 +7,12 @@ the right to probe.
 
 from __future__ import annotations
 
+import heapq
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 from typing import TypeAlias
 
@@ -53,6 +56,8 @@ PROBE_SECONDS = 10.0
 """How long the right to probe is valid; it is extended during a dial."""
 PATIENCE_SECONDS = 60.0
 """A store that refuses the right to probe for this long after its time is not believed."""
+PATIENCE_CHECK_SECONDS = 1.0
+"""How often that is looked for: a fleet may have thousands of dead servers."""
 SETTLED_SECONDS = 3.0
 """After a replica found the store, or found it emptied, the others have sent their copies to it."""
 MOST_TOLD = 100
@@ -175,6 +180,9 @@ class FleetMember:
         self._arrived: dict[str, tuple[str, int, str]] = {}
         """The epoch and sequence number of the store after a key was written, and the stamp, for tickets."""
         self._wants: dict[str, _Want] = {}
+        self._asks: list[tuple[float, str]] = []
+        """When each right is asked for, the first on top; entries of an earlier plan are passed over."""
+        self._next_patience = 0.0
         self._held: dict[str, _Held] = {}
         self.placement = Placement(replica)
         self._releases: list[ClaimRelease] = []
@@ -267,7 +275,8 @@ class FleetMember:
             since = max(now, at)
             if known is not None and known.round == number:
                 since = min(since, known.since)  # a turn that moved to an earlier time waits from then on
-            self._wants[server] = _Want(at, number, self._ask_at(server, at), since)
+            self._wants[server] = _Want(at, number, 0.0, since)
+            self._ask(server, self._ask_at(server, at))
 
     def release_probe(self, server: str, delay: float) -> None:
         """The right to probe was used, or is not needed."""
@@ -292,9 +301,23 @@ class FleetMember:
         """The turn follows from the latest evidence: every replica knows it, and it changes with every try."""
         evidence = self.book.get(evidence_key(server))
         order = preferred(server, evidence.stamp if evidence is not None else "", self.peers or [self.replica])
-        if evidence is not None and evidence.writer in order:
-            order = [*(one for one in order if one != evidence.writer), evidence.writer]
+        if evidence is not None and (writer := evidence.writer) in order:
+            order.remove(writer)
+            order.append(writer)
         return order
+
+    def _ask(self, server: str, at: float) -> None:
+        self._wants[server].ask_at = at
+        heapq.heappush(self._asks, (at, server))
+
+    def _first_ask(self) -> float:
+        while self._asks:
+            at, server = self._asks[0]
+            want = self._wants.get(server)
+            if want is not None and want.ask_at == at:
+                return at
+            heapq.heappop(self._asks)
+        return math.inf
 
     def _probe(self, server: str) -> str:
         return f"probe/{self._definitions.get(server, '')}/{server}"
@@ -370,7 +393,7 @@ class FleetMember:
         if self._urgent:
             at = min(at, self._last_exchange + SOONEST_SECONDS)
         if self.alone_since is None:
-            at = min([at, *(want.ask_at for want in self._wants.values())])
+            at = min(at, self._first_ask())
         return max(at, self._last_exchange + SOONEST_SECONDS)
 
     def request(self, now: float, *, chance: float, nonce: str, leaving: bool = False) -> FleetExchange:
@@ -415,10 +438,14 @@ class FleetMember:
         return tuple(sent)
 
     def _probe_claims(self, now: float) -> list[Claim]:
+        due: list[str] = []
+        while self._first_ask() <= now and len(due) < BATCH:
+            due.append(heapq.heappop(self._asks)[1])
+        for server in due:  # it is asked again, unless an answer changes that
+            self._ask(server, self._wants[server].ask_at)
         asked = [
             Claim(self._probe(server), self._tokens.get(self._probe(server), 0), max(0.0, want.at - now), PROBE_SECONDS)
-            for server, want in self._wants.items()
-            if want.ask_at <= now
+            for server, want in ((server, self._wants[server]) for server in dict.fromkeys(due))
         ]
         kept = [
             Claim(held.key, held.token, 0.0, PROBE_SECONDS)
@@ -519,8 +546,8 @@ class FleetMember:
         server = rest.partition("/")[2]
         if answer.token < self._tokens.get(answer.key, 0):
             # An older copy of the store: the next claim tells it the token.
-            if (want := self._wants.get(server)) is not None:
-                want.ask_at = now + GRACE_SECONDS
+            if server in self._wants:
+                self._ask(server, now + GRACE_SECONDS)
             return []
         self._tokens[answer.key] = answer.token
         return self._probe_answered(server, answer, began, now)
@@ -538,7 +565,7 @@ class FleetMember:
                 self._releases.append(ClaimRelease(answer.key, answer.token))
             return []
         if not answer.granted:
-            want.ask_at = now + max(answer.wait, SOONEST_SECONDS) + (GRACE_SECONDS if answer.holder else 0.0)
+            self._ask(server, now + max(answer.wait, SOONEST_SECONDS) + (GRACE_SECONDS if answer.holder else 0.0))
             return []
         until = max(began, want.at) + PROBE_SECONDS
         return [self._grant(server, answer.token, until, local=False)]
@@ -573,10 +600,12 @@ class FleetMember:
             else:
                 self.release_probe(server, 0.0)
                 happened.append(Unused(server))
-        for server, want in list(self._wants.items()):
+        if self.alone_since is not None or now >= self._next_patience:
+            self._next_patience = now + PATIENCE_CHECK_SECONDS
             patience = 0.0 if self.alone_since is not None else PATIENCE_SECONDS
-            if want.at <= now and now - max(want.at, want.since) >= patience:
-                happened.append(self._grant(server, 0, now + PROBE_SECONDS, local=True))
+            for server, want in list(self._wants.items()):
+                if want.at <= now and now - max(want.at, want.since) >= patience:
+                    happened.append(self._grant(server, 0, now + PROBE_SECONDS, local=True))
         return (*happened, *self.placement.tick(now))
 
     def next_tick(self) -> float | None:
@@ -587,6 +616,7 @@ class FleetMember:
         return min([*ends, *grants, *(held.until for held in self._held.values())], default=None)
 
 
+@lru_cache(maxsize=1_024)
 def _peer(name: str, text: str) -> Peer:
     try:
         about = json.loads(text)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2s
 from typing import TypeAlias
 
@@ -297,11 +298,15 @@ class Placement:
 
 def preferred(server: str, turn: str, replicas: Collection[str]) -> list[str]:
     """The replicas in the order of their turn: a rendezvous hash, so that every replica finds the same order."""
+    return list(_preferred(server, turn, frozenset(replicas)))
 
+
+@lru_cache(maxsize=4_096)
+def _preferred(server: str, turn: str, replicas: frozenset[str]) -> tuple[str, ...]:
     def weight(replica: str) -> bytes:
         return blake2s(f"{server}\0{turn}\0{replica}".encode(), digest_size=8).digest()
 
-    return sorted(replicas, key=lambda replica: (weight(replica), replica))
+    return tuple(sorted(replicas, key=lambda replica: (weight(replica), replica)))
 
 
 def _key(server: str) -> str:
