@@ -223,3 +223,19 @@ def test_the_heading_names_the_replicas_and_what_is_not_shared() -> None:
     told = "\n".join(str(line) for line in heading(HUB.model_copy(update={"fleet": alone}), NOW, page))
     assert "not shared since 30s" in told
     assert "hold on this replica only: crm, mail" in told
+
+
+@pytest.mark.requirement("SEC-7")
+@pytest.mark.parametrize(
+    ("lag", "said"),
+    [
+        (0.004, "event loop: 4 ms largest delay in the last minute"),
+        (0.8, "800 ms largest delay"),
+        (0.8, "holds up the hub"),
+    ],
+)
+def test_the_delay_of_the_event_loop_is_a_line_of_the_heading(lag: float, said: str) -> None:
+    page = Page(width=140, ascii_only=False)
+    told = "\n".join(str(line) for line in heading(HUB.model_copy(update={"loop_lag": lag}), NOW, page))
+    assert said in told
+    assert "event loop" not in "\n".join(str(line) for line in heading(HUB, NOW, page))

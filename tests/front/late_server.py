@@ -3,6 +3,7 @@
 The tool ``remember`` keeps a text. The tool ``speak``, called by any client, logs the kept text, reports progress of
 the earlier call and sends a sampling request with the text, all after the answer to ``speak`` is out; ``heard`` returns
 what the sampling request was answered.
+With ``at_ping``, the name of a request, ``remember`` has the same happen after the next ping, with no call in flight.
 The tool ``narrate`` writes its logs and its answer in one piece.
 """
 
@@ -39,6 +40,7 @@ class Server:
         self.kept = ""
         self.token: Any = None
         self.answer = "nothing"
+        self.at_ping = ""
 
     def take(self, message: dict[str, Any]) -> None:
         if message.get("id") == "late":
@@ -57,6 +59,8 @@ class Server:
                 self._call(message["id"], message["params"])
             case "ping" | "logging/setLevel":
                 _send(id=message["id"], result={})
+                if message["method"] == "ping" and self.at_ping:
+                    self._speak_late(self.at_ping)
             case str() if "id" in message:
                 _send(id=message["id"], error={"code": -32601, "message": "unknown"})
 
@@ -65,6 +69,7 @@ class Server:
         if params["name"] == "remember":
             self.kept = arguments["text"]
             self.token = params.get("_meta", {}).get("progressToken")
+            self.at_ping = arguments.get("at_ping", "")
             _result(request, "kept")
         elif params["name"] == "heard":
             _result(request, self.answer)
@@ -72,13 +77,21 @@ class Server:
             _narrate(request)
         else:
             _result(request, "spoken")
-            _send(method="notifications/message", params={"level": "error", "data": self.kept})
-            if self.token is not None:
-                late = {"progressToken": self.token, "progress": 1, "message": self.kept}
-                _send(method="notifications/progress", params=late)
-            content = {"type": "text", "text": self.kept}
-            messages = [{"role": "user", "content": content}]
-            _send(id="late", method="sampling/createMessage", params={"messages": messages, "maxTokens": 9})
+            self._speak_late("sampling/createMessage")
+
+    def _speak_late(self, question: str) -> None:
+        """What belongs to the earlier call: a log, progress, and a question."""
+        _send(method="notifications/message", params={"level": "error", "data": self.kept})
+        if self.token is not None:
+            late = {"progressToken": self.token, "progress": 1, "message": self.kept}
+            _send(method="notifications/progress", params=late)
+        messages = [{"role": "user", "content": {"type": "text", "text": self.kept}}]
+        params: dict[str, dict[str, Any]] = {
+            "sampling/createMessage": {"messages": messages, "maxTokens": 9},
+            "elicitation/create": {"message": self.kept, "requestedSchema": {"type": "object", "properties": {}}},
+            "roots/list": {},
+        }
+        _send(id="late", method=question, params=params[question])
 
 
 def main() -> None:

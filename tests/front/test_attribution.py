@@ -6,7 +6,7 @@ import hashlib
 import json
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 
 from holdfast.front import clients, http_session
 from holdfast.front.access.principals import TokenPolicy, TokensFile
+from holdfast.hub.hub import Hub
 from tests.front.conftest import PATIENT, Era, Person, front, over_stdio, text_of
 from tests.front.late_server import NARRATED
 from tests.front.peer_server import running
@@ -184,6 +185,48 @@ async def test_what_a_server_says_late_does_not_reach_another_principal(ada: Per
 
 
 @pytest.mark.requirement("HUB-10", "SEC-18")
+@pytest.mark.parametrize("bob_comes", ["before", "after"])
+@pytest.mark.parametrize("question", ["sampling/createMessage", "elicitation/create", "roots/list"])
+async def test_what_a_server_asks_after_a_call_ended_does_not_reach_the_only_client_that_is_left(
+    question: str, bob_comes: str, ada: Person, bob: Person
+) -> None:
+    late = {"command": sys.executable, "args": ["-m", "tests.front.late_server"]}
+    tokens = TokenPolicy(tokens={"ada": "ada-" + "x" * 16, "bob": "bob-" + "x" * 16})
+    with anyio.fail_after(20):
+        async with front({"o": late}, tokens=tokens, call=PATIENT) as served, AsyncExitStack() as stack:
+            url, hers, his = served.all, tokens.tokens["ada"], tokens.tokens["bob"]
+            if bob_comes == "before":
+                await stack.enter_async_context(_caller(bob, url, his))
+            async with _caller(ada, url, hers) as adas:
+                asked = {"text": "the secret of ada", "at_ping": question}
+                await adas.call_tool("o__remember", asked, progress_callback=_ignore)
+            if bob_comes == "after":
+                await stack.enter_async_context(_caller(bob, url, his))
+            await served.hub.registry.request("o", "ping", {})
+            heard = await _heard_by(served.hub)
+    assert (bob.asked, bob.logs) == ([], [])
+    assert "notifications/progress" not in bob.notices
+    assert "no client is connected that could answer" in heard
+
+
+@pytest.mark.requirement("HUB-10", "SEC-18")
+async def test_a_server_over_http_keeps_its_principals_when_its_connection_is_made_again(
+    ada: Person, bob: Person
+) -> None:
+    """The process behind it goes on: what it asks late may belong to a call of the connection before."""
+    tokens = TokenPolicy(tokens={"ada": "ada-" + "x" * 16, "bob": "bob-" + "x" * 16})
+    async with (
+        running("legacy") as origin,
+        front({"o": {"url": origin.url}}, tokens=tokens, call=PATIENT) as served,
+        _caller(bob, served.all, tokens.tokens["bob"]),
+    ):
+        async with _caller(ada, served.all, tokens.tokens["ada"]) as adas:
+            await adas.call_tool("o__echo", {"text": "a"})
+        await served.hub.reconnect("o")
+        assert served.app.state.front._broker._candidates("o") == ([], [])
+
+
+@pytest.mark.requirement("HUB-10", "SEC-18")
 async def test_an_answer_that_another_principal_forges_never_reaches_the_server(
     tmp_path: Path, ada: Person, bob: Person
 ) -> None:
@@ -233,6 +276,15 @@ async def _caller(person: Person, url: str, token: str) -> AsyncIterator[Any]:
         person.client(streamable_http_client(url, http_client=http), "legacy") as client,
     ):
         yield client
+
+
+async def _heard_by(hub: Hub) -> str:
+    """The same, asked by the hub itself: no client's call is in flight."""
+    while True:
+        result = await hub.registry.request("o", "tools/call", {"name": "heard", "arguments": {}})
+        if (heard := str(result["content"][0]["text"])) != "nothing":
+            return heard
+        await anyio.lowlevel.checkpoint()
 
 
 async def _heard(client: Any) -> str:

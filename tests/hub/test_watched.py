@@ -158,11 +158,12 @@ def test_a_name_that_was_never_seen_cannot_be_approved() -> None:
     ],
 )
 def test_a_servers_own_setting_wins_and_its_old_name_is_read(
-    own: dict[str, Any], settings: dict[str, Any], mode: str, tmp_path: Path
+    own: dict[str, Any], settings: dict[str, Any], mode: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {"s": {"url": "http://127.0.0.1/mcp", **own}}, "holdfast": settings}))
     assert approval_mode(load_config(file), "s", "warn") == mode
+    assert ('write "approvals": "hold" instead' in caplog.text) == ("tools" in own)
 
 
 def test_beyond_loopback_changes_are_held_where_nothing_else_is_said(tmp_path: Path) -> None:

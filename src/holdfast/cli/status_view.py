@@ -356,9 +356,22 @@ def heading(hub: HubView, now: float, page: Page) -> list[Text]:
         )
     if hub.notice:
         lines += page.block("", one_line(hub.notice), style="yellow")
+    if hub.loop_lag is not None:
+        lines.append(_loop_line(hub.loop_lag))
     if hub.fleet is not None:
         lines += _fleet_lines(hub.fleet, now, page)
     return [page.fit(line) for line in lines]
+
+
+LONG_DELAY = 0.25
+"""Seconds of delay that callers notice: then the line says that something holds up the hub."""
+
+
+def _loop_line(lag: float) -> Text:
+    delay = f"event loop: {1000 * lag:.0f} ms largest delay in the last minute"
+    if lag < LONG_DELAY:
+        return Text(delay, style="dim")
+    return Text(f"{delay}; something holds up the hub, or the machine is busy", style="yellow")
 
 
 def _fleet_lines(fleet: FleetView, now: float, page: Page) -> list[Text]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import glob
+import logging
 import os
 import re
 import shutil
@@ -52,6 +53,8 @@ __all__ = [
     "unknown_key",
     "validation_problems",
 ]
+
+log = logging.getLogger("holdfast.config")
 
 _TYPE_KEYS = ("type", "transport", "transportType")
 _URL_KEYS = ("url", "serverUrl", "httpUrl")
@@ -298,7 +301,7 @@ class _DefinitionReader:
             allow_plain_http=model.allow_plain_http,
             oauth=oauth_settings(model.oauth),
             tools=_tool_filter(model),
-            approvals=_approvals(model),
+            approvals=_approvals(self._id, model),
             prefix=model.prefix,
             enabled=model.enabled is not False and not model.disabled,
             lazy=model.lazy,
@@ -326,8 +329,11 @@ def _transport(model: ServerFile, url: str) -> Transport:
     return "sse" if is_sse else "http"
 
 
-def _approvals(model: ServerFile) -> ApprovalMode | None:
+def _approvals(server: str, model: ServerFile) -> ApprovalMode | None:
     """The server's own setting; ``tools.holdChanged`` is its old name."""
+    if "hold_changed" in model.tools.model_fields_set:
+        instead = '"approvals": "hold"' if model.tools.hold_changed else '"approvals": "warn"'
+        log.warning("%s: `tools.holdChanged` is an old name and will be removed: write %s instead", server, instead)
     if model.approvals is None and model.tools.hold_changed:
         return "hold"
     return cast("ApprovalMode | None", model.approvals)

@@ -199,6 +199,10 @@ class HubView(ApiModel):
     identity: str = Field(default="", description="Whose credentials the hub uses for its servers")
     fleet: FleetView | None = Field(default=None, description="None for a hub that is alone")
     notice: str = Field(default="", description="What users should know about the hub itself; empty if nothing")
+    loop_lag: float | None = Field(
+        default=None,
+        description="The largest delay of the hub's event loop in the last minute, in seconds; null if not measured",
+    )
 
 
 class CatalogItem(ApiModel):

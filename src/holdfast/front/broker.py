@@ -455,12 +455,18 @@ class Broker:
         return clients[0] if len({client.owner for client in clients}) == 1 else None
 
     def _served_by(self, server: str) -> _Served:
-        """Return whom the current shared connection of a server served; a new one served only the calls in flight."""
+        """Return whom the shared connection of a server served.
+
+        A new process served only the calls in flight. A server over HTTP goes on behind a new connection, and may ask
+        late for a call of the one before: it keeps its principals.
+        """
         slot = self.hub.registry.slots.get(server)
         lease = slot.lease if slot is not None else None
         served = self._served.get(server)
         if served is None or served.lease is not lease:
             here = {call.client.principal for call in self._calls if call.server == server}
+            if served is not None and slot is not None and getattr(slot.spec, "transport", "") != "stdio":
+                here |= served.principals
             served = self._served[server] = _Served(lease, here)
         return served
 

@@ -69,6 +69,7 @@ class ControlServer:
         self._events = EventStream(self.views, wall=time.time)
         self._api = ControlApi(hub, self.views, self.sessions, events=self._events, logs=self._logs)
         self._metrics = Metrics(hub)
+        about.loop_lag = self._loop_lag
         self._metrics_for = metrics_for
         self._group: WorkerGroup | None = None
         self._shared: SharedHistory | None = None
@@ -126,6 +127,10 @@ class ControlServer:
             if self._shared is not None:
                 tasks.start_soon(self._shared.run)
             await self._metrics.loop.run()
+
+    def _loop_lag(self) -> float | None:
+        loop = self._metrics.loop
+        return loop.largest if loop.measured else None
 
     async def _may_read_metrics(self, token: str) -> bool:
         if self.sessions.access(token) is not None:

@@ -364,6 +364,11 @@ class LoopLag:
         self._windows: deque[tuple[int, float]] = deque(maxlen=2)
 
     @property
+    def measured(self) -> bool:
+        """Whether there is a measurement yet."""
+        return bool(self._windows)
+
+    @property
     def largest(self) -> float:
         """The largest delay of the last one or two windows, in seconds."""
         return max((lag for _, lag in self._windows), default=0.0)

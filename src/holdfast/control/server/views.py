@@ -75,6 +75,10 @@ LONGEST_DESCRIPTION = 1_000
 """Characters; a client's list has the whole description."""
 
 
+def _not_measured() -> float | None:
+    return None
+
+
 @dataclass(kw_only=True)
 class HubInfo:
     """What only the serving process knows about the hub."""
@@ -93,6 +97,8 @@ class HubInfo:
     """When the supervisor began, if there is one."""
     notice: Callable[[], str] = str
     """Returns what users should know about the hub itself."""
+    loop_lag: Callable[[], float | None] = _not_measured
+    """Returns the largest delay of the event loop in the last minute, in seconds."""
 
 
 class Views:
@@ -124,6 +130,7 @@ class Views:
             catalog_version=hub.catalog.version,
             identity=about.identity,
             notice=about.notice(),
+            loop_lag=about.loop_lag(),
             fleet=self._fleet(),
         )
 
