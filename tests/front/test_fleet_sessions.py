@@ -342,3 +342,26 @@ def test_the_broker_forgets_logs_after_a_while_and_beyond_its_bound() -> None:
     assert store.blobs("19") == []
     store.put([LogWrite("new", b"x", 1)])
     assert store.held == 1
+
+
+@pytest.mark.requirement("FLEET-1")
+async def test_idle_sessions_expire_by_their_last_use_on_any_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only while every use is known here: a replica that is cut off lets no session expire."""
+    now = 1_800_000_000.0
+    fleet = Fleet(SignedStore(Shared(), lambda: [KEY], "test"))
+    all_known = True
+    monkeypatch.setattr(Fleet, "keeps_all", property(lambda _: all_known))
+    keys = SessionKeys([KEY], shared=True)
+    ids = SessionIds(keys, FleetSessions(fleet, keys, wall=lambda: now), wall=lambda: now)
+    named = {"endpoint": None, "principal": "ada"}
+    session_id, ticket = ids.issue(**named, version="2025-11-25", client={}, capabilities={})  # type: ignore[arg-type]
+    now += 26 * 3600
+    assert await ids.open(session_id, endpoint=None, principal="ada") is None
+    await ids.note(ticket, seen=now - 3600)  # as another replica would
+    assert await ids.open(session_id, endpoint=None, principal="ada") is not None
+    now += 26 * 3600
+    assert await ids.open(session_id, endpoint=None, principal="ada") is None
+    all_known = False
+    assert await ids.open(session_id, endpoint=None, principal="ada") is not None
+    await ids.end(ticket)
+    assert await ids.open(session_id, endpoint=None, principal="ada") is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core import FleetMember, Machine, SharedStore
+from holdfast.core import ClaimAnswer, FleetMember, LeaseLost, Machine, Placement, SharedStore
 from holdfast.core.fleet.placement import ASK_SECONDS, LEASE_SECONDS, RENEW_SECONDS, preferred
 from holdfast.core.fleet.store import Claim
 from tests.simulation import mutants
@@ -167,13 +167,13 @@ def test_a_plan_holds_and_its_mutant_is_caught(plan: Plan, member: type[FleetMem
         play(plan, mutants.replica_with(member, machine))
 
 
-@pytest.mark.requirement("FLEET-9")
+@pytest.mark.requirement("FLEET-6")
 def test_losing_the_store_changes_no_call_of_a_server_that_lives_on_one_replica() -> None:
     result = play(STORE_LOST)
     assert result.served == result.calls == 200
 
 
-@pytest.mark.requirement("FLEET-9")
+@pytest.mark.requirement("FLEET-6")
 @pytest.mark.parametrize("death", ["killed", "paused", "cut off"])
 def test_a_server_whose_replica_is_gone_comes_up_on_another_one_within_the_bound(death: str) -> None:
     world = fleet_of(3, ("home",), "up", one=frozenset({"home"}))
@@ -193,12 +193,24 @@ def test_a_server_whose_replica_is_gone_comes_up_on_another_one_within_the_bound
     assert _home_of(world) is not holder, "a replica that comes back takes nothing away"
 
 
+@pytest.mark.requirement("FLEET-6")
+def test_a_lease_ends_also_for_a_machine_whose_clock_stood_still() -> None:
+    placement = Placement("a")
+    placement.place("s", wanted=True)
+    (asked,) = placement.claims(1.0, replicas=["a"], may_take=True)
+    placement.answered(ClaimAnswer(asked.key, True, 1, holder="a"), 1.0, 1.0, replicas=["a"])
+    assert placement.lease_of("s", 2.0) == 1
+    placement.slept(LEASE_SECONDS)
+    assert placement.lease_of("s", 2.0) == 0
+    assert placement.tick(2.0) == [LeaseLost("s")]
+
+
 def _home_of(world: World) -> Replica:
     (found,) = [one for one in world.replicas.values() if one.alive and one.member.lease_of("home", world.now)]
     return found
 
 
-@pytest.mark.requirement("FLEET-9")
+@pytest.mark.requirement("FLEET-6")
 @pytest.mark.parametrize("start", ["together", "one after the other"])
 def test_servers_that_start_together_spread_over_the_replicas_and_stay_where_they_are(start: str) -> None:
     servers = tuple(f"s{number}" for number in range(40))

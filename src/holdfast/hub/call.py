@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from time import perf_counter
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from holdfast.config import ApprovalMode, Config, ServerSpec
 from holdfast.core import (
@@ -73,7 +73,23 @@ from holdfast.hub.slot import Slot
 from holdfast.types import ProgressFn
 from holdfast.wire import Caller, Connection, Fields, RawObject, descriptor_shortage
 
-__all__ = ["CallHost", "HubCall", "approval_mode", "is_repeatable", "known", "refuse_held"]
+__all__ = [
+    "CallHost",
+    "CountedElsewhere",
+    "HubCall",
+    "approval_mode",
+    "is_repeatable",
+    "known",
+    "refuse_held",
+]
+
+
+@runtime_checkable
+class CountedElsewhere(Protocol):
+    """The caller of a request of another replica, which records it: one call is one record in a fleet."""
+
+    counted_by: str
+    """The name of that replica."""
 
 
 def known(found: NameKey | Unknown, kind: Kind) -> NameKey:
@@ -187,7 +203,7 @@ class HubCall:
         try:
             lease = slot.lease
             late = lease is None
-            params: Fields | None = self._hub.prepared(slot.id, self._method, self._params, late=late)
+            params: Fields | None = self._hub.prepared(slot.spec.id, self._method, self._params, late=late)
             result: RawObject | None = None
             while result is None:
                 try:
@@ -237,10 +253,10 @@ class HubCall:
                 if lease is None:
                     lease, params = await self._ready(), None
                 self._lease, permit.connection, self._faults = lease, lease.generation, lease.faults
-                era = self._caller.era if self._caller is not None else None
-                connection = lease.connection_at_once(era)
+                caller = self._caller
+                connection = lease.connection if caller is None else lease.connection_at_once(caller.era)
                 if connection is None:
-                    connection, params = await lease.connection_for(era), None
+                    connection, params = await lease.connection_for(caller.era if caller is not None else None), None
                 self._connection = connection
                 if params is None:
                     params = self._hub.prepared(slot.id, self._method, self._params, late=late)
@@ -255,7 +271,7 @@ class HubCall:
                     idle=policy.timeout,
                     within=policy.hard_timeout,
                     on_progress=self._on_progress,
-                    caller=self._caller,
+                    caller=caller,
                 )
                 outcome = Outcome.COMPLETED
                 return result
@@ -316,7 +332,8 @@ class HubCall:
         )
         if trace is not None:
             trace.end(ended)
-        hub.journal.write(ended)
+        if not isinstance(self._caller, CountedElsewhere):
+            hub.journal.write(ended)
 
     def _expire(self, generation: int) -> None:
         """The server no longer knows the session of the connection that was used."""

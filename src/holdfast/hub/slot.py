@@ -101,7 +101,7 @@ async def is_listening(host: str, port: int) -> bool:
 
 log = logging.getLogger("holdfast.hub")
 
-MOVE_SECONDS = 15.0
+MOVE_SECONDS = 8.0
 """How long a call waits for a server that is handed over to another replica."""
 PING_SECONDS = 5.0
 """How long a connection may take to answer a ping after a call on it timed out."""

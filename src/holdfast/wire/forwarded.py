@@ -25,7 +25,7 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 
 from holdfast.config import Limits
 from holdfast.core import Evidence, NetworkFailure, NetworkFault
-from holdfast.errors import ServerFailure
+from holdfast.errors import HoldfastError, ServerFailure
 from holdfast.wire.deadlines import Deadlines
 from holdfast.wire.envelope import Bytes, Fields, RawObject, join_fields, loads
 from holdfast.wire.relay import Caller, current_caller
@@ -242,6 +242,9 @@ class ForwardedDispatcher(Dispatcher[TransportContext]):
                             await self._came(message, tasks)
                 except ServerFailure as failure:
                     self._gone = self._gone or failure.evidence
+                except HoldfastError as refused:  # the other hub has a reason of its own: a limit, for one
+                    told = NetworkFault.REFUSED, refused.message
+                    self._gone = NetworkFailure(fault=told[0], sent=False, detail=told[1], replica=self._remote.replica)
                 ended_there = True
                 tasks.cancel_scope.cancel()
         finally:

@@ -38,7 +38,7 @@ from holdfast.core import (
     TlsFault,
     Unexpected,
 )
-from holdfast.errors import CallFailed, HoldfastError, ServerFailure, ServerUnavailable
+from holdfast.errors import CallFailed, HoldfastError, ServerBusy, ServerFailure, ServerUnavailable
 from holdfast.hub.call import is_repeatable
 from holdfast.hub.fleet.peers import (
     PeerAnswer,
@@ -202,6 +202,7 @@ class RemoteCaller:
         capabilities = about.get("capabilities")
         self.capabilities: Mapping[str, Any] = capabilities if isinstance(capabilities, dict) else {}
         self.owner = ("replica", sender, str(about.get("owner", "")))
+        self.counted_by = sender
 
     async def ask(self, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
         """Its answer to the server's question."""
@@ -283,7 +284,11 @@ class HeldServers:
     async def _watch(self, request: PeerRequest, reply: PeerReply) -> None:
         server, watch = str(request.about.get("server")), str(request.about.get("watch"))
         out = _Out(reply, (request.sender, watch, None))
-        slot = self._slot_for(request, out, server)
+        try:
+            slot = self._slot_for(request, out, server)
+        except ServerBusy as busy:
+            reply.refuse(busy.message)
+            return
         if slot is None:
             if self._fleet.is_leaving(server):
                 await self._fleet.find_runner(server)  # the other replica learns it too, and asks there
