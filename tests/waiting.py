@@ -21,17 +21,20 @@ __all__ = ["gone", "ready", "until"]
 PATIENCE = 30.0
 """Seconds: what does not come by then does not come, however busy the machine is."""
 _PAUSE = 0.02
+_SOON = 0.1
+"""The end of a process, or the health of a server, follows a line in its log, and changes no file itself."""
 # IN_MODIFY, IN_ATTRIB, IN_CLOSE_WRITE, IN_MOVED_TO, IN_CREATE, IN_DELETE, IN_MOVED_FROM
 _CHANGES = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x40
 _LARGE = 64 * 1024
 
 
 async def until(condition: Callable[[], object], *, beside: Path, within: float = PATIENCE) -> None:
-    """Wait until something is true that comes true with a change in a folder."""
+    """Wait until something is true that comes true with a change in a folder, or soon after one."""
     with anyio.fail_after(within):
         async with _watched(beside) as change:
             while not condition():
-                await change()
+                with anyio.move_on_after(_SOON):
+                    await change()
 
 
 async def gone(pid: int, *, within: float = PATIENCE) -> None:
