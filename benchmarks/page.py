@@ -32,7 +32,7 @@ HEAD = """\
 # Benchmarks
 
 `make bench-docs` writes this page: it runs the benchmarks and keeps their results in [results.json](results.json).
-`make bench` prints the same tables. Both end with exit code 1 if a limit is missed. One benchmark runs with
+`make bench` prints the same tables, and more. Both end with exit code 1 if a limit is missed. One benchmark runs with
 `python -m benchmarks NAME`, quickly with `--quick`; `calls` is the name of all that measure a call through the hub.
 
 How it is measured:

@@ -185,6 +185,29 @@ async def _strangers(hubs: Hubs, folder: Path) -> None:
         assert len(await hubs.replicas(folder / "stranger")) == 1
 
 
+@pytest.mark.long
+@pytest.mark.requirement("FLEET-8")
+async def test_every_bound_request_reaches_its_worker(tmp_path: Path) -> None:
+    async with running("legacy") as origin, httpx2.AsyncClient(trust_env=False, timeout=30) as http:
+        servers = {"o": {"url": origin.url}, "own": {"url": origin.url, "sharing": "per-client"}}
+        file = config(tmp_path / "mcp.json", **servers)
+        async with served(tmp_path / "home", "--config", str(file), "--workers", "2") as hub:
+            await ready(hub)
+            client = LegacyClient(http)
+            client.headers["connection"] = "close"  # each request comes in at any worker
+            at: Any = Entrance(hub.url)
+            with anyio.fail_after(60):
+                await client.begin(at, **FORM)
+                assert [await client.call(at, "own__bump") for _ in range(8)] == [str(n) for n in range(1, 9)]
+                for _ in range(6):
+                    async with client.stream(at, "tools/call", name="o__ask", arguments={"kind": "elicit"}) as events:
+                        question = await message(events, "elicitation/create")
+                        said = {"action": "accept", "content": {"colour": "blue"}}
+                        assert (await client.answer(at, question["id"], **said)).status_code == 202
+                        result = [event async for event in events][-1]["message"]
+                    assert result["result"]["content"][0]["text"] == "blue"
+
+
 async def test_a_bad_address_for_replicas_ends_the_start_with_a_hint(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()

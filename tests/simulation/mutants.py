@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.core import (
+    ClientHomes,
     FleetExchange,
     FleetMember,
     FleetRecord,
@@ -24,7 +25,16 @@ from holdfast.core.lifecycle.machine import Lifecycle
 from holdfast.front.seal import KeyRing, SessionTicket
 from tests.simulation.replica import Replica
 
-__all__ = ["MEMBERS", "LatestWins", "NoClaims", "NoJitter", "StaleGeneration", "TokensRestart", "replica_with"]
+__all__ = [
+    "MEMBERS",
+    "KeepsLostHomes",
+    "LatestWins",
+    "NoClaims",
+    "NoJitter",
+    "StaleGeneration",
+    "TokensRestart",
+    "replica_with",
+]
 
 
 class _NeverEnds(Placement):
@@ -121,6 +131,22 @@ class ForgetsItsCopy(FleetMember):
         fresh = [r for r in super()._to_send() if r.writer == self.replica and r.stamp not in sent]
         sent.update(record.stamp for record in fresh)
         return tuple(fresh)
+
+
+class _KeepsHomes(ClientHomes):
+    def answered(self, answer: ClaimAnswer, began: float) -> str | None:
+        key = answer.key.removeprefix("client/")
+        if not answer.granted and self.holder(key) == self._replica:
+            return None
+        return super().answered(answer, began)
+
+
+class KeepsLostHomes(FleetMember):
+    """Serves a client after another replica took its home over."""
+
+    def __init__(self, replica: str, **options: Any) -> None:
+        super().__init__(replica, **options)
+        self.homes = _KeepsHomes(replica)
 
 
 MEMBERS: tuple[type[FleetMember], ...] = (NoFencing, NoVersion, ForgetsItsCopy)

@@ -17,6 +17,7 @@ from holdfast.core import (
     FleetReply,
     Granted,
     Happening,
+    HomeLost,
     HomeMoved,
     IllegalTransition,
     Kind,
@@ -123,7 +124,7 @@ class Replica:
             self._apply(record)
         for server in config.prefixes:
             self._add(server)
-        self._plan_exchange()
+        self.plan_exchange()
 
     # Time. A paused process does nothing until it is resumed, and then everything at once.
 
@@ -223,10 +224,10 @@ class Replica:
                 self.later(0.002 if well else PING_SECONDS, lambda: self.handle(server, event))
             case do.ClaimProbe(at=at, round=number):
                 self.member.want_probe(server, at, number, self.world.now)
-                self._plan_exchange()
+                self.plan_exchange()
             case do.ReleaseProbe(delay=delay):
                 self.member.release_probe(server, delay)
-                self._plan_exchange()
+                self.plan_exchange()
             case do.ShareEvidence(evidence=evidence):
                 self._share(server, evidence)
 
@@ -247,7 +248,7 @@ class Replica:
         if isinstance(evidence, on.PeerRecovered) and (known is None or record_value(known).get("up") is not False):
             return
         self.member.write(evidence_key(server), evidence_value(evidence, DEFINITION), self.wall, again=True)
-        self._plan_exchange()
+        self.plan_exchange()
 
     def _wake(self, server: str, slot: _Slot, number: int, at: float) -> None:
         def tick() -> None:
@@ -305,6 +306,14 @@ class Replica:
             for generation in list(slot.connections):
                 self.later(0.002, lambda g=generation: self.handle(server, on.TransportLost(g, "reset")))  # type: ignore[misc]
 
+    def reaches_again(self, server: str) -> None:
+        """Notice that a connection died while the way to its server was cut: the next packet is answered by a reset."""
+        slot, peer = self.slots.get(server), self.world.servers.get(server)
+        if slot is None or peer is None:
+            return
+        for generation in [one for one, incarnation in slot.connections.items() if incarnation != peer.incarnation]:
+            self.later(0.002, lambda g=generation: self.handle(server, on.TransportLost(g, "reset")))  # type: ignore[misc]
+
     # The fleet.
 
     def _using(self, server: str) -> bool:
@@ -315,7 +324,8 @@ class Replica:
         """A first sight counts only while the fleet can say whether it is one."""
         return self.member.is_settled(self.world.now)
 
-    def _plan_exchange(self) -> None:
+    def plan_exchange(self) -> None:
+        """Exchange when it is due, which may be sooner than it was."""
         due = self.member.due()
         tick = self.member.next_tick()
         at = due if tick is None else min(due, tick)
@@ -334,7 +344,7 @@ class Replica:
         self._happened(self.member.tick(now))
         self._ask_promises()
         if self.member.due() > now:
-            self._plan_exchange()
+            self.plan_exchange()
             return
         if self.store_era != self.world.store.era:
             self.store_era = self.world.store.era
@@ -374,7 +384,7 @@ class Replica:
             for server in list(self.unpinned):
                 self._pin(server)
         self._settle_tickets()
-        self._plan_exchange()
+        self.plan_exchange()
 
     def _happened(self, happened: tuple[Happening, ...]) -> None:
         for one in happened:
@@ -394,7 +404,7 @@ class Replica:
                     self.lived.pop(server, None)
                     self._end_child(server, STOP_SECONDS - KILL_SECONDS)
                     self._stop_child(server)
-                case Connected() | Alone() | HomeMoved():
+                case Connected() | Alone() | HomeMoved() | HomeLost():
                     pass
         self._keep_children()
 
@@ -431,7 +441,7 @@ class Replica:
             if self.world.talk(self.name, peer):
                 self.member.placement.promised(peer, server, token, asked_at, seconds)
                 self._keep_children()
-                self._plan_exchange()
+                self.plan_exchange()
 
         def asked() -> None:
             seconds = other.member.promise(server, token, self.world.now)
@@ -516,7 +526,7 @@ class Replica:
         until = self.world.now + 2.0
         self.member.watch_tickets(until)
         self.tickets.append((ticket, until, answer))
-        self._plan_exchange()
+        self.plan_exchange()
         self.later(2.0, self._settle_tickets)
 
     def _settle_tickets(self) -> None:

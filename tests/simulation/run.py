@@ -9,10 +9,11 @@ from functools import partial
 
 from holdfast.core import FleetRecord, NameKey, State, evidence_key, pin_key, record_value, switch_key
 from holdfast.front.seal import SessionTicket
+from tests.simulation.clients import CLIENTS, SimClients
 from tests.simulation.replica import Answer, Replica, SimConfig
 from tests.simulation.world import Broken, SimServer, World
 
-__all__ = ["Action", "Failure", "Plan", "Result", "make_plan", "play", "shrunk"]
+__all__ = ["Action", "Failure", "Plan", "Result", "make_client_plan", "make_plan", "play", "shrunk"]
 
 KEY = b"the key of the session ids of all replicas"
 ACTIVE_SECONDS = 150.0
@@ -123,6 +124,30 @@ def make_plan(seed: int) -> Plan:
     return Plan(seed, replicas, tuple(sorted(made, key=lambda one: one.at)))
 
 
+def make_client_plan(seed: int) -> Plan:
+    """A run of clients with connections of their own; servers are well, and all else may fail."""
+    chance = random.Random(f"{seed}/clients")
+    replicas = chance.choice((2, 3, 4))
+
+    def at() -> float:
+        return chance.uniform(5.0, ACTIVE_SECONDS)
+
+    def who() -> int:
+        return chance.randrange(replicas)
+
+    made = [Action(at(), "client", who(), text=chance.choice([*CLIENTS])) for _ in range(200)]
+    made += [Action(at(), "crash", who(), value=chance.choice((0.2, 2.0, 10.0))) for _ in range(chance.randrange(6))]
+    made += [Action(at(), "pause", who(), value=chance.choice((0.5, 4.0, 12.0))) for _ in range(chance.randrange(4))]
+    for _ in range(chance.randrange(6)):
+        made.append(
+            Action(at(), "cut", who(), chance.choice(("store", "peers")), value=chance.choice((1.0, 5.0, 30.0)))
+        )
+    for _ in range(chance.randrange(5)):
+        what = chance.choice(("store_down", "store_stuck", "store_lag", "flush", "save", "older", "emptied"))
+        made.append(Action(at(), what, value=chance.choice((0.5, 4.0, 15.0))))
+    return Plan(seed, replicas, tuple(sorted(made, key=lambda one: one.at)))
+
+
 def _session_actions(chance: random.Random, replicas: int) -> list[Action]:
     """Sessions of two principals, used and ended on any replica."""
     made = [Action(chance.uniform(5.0, 30.0), "open", chance.randrange(replicas), text=name) for name in PRINCIPALS * 2]
@@ -172,6 +197,9 @@ class _Run:
     calls: int = 0
     serial: int = 0
 
+    def __post_init__(self) -> None:
+        self.clients = SimClients(self.world)
+
     def start(self) -> None:
         for server in SERVERS:
             self.world.servers[server] = SimServer(server)
@@ -212,6 +240,12 @@ class _Run:
         answer = replica.call(number, action.text, partial(self._answered, number, must_work))
         if answer is not None:
             self._answered(number, must_work, answer)
+
+    def _client(self, action: Action) -> None:
+        replica = self.replica(action.who)
+        if replica.runs:
+            self.calls += 1
+            self.clients.call(self.calls, action.text, replica)
 
     def _must_work(self, replica: Replica, name: str) -> bool:
         """Whether nothing but the store can be a reason for this call to fail."""
@@ -336,7 +370,12 @@ class _Run:
     def _cut(self, action: Action) -> None:
         pair = (self.replica(action.who).name, action.server)
         self.world.cut.add(pair)
-        self.world.after(action.value, partial(self.world.cut.discard, pair))
+        self.world.after(action.value, partial(self._joined, pair))
+
+    def _joined(self, pair: tuple[str, str]) -> None:
+        self.world.cut.discard(pair)
+        if (replica := self.world.replicas.get(pair[0])) is not None:
+            replica.reaches_again(pair[1])
 
     def _store_down(self, action: Action) -> None:
         self._store(action, "down")
@@ -407,6 +446,7 @@ class _Run:
         self.world.one_child_each()
         if self.world.now >= self.next_check:
             self.next_check = self.world.now + 0.2
+            self.clients.check()
             self._acknowledged_decisions_hold()
 
     def _one_name_means_one_server(self) -> None:
@@ -444,7 +484,8 @@ class _Run:
 
     def heal(self) -> None:
         world = self.world
-        world.cut.clear()
+        for pair in list(world.cut):
+            self._joined(pair)
         world.store.mode, world.store.lag = "up", 0.0
         for server in world.servers.values():
             server.mode = "up"
@@ -462,6 +503,7 @@ class _Run:
                 if slot.machine.state is not wanted:
                     raise Broken(f"{server} is {slot.machine!r} on {replica.name} at the end")
         self._all_equal(replicas)
+        self.clients.check(at_the_end=True)
         for replica in replicas:
             for server, slot in replica.slots.items():
                 generation = slot.machine.connection

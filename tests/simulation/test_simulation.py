@@ -10,7 +10,7 @@ from holdfast.core.fleet.store import Claim
 from tests.simulation import mutants
 from tests.simulation.capacity import dials_of_a_dead_server, fleet_of, measure, most_in_step
 from tests.simulation.replica import Replica
-from tests.simulation.run import Action, Failure, Plan, make_plan, play, search, shrunk
+from tests.simulation.run import Action, Failure, Plan, make_client_plan, make_plan, play, search, shrunk
 from tests.simulation.world import Broken, World
 
 ORDINARY = range(4)
@@ -37,6 +37,30 @@ def test_every_invariant_holds_under_the_faults_of_a_seed(seed: int) -> None:
 def test_every_invariant_holds_under_the_faults_of_many_seeds(first: int) -> None:
     failure = search(range(first, first + 8))
     assert failure is None, told(failure)
+
+
+HOME_UNREACHABLE = Plan(
+    7,
+    3,
+    (
+        *(Action(10.0 + n, "client", n % 3, text="k1") for n in range(6)),
+        Action(20.0, "cut", 0, "peers", 30.0),
+        *(Action(21.0 + n, "client", 1 + n % 2, text="k1") for n in range(6)),
+    ),
+)
+
+
+@pytest.mark.requirement("FLEET-5", "FLEET-9")
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 102))])
+def test_a_client_has_one_home_and_no_call_runs_twice_under_the_faults_of_a_seed(seed: int) -> None:
+    play(make_client_plan(seed))
+
+
+@pytest.mark.requirement("FLEET-5")
+def test_a_replica_that_keeps_a_home_which_another_took_over_is_found() -> None:
+    play(HOME_UNREACHABLE)
+    with pytest.raises(Broken, match="k1 has the homes"):
+        play(HOME_UNREACHABLE, mutants.replica_with(mutants.KeepsLostHomes))
 
 
 @pytest.mark.requirement("FLEET-9")

@@ -64,3 +64,33 @@ def test_an_event_without_an_end_is_given_up() -> None:
     reader = EventReader(100, skips=True)
     with pytest.raises(EventTooLarge):
         _feed(reader, b"data: " + b"x" * 2_000)
+
+
+def test_whole_events_are_taken_at_once_until_one_is_not_taken() -> None:
+    reader, taken = EventReader(1_000), []
+
+    def consume(data: bytes) -> bool:
+        taken.append(data)
+        return data != b"stop"
+
+    assert reader.take(b"data: too early\n\n", consume) == 0, "a byte order mark may come first"
+    assert [event.data for event in reader.feed(b"data: 0\n\n")] == [b"0"]
+    pieces = b"id: 7\nevent: message\ndata: 1\n\n", b"data: 2\n\n", b"data: stop\n\n", b"data: 4\n\n"
+    assert reader.take(b"".join(pieces), consume) == len(pieces[0] + pieces[1])
+    assert taken == [b"1", b"2", b"stop"]
+    assert reader.last_id == "7"
+    assert [(event.data, event.id) for event in reader.feed(b"".join(pieces[2:]))] == [(b"stop", "7"), (b"4", "7")]
+
+
+@pytest.mark.parametrize("before", [b"data: half", b"data: a line\n", b"event: other\n", b"data: 0\r\n\r"])
+def test_nothing_is_taken_in_the_middle_of_an_event(before: bytes) -> None:
+    reader = EventReader(1_000)
+    list(reader.feed(before))
+    assert reader.take(b"data: 1\n\n", lambda _: True) == 0
+
+
+def test_an_event_over_the_bound_is_not_taken() -> None:
+    reader = EventReader(10)
+    list(reader.feed(b": a comment\n\n"))
+    assert reader.take(b"data: 12345678901\n\n", lambda _: True) == 0
+    assert reader.take(b"data: 1234567890\n\n", lambda _: True) == len(b"data: 1234567890\n\n")

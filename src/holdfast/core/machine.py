@@ -397,6 +397,8 @@ class Machine:
     def _shut(self, now: float) -> Refusal | None:
         """The refusal by a state that admits no calls, before the breaker is asked."""
         life = self.life
+        if life.state is State.CONNECTED and life.lease is not None and not life.lease.call_denied:
+            return None  # most calls
         reason = _SHUT.get(life.state)
         if reason is not None:
             return Refusal(reason, None, life.reason)

@@ -141,7 +141,7 @@ class Call:
             return  # the modern era has no such notification: the client learns it when it repeats the request
         self._send(method, params)
 
-    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+    def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send progress, if the client asked for it."""
         if self._token is None:
             return

@@ -20,7 +20,7 @@ from holdfast.front.input_required import EXPIRED, OpenCall, request_identity
 from holdfast.front.messages import RESTARTED, STATELESS, error_result, restarted_notice, stateless_notice, with_notice
 from holdfast.front.view import View
 from holdfast.hub import Slot
-from holdfast.wire import CLIENT_REQUESTS, TASK_METHODS, Fields, RawObject, dumps, load_members, text_of
+from holdfast.wire import CLIENT_REQUESTS, TASK_METHODS, AtOnce, Fields, RawObject, dumps, load_members, text_of
 
 __all__ = ["Forwarder"]
 
@@ -141,11 +141,12 @@ class Forwarder:
     async def _request(self, call: Call, slot: Slot, method: str, params: Fields, *, repeatable: bool) -> RawObject:
         """Return the result; the requests of a modern server go to a legacy client meanwhile."""
         client, server = call.client, call.server
+        told = AtOnce(call.progress)
         use = self._broker.begin(call)
         try:
             for _ in range(MAX_ROUNDS):
                 result = await self._broker.hub.registry.forward(
-                    server, method, params, repeatable=repeatable, on_progress=call.progress, caller=call, slot=slot
+                    server, method, params, repeatable=repeatable, on_progress=told, caller=call, slot=slot
                 )
                 if client.modern or not _is_input_required(result):
                     return result

@@ -203,7 +203,7 @@ class HubCall:
         try:
             lease = slot.lease
             late = lease is None
-            params: Fields | None = self._hub.prepared(slot.id, self._method, self._params, late=late)
+            params: Fields | None = self._hub.prepared(slot.spec.id, self._method, self._params, late=late)
             result: RawObject | None = None
             while result is None:
                 try:
@@ -253,10 +253,10 @@ class HubCall:
                 if lease is None:
                     lease, params = await self._ready(), None
                 self._lease, permit.connection, self._faults = lease, lease.generation, lease.faults
-                era = self._caller.era if self._caller is not None else None
-                connection = lease.connection_at_once(era)
+                caller = self._caller
+                connection = lease.connection if caller is None else lease.connection_at_once(caller.era)
                 if connection is None:
-                    connection, params = await lease.connection_for(era), None
+                    connection, params = await lease.connection_for(caller.era if caller is not None else None), None
                 self._connection = connection
                 if params is None:
                     params = self._hub.prepared(slot.id, self._method, self._params, late=late)
@@ -271,7 +271,7 @@ class HubCall:
                     idle=policy.timeout,
                     within=policy.hard_timeout,
                     on_progress=self._on_progress,
-                    caller=self._caller,
+                    caller=caller,
                 )
                 outcome = Outcome.COMPLETED
                 return result

@@ -163,7 +163,9 @@ class Hub:
         self, name: str, arguments: Mapping[str, Any] | None = None, *, on_progress: ProgressFn | None = None
     ) -> CallResult:
         """Call a tool by its name in the catalog."""
-        tool = self._tool(name)
+        tool = self._called.get(name) if self._called_in is self.registry.catalog else None
+        if tool is None:
+            tool = self._tool(name)
         params: Fields = {"name": tool.own_name, "arguments": dumps(arguments or {})}
         result = await self.registry.forward(
             tool.server, "tools/call", params, repeatable=tool.repeatable, on_progress=on_progress
@@ -222,16 +224,14 @@ class Hub:
         return self.registry.approve(server, tool, mark, kind)
 
     def _tool(self, name: str) -> _CalledTool:
-        """What a call of a tool needs to know; a listed tool is looked up once for each version of the catalog."""
+        """Look a tool up; a listed one once for each version of the catalog."""
         catalog = self.registry.catalog
         if self._called_in is not catalog:
             self._called, self._called_in = {}, catalog
-        tool = self._called.get(name)
-        if tool is None:
-            key = self._owner(name, Kind.TOOL)
-            tool = _CalledTool(key.server, dumps(key.original), is_repeatable(catalog, name))
-            if catalog.entry(name) is not None:
-                self._called[name] = tool
+        key = self._owner(name, Kind.TOOL)
+        tool = _CalledTool(key.server, dumps(key.original), is_repeatable(catalog, name))
+        if catalog.entry(name) is not None:
+            self._called[name] = tool
         return tool
 
     def _owner(self, name: str, kind: Kind) -> NameKey:

@@ -82,6 +82,7 @@ if TYPE_CHECKING:
         find_program as find_program,
         keep_reaping as keep_reaping,
     )
+    from holdfast.wire.progress import AtOnce as AtOnce
     from holdfast.wire.relay import (
         CALL_NOTIFICATIONS as CALL_NOTIFICATIONS,
         CLIENT_REQUESTS as CLIENT_REQUESTS,
@@ -154,6 +155,7 @@ __getattr__, __dir__ = lazy_exports(
             "find_program",
             "keep_reaping",
         ],
+        "progress": ["AtOnce"],
         "relay": ["CALL_NOTIFICATIONS", "CLIENT_REQUESTS", "Caller", "Relay"],
         "rpc": ["RawNotification", "RawRequest", "RawResult"],
         "session": ["Connection", "Era"],

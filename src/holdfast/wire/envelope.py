@@ -165,7 +165,7 @@ class RawObject:
     @property
     def size(self) -> int:
         """The bytes of its members."""
-        return sum(len(memoryview(one)) for one in self.members.values())
+        return sum([len(memoryview(one)) for one in self.members.values()])
 
     def value(self) -> dict[str, Any]:
         """The Python value, of an object that is not large; see ``large.load_members`` for any."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 __all__ = ["EventReader", "EventTooLarge", "ServerEvent"]
@@ -99,6 +99,27 @@ class EventReader:
                     yield event
             else:
                 self._take(line)
+
+    def take(self, chunk: bytes, consume: Callable[[bytes], bool]) -> int:
+        """Give the data of whole events at the beginning of a piece to ``consume``, as long as that takes them.
+
+        Returns how many bytes were taken. It takes none in the middle of an event.
+        """
+        at = 0
+        if self._first or self._seen or self._line or self._head is not None or self._after_return:
+            return at
+        while (found := _USUAL.match(chunk, at)) is not None and len(found["data"]) <= self._most:
+            if not consume(found["data"]):
+                break
+            at = found.end()
+            if found["id"] is not None:
+                self._id = found["id"].decode("utf-8", "replace")
+        return at
+
+    @property
+    def last_id(self) -> str:
+        """The id of the last event that had one."""
+        return self._id
 
     def _usual(self, chunk: bytes) -> tuple[list[ServerEvent], int]:
         """The whole events at the beginning that are as most servers write them, and where the rest begins."""

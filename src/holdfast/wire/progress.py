@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isfinite
 from typing import TypeAlias
 
@@ -9,10 +10,33 @@ import msgspec
 
 from holdfast.wire.envelope import SMALL_BYTES, Fields
 
-__all__ = ["Progress", "finite", "progress_in", "usual_progress"]
+__all__ = ["AtOnce", "Progress", "finite", "progress_in", "usual_progress"]
 
 Progress: TypeAlias = tuple[float, float | None, str | None]
 """How far it is, of how much, and a text."""
+
+
+class AtOnce:
+    """A receiver of progress that never waits. It gets a notice when that comes.
+
+    No task is woken for it. ``before`` is called first, if it is set.
+    """
+
+    __slots__ = ("before", "tell")
+
+    def __init__(self, tell: Callable[[float, float | None, str | None], None]) -> None:
+        self.tell = tell
+        self.before: Callable[[], None] | None = None
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        """The same for one who would wait."""
+        self.now(progress, total, message)
+
+    def now(self, progress: float, total: float | None, message: str | None) -> None:
+        """One notice."""
+        if self.before is not None:
+            self.before()
+        self.tell(progress, total, message)
 
 
 class _ProgressParams(msgspec.Struct):

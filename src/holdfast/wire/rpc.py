@@ -58,7 +58,7 @@ from holdfast.wire.envelope import (
     text_of,
 )
 from holdfast.wire.large import split
-from holdfast.wire.progress import Progress, finite, progress_in, usual_progress
+from holdfast.wire.progress import AtOnce, Progress, finite, progress_in, usual_progress
 from holdfast.wire.relay import attributed
 
 __all__ = [
@@ -209,10 +209,11 @@ def answered_id(data: bytes) -> RequestId | None:
 class PendingRequest:
     """One request under way: the messages for it, in order, read by the task that waits."""
 
-    __slots__ = ("_items", "_on_progress", "_waiter", "sent_at")
+    __slots__ = ("_items", "_now", "_on_progress", "_waiter", "sent_at")
 
     def __init__(self, on_progress: ProgressFnT | None = None) -> None:
         self._on_progress = on_progress
+        self._now = on_progress.now if isinstance(on_progress, AtOnce) else None
         self.sent_at: int | None = None
         """Where it ends in what was written to a pipe; None until all of it is written, and without a pipe."""
         self._items: deque[Progress | Fields | Exception] = deque()
@@ -220,6 +221,12 @@ class PendingRequest:
 
     def put(self, item: Progress | Fields | Exception) -> None:
         """Add progress, the answer, or the reason for a missing answer."""
+        if self._now is not None and isinstance(item, tuple) and not self._items:
+            try:
+                self._now(*item)
+            except Exception as exc:  # noqa: BLE001 - as below
+                log.warning("a progress callback raised %s", type(exc).__name__)
+            return
         self._items.append(item)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

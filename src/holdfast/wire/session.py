@@ -67,6 +67,7 @@ from holdfast.wire.http.sse import SseDispatcher
 from holdfast.wire.http.transport import HttpDispatcher
 from holdfast.wire.large import load_members
 from holdfast.wire.listing import Offers, ToolInfo, list_other_offers, list_tool_offers, list_tools
+from holdfast.wire.progress import AtOnce
 from holdfast.wire.relay import Caller, Era, RelayDispatcher
 from holdfast.wire.rpc import first_error
 from holdfast.wire.stdio import StdioDispatcher
@@ -542,10 +543,12 @@ class Connection:
         timeout = wire.deadlines.start(idle=idle, within=within)
         call, token = self._relayed.begin(caller, timeout)
 
-        def tell(progress: float, total: float | None, message: str | None) -> Coroutine[Any, Any, None]:
-            timeout.extend()
-            return (on_progress or _no_progress)(progress, total, message)
-
+        tell: ProgressFn
+        if isinstance(on_progress, AtOnce):
+            on_progress.before = timeout.extend
+            tell = on_progress
+        else:
+            tell = partial(_told, timeout, on_progress)
         try:
             sent, headers = self._sent(method, params, caller)
             try:
@@ -684,8 +687,13 @@ def _timed_out(method: str, params: Fields, timeout: Deadline, idle: float, with
     return TimedOut(doing=f"the result of {what}", after=waited, setting=f"holdfast.call.{key}")
 
 
-async def _no_progress(progress: float, total: float | None, message: str | None) -> None:
-    """Do nothing: no caller asked for it."""
+async def _told(
+    deadline: Deadline, on_progress: ProgressFn | None, progress: float, total: float | None, message: str | None
+) -> None:
+    """Progress: the server is not silent."""
+    deadline.extend()
+    if on_progress is not None:
+        await on_progress(progress, total, message)
 
 
 def _ignore() -> None:

@@ -79,6 +79,11 @@ class ClientHomes:
         home = self._homes.get(key)
         return home.holder if home is not None else ""
 
+    def token(self, key: str) -> int:
+        """The token of the latest claim that is known."""
+        home = self._homes.get(key)
+        return home.token if home is not None else 0
+
     def is_first(self, key: str) -> bool:
         """Whether this replica is the first home that a client has: then no connection of it was lost."""
         home = self._homes.get(key)

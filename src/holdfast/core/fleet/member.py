@@ -343,10 +343,20 @@ class FleetMember:
 
     # Clients that have connections of their own.
 
-    def ask_home(self, key: str, *, instead_of: str = "") -> None:
-        """Ask the store for the home of a client, soon."""
-        self.homes.ask(key, instead_of=instead_of)
+    def find_home(self, key: str, now: float, *, instead_of: str = "") -> str | None:
+        """The replica with the connections of a client; None if the store is asked for it, soon.
+
+        ``instead_of`` is a replica that was found dead: this one takes over, unless another was faster. Without the
+        store a client is served where it comes in, if its home is not known.
+        """
+        known = self.homes.holder(key)
+        if known and known != instead_of and (known == self.replica or known in self.peers):
+            return known
+        if not self.is_connected(now):
+            return self.replica
+        self.homes.ask(key, instead_of=instead_of or known)
         self._urgent = True
+        return None
 
     # Servers that live on one replica.
 

@@ -402,12 +402,9 @@ class Fleet:
         """
         assert self._clock is not None  # noqa: S101 - the hub is open
         homes = self.member.homes
-        known = homes.holder(key)
-        if known and known != instead_of and (known == self.replica or known in self.member.peers):
+        known = self.member.find_home(key, self._now(), instead_of=instead_of)
+        if known is not None:
             return known
-        if not self.is_shared:
-            return self.replica
-        self.member.ask_home(key, instead_of=instead_of or known)
         self._wake.set()
         until = self._now() + HOME_SECONDS
         while homes.is_asking(key):

@@ -492,7 +492,12 @@ LINES_IN_A_ROW = 2_000
 
 
 async def read_events(
-    response: Response, limits: Limits, *, silence: float | None = None, skips: bool = False
+    response: Response,
+    limits: Limits,
+    *,
+    silence: float | None = None,
+    skips: bool = False,
+    reader: EventReader | None = None,
 ) -> AsyncGenerator[ServerEvent, None]:
     """The events of a stream until it ends; one that is over the bound on a message raises ``ServerFailure``.
 
@@ -500,7 +505,7 @@ async def read_events(
 
     With ``silence``, a stream that sends nothing for so many seconds, not even a comment, counts as lost.
     """
-    reader = EventReader(limits.message_bytes, skips=skips)
+    reader = reader or EventReader(limits.message_bytes, skips=skips)
     try:
         while (chunk := await (response.next_chunk() if silence is None else _within(silence, response))) is not None:
             for start in range(0, len(chunk), FED_BYTES):

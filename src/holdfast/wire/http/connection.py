@@ -142,7 +142,8 @@ class Response:
     """An answer whose head is here; its body is read once, whole or in pieces."""
 
     __slots__ = (
-        "_connection", "_decode", "_parts", "_read_ahead", "_size", "_waiter", "complete", "error", "headers", "status",
+        "_connection", "_decode", "_parts", "_read_ahead", "_size", "_waiter", "complete", "error", "first_look",
+        "headers", "status",
     )  # fmt: skip
 
     def __init__(
@@ -161,6 +162,8 @@ class Response:
         self.error: Exception | None = None
         self._read_ahead = 0
         """How much may come before the reader is woken."""
+        self.first_look: Callable[[bytes], int] | None = None
+        """Sees a piece that comes while the reader waits, and takes as many bytes of its beginning as it returns."""
 
     async def read(self, most: int) -> bytes | bytearray | None:
         """The whole body; None if it is larger than ``most`` bytes. The rest is not read then."""
@@ -237,6 +240,12 @@ class Response:
 
     def feed(self, data: bytes) -> None:
         """A piece of the body."""
+        waiter = self._waiter
+        if self.first_look is not None and waiter is not None and not waiter.done() and self._decode is None:
+            # The reader has all that came before: it waits, and nothing is left for it.
+            data = data[self.first_look(data) :]
+            if not data:
+                return
         self._parts.append(data)
         self._size += len(data)
         if self._size <= self._read_ahead:

@@ -55,9 +55,10 @@ from holdfast.wire.envelope import (
     loads,
     read_bytes,
 )
-from holdfast.wire.event_stream import ServerEvent
+from holdfast.wire.event_stream import EventReader, ServerEvent
 from holdfast.wire.http.client import (
     EVENT_STREAM,
+    FED_BYTES,
     HttpPeer,
     content_type,
     evidence_of,
@@ -363,7 +364,17 @@ class HttpDispatcher(Dispatcher[TransportContext]):
     async def _until_answer(
         self, response: Response, cursor: _Cursor, request_id: RequestId, waiter: PendingRequest
     ) -> Fields | None:
-        async for event in read_events(response, self._peer.limits):
+        reader = EventReader(self._peer.limits.message_bytes)
+
+        def take(chunk: bytes) -> int:
+            """Progress goes to its call when it comes, while the task waits for the answer."""
+            taken = reader.take(chunk, self._take_progress) if len(chunk) <= FED_BYTES else 0
+            if taken and reader.last_id:
+                cursor.last_id = reader.last_id
+            return taken
+
+        response.first_look = take
+        async for event in read_events(response, self._peer.limits, reader=reader):
             if event.id or event.retry is not None:
                 cursor.note(event)
             if event.name != "message" or not event.data:
@@ -383,6 +394,16 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             self._exchange.route(members)
             await waiter.deliver()
         return None
+
+    def _take_progress(self, data: bytes) -> bool:
+        """Take a progress notice; False leaves the message, and what is wrong with it, to the task that waits."""
+        try:
+            taken = bool(data) and self._exchange.take_progress(data)
+        except ServerFailure:
+            return False
+        if taken:
+            self._exchange.received += len(data)
+        return taken
 
     async def _post_answer(self, message: Message) -> None:
         await self._post_notice(message, self._headers({}))
