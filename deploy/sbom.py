@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["LockedPackage", "read_lock", "sbom"]
+__all__ = ["LockedPackage", "base_image", "read_lock", "sbom"]
 
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;\\]+)(?:\s*;\s*(?P<marker>[^\\]+?))?\s*\\?$")
 _HASH = re.compile(r"--hash=sha256:(?P<digest>[0-9a-f]{64})")
@@ -66,8 +66,10 @@ def sbom(project: Path, lock: Path) -> dict[str, Any]:
     version = re.search(r'__version__ = "([^"]+)"', (project / "src/holdfast/_version.py").read_text(encoding="utf-8"))
     assert version is not None  # noqa: S101 - a file of this project
     root = f"pkg:pypi/{about['name']}@{version[1]}"
+    base = base_image(project / "deploy/docker/Dockerfile")
     names = {about["name"]: root} | {one.name: one.purl for one in packages}
-    needs: dict[str, list[str]] = {ref: [] for ref in (root, *(one.purl for one in packages))}
+    needs: dict[str, list[str]] = {ref: [] for ref in (root, base["purl"], *(one.purl for one in packages))}
+    needs[root].append(base["purl"])
     for one in packages:
         for parent in one.via:
             needs[names[parent]].append(one.purl)
@@ -82,9 +84,18 @@ def sbom(project: Path, lock: Path) -> dict[str, Any]:
             "component": {"type": "application", "bom-ref": root, "name": about["name"], "version": version[1]}
             | {"purl": root, "licenses": [{"license": {"id": about["license"]}}]}
         },
-        "components": [_component(one) for one in packages],
+        "components": [base, *(_component(one) for one in packages)],
         "dependencies": [{"ref": ref, "dependsOn": sorted(below)} for ref, below in needs.items()],
     }
+
+
+def base_image(dockerfile: Path) -> dict[str, Any]:
+    """The image that ours is built on, as one component; its own packages are in its own bill."""
+    found = re.search(r"(?m)^ARG BASE=(?P<name>[^:@\s]+)[:@](?P<version>\S+)$", dockerfile.read_text(encoding="utf-8"))
+    assert found is not None  # noqa: S101 - a file of this project
+    name, version = found["name"], found["version"]
+    purl = f"pkg:docker/{name}@{version}"
+    return {"type": "container", "bom-ref": purl, "name": name, "version": version, "purl": purl}
 
 
 def _component(one: LockedPackage) -> dict[str, Any]:

@@ -24,6 +24,7 @@ import anyio.to_thread
 import pytest
 import trustme
 
+from holdfast.cli.announcement import keep_state_private
 from holdfast.files import replace_file
 from tests.cli.serve_process import Served, config, run, served
 
@@ -453,3 +454,15 @@ async def test_a_tls_handshake_that_does_not_go_on_holds_no_place_for_long(tmp_p
         finally:
             for connection in held:
                 connection.close()
+
+
+@pytest.mark.requirement("SEC-10")
+@pytest.mark.skipif(os.geteuid() != 0, reason="a folder is given to another user")
+def test_a_state_folder_of_another_user_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "holdfast"
+    folder.mkdir()
+    keep_state_private({"XDG_STATE_HOME": str(tmp_path)})
+    assert "belongs to uid" not in caplog.text
+    os.chown(folder, 65534, 65534)
+    keep_state_private({"XDG_STATE_HOME": str(tmp_path)})
+    assert f"the state folder {folder} belongs to uid 65534" in caplog.text

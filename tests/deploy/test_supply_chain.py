@@ -58,8 +58,11 @@ def test_the_bill_of_materials_lists_what_the_image_installs_and_nothing_else() 
     assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
     lock = (ROOT / "deploy" / "docker" / "requirements.lock").read_text()
     locked = {(name.lower(), version) for name, version in _PIN.findall(lock)}
-    assert {(one["name"], one["version"]) for one in document["components"]} == locked
-    for one in document["components"]:
+    (base,) = [one for one in document["components"] if one["type"] == "container"]
+    assert f"ARG BASE={base['name']}:{base['version']}\n" in (ROOT / "deploy" / "docker" / "Dockerfile").read_text()
+    packages = [one for one in document["components"] if one["type"] == "library"]
+    assert {(one["name"], one["version"]) for one in packages} == locked
+    for one in packages:
         hashes = [each["value"] for each in one["properties"] if each["name"] == "holdfast:sha256"]
         assert hashes
         assert all(f"sha256:{digest}" in lock for digest in hashes)
@@ -68,3 +71,19 @@ def test_the_bill_of_materials_lists_what_the_image_installs_and_nothing_else() 
     assert {below for one in document["dependencies"] for below in one["dependsOn"]} == refs - {
         document["metadata"]["component"]["bom-ref"]
     }
+
+
+@pytest.mark.field
+@pytest.mark.requirement("SEC-17")
+def test_the_bill_of_materials_is_valid_by_its_schema(tmp_path: Path) -> None:
+    """By the validator of the format's own library, from PyPI."""
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "env")], check=True)
+    python = tmp_path / "env" / "bin" / "python"
+    wanted = "cyclonedx-python-lib[json-validation]>=8"
+    subprocess.run([str(python), "-m", "pip", "install", "--quiet", wanted], check=True)
+    code = (
+        "import sys; from cyclonedx.schema import SchemaVersion; from cyclonedx.validation.json import "
+        "JsonStrictValidator; print(JsonStrictValidator(SchemaVersion.V1_6).validate_str(open(sys.argv[1]).read()))"
+    )
+    ran = subprocess.run([str(python), "-c", code, str(SBOM)], check=True, capture_output=True, text=True)
+    assert ran.stdout.strip() == "None"

@@ -170,3 +170,13 @@ async def test_an_old_freeze_is_noticed(
     mutant(monkeypatch)
     async with _hub(tmp_path) as hub:
         assert await hub.attacked(attack, tries=1) > LONGEST_STEP
+
+
+@pytest.mark.requirement("SEC-4")
+async def test_a_log_message_over_the_bound_is_left_out_and_that_is_said(tmp_path: Path) -> None:
+    async with _hub(tmp_path) as hub:
+        small = await anyio.to_thread.run_sync(Attack("a log message", "text", 1_000).run, hub.target)
+        large = await anyio.to_thread.run_sync(Attack("a log message", "text", 300 << 10).run, hub.target)
+    assert b"x" * 1_000 in small
+    assert b"Holdfast left out a log message of 307," in large
+    assert b"x" * 1_000 not in large

@@ -41,10 +41,11 @@ def discover() -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def endpoint(**quotas: int) -> AsyncIterator[httpx2.AsyncClient]:
+async def endpoint(*, accept: bool = False, **quotas: int) -> AsyncIterator[httpx2.AsyncClient]:
     hub = Hub.from_config({"mcpServers": {}, "holdfast": {"quotas": quotas}})
     tokens = TokenPolicy(tokens={"ada": "token-a", "bob": "token-b"})
-    async with hub, serving(create_app(hub, tokens=tokens)) as base, httpx2.AsyncClient(base_url=base) as http:
+    app = create_app(hub, tokens=tokens)
+    async with hub, serving(app, accept=accept) as base, httpx2.AsyncClient(base_url=base) as http:
         yield http
 
 
@@ -309,3 +310,19 @@ def test_what_is_told_is_bounded() -> None:
     quotas.follow({"other": {str(number): [0, 0, 1] for number in range(50_000)}})
     assert len(quotas._labelled) <= 10_001
     assert len(quotas._told["other"]) == 50_000
+
+
+@pytest.mark.requirement("SEC-11")
+async def test_a_connection_over_the_quota_of_its_principal_is_refused_and_another_principal_is_served() -> None:
+    async with endpoint(accept=True, connections=2) as first, AsyncExitStack() as open_ones:
+        base = first.base_url
+
+        async def connected() -> httpx2.AsyncClient:
+            return await open_ones.enter_async_context(httpx2.AsyncClient(base_url=base))
+
+        clients = [first, *[await connected() for _ in range(3)]]
+        answers = [await post(one, "token-a", discover(), MODERN) for one in clients[:3]]
+        assert [one.status_code for one in answers] == [200, 200, 429]
+        assert int(answers[2].headers["retry-after"]) >= 1
+        assert (await post(clients[3], "token-b", discover(), MODERN)).status_code == 200
+        assert (await post(first, "token-a", discover(), MODERN)).status_code == 200

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -77,7 +77,17 @@ class Announcement:
 
 
 def keep_state_private(environ: Mapping[str, str]) -> None:
-    """Correct the modes of the state folder that an earlier version wrote for everyone to read."""
-    if corrected := make_private(state_folder(environ)):
+    """Correct the modes of the state folder that an earlier version wrote for everyone to read.
+
+    A folder of another user cannot be corrected: its owner can replace the files in it, so that is said.
+    """
+    folder = state_folder(environ)
+    with suppress(OSError):
+        owner = folder.stat().st_uid
+        if owner not in (os.geteuid(), 0):
+            log.warning(
+                "the state folder %s belongs to uid %d, who can replace its files: give it to you", folder, owner
+            )
+    if corrected := make_private(folder):
         named = ", ".join(map(str, corrected[:3])) + (f" and {len(corrected) - 3} more" if len(corrected) > 3 else "")
         log.warning("other users of this machine could read %s; only you can now", named)
