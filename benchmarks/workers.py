@@ -15,7 +15,7 @@ from benchmarks.calls import Load, Sample, Subject, generator, per_caller, row
 from benchmarks.processes import hub, upstream
 from benchmarks.report import Check, Report, Row, at_least, interleaved, ratio
 
-__all__ = ["QUICK", "REQUIREMENTS", "measure"]
+__all__ = ["ONE", "QUICK", "REQUIREMENTS", "SEVERAL", "measure"]
 
 REQUIREMENTS = ("PERF-8",)
 WORKERS = 2

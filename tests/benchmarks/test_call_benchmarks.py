@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import abandoned, call_path, capacity, fleet, growth, other_gateways, outage, payloads, peers
+from benchmarks import abandoned, call_path, capacity, fleet, growth, other_gateways, outage, payloads, peers, workers
 
 
 @pytest.mark.long
@@ -77,6 +77,14 @@ def test_a_client_of_the_hub_keeps_its_tools_and_its_session_through_an_outage()
     report = outage.measure(**outage.QUICK)
     assert [row.label for row in report.rows] == [outage.HTTP, outage.STDIO]
     assert report.met, report.checks
+
+
+@pytest.mark.long
+def test_one_process_and_workers_answer_the_same_calls_in_turns() -> None:
+    report = workers.measure(**workers.QUICK)
+    assert [row.label.partition(",")[0] for row in report.rows] == [workers.ONE, workers.SEVERAL] * 2
+    assert all(row.rate and row.cpu for row in report.rows)
+    assert len(report.checks) == 2
 
 
 @pytest.mark.long

@@ -73,7 +73,7 @@ async def gone(pids: set[int]) -> None:
 
 async def replicas_of(hub: Served) -> list[dict[str, Any]]:
     done = await anyio.to_thread.run_sync(lambda: run("status", "--json", home=hub.home))
-    assert done.returncode == 0, done.stderr
+    assert done.returncode in (0, 1), done.stderr  # 1: a server is not well
     replicas: list[dict[str, Any]] = json.loads(done.stdout)["hub"]["fleet"]["replicas"]
     return replicas
 

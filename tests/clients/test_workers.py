@@ -26,7 +26,7 @@ async def workers(fixture_url: str, tmp_path_factory: pytest.TempPathFactory) ->
         yield hub
 
 
-@pytest.mark.parametrize("server", ["web"])
+@pytest.mark.parametrize("server", ["web", "child"])
 @pytest.mark.parametrize("client", CLIENTS, ids=str)
 async def test_client_runs_the_scenario_through_workers(
     client: Program, server: str, workers: ServedHub, tmp_path: Path

@@ -1,11 +1,12 @@
 """The client matrix across the hub's own restarts: each client goes on with the session that it has.
 
-Restart, kill and restart, takeover, three hubs with one key behind HAProxy, and the same as a fleet on Redis. The
-table of results is written to ``test-results/field/``.
+Restart, kill and restart, takeover, three hubs with one key behind HAProxy, the same as a fleet on Redis, and workers
+of one supervisor. The table of results is written to ``test-results/field/``.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from tests.cli.serve_process import Served, config, served
 from tests.cli.test_serve import ready
 from tests.cli.test_serve_fleet import three_hubs
 from tests.cli.test_serve_restart import free_port
+from tests.cli.test_serve_workers import children, gone
 from tests.field import results
 from tests.field.matrix import CLIENTS, Client, Driven
 from tests.field.test_client_matrix import TOOL
@@ -29,7 +31,18 @@ from tests.peers.tls import Certificates
 
 pytestmark = [pytest.mark.anyio, pytest.mark.field, pytest.mark.timeout(900), pytest.mark.requirement("HUB-14")]
 
-COLUMNS = ("hub restart", "kill -9", "takeover", "three hubs", "fleet on Redis", "without Redis", "a hub killed")
+COLUMNS = (
+    "hub restart",
+    "kill -9",
+    "takeover",
+    "three hubs",
+    "fleet on Redis",
+    "without Redis",
+    "a hub killed",
+    "workers",
+    "workers replaced",
+    "a worker killed",
+)
 CALLS = 3
 """How many calls a client makes after each event: one hub after the other answers behind a balancer."""
 
@@ -171,4 +184,31 @@ async def test_a_client_uses_a_fleet_on_redis_and_goes_on_without_redis_and_with
         await front.until("h2", "DOWN")
         wrong += await _calls(client, driven, seen, "a hub killed")
         assert TOOL in await driven.tools()
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.requirement("FLEET-7", "FLEET-8")
+@pytest.mark.parametrize("client", CLIENTS, ids=str)
+async def test_a_client_uses_workers_as_one_hub_while_they_come_and_go(
+    client: Client, tmp_path: Path, seen: Seen
+) -> None:
+    await anyio.to_thread.run_sync(client.ready)
+    async with HttpServer({"echo": lambda arguments: str(arguments["text"])}) as server:
+        file = config(tmp_path / "mcp.json", one=server.definition)
+        async with served(tmp_path / "home", "--config", str(file), "--workers", "2", "--drain", "2") as hub:
+            await ready(hub)
+            async with client.driven({"url": hub.url}, tmp_path) as driven:
+                assert TOOL in await driven.tools()
+                wrong = await _calls(client, driven, seen, "workers")
+                old = set(children(hub.process.pid))
+                hub.send(signal.SIGHUP)
+                await hub.said("worker 2 is replaced")
+                await gone(old)
+                wrong += await _calls(client, driven, seen, "workers replaced")
+                os.kill(children(hub.process.pid)[0], signal.SIGKILL)
+                await hub.said("ended by signal 9")
+                wrong += await _calls(client, driven, seen, "a worker killed")
+                assert TOOL in await driven.tools()
+            hub.send(signal.SIGTERM)
+            await hub.ended()
     assert not wrong, "\n".join(wrong)
