@@ -329,3 +329,19 @@ async def test_without_the_store_the_server_goes_on_where_it_is(tmp_path: Path) 
                     await anyio.sleep(0.05)
             assert fleet_of(other).not_shared_since is not None
             assert len(server.pids) == 1
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_server_of_the_modern_era_answers_clients_of_both_eras_on_the_other_replica(
+    replicas: Replicas, era: str
+) -> None:
+    modern = {**EVERYTHING, "args": ["-m", "tests.front.peer_server", "modern"]}
+    _, other = await holder_and_other(replicas, {"e": modern})
+    client = Client("alice")
+    client.era = era
+    assert await client.call(other, "count", n=2) == "done"
+    assert client.progress == [1, 2]
+    params = {"name": "ask", "arguments": {"kind": "elicit"}}
+    result = await other.registry.request("e", "tools/call", params, caller=client)  # type: ignore[arg-type]
+    asked = "inputRequests" in result if era == "modern" else "red" in result["content"][0]["text"]
+    assert asked

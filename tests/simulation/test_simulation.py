@@ -85,6 +85,14 @@ def test_the_end_of_a_session_is_known_everywhere_also_after_the_store_was_empti
         play(directed(*ends, later), mutants.replica_with(mutants.ForgetsItsCopy))
 
 
+@pytest.mark.requirement("FLEET-9", "FLEET-3")
+@pytest.mark.parametrize("after", [0.02, 0.06])
+def test_a_store_that_just_began_does_not_know_every_replica_yet(after: float) -> None:
+    """A decision in that moment is not acknowledged before each replica that was present has seen it."""
+    for who in range(3):
+        play(directed(Action(40.0, "emptied"), Action(40.0 + after, "switch", who, "files", 1.0)))
+
+
 @pytest.mark.requirement("FLEET-4")
 @pytest.mark.parametrize("mode", ["not_ready", "refuses", "hangs", "denies"])
 def test_a_dead_server_sees_as_many_dials_from_many_replicas_as_from_one(mode: str) -> None:

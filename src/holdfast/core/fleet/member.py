@@ -21,7 +21,16 @@ from holdfast.core.fleet.homes import ClientHomes, is_home_key
 from holdfast.core.fleet.placement import LEASE_SECONDS, PlaceHappening, Placement, preferred
 from holdfast.core.fleet.records import FleetRecord, RecordBook, VersionClock, first_stamp, stamp
 from holdfast.core.fleet.sharing import evidence_key
-from holdfast.core.fleet.store import BATCH, BATCH_BYTES, Claim, ClaimAnswer, ClaimRelease, FleetExchange, FleetReply
+from holdfast.core.fleet.store import (
+    BATCH,
+    BATCH_BYTES,
+    PRESENT_SECONDS,
+    Claim,
+    ClaimAnswer,
+    ClaimRelease,
+    FleetExchange,
+    FleetReply,
+)
 
 __all__ = [
     "Alone",
@@ -183,6 +192,9 @@ class FleetMember:
         self._asks: list[tuple[float, str]] = []
         """When each right is asked for, the first on top; entries of an earlier plan are passed over."""
         self._next_patience = 0.0
+        self._expected: frozenset[str] = frozenset()
+        self._expected_until = 0.0
+        """Until then these replicas may be present, though a store that just began has not heard of them yet."""
         self._held: dict[str, _Held] = {}
         self.placement = Placement(replica)
         self._releases: list[ClaimRelease] = []
@@ -244,6 +256,8 @@ class FleetMember:
             return False
         arrived = self._arrived.get(ticket.key)
         if arrived is None or arrived[0] != self._epoch or arrived[2] < ticket.stamp:
+            return False
+        if now < self._expected_until and not self._expected <= self.peers.keys():
             return False
         others = [peer for name, peer in self.peers.items() if name != self.replica]
         return all(peer.seen[0] == arrived[0] and peer.seen[1] >= arrived[1] for peer in others)
@@ -476,6 +490,8 @@ class FleetMember:
         emptied = bool(self._epoch) and reply.epoch != self._epoch
         restarted = not self._epoch or emptied or reply.sequence < self._cursor
         if restarted:
+            if self._last_good is not None:
+                self._expected, self._expected_until = frozenset(self.peers), now + PRESENT_SECONDS
             self.homes.extend_all()
             self._stored, self._arrived = {}, {}
             self._unsent = dict.fromkeys(record.key for record in self.book)
