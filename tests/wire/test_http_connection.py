@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from holdfast.config import CallPolicy
 from holdfast.wire.http import connection as http1, dialing
 from holdfast.wire.http.connection import (
     BadEncoding,
@@ -92,6 +93,15 @@ async def test_requests_share_a_connection() -> None:
     assert server.connections == 1
     assert server.requests[0].startswith(b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1:")
     assert server.requests[0].endswith(b"\r\n\r\n{}")
+
+
+async def test_as_many_connections_are_kept_as_calls_may_run_at_the_same_time() -> None:
+    calls = CallPolicy().concurrency
+    server = Server(*[PLAIN] * calls * 3)
+    async with pool_to(server) as pool:
+        for _ in range(2):
+            await asyncio.gather(*(post(pool) for _ in range(calls)))
+    assert server.connections == calls
 
 
 async def test_a_connection_that_was_closed_while_idle_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,9 @@ LARGE_BYTES: Final = 128 * 1024
 BUFFERED_BYTES: Final = 256 * 1024
 """How much of a body waits for its reader before the socket is no longer read."""
 
-IDLE_CONNECTIONS: Final = 20
+IDLE_CONNECTIONS: Final = 64
+"""Unused connections that are kept: as many as calls may run at the same time by default. With fewer, calls that end
+together close connections which the next ones open again."""
 
 IDLE_SECONDS: Final = 4.0
 """How long an unused connection is kept. Common servers close theirs after 5 s, and a request must not meet that."""
