@@ -3,12 +3,18 @@
 Each process has the same number of callers: one that answers many at a time needs less for each of them. CPU time is
 that of all processes, the supervisor included. Wall time says little here: the generator, the server behind and the
 workers share the cores of one machine.
+
+Two hubs that know nothing of each other, called at the same time, show what the machine alone costs: busy cores share
+caches and memory, so a call takes more CPU time than on a machine that is half idle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from benchmarks.calls import Load, Sample, Subject, generator, per_caller, row
@@ -23,7 +29,7 @@ SHARE = 0.9
 ROUNDS = 30
 QUICK: dict[str, Any] = {"rounds": 1, "requests": 32, "callers": (16,)}
 
-ONE, SEVERAL = "one process", f"{WORKERS} workers"
+ONE, SEVERAL, APART = "one process", f"{WORKERS} workers", f"{WORKERS} hubs that share nothing"
 
 
 def measure(*, rounds: int = ROUNDS, requests: int = 960, callers: Sequence[int] = (16, 64)) -> Report:
@@ -32,16 +38,21 @@ def measure(*, rounds: int = ROUNDS, requests: int = 960, callers: Sequence[int]
     checks: list[Check] = []
     with upstream("--eras", "both") as (_, (port,)):
         servers = {"up": {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}}
-        with hub(servers) as (alone, alone_url), hub(servers, "--workers", str(WORKERS)) as (together, together_url):
-            one = Subject(ONE, f"{alone_url}/mcp", alone, "up__echo")
+        with ExitStack() as stack:
+            alone = [stack.enter_context(hub(servers)) for _ in range(WORKERS)]
+            together, together_url = stack.enter_context(hub(servers, "--workers", str(WORKERS)))
+            apart = [Subject(APART, f"{url}/mcp", process, "up__echo") for process, url in alone]
+            one = replace(apart[0], name=ONE)
             several = Subject(SEVERAL, f"{together_url}/mcp", together, "up__echo")
             for era in ("legacy", "modern"):
                 for count in callers:
                     load = Load(callers=count, requests=requests, era=era)
                     more = Load(callers=WORKERS * count, requests=WORKERS * requests, era=era)
-                    seen = _in_turns([(one, load), (several, more)], rounds)
+                    sides = {ONE: [(one, load)], APART: [(each, load) for each in apart], SEVERAL: [(several, more)]}
+                    seen = _in_turns(sides, rounds)
                     where = f"{era}, {per_caller(count)} for each process"
-                    rows += [row(f"{ONE}, {where}", seen[ONE]), row(f"{SEVERAL}, {where}", seen[SEVERAL], seen[ONE])]
+                    rows.append(row(f"{ONE}, {where}", seen[ONE]))
+                    rows += [row(f"{name}, {where}", seen[name], seen[ONE]) for name in (APART, SEVERAL)]
                     share = ratio([sample.cpu for sample in seen[ONE]], [sample.cpu for sample in seen[SEVERAL]])
                     demand = f"PERF-8 {where}: calls per CPU-second, to one process"
                     checks.append(at_least(demand, SHARE, share, " times"))
@@ -52,7 +63,8 @@ def measure(*, rounds: int = ROUNDS, requests: int = 960, callers: Sequence[int]
         about=(
             "An echo tool is called over HTTP through `holdfast serve` and through `holdfast serve --workers "
             f"{WORKERS}`, in turns, with the same number of callers for each process. CPU time is that of the "
-            "supervisor and all workers. The calls per second are no measure of capacity: the load generator, the "
+            "supervisor and all workers. Hubs that share nothing, called at the same time, show what two busy cores "
+            "cost alone. The calls per second are no measure of capacity: the load generator, the "
             "server behind and the workers share the cores of one machine."
         ),
         rows=tuple(rows),
@@ -60,11 +72,26 @@ def measure(*, rounds: int = ROUNDS, requests: int = 960, callers: Sequence[int]
     )
 
 
-def _in_turns(loads: Sequence[tuple[Subject, Load]], rounds: int) -> dict[str, list[Sample]]:
-    """All subjects in every round, each with its own load."""
-    seen: dict[str, list[Sample]] = {subject.name: [] for subject, _ in loads}
+def _in_turns(sides: Mapping[str, Sequence[tuple[Subject, Load]]], rounds: int) -> dict[str, list[Sample]]:
+    """All sides in every round, each with its own load; the subjects of one side at the same time."""
+    seen: dict[str, list[Sample]] = {name: [] for name in sides}
     with ExitStack() as stack:
-        running = {one.name: stack.enter_context(generator(one, load)) for one, load in loads}
+        threads = stack.enter_context(ThreadPoolExecutor(WORKERS))
+        running = {name: [stack.enter_context(generator(*one)) for one in side] for name, side in sides.items()}
         for name in interleaved(list(running), rounds):
-            seen[name].append(running[name].run())
+            seen[name].append(_together(list(threads.map(lambda one: one.run(), running[name]))))
     return seen
+
+
+def _together(samples: Sequence[Sample]) -> Sample:
+    """Samples of the same number of calls at the same time, as one."""
+    return replace(
+        samples[0],
+        times=[time for sample in samples for time in sample.times],
+        rate=sum(sample.rate for sample in samples),
+        median=fmean(sample.median for sample in samples),
+        cpu=fmean(sample.cpu for sample in samples),
+        memory=sum(sample.memory for sample in samples),
+        throughput=sum(sample.throughput for sample in samples),
+        generator=max(sample.generator for sample in samples),
+    )
