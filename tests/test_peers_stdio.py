@@ -74,8 +74,9 @@ async def started(peer: StdioPeer) -> AsyncIterator[Child]:
             yield Child(process)
     finally:
         peer.kill()
+        # Its pipes first: wait() waits for their end too, and a pipe that was written faster than it was read has none.
+        process._transport.close()  # type: ignore[attr-defined]
         await process.wait()
-        process._transport.close()  # type: ignore[attr-defined]  # its pipes outlive wait() where nobody read them
 
 
 @pytest.mark.parametrize(("era", "version"), [("legacy", "2025-11-25"), ("modern", MODERN_VERSION)])
