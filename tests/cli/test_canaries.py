@@ -26,6 +26,7 @@ import anyio.to_thread
 import pytest
 
 from holdfast.config import load_config
+from holdfast.errors import HoldfastError
 from holdfast.files import replace_file
 from holdfast.front import TokenPolicy
 from holdfast.hub import Hub
@@ -324,6 +325,19 @@ async def test_no_output_holds_a_secret_in_any_form(tmp_path: Path, log_format: 
     for text in (targets, rendered.stdout + rendered.stderr):
         assert found_in(text, allowed=frozenset(IN_ADDRESS)) == []
     log.info("outputs searched: %d; forms: %d", len(outputs) + 2, sum(map(len, FORMS.values())))
+
+
+@pytest.mark.requirement("SEC-12", "MSG-6")
+async def test_the_id_of_a_session_at_a_server_is_in_no_error_and_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with listening(SessionEcho) as port:
+        definition = {"type": "http", "url": f"http://127.0.0.1:{port}/mcp", "era": "legacy"}
+        async with Hub.from_config({"mcpServers": {"session": definition}}) as hub:
+            assert await hub.ready(20)
+            with pytest.raises(HoldfastError) as refused:
+                await hub.call_tool("session__t")
+    assert "is broken" in refused.value.message
+    assert found_in(refused.value.message + repr(refused.value) + caplog.text) == []
 
 
 def test_a_canary_is_found_in_each_of_its_forms() -> None:

@@ -15,7 +15,8 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,11 +123,13 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module")
-async def own(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    """A hub without credentials."""
-    folder = tmp_path_factory.mktemp("own")
-    async with served(folder / "home", "--config", str(empty(folder))) as hub:
-        yield hub
+async def own() -> AsyncIterator[Served]:
+    """A hub without credentials. Other users can reach its home: pytest's own folders are closed to them."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        async with served(folder / "home", "--config", str(empty(folder))) as hub:
+            yield hub
 
 
 # Other users of this machine.
@@ -225,11 +228,40 @@ async def test_state_that_others_could_read_is_corrected_and_reported(tmp_path: 
         assert open_to_others == []
 
 
+@pytest.mark.requirement("SEC-10")
+@as_root
+async def test_another_user_of_the_machine_reads_nothing_of_the_state(own: Served) -> None:
+    state = own.home / "state" / "holdfast"
+    assert {path.suffix for path in state.rglob("*")} >= {".json", ".key"}
+    ids = (f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all")
+    home = await anyio.run_process(["setpriv", *ids, "find", str(own.home), "-maxdepth", "1", "-readable"])
+    assert str(own.home) in home.stdout.decode(), "the way there is open"
+    tried = await anyio.run_process(["setpriv", *ids, "find", str(state), "-readable"], check=False)
+    assert tried.stdout == b""
+    assert {path for path in (state, *state.rglob("*")) if path.lstat().st_mode & 0o077} == set()
+
+
 # Before authentication.
 
 
 def limit_descriptors(hub: Served, most: int) -> None:
     resource.prlimit(hub.process.pid, resource.RLIMIT_NOFILE, (most, most))
+
+
+def number_open(connections: Sequence[socket.socket]) -> int:
+    """How many of them the hub has neither closed nor answered."""
+
+    def is_open(connection: socket.socket) -> bool:
+        connection.setblocking(False)
+        try:
+            connection.recv(1)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    return sum(map(is_open, connections))
 
 
 @pytest.mark.requirement("SEC-11")
@@ -246,6 +278,7 @@ async def test_three_hundred_half_open_connections_do_not_stop_a_hub_with_256_de
                 if begun:
                     held[-1].sendall(begun)
             assert (await request(hub))[0] == 200
+            assert number_open(held) <= 256 // 8, "the flood pushed out itself, and no deadline had to end it"
             assert (await request(hub, "/healthz", None))[0] == 200
         finally:
             for connection in held:
@@ -451,6 +484,7 @@ async def test_a_tls_handshake_that_does_not_go_on_holds_no_place_for_long(tmp_p
         held = [socket.create_connection(("127.0.0.1", port_of(hub)), timeout=20) for _ in range(300)]
         try:
             assert (await request(hub, tls=authority.context()))[0] == 200
+            assert number_open(held) <= 256 // 8, "the flood pushed out itself, and no deadline had to end it"
         finally:
             for connection in held:
                 connection.close()
