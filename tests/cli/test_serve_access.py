@@ -16,7 +16,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ import trustme
 from holdfast.cli.announcement import keep_state_private
 from holdfast.files import replace_file
 from tests.cli.serve_process import Served, config, run, served
+from tests.front.test_quotas import number_open
 
 pytestmark = pytest.mark.anyio
 
@@ -127,7 +128,7 @@ async def own() -> AsyncIterator[Served]:
     """A hub without credentials. Other users can reach its home: pytest's own folders are closed to them."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        folder.chmod(0o755)
+        folder.chmod(0o755)  # noqa: ASYNC240 - nothing else runs yet
         async with served(folder / "home", "--config", str(empty(folder))) as hub:
             yield hub
 
@@ -246,22 +247,6 @@ async def test_another_user_of_the_machine_reads_nothing_of_the_state(own: Serve
 
 def limit_descriptors(hub: Served, most: int) -> None:
     resource.prlimit(hub.process.pid, resource.RLIMIT_NOFILE, (most, most))
-
-
-def number_open(connections: Sequence[socket.socket]) -> int:
-    """How many of them the hub has neither closed nor answered."""
-
-    def is_open(connection: socket.socket) -> bool:
-        connection.setblocking(False)
-        try:
-            connection.recv(1)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
-
-    return sum(map(is_open, connections))
 
 
 @pytest.mark.requirement("SEC-11")

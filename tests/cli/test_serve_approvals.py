@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.serve_process import Served, config, served
-from tests.cli.test_serve_access import INITIALIZE, bearer, request
+from tests.cli.test_serve_access import bearer, request
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("SEC-9")]
 
@@ -77,7 +77,7 @@ async def test_beyond_loopback_what_a_server_changes_or_adds_is_neither_shown_no
     says.write_text(json.dumps(FIRST))
     file = config(tmp_path / "mcp.json", s={"command": sys.executable, "args": ["-I", "-S", "-c", TURNING, str(says)]})
     # The address of this machine beyond loopback, and what listens there is on loopback too.
-    arguments = ("--config", str(file), "--host", "0.0.0.0", "--allow-host", "127.0.0.1", "--token", CALLER)  # noqa: S104
+    arguments = ("--config", str(file), "--host", "0.0.0.0", "--allow-host", "127.0.0.1", "--token", CALLER)
     async with served(tmp_path / "home", *arguments, HOLDFAST_CONTROL_TOKEN=CONTROL) as hub:
         await hub.said("s: connected")
         before = [tool["name"] for tool in (await _ask(hub, "tools/list"))["result"]["tools"]]
