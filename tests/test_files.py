@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import files
-from holdfast.files import FileLock, locked, private_folder, replace_file, set_aside
+from holdfast.files import FileLock, file_stamp, locked, private_folder, replace_file, set_aside, set_aside_once
 
 SRC = Path(files.__file__).parent
 
@@ -71,6 +71,17 @@ def test_a_damaged_file_is_set_aside_beside_those_of_before(tmp_path: Path) -> N
 
 
 @pytest.mark.requirement("GW-5")
+def test_a_damaged_file_that_two_processes_saw_is_set_aside_once(tmp_path: Path) -> None:
+    file = tmp_path / "state.sqlite"
+    file.write_text("damaged")
+    seen = file_stamp(file)
+    assert set_aside_once(file, seen) == tmp_path / "state.sqlite.corrupt-1"
+    assert set_aside_once(file, seen) is None  # there is none
+    file.write_text("the new one")
+    assert set_aside_once(file, seen) is None
+    assert file.read_text() == "the new one"
+
+
 def test_a_lock_is_held_once_and_can_be_handed_on(tmp_path: Path) -> None:
     first, second = FileLock(tmp_path / "config.lock"), FileLock(tmp_path / "config.lock")
     assert (first.try_acquire(), first.try_acquire(), second.try_acquire()) == (True, True, False)

@@ -31,6 +31,7 @@ __all__ = [
     "replace_file",
     "require_private",
     "set_aside",
+    "set_aside_once",
 ]
 
 PRIVATE_FILE = 0o600
@@ -85,6 +86,15 @@ def set_aside(file: Path) -> Path:
         number += 1
     os.replace(file, aside)  # noqa: PTH105 - the atomic call, named as in the documentation
     return aside
+
+
+def set_aside_once(file: Path, seen: FileStamp) -> Path | None:
+    """Set aside the damaged file that was ``seen``; None if another process did, and the name is that of a new file."""
+    with locked(file.with_name(f"{file.name}.lock")):
+        now = file_stamp(file)
+        if seen is None or now is None or now[:2] != seen[:2]:
+            return None
+        return set_aside(file)
 
 
 def private_folder(folder: Path) -> Path:

@@ -95,7 +95,7 @@ def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pyt
     def refuse(*_: object, **__: object) -> None:  # a mode of 0 does not stop root, who often runs tests
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr("builtins.open", refuse)
     with pytest.raises(ConfigError, match="permission to read") as caught:
         read_config(tmp_path / "mcp.json")
     assert "chmod" in caught.value.hint

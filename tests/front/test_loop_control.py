@@ -327,7 +327,7 @@ async def test_servers_that_are_told_at_once_of_a_change_are_noticed(
 ) -> None:
     monkeypatch.setattr("holdfast.hub.registry.SLOTS_AT_ONCE", 1 << 30)
     file = tmp_path / "mcp.json"
-    file.write_text(json.dumps({"mcpServers": {f"server-{number}": OFF for number in range(SERVERS)}}))
+    file.write_text(json.dumps({"mcpServers": {f"server-{number}": OFF for number in range(6 * SERVERS)}}))
     with measured_loop() as steps:
         async with Hub.from_config(file) as hub:
             keep_collections_short(hub)

@@ -9,12 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from holdfast import Hub
 from holdfast.core import Claim, ClaimRelease, FleetExchange, FleetRecord, FleetReply, SharedStore, State
 from holdfast.errors import ToolHeld, UsageError
-from holdfast.hub import Fleet, LocalStore, RedisAddress, RedisStore, SignedStore, StoreUnavailable, serve_broker
+from holdfast.hub import (
+    Fleet,
+    LocalStore,
+    LogWrite,
+    RedisAddress,
+    RedisEvents,
+    RedisStore,
+    SignedStore,
+    StoreUnavailable,
+    serve_broker,
+)
 from holdfast.testing import StdioServer
 from tests.front.peer_server import running as changing_peer
 from tests.hub.open_hubs import PATIENCE, reaches, running
@@ -124,6 +135,21 @@ async def test_the_broker_of_workers_does_the_same(tmp_path: Path) -> None:
             assert comparable(await real.exchange(asked)) == comparable(simulated.exchange(asked, number * 0.001))
         await real.close()
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.requirement("FLEET-2")
+async def test_redis_answers_no_question_with_the_answer_to_one_that_was_cancelled(store: RedisPeer) -> None:
+    events = RedisEvents(RedisAddress.parse(store.url))
+    await events.append([LogWrite("theirs", b"private", 9), LogWrite("ours", b"own", 9)])
+    for turns in range(0, 40, 2):  # before, while and after the question is on its way
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as asking:
+                asking.start_soon(events.read, "theirs")
+                for _ in range(turns):
+                    await anyio.lowlevel.checkpoint()
+                scope.cancel()
+        assert await events.read("ours") == [b"own"]
+    await events.close()
 
 
 @pytest.mark.requirement("FLEET-2")

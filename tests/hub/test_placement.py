@@ -112,6 +112,23 @@ async def holder_and_other(replicas: Replicas, servers: Mapping[str, object], **
     return holders[0], next(hub for hub in replicas.hubs if hub is not holders[0])
 
 
+async def test_forwarded_calls_share_a_connection(replicas: Replicas, monkeypatch: pytest.MonkeyPatch) -> None:
+    dialed: list[PeerAddress] = []
+    dial = Peers._dial
+
+    async def counted(self: Peers, address: PeerAddress) -> Any:
+        dialed.append(address)
+        return await dial(self, address)
+
+    with StdioServer({"a": "1"}) as server:
+        _, other = await holder_and_other(replicas, {"s": server.definition})
+        await other.call_tool("s__a")
+        monkeypatch.setattr(Peers, "_dial", counted)
+        for _ in range(5):
+            await other.call_tool("s__a")
+    assert dialed == []
+
+
 async def test_one_process_serves_all_replicas_under_the_same_names(replicas: Replicas) -> None:
     with StdioServer({"a": "1"}) as server:
         holder, other = await holder_and_other(replicas, {"s": server.definition})

@@ -10,8 +10,11 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import holdfast.wire.process as room
@@ -256,6 +259,44 @@ async def test_last_words_are_had_though_a_grandchild_holds_stderr_open(stdio_pe
             pass
     assert isinstance(failed.value.evidence, ProcessExit)
     assert failed.value.evidence.stderr == "it is over"
+
+
+@pytest.mark.requirement("SEC-4")
+async def test_last_words_are_had_though_the_event_loop_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "LAST_WORDS_SECONDS", 0.0)  # the time is over before the loop has turned
+
+    async def pipe_read_late() -> AsyncIterator[bytes]:
+        for part in (b"it is ", b"over"):
+            await anyio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
+            yield part
+
+    process: Any = SimpleNamespace(pid=0, stderr=pipe_read_late())
+    child = Child(process, -1, Warden(), Redactor(()), keep=1024)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(child.drain_stderr)
+        assert await child.last_words() == "it is over"
+
+
+@pytest.mark.requirement("MSG-6", "HUB-5")
+async def test_what_it_says_while_it_is_closed_is_passed_on_and_no_line_is_cut_inside_a_secret() -> None:
+    source = "import sys; e = sys.stderr; e.write('one\\nhunter'); e.flush(); sys.stdin.read(); e.write('22\\nlast\\n')"
+    lines, begun = list[bytes](), anyio.Event()
+
+    def hear(line: bytes) -> None:
+        lines.append(line)
+        begun.set()
+
+    async with Warden() as warden:
+        child = await Child.start(program(source), warden=warden, redactor=Redactor(("hunter22",)), keep=1024)
+        child.on_line = hear
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(child.drain_stderr)
+            with anyio.fail_after(20):
+                await begun.wait()
+            tasks.cancel_scope.cancel()
+        await child.close(politely=True)
+    assert lines == [b"one", b"hunter22", b"last"]
 
 
 # What is written to it

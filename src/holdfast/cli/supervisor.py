@@ -1,9 +1,10 @@
 """``serve --workers N``: a supervisor owns the listening socket and a broker; each worker is a replica of the hub.
 
 A worker is this program again, with the socket as an inherited descriptor. One that dies is started again, later each
-time. SIGHUP replaces them one at a time: the new one connects its servers and accepts, then the old one finishes what
-is open and ends. SIGTERM and Ctrl-C end all of them after their calls. A successor (``--takeover``, SIGUSR2) gets the
-socket from the supervisor. Workers end when their supervisor is gone.
+time. One that hangs does not report, and is killed. SIGHUP replaces them one at a time: the new one connects its
+servers and accepts, then the old one finishes what is open and ends. SIGTERM and Ctrl-C end all of them after their
+calls. A successor (``--takeover``, SIGUSR2) gets the socket from the supervisor. Workers end when their supervisor is
+gone.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ from holdfast.cli.output import own_command, typed_command
 from holdfast.cli.serve_end import END_SIGNALS, on_terminal
 from holdfast.cli.serve_telemetry import mask_in_log
 from holdfast.cli.worker_link import (
+    ALIVE,
     END,
     LEAVE,
     LISTENING,
+    REPORT_SECONDS,
     SUCCEED,
     WORKER_VARIABLE,
     WorkerTask,
@@ -51,7 +54,7 @@ from holdfast.files import PRIVATE_FOLDER, private_folder
 from holdfast.front import ConnectionShares
 from holdfast.hub import serve_broker
 
-__all__ = ["Supervised", "Supervisor", "private_place"]
+__all__ = ["Reports", "Supervised", "Supervisor", "private_place"]
 
 log = logging.getLogger("holdfast.serve")
 
@@ -63,6 +66,10 @@ STEADY_SECONDS = 60.0
 """A worker that ran for this long is started again as soon as the first time."""
 END_SECONDS = 15.0
 """Beyond the time for its calls: after that, a worker is killed."""
+LOOK_SECONDS = REPORT_SECONDS
+"""How often the supervisor looks whether a worker has reported."""
+MISSED_REPORTS = 30
+"""A worker that has not reported at so many looks in a row is killed."""
 TOKEN_SECONDS = 1.0
 LONGEST_PATH = 80
 """Bytes of the folder. The system allows 104 to 108 for the path of a Unix socket in it."""
@@ -87,6 +94,26 @@ class Supervised:
     """Whether every program of this user may call."""
 
 
+class Reports:
+    """The reports of a worker. Looks are counted, not seconds: a machine that was suspended has looked once meanwhile.
+
+    Before the first report nothing is missed: a worker may run a release of this program that sends none.
+    """
+
+    def __init__(self) -> None:
+        self._missed: int | None = None
+
+    def heard(self) -> None:
+        """A report came."""
+        self._missed = 0
+
+    def are_missing(self) -> bool:
+        """Look: whether too many are missing by now."""
+        if self._missed is not None:
+            self._missed += 1
+        return self._missed is not None and self._missed > MISSED_REPORTS
+
+
 @dataclass(eq=False)
 class _Worker:
     """One process."""
@@ -99,6 +126,7 @@ class _Worker:
     """Its place among the numbers of connections."""
     listening: anyio.Event = field(default_factory=anyio.Event)
     ended: anyio.Event = field(default_factory=anyio.Event)
+    reports: Reports = field(default_factory=Reports)
     leaves: bool = False
     """Whether it was told to leave, or is not wanted any more."""
 
@@ -263,10 +291,13 @@ class Supervisor:
         def heard(word: str) -> None:
             if word == LISTENING:
                 worker.listening.set()
+            elif word == ALIVE:
+                worker.reports.heard()
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(read_words, worker.channel, heard)
             tasks.start_soon(self._limit_start, worker)
+            tasks.start_soon(self._end_if_stuck, worker)
             code = await worker.process.wait()
             tasks.cancel_scope.cancel()
         worker.channel.close()
@@ -303,6 +334,17 @@ class Supervisor:
         log.error("worker %d does not accept connections after %g s, and is killed", worker.number, START_SECONDS)
         with suppress(ProcessLookupError):
             worker.process.kill()
+
+    async def _end_if_stuck(self, worker: _Worker) -> None:
+        """Kill a worker that does not report any more. One that was told to leave has its own deadline."""
+        while not worker.leaves:
+            await anyio.sleep(LOOK_SECONDS)
+            if worker.reports.are_missing() and not worker.leaves:
+                seconds = MISSED_REPORTS * LOOK_SECONDS
+                log.error("worker %d hangs: it has not reported for %g s, and is killed", worker.number, seconds)
+                with suppress(ProcessLookupError):
+                    worker.process.kill()
+                return
 
     # Rolling.
 

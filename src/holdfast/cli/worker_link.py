@@ -2,8 +2,8 @@
 
 The supervisor sends one JSON object with what the worker needs; then single words: ``leave`` (serve the calls in
 flight, and end), ``succeed`` (a new worker accepts: the same, and open connections are served until they close) and
-``end`` (now). The worker answers ``listening``. The socket closes when the supervisor is gone, however it went. Then
-the worker leaves too.
+``end`` (now). The worker answers ``listening``, and then ``alive`` once a second, because its event loop turns. The
+socket closes when the supervisor is gone, however it went. Then the worker leaves too.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ import anyio
 from holdfast.errors import UsageError
 
 __all__ = [
+    "ALIVE",
     "END",
     "LEAVE",
     "LISTENING",
+    "REPORT_SECONDS",
     "SUCCEED",
     "WORKER_VARIABLE",
     "WorkerLink",
@@ -36,7 +38,9 @@ __all__ = [
 WORKER_VARIABLE = "HOLDFAST_WORKER"
 """Set by the supervisor for its workers: the descriptor of the socket to it."""
 
-LEAVE, SUCCEED, END, LISTENING = "leave", "succeed", "end", "listening"
+LEAVE, SUCCEED, END, LISTENING, ALIVE = "leave", "succeed", "end", "listening", "alive"
+REPORT_SECONDS = 1.0
+"""How often a worker says that it is alive."""
 LONGEST_TASK = 64 * 1024
 
 
@@ -97,6 +101,7 @@ class WorkerLink:
         self.task = task
         self.listener = listener
         self._channel = channel
+        self._is_listening = anyio.Event()
         self.asked_to_leave = anyio.Event()
         self.asked_to_end = anyio.Event()
         self.is_orphan = False
@@ -135,6 +140,7 @@ class WorkerLink:
     def listening(self) -> None:
         """Tell the supervisor that this worker accepts connections."""
         tell(self._channel, LISTENING)
+        self._is_listening.set()
 
     async def follow(self, succeeded: Callable[[], Coroutine[object, object, None]]) -> None:
         """Do what the supervisor says, until cancelled; ``succeeded`` serves what is open until it closes, and ends."""
@@ -148,10 +154,18 @@ class WorkerLink:
                     if word == END:
                         self.asked_to_end.set()
 
+            tasks.start_soon(self._report)
             await read_words(self._channel, heard)
             self.is_orphan = True
             self.asked_to_leave.set()
             await anyio.sleep_forever()
+
+    async def _report(self) -> None:
+        """Say that the event loop turns, from when it accepts connections."""
+        await self._is_listening.wait()
+        while True:
+            tell(self._channel, ALIVE)
+            await anyio.sleep(REPORT_SECONDS)
 
 
 async def read_words(channel: socket.socket, heard: Callable[[str], None]) -> None:

@@ -20,7 +20,7 @@ from typing import Protocol
 import anyio
 import anyio.to_thread
 
-from holdfast.files import FileStamp, file_stamp, private_folder, set_aside
+from holdfast.files import FileStamp, file_stamp, private_folder, set_aside_once
 
 __all__ = ["NOTE_SECONDS", "MemorySessions", "SessionRecord", "SessionStore", "SqliteSessions"]
 
@@ -160,6 +160,7 @@ class SqliteSessions:
             await anyio.sleep(POLL_SECONDS)
 
     def _load(self, session: bytes) -> SessionRecord | None:
+        seen = file_stamp(self._file)
         try:
             if not self._file.exists():
                 return None
@@ -169,7 +170,7 @@ class SqliteSessions:
                 ).fetchone()
             return _record(*row) if row is not None else None
         except (sqlite3.Error, OSError, ValueError, TypeError) as exc:
-            self._failed("read", exc)
+            self._failed("read", seen, exc)
             return None
 
     def _write(self, records: dict[bytes, SessionRecord]) -> bool:
@@ -177,6 +178,7 @@ class SqliteSessions:
             (key, one.until, one.seen, one.ended, one.log_level, json.dumps(sorted(one.subscribed)))
             for key, one in records.items()
         ]
+        seen = file_stamp(self._file)
         try:
             private_folder(self._file.parent)
             with closing(self._open()) as database, database:
@@ -185,7 +187,7 @@ class SqliteSessions:
                     self._pruned = now
                     database.execute("DELETE FROM sessions WHERE until < ?", (now,))
         except (sqlite3.Error, OSError) as exc:
-            self._failed("written", exc)
+            self._failed("written", seen, exc)
             return False
         return True
 
@@ -212,12 +214,13 @@ class SqliteSessions:
             raise
         return database
 
-    def _failed(self, what: str, exc: Exception) -> None:
+    def _failed(self, what: str, seen: FileStamp, exc: Exception) -> None:
         log.warning("the session file %s could not be %s: %s", self._file, what, exc)
         damaged = getattr(exc, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
         if damaged:
             try:
-                log.warning("it is set aside as %s", set_aside(self._file).name)
+                if (aside := set_aside_once(self._file, seen)) is not None:
+                    log.warning("it is set aside as %s", aside.name)
             except OSError as refusal:
                 log.warning("it cannot be set aside: %s", refusal)
 

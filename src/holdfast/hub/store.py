@@ -25,7 +25,7 @@ import anyio.to_thread
 
 from holdfast.config import Config, ServerSpec, state_folder
 from holdfast.core import Catalog, Item, Kind, Listing, NameKey
-from holdfast.files import PRIVATE_FILE, FileStamp, file_stamp, private_folder, set_aside
+from holdfast.files import PRIVATE_FILE, FileStamp, file_stamp, private_folder, set_aside_once
 from holdfast.hub.approvals import Approvals
 
 __all__ = ["Snapshot", "StateWriter", "Store", "StoredServer", "default_state_file", "fingerprint", "written_prefixes"]
@@ -74,6 +74,7 @@ class Store:
 
     def load(self) -> dict[str, StoredServer]:
         """Everything that is stored; nothing if the file cannot be read. A corrupt file is set aside."""
+        seen = file_stamp(self._file)
         try:
             if not self._file.exists():
                 return {}
@@ -86,7 +87,7 @@ class Store:
             if _out_of_reach(exc):
                 log.warning("the state file %s cannot be read: %s", self._file, exc)
             else:
-                self._set_aside(exc)
+                self._set_aside(seen, exc)
         return {}
 
     def save(self, servers: Mapping[str, StoredServer]) -> None:
@@ -170,14 +171,15 @@ class Store:
             raise
         return database
 
-    def _set_aside(self, exc: Exception) -> None:
+    def _set_aside(self, seen: FileStamp, exc: Exception) -> None:
         try:
-            aside = set_aside(self._file)
+            aside = set_aside_once(self._file, seen)
         except OSError as refusal:
             self._read_only = True
             log.warning("the state file %s cannot be read (%s) and cannot be set aside: %s", self._file, exc, refusal)
         else:
-            log.warning("the state file %s cannot be read (%s): set aside as %s", self._file, exc, aside.name)
+            where = f"set aside as {aside.name}" if aside is not None else "another hub has set it aside"
+            log.warning("the state file %s cannot be read (%s): %s", self._file, exc, where)
 
 
 class _NewerSchema(Exception):

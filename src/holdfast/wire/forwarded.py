@@ -81,6 +81,9 @@ class RemoteStream(Protocol):
         Raises what the other replica raised, if the request failed there.
         """
 
+    async def end(self) -> None:
+        """Read to the end of the stream, so that its connection serves the next request too."""
+
 
 class RemoteServer(Protocol):
     """A server that runs on another replica."""
@@ -190,6 +193,7 @@ class ForwardedDispatcher(Dispatcher[TransportContext]):
                 while (message := await stream.next()) is not None:
                     self.received += len(message.content)
                     if message.kind is MessageKind.RESULT:
+                        await stream.end()
                         return message.content
                     await self._during(number, message, on_progress, answering)
         finally:

@@ -55,6 +55,9 @@ BRISK_SECONDS = 0.5
 LAST_WORDS_SECONDS = 0.25
 """How long the pipes are read after an exit: a grandchild may hold them open without end."""
 
+LAST_WORDS_LOOKS = 10
+"""The parts of that time. After each the event loop turns, so what is in the pipe is read, however late the loop is."""
+
 FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.01, 0.2
 """The first and the longest pause between two looks at an ending group: the system sends no event when it is empty."""
 
@@ -96,6 +99,8 @@ class Child:
         self._keep = keep
         self._stderr = bytearray()
         self._stderr_cut = False
+        self._line = b""
+        """The beginning of a line of its stderr that has no end yet."""
         self._unsent = bytearray()
         self.written = 0
         """How many bytes were written to its stdin."""
@@ -171,22 +176,21 @@ class Child:
         return await self._process.stdout.receive(at_most)
 
     async def drain_stderr(self) -> None:
-        """Read its stderr to the end, and keep the last part."""
+        """Read its stderr to the end, and keep the last part. ``close`` goes on with it if it was cancelled."""
         assert self._process.stderr is not None  # noqa: S101 - open_process made the pipe
-        line = b""
         try:
             async for chunk in self._process.stderr:
-                line = self._pass_on(line + chunk)
+                self._line = self._pass_on(self._line + chunk)
                 self._stderr += chunk
                 if (over := len(self._stderr) - self._keep) > 0:
                     self._stderr_cut = True
                     del self._stderr[:over]
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             pass
-        finally:
-            if line and self.on_line is not None:
-                self.on_line(line)
-            self._stderr_ended.set()
+        if self._line and self.on_line is not None:  # not after a cancellation: it may be cut inside a secret
+            self.on_line(self._line)
+        self._line = b""
+        self._stderr_ended.set()
 
     def _pass_on(self, text: bytes) -> bytes:
         """Pass on whole lines; returns the unfinished rest."""
@@ -224,14 +228,20 @@ class Child:
 
     async def last_words(self) -> str:
         """The end of its stderr, masked; waits a moment for the rest in the pipe."""
-        with anyio.move_on_after(LAST_WORDS_SECONDS):
-            await self._stderr_ended.wait()
+        await self._stderr_read()
         text = self._stderr.decode("utf-8", "replace")
         if self._stderr_cut:
             text = text.partition("\n")[2] or text[LONGEST_SECRET:]
         if len(text) > LONGEST_LAST_WORDS:  # a long text is cut before it is masked, and the end tells most
             text = text[-LONGEST_LAST_WORDS:].partition("\n")[2] or text[LONGEST_SECRET - LONGEST_LAST_WORDS :]
         return self._redactor.mask(text).strip()
+
+    async def _stderr_read(self) -> None:
+        """Wait a moment until its stderr is read to the end."""
+        for _ in range(LAST_WORDS_LOOKS):
+            with anyio.move_on_after(LAST_WORDS_SECONDS / LAST_WORDS_LOOKS):
+                await self._stderr_ended.wait()
+                return
 
     def has_read(self) -> bool | None:
         """Whether it has read everything that we wrote; None where the system does not tell."""
@@ -263,7 +273,8 @@ class Child:
             self._close_stdin()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._discard, self._process.stdout)
-                tasks.start_soon(self._discard, self._process.stderr)
+                if not self._stderr_ended.is_set():
+                    tasks.start_soon(self.drain_stderr)
                 if politely:
                     with anyio.move_on_after(timeout):
                         await self._process.wait()
@@ -271,6 +282,7 @@ class Child:
                     self._tell(signal.SIGKILL)
                     await self._gone_within(KILLED_SECONDS)
                 await self._end_escaped(timeout)
+                await self._stderr_read()
                 tasks.cancel_scope.cancel()
             await self._let_go()
             self._warden.release(self.group)

@@ -19,7 +19,7 @@ from holdfast.errors import ServerFailure
 from holdfast.wire.duplex import DuplexDispatcher
 from holdfast.wire.envelope import one_line
 from holdfast.wire.http.client import over_message_bound
-from holdfast.wire.process import LAST_WORDS_SECONDS, Child
+from holdfast.wire.process import LAST_WORDS_LOOKS, LAST_WORDS_SECONDS, Child
 from holdfast.wire.rpc import UnusableMessage, answered_id
 
 __all__ = ["StdioDispatcher"]
@@ -130,7 +130,8 @@ class StdioDispatcher(DuplexDispatcher):
     async def _end_on_exit(self, scope: anyio.CancelScope) -> None:
         """End the reading soon after the exit, also while a grandchild holds the pipe open."""
         await self._child.exited()
-        await anyio.sleep(LAST_WORDS_SECONDS)
+        for _ in range(LAST_WORDS_LOOKS):
+            await anyio.sleep(LAST_WORDS_SECONDS / LAST_WORDS_LOOKS)
         scope.cancel()
 
     async def _end_on_closed_stdin(self, scope: anyio.CancelScope) -> None:

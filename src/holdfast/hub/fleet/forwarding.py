@@ -11,7 +11,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import fields as fields_of, is_dataclass
 from enum import Enum
 from itertools import count
@@ -174,6 +174,12 @@ class _AnswerStream:
             raise _failure_in(loads(content))
         return ForwardedMessage(MessageKind(kind), content)
 
+    async def end(self) -> None:
+        """See ``RemoteStream``."""
+        with suppress(PeerFailed):
+            while await self._answer.next_piece() is not None:
+                pass
+
 
 def _caller(caller: Caller | None) -> dict[str, Any] | None:
     if caller is None:
@@ -223,13 +229,20 @@ class _Out:
         """The replica, the connection, and the number of the call; None for the connection itself."""
 
     def put(self, kind: int, content: bytes) -> None:
-        self.reply.write(bytes((kind,)) + len(content).to_bytes(4, "big") + content)
+        self.reply.write(_message(kind, content))
+
+    def finish(self, kind: int, content: bytes) -> None:
+        self.reply.finish(_message(kind, content))
 
     def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
         self.put(MessageKind.TELL, dumps({"method": method, "params": params}))
 
     def fail(self, failure: Evidence | HoldfastError) -> None:
         self.put(_FAILED, dumps(_failure_value(failure)))
+
+
+def _message(kind: int, content: bytes) -> bytes:
+    return bytes((kind,)) + len(content).to_bytes(4, "big") + content
 
 
 class _Watched:
@@ -374,7 +387,7 @@ class HeldServers:
         out = _Out(reply, (request.sender, watch, number))
         try:
             result = await self._made(watched, out, request)
-            out.put(MessageKind.RESULT, result)
+            out.finish(MessageKind.RESULT, result)
         except RpcRefusal as exc:
             out.put(MessageKind.RPC_ERROR, dumps({"code": exc.code, "message": exc.message, "data": exc.error.data}))
         except CallFailed as exc:

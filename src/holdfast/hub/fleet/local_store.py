@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
 import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +17,8 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import anyio.to_thread
-from anyio.streams.buffered import BufferedByteReceiveStream
 
 from holdfast.core import FleetExchange, FleetReply, SharedStore
 from holdfast.hub.fleet.event_store import LogWrite, MemoryEvents
@@ -43,7 +42,6 @@ async def serve_broker(
 ) -> None:
     """Serve until cancelled."""
     store, events = SharedStore(settled=True), MemoryEvents(clock=clock)
-    open_streams: set[asyncio.StreamWriter] = set()
 
     def exchanged(read: Any, replicas: set[str]) -> object:
         asked = exchange_from(read)
@@ -51,33 +49,32 @@ async def serve_broker(
         return reply_to(store.exchange(asked, clock()))
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        open_streams.add(writer)
         replicas: set[str] = set()
-        pid = _pid_of(writer)
+        pid: int | None = None
         try:
+            pid = _pid_of(writer)
             while True:
                 size = int.from_bytes(await reader.readexactly(4), "big")
                 read = json.loads(await reader.readexactly(min(size, LARGEST)))
                 writer.write(_framed(_event_reply(events, read) if "events" in read else exchanged(read, replicas)))
                 await writer.drain()
-        except (OSError, EOFError, ValueError, KeyError, TypeError):
+        except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             pass  # it left, or it is not one of our workers
         finally:
-            open_streams.discard(writer)
             writer.close()
-            if pid is not None and not await _is_alive(pid):
-                for replica in replicas:
-                    store.died(replica, clock(), within=ENDED_SECONDS)
+        if replicas and pid is not None and not await _is_alive(pid):
+            for replica in replicas:
+                store.died(replica, clock(), within=ENDED_SECONDS)
 
-    server = await asyncio.start_unix_server(serve, path)
-    path.chmod(0o600)  # noqa: ASYNC240 - a moment, and nothing else runs yet
-    task_status.started()
-    try:
-        await anyio.sleep_forever()
-    finally:
-        server.close()
-        for writer in list(open_streams):
-            writer.close()
+    # The group owns the connections. A task that asyncio makes for each would be cut by the end of the loop alone.
+    async with anyio.create_task_group() as connections:
+        server = await asyncio.start_unix_server(lambda *streams: connections.start_soon(serve, *streams), path)
+        try:
+            path.chmod(0o600)  # noqa: ASYNC240 - a moment, and nothing else runs yet
+            task_status.started()
+            await anyio.sleep_forever()
+        finally:
+            server.close()
 
 
 def _pid_of(writer: asyncio.StreamWriter) -> int | None:
@@ -92,7 +89,7 @@ def _pid_of(writer: asyncio.StreamWriter) -> int | None:
 
 async def _is_alive(pid: int) -> bool:
     """Whether a process that closed its connection goes on; one that was killed is gone in a moment."""
-    with anyio.CancelScope(shield=True), anyio.move_on_after(EXIT_SECONDS):
+    with anyio.move_on_after(EXIT_SECONDS):
         while True:
             try:
                 stat = await anyio.to_thread.run_sync(Path(f"/proc/{pid}/stat").read_text)
@@ -112,41 +109,45 @@ def _event_reply(events: MemoryEvents, read: Mapping[str, Any]) -> object:
 
 
 class _BrokerClient:
-    """One connection to the broker: a message, and its answer."""
+    """One connection to the broker: a message, and its answer.
+
+    It uses asyncio's streams: a Unix stream of anyio that is cancelled while an answer arrives logs an
+    ``InvalidStateError``.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stream: anyio.abc.SocketStream | None = None
-        self._received: BufferedByteReceiveStream | None = None
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self.connections = 0
 
     async def ask(self, message: object) -> Any:
         """The answer of the broker; ``StoreUnavailable`` if it failed."""
         try:
             with anyio.fail_after(EXCHANGE_SECONDS):
-                if self._stream is None or self._received is None:
-                    self._stream = await anyio.connect_unix(os.fspath(self._path))
-                    self._received = BufferedByteReceiveStream(self._stream)
+                if self._streams is None:
+                    self._streams = await asyncio.open_unix_connection(self._path)
                     self.connections += 1
-                await self._stream.send(_framed(message))
-                return json.loads(await _message(self._received))
-        except (
-            OSError,
-            TimeoutError,
-            ValueError,
-            anyio.EndOfStream,
-            anyio.IncompleteRead,
-            anyio.BrokenResourceError,
-            anyio.ClosedResourceError,
-        ) as exc:
-            await self.close()
+                reader, writer = self._streams
+                writer.write(_framed(message))
+                await writer.drain()
+                return json.loads(await _message(reader))
+        except (OSError, TimeoutError, ValueError, EOFError) as exc:
+            self._drop()
             raise StoreUnavailable(f"{type(exc).__name__}: {exc}"[:200]) from exc
+        except BaseException:  # cancelled: the answer that still comes is not that of the next message
+            self._drop()
+            raise
 
     async def close(self) -> None:
         """End the connection."""
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            await anyio.aclose_forcefully(stream)
+        self._drop()
+        with anyio.CancelScope(shield=True):
+            await anyio.lowlevel.checkpoint()  # asyncio closes the socket in the next turn of the loop
+
+    def _drop(self) -> None:
+        streams, self._streams = self._streams, None
+        if streams is not None:
+            streams[1].transport.abort()
 
 
 class LocalStore(_BrokerClient):
@@ -194,8 +195,8 @@ def _framed(value: object) -> bytes:
     return len(text).to_bytes(4, "big") + text
 
 
-async def _message(received: BufferedByteReceiveStream) -> bytes:
-    size = int.from_bytes(await received.receive_exactly(4), "big")
+async def _message(reader: asyncio.StreamReader) -> bytes:
+    size = int.from_bytes(await reader.readexactly(4), "big")
     if size > LARGEST:
         raise ValueError("the message is too large")
-    return await received.receive_exactly(size)
+    return await reader.readexactly(size)

@@ -97,6 +97,8 @@ class PeerReply:
         self._seal = seal
         self._writer = writer
         self.begun = False
+        self.complete = False
+        """Whether its end was written."""
         self.lost = False
         """Whether the asker is gone."""
         self.on_gone: Callable[[], object] | None = None
@@ -111,6 +113,16 @@ class PeerReply:
         """A piece of the body; the asker gets it at once."""
         for at in range(0, len(data), _PIECE):
             self._put(_BODY, data[at : at + _PIECE])
+
+    def finish(self, data: bytes = b"") -> None:
+        """The last piece of the body, and the end: a small one goes out in one write."""
+        if len(data) > _PIECE:
+            self.write(data)
+            data = b""
+        self.complete = True
+        if not self.lost:
+            last = self._seal.frame(_BODY, data) if data else b""
+            self._writer.write(last + self._seal.frame(_END))
 
     def refuse(self, reason: str) -> None:
         """Do not do it; instead of ``begin``."""
@@ -189,11 +201,14 @@ class _PeerConnection:
         return not poll.poll(0)
 
     async def send(self, head: bytes, body: bytes) -> None:
-        self._writer.write(self._seal.frame(_REQUEST, head))
+        waiting = self._seal.frame(_REQUEST, head)
         for at in range(0, len(body), _PIECE):
-            self._writer.write(self._seal.frame(_BODY, body[at : at + _PIECE]))
-            await self._writer.drain()
-        self._writer.write(self._seal.frame(_END))
+            if at:
+                self._writer.write(waiting)
+                await self._writer.drain()
+                waiting = b""
+            waiting += self._seal.frame(_BODY, body[at : at + _PIECE])
+        self._writer.write(waiting + self._seal.frame(_END))  # a small request goes out in one write
         await self._writer.drain()
 
     async def receive(self) -> tuple[int, bytes]:
@@ -526,8 +541,9 @@ class _AskedConnection:
                 return
             reply.refuse("the replica failed to do it")
             return
+        if not reply.complete:
+            reply.finish()
         if not reply.lost:
-            self.writer.write(self.seal.frame(_END))
             await reply.drained()
 
 

@@ -1,0 +1,99 @@
+"""The supervisor of ``serve --workers`` and a worker that hangs: alive as a process, with a loop that does not turn."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import anyio
+import pytest
+
+from holdfast.cli import supervisor as module
+from holdfast.cli.listen import bind
+from holdfast.cli.supervisor import Reports, Supervised, Supervisor
+from holdfast.cli.worker_link import ALIVE, LISTENING, WorkerLink, WorkerTask, channel_pair, read_words
+from holdfast.config import config_from_mapping
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-8")]
+
+REPORTS = f"""
+import os, socket, time
+channel = socket.socket(fileno=int(os.environ["HOLDFAST_WORKER"]))
+channel.send(b"{LISTENING}\\n")
+while channel.send(b"{ALIVE}\\n"):
+    time.sleep(0.005)
+"""
+"""A worker as its supervisor sees it."""
+
+
+def test_reports_are_missing_after_some_looks_in_a_row() -> None:
+    reports = Reports()
+    assert not any(reports.are_missing() for _ in range(100))  # it never reported: it may know nothing of reports
+    for _ in range(3):
+        reports.heard()
+        assert not any(reports.are_missing() for _ in range(module.MISSED_REPORTS))
+    assert reports.are_missing()
+
+
+async def test_a_worker_reports_from_when_it_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.cli.worker_link.REPORT_SECONDS", 0.001)
+    ours, theirs = channel_pair()
+    theirs.setblocking(False)
+    listener, words, enough = bind("127.0.0.1", 0), list[str](), anyio.Event()
+    task = WorkerTask(number=1, count=1, listener=0, supervisor=0, folder="", address="", token="")
+    link = WorkerLink(task, theirs, listener)
+
+    def heard(word: str) -> None:
+        words.append(word)
+        if len(words) == 3:
+            enough.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(link.follow, anyio.sleep_forever)
+        tasks.start_soon(read_words, ours, heard)
+        link.listening()
+        with anyio.fail_after(20):
+            await enough.wait()
+        tasks.cancel_scope.cancel()
+    assert words[:3] == [LISTENING, ALIVE, ALIVE]
+    link.close()
+    ours.close()
+
+
+@pytest.fixture
+async def small(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Supervisor]:
+    """A supervisor whose workers do nothing but report, and which looks often."""
+    monkeypatch.setattr(module, "own_command", lambda: [sys.executable, "-I", "-S", "-c", REPORTS])
+    monkeypatch.setattr(sys, "argv", ["holdfast"])
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(module, "FIRST_DELAY", 0.01)
+    with bind("127.0.0.1", 0) as listener:
+        config = config_from_mapping({"mcpServers": {}})
+        yield Supervisor(Supervised(config=config, listener=listener, host="127.0.0.1", count=1, token="t"))
+
+
+async def test_a_worker_that_hangs_is_killed_and_the_next_one_starts(
+    small: Supervisor, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "holdfast.serve")
+    async with anyio.create_task_group() as small._tasks:
+        with anyio.fail_after(20):
+            first = await small._start(1)
+            await first.listening.wait()
+            while first.reports._missed is None:  # noqa: ASYNC110 - the first report comes in a moment
+                await anyio.sleep(0.005)
+            with suppress(ProcessLookupError):  # a very busy machine may stop it first
+                first.process.send_signal(signal.SIGSTOP)
+            await first.ended.wait()
+            assert first.process.returncode == -signal.SIGKILL
+            while small._workers[1] is first:  # noqa: ASYNC110 - it starts in a moment
+                await anyio.sleep(0.005)
+            await small._workers[1].listening.wait()
+        small._ending = True
+        for worker in list(small._all):
+            worker.kill()
+    assert "worker 1 hangs: it has not reported for 0.3 s, and is killed" in caplog.text
+    assert "worker 1 ended by signal 9; the next one starts in" in caplog.text
