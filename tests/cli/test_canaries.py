@@ -193,8 +193,8 @@ def canary_config(folder: Path, echo: int, session: int) -> Path:
 
 
 COMMANDS = [
-    ["config"],
-    ["config", "--json"],
+    ["config", "show"],
+    ["config", "show", "--json"],
     ["list"],
     ["list", "--json"],
     ["tools"],
@@ -246,8 +246,10 @@ async def asked(
 
 
 async def in_thread(*command: str, home: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run a command; the servers of this process go on meanwhile."""
-    return await anyio.to_thread.run_sync(lambda: run(*command, home=home, **environ))
+    """Run a command; the servers of this process go on meanwhile. One that was not understood has told nothing."""
+    ran = await anyio.to_thread.run_sync(lambda: run(*command, home=home, **environ))
+    assert ran.returncode != 2, ran.stderr
+    return ran
 
 
 async def as_a_client(hub: Served, outputs: dict[str, str]) -> None:
@@ -267,7 +269,8 @@ async def as_a_client(hub: Served, outputs: dict[str, str]) -> None:
         ]
     ):
         message = {"jsonrpc": "2.0", "id": number + 2, "method": method, "params": params}
-        _, outputs[f"mcp {number} {method}"], _ = await asked(hub, "/mcp", token, message, **session)
+        status, outputs[f"mcp {number} {method}"], _ = await asked(hub, "/mcp", token, message, **session)
+        assert status == 200
     outputs["refused"] = (await asked(hub, "/mcp", "wrong", hello))[1]
     assert session["mcp-session-id"] not in hub.out + hub.err
 
@@ -301,10 +304,11 @@ async def test_no_output_holds_a_secret_in_any_form(tmp_path: Path, log_format: 
             control = CANARIES["control token"]
             await waiting.ready(hub.url.replace("/mcp", "/readyz"))
             await as_a_client(hub, outputs)
-            for path in API:
-                outputs[f"api {path}"] = (await asked(hub, f"/api/{path}", control))[1]
-            for path in ("/", "/metrics", "/healthz", "/readyz", "/static/app.js", "/nowhere"):
-                outputs[path] = (await asked(hub, path, control))[1]
+            statuses: dict[str, int] = {}
+            for path in (*(f"/api/{one}" for one in API), "/", "/metrics", "/healthz", "/readyz", "/static/app.js"):
+                statuses[path], outputs[path], _ = await asked(hub, path, control)
+            refused = [path for path, status in statuses.items() if status != 200]
+            assert refused == ["/api/nowhere"], "what is refused tells nothing"
             targets = (await asked(hub, "/api/targets", control))[1]
             for command in ABOUT_THE_HUB:
                 ran = await in_thread(*command, home=home)
@@ -313,7 +317,8 @@ async def test_no_output_holds_a_secret_in_any_form(tmp_path: Path, log_format: 
             await hub.ended()
         outputs["log"] = hub.out + hub.err
         outputs["traces"] = Sink.taken.decode("latin-1")
-        rendered = await in_thread("gateway", "render", "--targets", str(file), home=home, **environ)
+        render = ("gateway", "render", "--gateway-version", "1.4.1", "--config", str(file))
+        rendered = await in_thread(*render, home=home, **environ)
     known = load_config(file, environ=environ)
     outputs["reprs"] = repr(
         [known, *known.servers.values(), Hub(known), TokenPolicy(tokens={"caller": CANARIES["caller token"]})]
@@ -323,6 +328,7 @@ async def test_no_output_holds_a_secret_in_any_form(tmp_path: Path, log_format: 
     leaks = {name: leaked for name, text in outputs.items() if (leaked := found_in(text))}
     assert leaks == {}
     for text in (targets, rendered.stdout + rendered.stderr):
+        assert CANARIES["path"] in text
         assert found_in(text, allowed=frozenset(IN_ADDRESS)) == []
     log.info("outputs searched: %d; forms: %d", len(outputs) + 2, sum(map(len, FORMS.values())))
 
