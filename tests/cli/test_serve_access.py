@@ -316,19 +316,30 @@ async def test_a_stranger_cannot_make_the_hub_hold_a_large_body(tmp_path: Path) 
 @pytest.mark.requirement("SEC-18")
 @pytest.mark.parametrize("hangup", [False, True], ids=["by itself", "SIGHUP"])
 async def test_rotated_secrets_are_read_again(tmp_path: Path, hangup: bool) -> None:
-    home, callers, control = tmp_path / "home", tmp_path / "callers", tmp_path / "control"
+    home, callers, control, gateway = (tmp_path / name for name in ("home", "callers", "control", "gateway"))
     replace_file(callers, TOKEN)
     replace_file(control, "control-token-0123456789")
-    args = ("--config", str(empty(tmp_path)), "--token-file", str(callers), "--control-token-file", str(control))
+    replace_file(gateway, "secret-of-the-gateway-0123456789")
+    args = (
+        *("--config", str(empty(tmp_path)), "--token-file", str(callers), "--control-token-file", str(control)),
+        *("--gateway-secret-file", str(gateway)),
+    )
+    old = {"x-forwarded-user": "ada", "holdfast-gateway-secret": "secret-of-the-gateway-0123456789"}
     async with served(home, *args) as hub:
         assert (await request(hub, headers=bearer(TOKEN)))[0] == 200
         assert (await request(hub, "/api/hub", None, headers=bearer("control-token-0123456789")))[0] == 200
+        assert (await request(hub, headers=old))[0] == 200
+        replace_file(gateway, "newer-secret-of-the-gateway-0123456789")
         replace_file(callers, f"newer-{TOKEN}")
         replace_file(control, "newer-control-token-0123456789")
         if hangup:
             hub.send(signal.SIGHUP)
         await hub.said("callers need the new token")
         await hub.said("the control token changed")
+        await hub.said("the gateway's secret changed")
+        assert (await request(hub, headers=old))[0] == 401
+        new = {**old, "holdfast-gateway-secret": "newer-secret-of-the-gateway-0123456789"}
+        assert (await request(hub, headers=new))[0] == 200
         assert (await request(hub, headers=bearer(TOKEN)))[0] == 401
         assert (await request(hub, headers=bearer(f"newer-{TOKEN}")))[0] == 200
         assert (await request(hub, "/api/hub", None, headers=bearer("control-token-0123456789")))[0] == 401
@@ -336,6 +347,7 @@ async def test_rotated_secrets_are_read_again(tmp_path: Path, hangup: bool) -> N
         found = run("status", "--json", home=home)
         assert found.returncode == 0, found.stderr
         assert TOKEN not in hub.out + hub.err
+        assert "secret-of-the-gateway" not in hub.out + hub.err
 
 
 # TLS.
