@@ -26,6 +26,7 @@ import anyio.to_thread
 import pytest
 
 from holdfast.config import load_config
+from holdfast.errors import HoldfastError
 from holdfast.files import replace_file
 from holdfast.front import TokenPolicy
 from holdfast.hub import Hub
@@ -192,8 +193,8 @@ def canary_config(folder: Path, echo: int, session: int) -> Path:
 
 
 COMMANDS = [
-    ["config"],
-    ["config", "--json"],
+    ["config", "show"],
+    ["config", "show", "--json"],
     ["list"],
     ["list", "--json"],
     ["tools"],
@@ -245,8 +246,10 @@ async def asked(
 
 
 async def in_thread(*command: str, home: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run a command; the servers of this process go on meanwhile."""
-    return await anyio.to_thread.run_sync(lambda: run(*command, home=home, **environ))
+    """Run a command; the servers of this process go on meanwhile. One that was not understood has told nothing."""
+    ran = await anyio.to_thread.run_sync(lambda: run(*command, home=home, **environ))
+    assert ran.returncode != 2, ran.stderr
+    return ran
 
 
 async def as_a_client(hub: Served, outputs: dict[str, str]) -> None:
@@ -266,7 +269,8 @@ async def as_a_client(hub: Served, outputs: dict[str, str]) -> None:
         ]
     ):
         message = {"jsonrpc": "2.0", "id": number + 2, "method": method, "params": params}
-        _, outputs[f"mcp {number} {method}"], _ = await asked(hub, "/mcp", token, message, **session)
+        status, outputs[f"mcp {number} {method}"], _ = await asked(hub, "/mcp", token, message, **session)
+        assert status == 200
     outputs["refused"] = (await asked(hub, "/mcp", "wrong", hello))[1]
     assert session["mcp-session-id"] not in hub.out + hub.err
 
@@ -300,10 +304,11 @@ async def test_no_output_holds_a_secret_in_any_form(tmp_path: Path, log_format: 
             control = CANARIES["control token"]
             await waiting.ready(hub.url.replace("/mcp", "/readyz"))
             await as_a_client(hub, outputs)
-            for path in API:
-                outputs[f"api {path}"] = (await asked(hub, f"/api/{path}", control))[1]
-            for path in ("/", "/metrics", "/healthz", "/readyz", "/static/app.js", "/nowhere"):
-                outputs[path] = (await asked(hub, path, control))[1]
+            statuses: dict[str, int] = {}
+            for path in (*(f"/api/{one}" for one in API), "/", "/metrics", "/healthz", "/readyz", "/static/app.js"):
+                statuses[path], outputs[path], _ = await asked(hub, path, control)
+            refused = [path for path, status in statuses.items() if status != 200]
+            assert refused == ["/api/nowhere"], "what is refused tells nothing"
             targets = (await asked(hub, "/api/targets", control))[1]
             for command in ABOUT_THE_HUB:
                 ran = await in_thread(*command, home=home)
@@ -312,7 +317,8 @@ async def test_no_output_holds_a_secret_in_any_form(tmp_path: Path, log_format: 
             await hub.ended()
         outputs["log"] = hub.out + hub.err
         outputs["traces"] = Sink.taken.decode("latin-1")
-        rendered = await in_thread("gateway", "render", "--targets", str(file), home=home, **environ)
+        render = ("gateway", "render", "--gateway-version", "1.4.1", "--config", str(file))
+        rendered = await in_thread(*render, home=home, **environ)
     known = load_config(file, environ=environ)
     outputs["reprs"] = repr(
         [known, *known.servers.values(), Hub(known), TokenPolicy(tokens={"caller": CANARIES["caller token"]})]
@@ -322,8 +328,22 @@ async def test_no_output_holds_a_secret_in_any_form(tmp_path: Path, log_format: 
     leaks = {name: leaked for name, text in outputs.items() if (leaked := found_in(text))}
     assert leaks == {}
     for text in (targets, rendered.stdout + rendered.stderr):
+        assert CANARIES["path"] in text
         assert found_in(text, allowed=frozenset(IN_ADDRESS)) == []
     log.info("outputs searched: %d; forms: %d", len(outputs) + 2, sum(map(len, FORMS.values())))
+
+
+@pytest.mark.requirement("SEC-12", "MSG-6")
+async def test_the_id_of_a_session_at_a_server_is_in_no_error_and_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with listening(SessionEcho) as port:
+        definition = {"type": "http", "url": f"http://127.0.0.1:{port}/mcp", "era": "legacy"}
+        async with Hub.from_config({"mcpServers": {"session": definition}}) as hub:
+            assert await hub.ready(20)
+            with pytest.raises(HoldfastError) as refused:
+                await hub.call_tool("session__t")
+    assert "is broken" in refused.value.message
+    assert found_in(refused.value.message + repr(refused.value) + caplog.text) == []
 
 
 def test_a_canary_is_found_in_each_of_its_forms() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from holdfast.cli.output import json_text, print_json, print_json_line
+from holdfast.core.quoting import INVISIBLE
 from tests.cli.command import Cli, stdio
 from tests.peers.stdio import StdioPeer
 
@@ -34,6 +35,15 @@ def test_every_hostile_character_is_escaped_on_both_outputs(capsys: pytest.Captu
     assert "\x7f" not in shown
     assert json.loads(shown.splitlines()[-1])["text"] == HOSTILE
     assert json_text("Grüße, 日本 🚀") == '"Grüße, 日本 🚀"'
+
+
+@pytest.mark.requirement("MSG-6", "MSG-11")
+def test_what_a_message_leaves_out_because_it_is_invisible_is_escaped_in_json_too() -> None:
+    invisible = "".join(filter(INVISIBLE.match, map(chr, (*range(0xD800), *range(0xE000, 0x110000)))))
+    assert len(invisible) > 4096
+    shown = json_text({"x": invisible})
+    assert shown.isascii()
+    assert json.loads(shown) == {"x": invisible}
 
 
 @pytest.mark.requirement("MSG-6")

@@ -15,6 +15,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ import trustme
 from holdfast.cli.announcement import keep_state_private
 from holdfast.files import replace_file
 from tests.cli.serve_process import Served, config, run, served
+from tests.front.test_quotas import number_open
 
 pytestmark = pytest.mark.anyio
 
@@ -122,11 +124,13 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module")
-async def own(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    """A hub without credentials."""
-    folder = tmp_path_factory.mktemp("own")
-    async with served(folder / "home", "--config", str(empty(folder))) as hub:
-        yield hub
+async def own() -> AsyncIterator[Served]:
+    """A hub without credentials. Other users can reach its home: pytest's own folders are closed to them."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        folder.chmod(0o755)  # noqa: ASYNC240 - nothing else runs yet
+        async with served(folder / "home", "--config", str(empty(folder))) as hub:
+            yield hub
 
 
 # Other users of this machine.
@@ -225,6 +229,19 @@ async def test_state_that_others_could_read_is_corrected_and_reported(tmp_path: 
         assert open_to_others == []
 
 
+@pytest.mark.requirement("SEC-10")
+@as_root
+async def test_another_user_of_the_machine_reads_nothing_of_the_state(own: Served) -> None:
+    state = own.home / "state" / "holdfast"
+    assert {path.suffix for path in state.rglob("*")} >= {".json", ".key"}
+    ids = (f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all")
+    home = await anyio.run_process(["setpriv", *ids, "find", str(own.home), "-maxdepth", "1", "-readable"])
+    assert str(own.home) in home.stdout.decode(), "the way there is open"
+    tried = await anyio.run_process(["setpriv", *ids, "find", str(state), "-readable"], check=False)
+    assert tried.stdout == b""
+    assert {path for path in (state, *state.rglob("*")) if path.lstat().st_mode & 0o077} == set()
+
+
 # Before authentication.
 
 
@@ -246,6 +263,7 @@ async def test_three_hundred_half_open_connections_do_not_stop_a_hub_with_256_de
                 if begun:
                     held[-1].sendall(begun)
             assert (await request(hub))[0] == 200
+            assert number_open(held) <= 256 // 8, "the flood pushed out itself, and no deadline had to end it"
             assert (await request(hub, "/healthz", None))[0] == 200
         finally:
             for connection in held:
@@ -298,19 +316,30 @@ async def test_a_stranger_cannot_make_the_hub_hold_a_large_body(tmp_path: Path) 
 @pytest.mark.requirement("SEC-18")
 @pytest.mark.parametrize("hangup", [False, True], ids=["by itself", "SIGHUP"])
 async def test_rotated_secrets_are_read_again(tmp_path: Path, hangup: bool) -> None:
-    home, callers, control = tmp_path / "home", tmp_path / "callers", tmp_path / "control"
+    home, callers, control, gateway = (tmp_path / name for name in ("home", "callers", "control", "gateway"))
     replace_file(callers, TOKEN)
     replace_file(control, "control-token-0123456789")
-    args = ("--config", str(empty(tmp_path)), "--token-file", str(callers), "--control-token-file", str(control))
+    replace_file(gateway, "secret-of-the-gateway-0123456789")
+    args = (
+        *("--config", str(empty(tmp_path)), "--token-file", str(callers), "--control-token-file", str(control)),
+        *("--gateway-secret-file", str(gateway)),
+    )
+    old = {"x-forwarded-user": "ada", "holdfast-gateway-secret": "secret-of-the-gateway-0123456789"}
     async with served(home, *args) as hub:
         assert (await request(hub, headers=bearer(TOKEN)))[0] == 200
         assert (await request(hub, "/api/hub", None, headers=bearer("control-token-0123456789")))[0] == 200
+        assert (await request(hub, headers=old))[0] == 200
+        replace_file(gateway, "newer-secret-of-the-gateway-0123456789")
         replace_file(callers, f"newer-{TOKEN}")
         replace_file(control, "newer-control-token-0123456789")
         if hangup:
             hub.send(signal.SIGHUP)
         await hub.said("callers need the new token")
         await hub.said("the control token changed")
+        await hub.said("the gateway's secret changed")
+        assert (await request(hub, headers=old))[0] == 401
+        new = {**old, "holdfast-gateway-secret": "newer-secret-of-the-gateway-0123456789"}
+        assert (await request(hub, headers=new))[0] == 200
         assert (await request(hub, headers=bearer(TOKEN)))[0] == 401
         assert (await request(hub, headers=bearer(f"newer-{TOKEN}")))[0] == 200
         assert (await request(hub, "/api/hub", None, headers=bearer("control-token-0123456789")))[0] == 401
@@ -318,6 +347,7 @@ async def test_rotated_secrets_are_read_again(tmp_path: Path, hangup: bool) -> N
         found = run("status", "--json", home=home)
         assert found.returncode == 0, found.stderr
         assert TOKEN not in hub.out + hub.err
+        assert "secret-of-the-gateway" not in hub.out + hub.err
 
 
 # TLS.
@@ -451,6 +481,7 @@ async def test_a_tls_handshake_that_does_not_go_on_holds_no_place_for_long(tmp_p
         held = [socket.create_connection(("127.0.0.1", port_of(hub)), timeout=20) for _ in range(300)]
         try:
             assert (await request(hub, tls=authority.context()))[0] == 200
+            assert number_open(held) <= 256 // 8, "the flood pushed out itself, and no deadline had to end it"
         finally:
             for connection in held:
                 connection.close()

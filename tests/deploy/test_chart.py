@@ -351,8 +351,10 @@ def test_named_peers_are_the_only_ones_that_are_reached() -> None:
         ({"url": "http://h/mcp", "headers": {"Authorization": "Bearer hunter2"}}, "no place for a secret"),
         ({"url": "http://user:hunter2@h/mcp"}, "targets.x.url: Does not match"),
         ({"command": "npx", "env": {"TOKEN": "hunter2"}}, "no place for a secret"),
+        ({"url": "http://h/mcp", "headers": {"X-Key": "${env:KEY:-hunter2}"}}, "no place for a secret"),
+        ({"url": "http://h/mcp", "oauth": {"clientId": "me", "clientSecret": "hunter2"}}, "no place for a secret"),
     ],
-    ids=["header", "user info", "variable"],
+    ids=["header", "user info", "variable", "default", "client secret"],
 )
 def test_a_literal_secret_never_gets_into_a_config_map(target: dict[str, Any], reason: str) -> None:
     with pytest.raises(Refused, match=reason) as refused:
@@ -362,6 +364,10 @@ def test_a_literal_secret_never_gets_into_a_config_map(target: dict[str, Any], r
 
 @pytest.mark.requirement("SEC-17")
 def test_a_reference_to_a_variable_gets_into_the_config_map() -> None:
-    target = {"url": "http://h/mcp", "headers": {"Authorization": "Bearer ${env:KEY}"}}
+    target = {
+        "url": "http://h/mcp",
+        "headers": {"Authorization": "Bearer ${env:KEY}"},
+        "oauth": {"clientId": "me", "clientSecret": "${env:CLIENT_SECRET}"},
+    }
     found = manifests("hub.enabled=true", "hub.tokenSecret=hub", values={"targets": {"x": target}})
     assert "${env:KEY}" in by_kind(found, "ConfigMap", "-hub")["data"]["mcp.json"]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import random
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import httpx2
 import pytest
 
 from holdfast.config import QuotaSettings
+from holdfast.front.acceptor import Acceptor, AdmittedProtocol
 from holdfast.front.access.connections import ClientPeer, ConnectionLimits, peer_at
 from holdfast.front.access.logins import FAILURES, WINDOW_SECONDS, FailedLogins
 from holdfast.front.access.principals import TokenPolicy
@@ -144,6 +149,44 @@ def test_a_peer_that_only_opens_connections_pushes_out_itself() -> None:
     assert "quiet" not in closed
     assert limits.open <= 16
     assert closed[:2] == ["flood 0", "flood 1"]
+
+
+@pytest.mark.requirement("SEC-11")
+async def test_connections_that_are_pushed_out_as_they_are_taken_leave_no_descriptor_open() -> None:
+    """Sixty-four are taken in one step, and over four of a peer the oldest is pushed out: before its task began."""
+    limits = ConnectionLimits(lambda: 16)
+    listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+    gc.disable()  # it would close them too, but too late
+    flood = [socket.create_connection(listener.getsockname()) for _ in range(100)]
+    acceptor = Acceptor(listener, AdmittedProtocol, limits=limits)
+    try:
+        with anyio.fail_after(10):
+            while limits.closed < 96 or number_open(flood) > 4:
+                await anyio.lowlevel.checkpoint()
+    finally:
+        gc.enable()
+        while limits.close_one():
+            await anyio.lowlevel.checkpoint()
+        acceptor.close()
+        await acceptor.wait_closed()
+        for connection in flood:
+            connection.close()
+
+
+def number_open(connections: Sequence[socket.socket]) -> int:
+    """How many of them the other side has neither closed nor answered."""
+
+    def is_open(connection: socket.socket) -> bool:
+        connection.setblocking(False)
+        try:
+            connection.recv(1)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    return sum(map(is_open, connections))
 
 
 @pytest.mark.requirement("SEC-11")

@@ -13,8 +13,10 @@ from holdfast.errors import ConfigError
 from holdfast.gateway.bridge import Rendered, Rules, merge, read_bootstrap
 from holdfast.gateway.check import blocks
 from holdfast.gateway.model import ExtAuth, Target
+from holdfast.gateway.source import HttpSource
 from holdfast.gateway.versions import family_of
 from tests.gateway.schemas import VERSIONS, schema_of
+from tests.peers.http_fault import FaultServer, respond
 
 AUTH = ExtAuth(host="authz:9100")
 RULES = Rules(release=family_of("1.4.1"), ext_auth=AUTH)
@@ -176,3 +178,16 @@ def test_what_cannot_be_routed_to_is_left_out_with_its_reason() -> None:
     (note,) = targets.notes
     assert "`good`" in note
     assert "hunter2" not in repr(targets) + note
+
+
+@pytest.mark.anyio
+async def test_a_hub_that_tells_a_password_in_an_address_gets_no_route_for_it() -> None:
+    told = [{"id": name, "url": url, "transport": "http"} for name, url in _WITH_AND_WITHOUT_PASSWORD.items()]
+    async with FaultServer(respond(200, json.dumps({"targets": told, "left_out": {}}))) as registry:
+        targets = await HttpSource(url=registry.origin).read()
+    rendered, _ = merged(bootstrap(), *targets.found)
+    assert [target.id for target in targets.found] == ["good"]
+    assert "hunter2" not in rendered.text + repr(targets)
+
+
+_WITH_AND_WITHOUT_PASSWORD = {"named": "http://user:hunter2@h/mcp", "good": "http://h/mcp"}

@@ -79,6 +79,7 @@ class GatewayAuth:
     """A gateway that names its users in headers; a secret or its certificate shows that a request comes from it."""
 
     secret: str | None = field(default=None, repr=False)
+    secret_file: Path | None = None
     mtls: bool = False
     certificate_names: tuple[str, ...] = ()
     user_header: str = "X-Forwarded-User"

@@ -526,6 +526,7 @@ def _gateway(
     secret = read_token(file, "the gateway's secret") if file is not None else None
     return GatewayAuth(
         secret=secret,
+        secret_file=file,
         mtls=mtls,
         certificate_names=certificate_names,
         user_header=user_header,

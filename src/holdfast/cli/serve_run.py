@@ -156,7 +156,8 @@ async def _run_http(serving: ServeOptions) -> None:
         share_sessions(ids, fleet)
         hub = Hub(config, state_file=state_file, fleet=fleet)
         _use_lock(hub, serving)
-        tokens = _tokens(serving.callers, accepted := _accepted(serving.callers))
+        gateway = _gateway_secret(serving.callers)
+        tokens = _tokens(serving.callers, accepted := _accepted(serving.callers), gateway)
         admin = admin_of(
             hub,
             url,
@@ -199,7 +200,7 @@ async def _run_http(serving: ServeOptions) -> None:
             token=serving.control_token,
             certificate=serving.tls.certificate if serving.tls is not None else None,
         )
-        follower = SecretFiles(serving, accepted, admin=admin, tls=tls, note=note)
+        follower = SecretFiles(serving, accepted, gateway, admin=admin, tls=tls, note=note)
         hold_beyond_loopback(hub, serving.host)
         keep_collections_short(hub)
         async with hub, anyio.create_task_group() as tasks:
@@ -326,6 +327,11 @@ def _accepted(callers: CallerAuth) -> dict[str, str]:
     return {"caller": callers.token} if callers.token else {}
 
 
+def _gateway_secret(callers: CallerAuth) -> dict[str, str]:
+    secret = callers.gateway.secret if callers.gateway is not None else None
+    return {"gateway": secret} if secret else {}
+
+
 def _server_tls(options: TlsOptions | None) -> ServerTls | None:
     if options is None:
         return None
@@ -342,6 +348,7 @@ class SecretFiles:
         self,
         serving: ServeOptions,
         accepted: dict[str, str],
+        gateway: dict[str, str],
         *,
         admin: ControlServer,
         tls: ServerTls | None,
@@ -349,6 +356,7 @@ class SecretFiles:
     ) -> None:
         self._serving = serving
         self._accepted = accepted
+        self._gateway = gateway
         self._admin = admin
         self._tls = tls
         self._note = note
@@ -377,6 +385,13 @@ class SecretFiles:
                 self._admin.sessions.use_control_token(token)
                 self._note.change_token(token)
                 log.info("the control token changed: commands and pages need the new one")
+        named = self._serving.callers.gateway
+        if named is not None and named.secret_file is not None:
+            token = await anyio.to_thread.run_sync(self._read, named.secret_file, self._control)
+            if token is not None and token != self._gateway["gateway"]:
+                mask_in_log(token)
+                self._gateway["gateway"] = token
+                log.info("the gateway's secret changed: the gateway needs the new one")
         if self._tls is not None:
             await anyio.to_thread.run_sync(self._tls.refresh)
 
@@ -394,7 +409,7 @@ class SecretFiles:
         return token
 
 
-def _tokens(callers: CallerAuth, accepted: Mapping[str, str]) -> TokenPolicy | None:
+def _tokens(callers: CallerAuth, accepted: Mapping[str, str], gateway_secret: Mapping[str, str]) -> TokenPolicy | None:
     """How callers are checked; None if every local program may call."""
     if not callers.can_verify:
         return None
@@ -412,7 +427,7 @@ def _tokens(callers: CallerAuth, accepted: Mapping[str, str]) -> TokenPolicy | N
     gateway = None
     if named is not None:
         gateway = TrustedGateway(
-            secret=named.secret,
+            secret=(lambda: gateway_secret["gateway"]) if gateway_secret else None,
             mtls=named.mtls,
             certificate_names=frozenset(named.certificate_names),
             user_header=named.user_header,

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -114,7 +115,8 @@ def rewrite_config(file: Path, text: str, *, environ: Mapping[str, str]) -> None
     except OSError as exc:
         why = exc.strerror or type(exc).__name__
         raise HoldfastError(
-            f"{file} was written, but {store.file} cannot be: {why}", hint=f"trust it again: holdfast trust {file}"
+            f"{file} was written, but {store.file} cannot be: {why}",
+            hint=f"trust it again: holdfast trust {shlex.quote(str(file))}",
         ) from exc
 
 

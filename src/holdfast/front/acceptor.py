@@ -12,6 +12,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from holdfast.front.access.connections import Admission, ConnectionLimits, peer_at
@@ -140,7 +141,15 @@ class Acceptor:
         task = self._loop.create_task(self._open(connection, admission))
         admission.close = task.cancel
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._opened, connection, admission))
+
+    def _opened(self, connection: socket.socket, admission: Admission, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        # One that is pushed out before the first step of its task: nothing there could close it, and the collector of
+        # garbage would come too late.
+        if task.cancelled():
+            admission.end()
+            connection.close()
 
     async def _open(self, connection: socket.socket, admission: Admission) -> None:
         def make() -> AdmittedProtocol:

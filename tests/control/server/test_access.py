@@ -194,6 +194,18 @@ def test_a_signed_in_page_is_signed_out_after_a_while_and_with_a_new_control_tok
 
 
 @pytest.mark.requirement("SEC-2")
+async def test_a_page_of_yesterday_is_refused_while_its_hub_still_runs() -> None:
+    async with steered({"x": MISSING}) as hub:
+        token = await signed_in(hub)
+        assert (await hub.ask("/api/hub", token=token)).status_code == 200
+        later = anyio.current_time() + limits.SESSION_SECONDS
+        hub.admin.sessions._clock = lambda: later
+        for path, method in (("/api/hub", "GET"), ("/api/events", "GET"), ("/api/servers/x/enable", "POST")):
+            assert (await hub.ask(path, method=method, token=token)).status_code == 401
+        assert (await hub.ask("/api/hub", token=TOKEN)).status_code == 200
+
+
+@pytest.mark.requirement("SEC-2")
 def test_the_oldest_browser_is_signed_out_when_there_are_too_many() -> None:
     sessions = BrowserSessions(TOKEN, clock=Time())
     tokens = [sessions.sign_in(sessions.new_code()) for _ in range(limits.MOST_SESSIONS + 1)]

@@ -217,9 +217,12 @@ cloud's metadata service gives out credentials. */}}
 {{/* The targets as they are stored in a config map, which is no place for a secret. */}}
 {{- define "holdfast.targets" -}}
 {{- range $id, $target := .Values.targets }}
-{{- range $kind := list "headers" "env" }}
-{{- range $name, $value := (get $target $kind) | default dict }}
-{{- if not (regexMatch "\\$\\{(env:)?[A-Za-z_]" (toString $value)) }}
+{{- $secret := dict }}
+{{- if kindIs "map" $target.oauth }}{{- $secret = pick $target.oauth "clientSecret" }}{{- end }}
+{{- range $kind, $values := dict "headers" (get $target "headers") "env" (get $target "env") "oauth" $secret }}
+{{- range $name, $value := $values | default dict }}
+{{- /* A default in a reference is a literal too. */}}
+{{- if or (not (regexMatch "\\$\\{(env:)?[A-Za-z_]" (toString $value))) (regexMatch "\\$\\{[^}]*:-[^}]" (toString $value)) }}
 {{- fail (printf "targets.%s.%s.%s is a literal, and a config map is no place for a secret: write ${env:NAME}, and give the variable to the hub with hub.envFrom" $id $kind $name) }}
 {{- end }}
 {{- end }}

@@ -171,7 +171,8 @@ class TrustedGateway:
     that the gateway and the hub share. Anyone could send them otherwise.
     """
 
-    secret: str | None = field(default=None, repr=False)
+    secret: str | Callable[[], str] | None = field(default=None, repr=False)
+    """The secret, or what returns the current one: a file with it may change."""
     mtls: bool = False
     certificate_names: frozenset[str] = frozenset()
     """The names that its certificate may have; empty for every certificate of the authority."""
@@ -195,7 +196,8 @@ class TrustedGateway:
 
     def _is_gateway(self, headers: Mapping[str, str], client_verified: bool, client_names: frozenset[str]) -> bool:
         given = headers.get(GATEWAY_SECRET_HEADER.lower(), "")
-        by_secret = self.secret is not None and hmac.compare_digest(self.secret.encode(), given.encode())
+        secret = self.secret() if callable(self.secret) else self.secret
+        by_secret = bool(secret) and hmac.compare_digest((secret or "").encode(), given.encode())
         by_name = not self.certificate_names or bool(self.certificate_names & client_names)
         return by_secret or (self.mtls and client_verified and by_name)
 
