@@ -217,7 +217,8 @@ def test_the_compose_file_of_a_fleet_serves_hubs_that_haproxy_and_the_program_un
     (tmp_path / "token").write_text("a-token-that-is-long-enough-for-all")
     (tmp_path / "token").chmod(0o600)
     (tmp_path / "mcp.json").write_text('{"mcpServers": {}}')
-    here = {"/etc/holdfast/targets": str(tmp_path), "/etc/holdfast/secrets": str(tmp_path)}
+    # On a free port: a hub may run here.
+    here = {"/etc/holdfast/targets": str(tmp_path), "/etc/holdfast/secrets": str(tmp_path), "--port=4653": "--port=0"}
     arguments = list(services["hub-1"]["command"])
     for there, place in here.items():
         arguments = [one.replace(there, place) for one in arguments]
