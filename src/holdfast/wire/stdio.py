@@ -158,7 +158,7 @@ class StdioDispatcher(DuplexDispatcher):
         return ProcessExit(
             code=code,
             stood=self.stood,
-            heard=bool(self._child.has_read()),
+            heard=bool(self._child.written and self._child.has_read()),  # one that got nothing heard nothing
             stderr=await self._child.last_words(),
             noise=self._noise,
         )
