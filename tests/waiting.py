@@ -16,7 +16,7 @@ from pathlib import Path
 import anyio
 import httpx2
 
-__all__ = ["gone", "ready", "until"]
+__all__ = ["asked", "gone", "ready", "until"]
 
 PATIENCE = 30.0
 """Seconds: what does not come by then does not come, however busy the machine is."""
@@ -37,6 +37,13 @@ async def until(condition: Callable[[], object], *, beside: Path, within: float 
                     await change()
 
 
+async def asked(question: Callable[[], Awaitable[object]], *, within: float = PATIENCE) -> None:
+    """Wait until another program answers what is hoped for. It tells nothing by itself, so it is asked again."""
+    with anyio.fail_after(within):
+        while not await question():  # noqa: ASYNC110 - see above
+            await anyio.sleep(_PAUSE)
+
+
 async def gone(pid: int, *, within: float = PATIENCE) -> None:
     """Wait for the end of a process; it need not be a child of this one."""
     try:
@@ -53,9 +60,11 @@ async def gone(pid: int, *, within: float = PATIENCE) -> None:
 async def ready(url: str, *, within: float = PATIENCE, **headers: str) -> None:
     """Wait until an address answers 200, as a probe does it."""
     async with httpx2.AsyncClient(trust_env=False, headers=headers) as http:
-        with anyio.fail_after(within):
-            while (await http.get(url)).status_code != 200:  # noqa: ASYNC110 - a probe can only ask
-                await anyio.sleep(_PAUSE)
+
+        async def answered() -> bool:
+            return (await http.get(url)).status_code == 200
+
+        await asked(answered, within=within)
 
 
 @asynccontextmanager

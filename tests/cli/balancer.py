@@ -11,7 +11,7 @@ from pathlib import Path
 
 import anyio
 
-from tests.waiting import until
+from tests.waiting import asked, until
 
 HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
 
@@ -60,9 +60,11 @@ class Balancer:
 
     async def until(self, name: str, state: str) -> None:
         """Wait until a hub is seen in a state."""
-        with anyio.fail_after(30):
-            while (await self.states()).get(name) != state:  # noqa: ASYNC110 - it has no events
-                await anyio.sleep(0.02)
+
+        async def seen() -> bool:
+            return (await self.states()).get(name) == state
+
+        await asked(seen)
 
 
 @asynccontextmanager

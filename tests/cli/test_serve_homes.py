@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.front.conftest import Era, Person, text_of
 from tests.front.peer_server import Origin, running
 from tests.front.test_homes import FORM, LegacyClient, message, modern_call
 from tests.peers.redis import RedisPeer, has_redis
+from tests.waiting import asked
 
 pytestmark = [
     pytest.mark.anyio,
@@ -54,10 +56,11 @@ class Hubs:
         self.redis = redis
 
     async def know_each_other(self, count: int) -> None:
-        with anyio.fail_after(30):
-            for home in self.homes[:count]:
-                while len(await self.replicas(home)) != count:  # noqa: ASYNC110 - the hub is another process
-                    await anyio.sleep(0.1)
+        async def complete(home: Path) -> bool:
+            return len(await self.replicas(home)) == count
+
+        for home in self.homes[:count]:
+            await asked(partial(complete, home))
 
     async def replicas(self, home: Path) -> list[Any]:
         done = await anyio.to_thread.run_sync(lambda: run("status", "--json", home=home))

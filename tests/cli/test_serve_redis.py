@@ -20,6 +20,7 @@ from tests.front.peer_server import running
 from tests.front.raw_session import Session
 from tests.peers.redis import RedisPeer, has_redis, sentinel
 from tests.peers.tls import Certificates
+from tests.waiting import asked
 
 pytestmark = [
     pytest.mark.anyio,
@@ -191,9 +192,11 @@ async def until_ended(url: str, session: str) -> None:
     headers = {"accept": "application/json, text/event-stream", "mcp-session-id": session}
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     async with httpx2.AsyncClient(trust_env=False, timeout=30) as http:
-        with anyio.fail_after(30):
-            while (await http.post(url, json=ping, headers=headers)).status_code != 404:  # noqa: ASYNC110 - it is another process
-                await anyio.sleep(0.05)
+
+        async def unknown() -> bool:
+            return (await http.post(url, json=ping, headers=headers)).status_code == 404
+
+        await asked(unknown)
 
 
 @pytest.mark.requirement("FLEET-2")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from tests.cli.test_serve import ready
 from tests.cli.test_serve_restart import AS_SYSTEMD, KEY
 from tests.clients.raw import MODERN_META
 from tests.peers.redis import RedisPeer, has_redis
+from tests.waiting import asked, gone
 
 pytestmark = [
     pytest.mark.anyio,
@@ -65,10 +67,18 @@ def runs(pid: int) -> bool:
         return False
 
 
-async def gone(pids: set[int]) -> None:
-    with anyio.fail_after(30):
-        while any(map(runs, pids)):  # noqa: ASYNC110 - they are no children of this process
-            await anyio.sleep(0.02)
+async def all_gone(pids: set[int]) -> None:
+    for pid in pids:
+        await gone(pid)
+
+
+async def two_replicas(hub: Served) -> None:
+    """Each asks once a second who is there."""
+
+    async def there() -> bool:
+        return len(children(hub.process.pid)) == len(await replicas_of(hub)) == 2
+
+    await asked(there)
 
 
 async def replicas_of(hub: Served) -> list[dict[str, Any]]:
@@ -117,7 +127,7 @@ async def hub(server: HttpServer, tmp_path_factory: pytest.TempPathFactory) -> A
             all_of_it = descendants(hub.process.pid)
             hub.send(signal.SIGTERM)
             assert await hub.ended() == 0
-            await gone(all_of_it)
+            await all_gone(all_of_it)
             assert list((hub.home / "state/holdfast/hubs").iterdir()) == []
 
 
@@ -126,9 +136,8 @@ async def test_it_says_where_it_listens_once_and_is_one_hub_of_two_replicas(hub:
     assert len(children(hub.process.pid)) == 2
     (found,) = running_hubs({"XDG_STATE_HOME": str(hub.home / "state")})
     assert found.pid == hub.process.pid
-    with anyio.fail_after(30):
-        while len(replicas := await replicas_of(hub)) < 2:  # noqa: ASYNC110 - each asks once a second who is there
-            await anyio.sleep(0.1)
+    await two_replicas(hub)
+    replicas = await replicas_of(hub)
     assert {one["pid"] for one in replicas} == set(children(hub.process.pid))
     assert all(one["address"].startswith("unix:/") for one in replicas)
 
@@ -190,15 +199,15 @@ async def test_a_change_of_the_file_reaches_each_worker(hub: Served, server: Htt
     before = json.loads(file.read_text())["mcpServers"]
     config(file, **before, again=server.definition)
     async with at_each_worker(hub) as clients:
-        with anyio.fail_after(30):
-            for client in clients:
-                while "again__a" not in await tools_of(client):  # noqa: ASYNC110 - a file is watched
-                    await anyio.sleep(0.05)
+
+        async def listed(client: httpx2.AsyncClient, *, wanted: bool) -> bool:
+            return ("again__a" in await tools_of(client)) is wanted
+
+        for client in clients:
+            await asked(partial(listed, client, wanted=True))
         config(file, **before)
-        with anyio.fail_after(30):
-            for client in clients:
-                while "again__a" in await tools_of(client):  # noqa: ASYNC110 - as above
-                    await anyio.sleep(0.05)
+        for client in clients:
+            await asked(partial(listed, client, wanted=False))
 
 
 async def tools_of(client: httpx2.AsyncClient) -> list[str]:
@@ -230,9 +239,12 @@ async def test_every_scrape_and_the_totals_count_the_calls_of_all_workers(hub: S
             assert "holdfast_workers 2.0" in text
             series = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
             assert len(series) == len(set(series))
-        with anyio.fail_after(30):
-            while (await clients[0].get("/api/servers/it")).json()["calls_total"] < before + 3 * len(clients):  # noqa: ASYNC110 - told once a second
-                await anyio.sleep(0.1)
+
+        async def counted_by_all() -> bool:
+            total: float = (await clients[0].get("/api/servers/it")).json()["calls_total"]
+            return total >= before + 3 * len(clients)
+
+        await asked(counted_by_all)
 
 
 def list_tools() -> dict[str, Any]:
@@ -285,7 +297,7 @@ async def test_workers_are_replaced_one_at_a_time_and_no_call_fails(hub: Served)
             await one.until_answered(10)
         hub.send(signal.SIGHUP)
         await hub.said("worker 2 is replaced")
-        await gone(before)
+        await all_gone(before)
         for one in (load, forwarded):
             await one.until_answered(20)
             one.stop()
@@ -305,13 +317,9 @@ async def test_a_killed_worker_fails_only_its_own_calls_and_is_started_again(hub
         os.kill(victim, signal.SIGKILL)
         await hub.said("ended by signal 9; the next one starts in 0.5 s")
         assert await replicas_of(hub)
-        await gone({victim, *its_children})
+        await all_gone({victim, *its_children})
         await load.until_answered(10)
-        with anyio.fail_after(30):
-            while len(children(hub.process.pid)) < 2:  # noqa: ASYNC110 - it is started by the hub
-                await anyio.sleep(0.05)
-            while len(await replicas_of(hub)) < 2:  # noqa: ASYNC110 - it is starting
-                await anyio.sleep(0.2)
+        await two_replicas(hub)
         await load.until_answered(20)
         load.stop()
     assert len(load.failed) <= under_way
@@ -383,9 +391,7 @@ async def test_workers_take_over_from_workers_and_systemd_learns_who_serves(tmp_
                         load.stop()
                         heard = {await anyio.to_thread.run_sync(notify.recv, 100) for _ in range(2)}
                         assert heard == {b"READY=1", f"MAINPID={new.process.pid}".encode()}
-                        with anyio.fail_after(30):
-                            while load.under_way:  # noqa: ASYNC110 - the last answers
-                                await anyio.sleep(0.02)
+                        await load.until_all_answered()
                         new.send(signal.SIGTERM)
                         assert await new.ended() == 0
     assert load.failed == []
@@ -455,7 +461,7 @@ async def test_workers_end_when_their_terminal_is_closed(tmp_path: Path) -> None
     all_of_it = descendants(process.pid)
     os.close(controller)
     assert await anyio.to_thread.run_sync(process.wait, 30) == 0
-    await gone(all_of_it)
+    await all_gone(all_of_it)
 
 
 ON_TERMINAL = """
@@ -476,7 +482,7 @@ async def test_a_killed_supervisor_takes_its_workers_their_servers_and_the_port_
             port = hub.url.rpartition(":")[2].removesuffix("/mcp")
             hub.send(signal.SIGKILL)
             await hub.ended()
-            await gone(all_of_it)
+            await all_gone(all_of_it)
     async with served(tmp_path / "home", "--config", str(config(tmp_path / "mcp.json")), port=port) as again:
         assert again.url == hub.url
 

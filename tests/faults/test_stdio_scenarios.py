@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.config.spec import Limits
 from holdfast.core.messages import FailureStatus
+from holdfast.wire.process import Child
 from tests.faults.outcomes import observe
 from tests.peers.everything import everything_args, node
 from tests.peers.stdio import StdioPeer
@@ -77,6 +78,22 @@ async def test_a_failing_child_gets_its_true_status_attempts_words_and_starts(ro
     assert row.says in (outcome.error or "")
     assert peer.starts == row.starts
     assert peer.living == []
+
+
+@pytest.mark.requirement("LOAD-9")
+async def test_a_child_that_exits_before_it_gets_the_probe_is_not_started_again_for_it(
+    stdio_peer: MakePeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = Child.send
+
+    async def too_late(child: Child, data: bytes) -> None:
+        await child.exited()
+        await send(child, data)
+
+    monkeypatch.setattr(Child, "send", too_late)
+    peer = stdio_peer("--exit-at-once", "0")
+    outcome = await observe(connection(peer), attempt_timeout=10.0, limits=Limits())
+    assert (outcome.status, outcome.attempts, peer.starts) == ("permanent", 1, 1)
 
 
 @pytest.mark.requirement("LOAD-8")

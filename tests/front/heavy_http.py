@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import BaseServer
 from typing import Any
 
 from tests.front.heavy_server import ANSWERS
@@ -68,11 +69,17 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def heavy_http() -> Iterator[HeavyHttp]:
     """The server, while the block runs."""
-    with HeavyHttp() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    with HeavyHttp() as server, in_a_thread(server):
+        yield server
+
+
+@contextmanager
+def in_a_thread(server: BaseServer) -> Iterator[None]:
+    """Serve while the block runs."""
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,6 +23,7 @@ from holdfast.auth.token_endpoint import NoTokenAnswer, TokenRefused, request_to
 from holdfast.config.spec import ServerSpec
 from holdfast.errors import LoginFailed
 from holdfast.front.access.jwt import jwt_verifier
+from tests.front.heavy_http import in_a_thread
 from tests.front.heavy_inputs import SHAPES
 from tests.front.loop_steps import LONGEST_STEP, TRIES, LoopSteps, measured_loop
 
@@ -92,14 +92,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def _issuer() -> Iterator[_Issuer]:
-    with _Issuer() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    with _Issuer() as server, in_a_thread(server):
+        yield server
 
 
 def _member(name: bytes, shape: str) -> Callable[[bytes, int], bytes]:
