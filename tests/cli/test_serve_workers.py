@@ -242,7 +242,7 @@ async def test_every_scrape_and_the_totals_count_the_calls_of_all_workers(hub: S
 
         async def counted_by_all() -> bool:
             total: float = (await clients[0].get("/api/servers/it")).json()["calls_total"]
-            return total >= before + 3 * len(clients)
+            return bool(total >= before + 3 * len(clients))
 
         await asked(counted_by_all)
 

@@ -22,7 +22,7 @@ from tests.cli.serve_process import Served, config, served
 from tests.cli.test_serve import ready
 from tests.cli.test_serve_fleet import three_hubs
 from tests.cli.test_serve_restart import free_port
-from tests.cli.test_serve_workers import children, gone
+from tests.cli.test_serve_workers import all_gone, children
 from tests.field import results
 from tests.field.matrix import CLIENTS, Client, Driven
 from tests.field.test_client_matrix import TOOL
@@ -203,7 +203,7 @@ async def test_a_client_uses_workers_as_one_hub_while_they_come_and_go(
                 old = set(children(hub.process.pid))
                 hub.send(signal.SIGHUP)
                 await hub.said("worker 2 is replaced")
-                await gone(old)
+                await all_gone(old)
                 wrong += await _calls(client, driven, seen, "workers replaced")
                 os.kill(children(hub.process.pid)[0], signal.SIGKILL)
                 await hub.said("ended by signal 9")
