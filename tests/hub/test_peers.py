@@ -148,7 +148,7 @@ async def test_what_cannot_be_done_is_refused_with_its_reason(caplog: pytest.Log
             await a.ask("nobody", "echo", within=PATIENCE)
         a.join("a", lambda: {"b": ""})
         with pytest.raises(PeerUnreachable, match="--advertise"):
-            await a._connected("b")
+            await a._dialed("b")
 
 
 async def test_a_replica_that_is_gone_got_nothing_and_one_that_breaks_off_may_have_acted() -> None:
