@@ -46,6 +46,8 @@ __all__ = ["Broker", "ClientRelay", "IdleCaller"]
 class IdleCaller:
     """A connected client without a call in flight; messages go to its notification stream."""
 
+    counted_by: str | None = None
+
     def __init__(self, broker: Broker, client: Client) -> None:
         self._broker = broker
         self._client = client
