@@ -42,8 +42,8 @@ PRESENT_SECONDS = 3.0
 """A replica that has not exchanged for this long is not present."""
 
 STALE_SECONDS = 3.0
-"""A store that was stopped reads later what was sent to it. Claims that are this old are of no use: who sent them does not
-wait for the answer any more, and would not know that it has the right. Twice the time of an exchange is not stale."""
+"""A store that was stopped reads later what was sent to it. A claim that is this old gets nothing: the replica does not
+wait for the answer any more, and would not know that it has the right. It is more than two exchanges may take."""
 
 
 @dataclass(frozen=True, slots=True)
