@@ -14,6 +14,7 @@ class Answering:
     """Answers a server's questions, whichever way they come (a ``Relay`` and a ``Caller`` in one)."""
 
     principal = ""
+    counted_by = None
 
     @property
     def era(self) -> None:

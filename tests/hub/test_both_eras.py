@@ -28,6 +28,7 @@ class Client:
     """A caller of one era that answers what it is asked."""
 
     principal = ""
+    counted_by = None
 
     def __init__(self, era: Literal["modern", "legacy"]) -> None:
         self.era = era

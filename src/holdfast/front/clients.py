@@ -101,6 +101,8 @@ def require_capability(client: Client, method: str, params: Mapping[str, Any] | 
 class Call:
     """A request in flight; it is the ``Caller`` of the wire."""
 
+    counted_by: str | None = None
+
     def __init__(self, client: Client, server: str, *, channel: Channel | None, token: str | int | None) -> None:
         self.client = client
         self.server = server

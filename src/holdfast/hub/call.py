@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from time import perf_counter
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from holdfast.config import ApprovalMode, Config, ServerSpec
 from holdfast.core import (
@@ -75,21 +75,12 @@ from holdfast.wire import Caller, Connection, Fields, RawObject, descriptor_shor
 
 __all__ = [
     "CallHost",
-    "CountedElsewhere",
     "HubCall",
     "approval_mode",
     "is_repeatable",
     "known",
     "refuse_held",
 ]
-
-
-@runtime_checkable
-class CountedElsewhere(Protocol):
-    """The caller of a request of another replica, which records it: one call is one record in a fleet."""
-
-    counted_by: str
-    """The name of that replica."""
 
 
 def known(found: NameKey | Unknown, kind: Kind) -> NameKey:
@@ -311,8 +302,9 @@ class HubCall:
 
     def _end(self, outcome: CallOutcome, exc: BaseException | None = None) -> None:
         """Record the call, if the record has a reader."""
-        hub, trace = self._hub, self._trace
-        if trace is None and not hub.journal.reads_calls(outcome):
+        hub, trace, caller = self._hub, self._trace, self._caller
+        elsewhere = caller is not None and caller.counted_by is not None
+        if trace is None and (elsewhere or not hub.journal.reads_calls(outcome)):
             return
         now = perf_counter()
         seconds, with_server = now - self._began, self._with_server
@@ -332,7 +324,7 @@ class HubCall:
         )
         if trace is not None:
             trace.end(ended)
-        if not isinstance(self._caller, CountedElsewhere):
+        if not elsewhere:
             hub.journal.write(ended)
 
     def _expire(self, generation: int) -> None:
