@@ -81,22 +81,22 @@ def _fleet(rows: dict[str, dict[str, str]]) -> list[str]:
         "",
         "## Several replicas",
         "",
-        "The same clients in front of several replicas. Each kept its session, or what it has instead of one, through the",
-        "events of one line below: it listed the tools first and last, and made three calls after each event.",
+        "The same clients in front of several replicas. Each kept its session, or what it has instead of one, through",
+        "the events of one line below: it listed the tools first and last, and made three calls after each event.",
         "",
-        "- **three hubs**: with one session key, behind HAProxy that gives each request to the next hub and repeats nothing.",
-        "- **on Redis**, **Redis killed**, **hub killed**: the same as a fleet (`--fleet`), then without Redis, then after",
-        "  `kill -9` of a hub.",
-        "- **2 workers**, **roll**, **worker killed**: `serve --workers 2`, then after SIGHUP replaced both workers, then",
-        "  after `kill -9` of one.",
+        "- **three hubs**: with one session key, behind HAProxy, which gives each request to the next hub and repeats",
+        "  nothing.",
+        "- **on Redis**, **Redis killed**, **hub killed**: the same as a fleet (`--fleet`), then without Redis, then",
+        "  after `kill -9` of a hub.",
+        "- **2 workers**, **roll**, **worker killed**: `serve --workers 2`, then after SIGHUP replaced both workers,",
+        "  then after `kill -9` of one.",
         "",
         f"| client | {' | '.join(FLEET.values())} |",
         f"|---|{'---|' * len(FLEET)}",
     ]
-    for row in rows.values():
-        if any(column in row for column in FLEET):
-            lines.append(f"| {row['client']} | {' | '.join(_brief(column, row.get(column, '')) for column in FLEET)} |")
-    return lines
+    seen = [row for row in rows.values() if any(column in row for column in FLEET)]
+    cells = [" | ".join(_brief(column, row.get(column, "")) for column in FLEET) for row in seen]
+    return [*lines, *(f"| {row['client']} | {text} |" for row, text in zip(seen, cells, strict=True))]
 
 
 def _brief(column: str, seen: str) -> str:

@@ -188,6 +188,14 @@ async def test_what_another_key_signed_is_ignored_and_counted(store: RedisPeer, 
         await until(lambda: signed.refused > 0)
         assert good.server_health("one").state is State.CONNECTED
         assert [replica.replica for replica in fleet_of(good).replicas] == [fleet_of(good).replica]
+        await until(lambda: "a replica with another key uses the same part of the store" in fleet_of(good).problem)
+        await good.toggle("one", enabled=False)
+        assert await good.registry.scope("one") == "this replica only"
+    async with running(one, hub={"fleet": fleet_on(store)}) as alone:
+        await until(lambda: fleet_of(alone).is_settled and not fleet_of(alone).member.strangers)
+        await alone.toggle("one", enabled=False)
+        assert await alone.registry.scope("one") == "the fleet"
+        assert fleet_of(alone).problem == ""
 
 
 # Switches and approvals.

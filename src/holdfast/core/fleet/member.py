@@ -175,6 +175,8 @@ class FleetMember:
         self.book = RecordBook(records)
         self.peers: dict[str, Peer] = {}
         """The replicas that are present, this one included, as of the last good exchange."""
+        self.strangers = 0
+        """Replicas with another key that use the same part of the store, as of the last roster."""
         self.alone_since: float | None = None
         """Since when the store does not answer; None while it does, and before the first try."""
         self.synced = False
@@ -263,6 +265,8 @@ class FleetMember:
             return False
         if now < self._expected_until and not self._expected <= self.peers.keys():
             return False
+        if self.strangers:
+            return False  # they write under the same keys: a replica may have read theirs instead
         others = [peer for name, peer in self.peers.items() if name != self.replica]
         return all(peer.seen[0] == arrived[0] and peer.seen[1] >= arrived[1] for peer in others)
 
@@ -530,7 +534,7 @@ class FleetMember:
         self._cursor = reply.cursor
         self.synced = reply.cursor == reply.sequence or (self.synced and not restarted)
         if reply.replicas is not None:
-            self._last_roster = began
+            self._last_roster, self.strangers = began, reply.strangers
             self.peers = {name: _peer(name, text) for name, text in reply.replicas.items()}
             self.placement.witnesses = frozenset(self.peers) - {self.replica}
         if self.synced and self._joined_at is None:
