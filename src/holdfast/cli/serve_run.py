@@ -588,7 +588,7 @@ def keep_collections_short(hub: Hub) -> None:
                 gc.collect()
                 gc.freeze()
 
-    hub.registry.journal.add_sink(noted, calls=False)
+    hub.registry.journal.add_sink(noted, calls=None)
 
 
 def _watch(tasks: anyio.abc.TaskGroup, serving: ServeOptions, hub: Hub, follower: SecretFiles | None = None) -> None:

@@ -66,6 +66,8 @@ _USUAL: Final = {
 }
 """The most frequent methods as they are usually written: they need no further look."""
 
+_VERSION: Final = msgspec.Raw(b'"2.0"')
+
 _ID: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(str | int)
 
 
@@ -82,14 +84,15 @@ class Message:
         usual = _USUAL.get(bytes(method)) if method is not None and len(memoryview(method)) <= LONGEST_ID else None
         self.method: str | None = usual or text_of(method)
         self.params: Bytes | None = members.get("params")
-        self.result: Bytes | None = members.get("result")
-        self.error: Bytes | None = members.get("error")
+        self.result: Bytes | None = None
+        self.error: Bytes | None = None
         version = members.get("jsonrpc")
-        if version is None or (bytes(memoryview(version)[:6]) != b'"2.0"' and text_of(version) != "2.0"):
+        if version != _VERSION and text_of(version) != "2.0":
             raise MCPError(INVALID_REQUEST, "the message is not JSON-RPC 2.0")
         if self.id is not None:
             self.key = _key(self.id)
         if method is None:
+            self.result, self.error = members.get("result"), members.get("error")
             if self.id is None or (self.result is None) == (self.error is None):
                 raise MCPError(INVALID_REQUEST, "the message is neither a request, a notification nor a response")
         elif usual is None:
@@ -229,6 +232,9 @@ def error_of(exc: Exception) -> ErrorData:
 
 def result_message(request_id: Bytes, result: RawObject | bytes) -> bytes:
     """The answer to a request."""
+    raw = result if isinstance(result, bytes) else result.raw
+    if raw is not None:
+        return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request_id, raw)
     return b"".join(result_pieces(request_id, result))
 
 
