@@ -147,7 +147,14 @@ class RawObject:
     def led_by(self, lead: Mapping[str, Bytes]) -> RawObject:
         """The same with more members before its own; its own stay as they are."""
         more = {key: value for key, value in lead.items() if key not in self.members}
-        return self._like(more | self.members) if more else self
+        if not more:
+            return self
+        other = self._like(more | self.members)
+        if self.raw is not None and not self.is_large and self.members:
+            rest = bytes(self.raw)
+            if rest.startswith(b'{"'):  # nothing of what it has is written again
+                other.raw = b"%b,%b" % (join_fields(more)[:-1], rest[1:])
+        return other
 
     def _like(self, members: Fields) -> RawObject:
         """Another object of much the same size."""
