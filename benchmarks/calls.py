@@ -36,6 +36,8 @@ class Subject:
     """The tool's arguments as this gateway wants them."""
     era: str | None = None
     """The only era that it speaks, if there is one."""
+    helper: int | None = None
+    """Another process that works for the same calls, and whose CPU time counts too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,7 @@ class Generator:
     def __init__(self, process: subprocess.Popen[str], subject: Subject) -> None:
         self._process = process
         self._subject = subject
-        self._tree = Tree(subject.pid)
+        self._tree = Tree(subject.pid, *([] if subject.helper is None else [subject.helper]))
         self._expect("warm")
 
     def run(self) -> Sample:

@@ -43,14 +43,15 @@ END_SECONDS = 15.0
 
 
 class Tree:
-    """A process and its descendants, without the MCP server behind it: that one is not what is measured."""
+    """Processes and their descendants, without the MCP server behind them: that one is not what is measured."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, *others: int) -> None:
         self.pid = pid
+        self._roots = (pid, *others)
 
     def pids(self) -> list[int]:
         """The processes of the tree that are alive."""
-        return [pid for pid in self._all() if pid == self.pid or not _is_server(pid)]
+        return [pid for pid in self._all() if pid in self._roots or not _is_server(pid)]
 
     def _all(self) -> list[int]:
         children: defaultdict[int, list[int]] = defaultdict(list)
@@ -58,7 +59,7 @@ class Tree:
             if entry.name.isdigit():
                 with contextlib.suppress(OSError):
                     children[int(_stat(entry)[1])].append(int(entry.name))
-        found, todo = [], [self.pid]
+        found, todo = [], [*self._roots]
         while todo:
             found.append(pid := todo.pop())
             todo += children[pid]
@@ -66,7 +67,7 @@ class Tree:
 
     def servers(self) -> list[int]:
         """The MCP servers that run as its children, or as theirs."""
-        return [pid for pid in self._all() if pid != self.pid and _is_server(pid)]
+        return [pid for pid in self._all() if pid not in self._roots and _is_server(pid)]
 
     def cpu(self) -> Mapping[tuple[int, int], int]:
         """Nanoseconds of CPU of each thread so far. The process's own account has ticks of 10 ms."""

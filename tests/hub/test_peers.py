@@ -13,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.hub import PeerAddress, PeerFailed, PeerRefused, PeerReply, PeerRequest, Peers, PeerUnreachable
+from holdfast.hub.fleet.peer_frames import BODY, LAST, PeerFrames
 from holdfast.hub.fleet.peer_seal import BadSeal, PeerSeal, accept_dialer, answer_challenge, challenge
 from tests.hub.open_hubs import PATIENCE
 
@@ -57,6 +58,74 @@ async def test_a_replica_answers_another_and_the_connection_is_kept() -> None:
             assert (about, body) == ({"said": "hello", "sender": "a"}, large)
         assert len(b._open) == 1
         assert a.others == ("b",)
+
+
+async def test_a_small_request_is_one_frame_and_so_is_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames: list[int] = []
+    real = PeerFrames.put
+
+    def counted(self: PeerFrames, kind: int, content: bytes = b"") -> None:
+        frames.append(kind)
+        real(self, kind, content)
+
+    async def answers(request: PeerRequest, reply: PeerReply) -> None:
+        reply.answer({"known": True}, request.body)
+
+    monkeypatch.setattr(PeerFrames, "put", counted)
+    async with replicas("a", "b") as (a, b):
+        b.handle("answers", answers)
+        assert await a.ask("b", "answers", body=b"x", within=PATIENCE) == ({"known": True}, b"x")
+        assert len(frames) == 2
+        with pytest.raises(PeerRefused):
+            await a.ask("b", "unknown", within=PATIENCE)
+        assert len(frames) == 4
+        assert len(b._open) == 1, "a refusal ends no connection"
+
+
+async def test_text_that_is_no_unicode_passes() -> None:
+    async with replicas("a", "b") as (a, _):
+        about, _ = await a.ask("b", "echo", {"say": "\ud800"}, within=PATIENCE)
+        assert about["said"] == "\ud800"
+
+
+async def test_an_asker_that_reads_slowly_holds_the_handler_up() -> None:
+    full = anyio.Event()
+    pieces = 200
+
+    async def floods(_: PeerRequest, reply: PeerReply) -> None:
+        reply.begin()
+        for _number in range(pieces):
+            reply.write(bytes(64 * 1024))
+            if reply.unread:
+                full.set()
+            await reply.drained()
+
+    async with replicas("a", "b") as (a, b):
+        b.handle("floods", floods)
+        async with a.request("b", "floods") as answer:
+            await full.wait()
+            assert sum(len(content) for _, content in answer._frames._frames) < 1024 * 1024
+            assert len(await answer.body()) == pieces * 64 * 1024
+        assert len(a._kept["b"]) == 1
+
+
+async def test_the_listener_closes_a_connection_without_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.hub.fleet.peers.IDLE_SECONDS", 0.05)
+    async with replicas("a", "b") as (a, b):
+        await a.ask("b", "echo", within=PATIENCE)
+        while b._open:  # noqa: ASYNC110 - the listener closes it by a timer of its own
+            await anyio.sleep(0.01)
+        assert (await a.ask("b", "echo", {"say": 1}, within=PATIENCE))[0]["said"] == 1
+
+
+async def test_a_frame_out_of_place_ends_the_connection() -> None:
+    async with replicas("a", "b") as (a, b):
+        for kind, content in ((BODY | LAST, b""), (1 | LAST, b"\0\0\0\x09{}"), (1 | LAST, b"\0\0\0\x02[]")):
+            frames = await a._dialed("b")
+            frames.put(kind, content)
+            with pytest.raises(EOFError):
+                await frames.next()
+        assert b.refused == 3
 
 
 async def test_replicas_on_one_machine_use_a_private_socket(tmp_path: Path) -> None:
@@ -148,7 +217,7 @@ async def test_what_cannot_be_done_is_refused_with_its_reason(caplog: pytest.Log
             await a.ask("nobody", "echo", within=PATIENCE)
         a.join("a", lambda: {"b": ""})
         with pytest.raises(PeerUnreachable, match="--advertise"):
-            await a._connected("b")
+            await a._dialed("b")
 
 
 async def test_a_replica_that_is_gone_got_nothing_and_one_that_breaks_off_may_have_acted() -> None:

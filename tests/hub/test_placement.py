@@ -145,6 +145,7 @@ class Client:
     def __init__(self, principal: str = "", answer: Mapping[str, Any] | None = None) -> None:
         self.era = "legacy"
         self.principal = principal
+        self.counted_by = None
         self.capabilities: Mapping[str, Any] = {"elicitation": {}, "sampling": {}, "roots": {}}
         self._answer = dict(answer or {"action": "accept", "content": {"colour": "red"}})
         self.questions: list[str] = []

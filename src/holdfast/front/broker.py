@@ -9,8 +9,8 @@ one principal gets no such answer at all: a late message may belong to an earlie
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Hashable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,6 +138,21 @@ class _Served:
 
     lease: object
     principals: set[str]
+
+
+class _RemoteCallInFlight(AbstractContextManager[Caller]):
+    """A call of another replica's client, from its beginning to its end."""
+
+    def __init__(self, broker: Broker, call: RemoteCall) -> None:
+        self._broker = broker
+        self._call = call
+
+    def __enter__(self) -> Caller:
+        self._begun = self._broker.begin(self._call)
+        return self._call
+
+    def __exit__(self, *_: object) -> None:
+        self._broker.end(self._call, self._begun)
 
 
 class Broker:
@@ -287,15 +302,9 @@ class Broker:
         if self.draining:
             self._quiet.set()
 
-    @contextmanager
-    def remote_call(self, server: str, caller: RemoteCaller) -> Iterator[Caller]:
+    def remote_call(self, server: str, caller: RemoteCaller) -> AbstractContextManager[Caller]:
         """The call of another replica's client is in flight here: a server's question may belong to it."""
-        call = RemoteCall(View(self.hub, server), server, caller)
-        begun = self.begin(call)
-        try:
-            yield call
-        finally:
-            self.end(call, begun)
+        return _RemoteCallInFlight(self, RemoteCall(View(self.hub, server), server, caller))
 
     def slot(self, client: Client, server: str) -> Slot:
         """Return the slot that a client uses: the shared one, or its own, which starts now if needed."""

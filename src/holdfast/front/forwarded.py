@@ -54,9 +54,8 @@ class ForwardedConnection:
     def write_plain(self, request: Request, status: int, body: bytes | list[Bytes], headers: bytes) -> None:
         """An answer that is complete."""
         self.disarm()
-        self._reply.begin({"status": status, "headers": headers.decode("latin-1"), "plain": True})
-        for piece in body if isinstance(body, list) else (body,):
-            self._reply.write(bytes(piece))
+        whole = b"".join(body) if isinstance(body, list) else body
+        self._reply.answer({"status": status, "headers": headers.decode("latin-1"), "plain": True}, whole)
 
     def write_head(self, request: Request, headers: bytes, status: int = 200) -> None:
         """The head of an answer that comes in pieces."""

@@ -250,7 +250,7 @@ class PeerRequests:
         call = session.calls.get(asked.about.get("request", "")) if session is not None else None
         if call is not None:
             call.cancel()
-        answer.begin({"cancelled": call is not None})
+        answer.answer({"cancelled": call is not None})
 
     # A client that ended its connections.
 
@@ -273,7 +273,7 @@ class PeerRequests:
     async def _listening(self, asked: PeerRequest, answer: PeerReply) -> None:
         session = self._session(asked.about)
         listening = session is not None and session.listening
-        answer.begin({"listening": listening, "since": session.listening_since if session is not None else 0.0})
+        answer.answer({"listening": listening, "since": session.listening_since if session is not None else 0.0})
 
     def post(self, session: HttpSession, message: bytes) -> bool:
         """A message for a stream that is not here; True if a task has to be started that ``carry``s it."""
@@ -313,7 +313,7 @@ class PeerRequests:
         delivered = session is not None and session.listening
         if session is not None and delivered:
             session.notices.send(asked.body)
-        answer.begin({"delivered": delivered})
+        answer.answer({"delivered": delivered})
 
     # All of them.
 

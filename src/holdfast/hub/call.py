@@ -302,8 +302,9 @@ class HubCall:
 
     def _end(self, outcome: CallOutcome, exc: BaseException | None = None) -> None:
         """Record the call, if the record has a reader."""
-        hub, trace = self._hub, self._trace
-        if trace is None and not hub.journal.reads_calls(outcome):
+        hub, trace, caller = self._hub, self._trace, self._caller
+        elsewhere = caller is not None and caller.counted_by is not None
+        if trace is None and (elsewhere or not hub.journal.reads_calls(outcome)):
             return
         now = perf_counter()
         seconds, with_server = now - self._began, self._with_server
@@ -323,7 +324,7 @@ class HubCall:
         )
         if trace is not None:
             trace.end(ended)
-        if self._caller is None or self._caller.counted_by is None:
+        if not elsewhere:
             hub.journal.write_call(ended)
 
     def _expire(self, generation: int) -> None:

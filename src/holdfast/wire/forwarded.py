@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import anyio
 import anyio.abc
@@ -64,8 +62,7 @@ class MessageKind(IntEnum):
     """The server moves to another replica soon: new requests wait, those in flight end first."""
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardedMessage:
+class ForwardedMessage(NamedTuple):
     """One message of a stream; the content is JSON."""
 
     kind: MessageKind
@@ -84,6 +81,9 @@ class RemoteStream(Protocol):
     async def end(self) -> None:
         """Read to the end of the stream, so that its connection serves the next request too."""
 
+    def close(self) -> None:
+        """No more is read. A request that has no result yet is cancelled."""
+
 
 class RemoteServer(Protocol):
     """A server that runs on another replica."""
@@ -92,13 +92,11 @@ class RemoteServer(Protocol):
     def replica(self) -> str:
         """The name of that replica."""
 
-    def watch(self) -> AbstractAsyncContextManager[RemoteStream]:
-        """The stream of the connection. Raises ``ServerFailure``."""
+    async def watch(self) -> RemoteStream:
+        """The stream of the connection, which must be closed. Raises ``ServerFailure``."""
 
-    def call(
-        self, number: int, method: str, params: bytes, caller: Caller | None
-    ) -> AbstractAsyncContextManager[RemoteStream]:
-        """The stream of one request. Raises ``ServerFailure``. Leaving the block early cancels the request."""
+    async def call(self, number: int, method: str, params: bytes, caller: Caller | None) -> RemoteStream:
+        """The stream of one request, which must be closed. Raises ``ServerFailure``."""
 
     async def answer(self, call: int | None, question: int, answer: Mapping[str, Any]) -> None:
         """The answer to a question of the server; of no call if that is None."""
@@ -188,15 +186,16 @@ class ForwardedDispatcher(Dispatcher[TransportContext]):
             raise self.failure()
         number = next(self._numbers)
         answering: set[asyncio.Task[None]] = set()
+        stream = await self._remote.call(number, method, params, current_caller())
         try:
-            async with self._remote.call(number, method, params, current_caller()) as stream:
-                while (message := await stream.next()) is not None:
-                    self.received += len(message.content)
-                    if message.kind is MessageKind.RESULT:
-                        await stream.end()
-                        return message.content
-                    await self._during(number, message, on_progress, answering)
+            while (message := await stream.next()) is not None:
+                self.received += len(message.content)
+                if message.kind is MessageKind.RESULT:
+                    await stream.end()
+                    return message.content
+                await self._during(number, message, on_progress, answering)
         finally:
+            stream.close()
             for task in answering:
                 task.cancel()
         raise self.failure()
@@ -241,9 +240,12 @@ class ForwardedDispatcher(Dispatcher[TransportContext]):
             async with anyio.create_task_group() as tasks:
                 task_status.started()
                 try:
-                    async with self._remote.watch() as stream:
+                    stream = await self._remote.watch()
+                    try:
                         while (message := await stream.next()) is not None and self._gone is None:
                             await self._came(message, tasks)
+                    finally:
+                        stream.close()
                 except ServerFailure as failure:
                     self._gone = self._gone or failure.evidence
                 except HoldfastError as refused:  # the other hub has a reason of its own: a limit, for one

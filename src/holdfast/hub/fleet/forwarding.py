@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import fields as fields_of, is_dataclass
 from enum import Enum
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -105,20 +106,14 @@ class HolderLink:
         if own is not None:
             self._about["own"] = dict(own)
 
-    @asynccontextmanager
-    async def watch(self) -> AsyncIterator[_AnswerStream]:
+    async def watch(self) -> _AnswerStream:
         """See ``RemoteServer``."""
-        async with self._asked(_WATCH, {}, b"") as stream:
-            yield stream
+        return await self._asked(_WATCH, self._about, b"")
 
-    @asynccontextmanager
-    async def call(
-        self, number: int, method: str, params: bytes, caller: Caller | None
-    ) -> AsyncIterator[_AnswerStream]:
+    async def call(self, number: int, method: str, params: bytes, caller: Caller | None) -> _AnswerStream:
         """See ``RemoteServer``."""
-        about = {"method": method, "call": number, "caller": _caller(caller)}
-        async with self._asked(_CALL, about, params) as stream:
-            yield stream
+        about = {**self._about, "method": method, "call": number, "caller": _caller(caller)}
+        return await self._asked(_CALL, about, params)
 
     async def answer(self, call: int | None, question: int, answer: Mapping[str, Any]) -> None:
         """See ``RemoteServer``."""
@@ -137,11 +132,9 @@ class HolderLink:
         except (PeerUnreachable, PeerRefused, PeerFailed) as exc:
             raise self._failure(exc) from exc
 
-    @asynccontextmanager
-    async def _asked(self, operation: str, about: Mapping[str, Any], body: bytes) -> AsyncIterator[_AnswerStream]:
+    async def _asked(self, operation: str, about: Mapping[str, Any], body: bytes) -> _AnswerStream:
         try:
-            async with self._peers.request(self.replica, operation, {**self._about, **about}, body) as answer:
-                yield _AnswerStream(answer)
+            return _AnswerStream(await self._peers.begin(self.replica, operation, about, body), self._failure)
         except (PeerUnreachable, PeerRefused, PeerFailed) as exc:
             raise self._failure(exc) from exc
 
@@ -156,29 +149,46 @@ class HolderLink:
 class _AnswerStream:
     """The messages in the answer of a replica."""
 
-    def __init__(self, answer: PeerAnswer) -> None:
+    def __init__(self, answer: PeerAnswer, failure: Callable[[Exception], ServerFailure]) -> None:
         self._answer = answer
-        self._buffer = bytearray()
+        self._failure = failure
+        self._unread: bytes | bytearray = b""
 
     async def next(self) -> ForwardedMessage | None:
         """See ``RemoteStream``."""
-        while len(self._buffer) < 5 or len(self._buffer) < 5 + int.from_bytes(self._buffer[1:5], "big"):
-            piece = await self._answer.next_piece()
+        unread, self._unread = self._unread, b""
+        while not _is_whole(unread):
+            try:
+                piece = await self._answer.next_piece()
+            except PeerFailed as exc:
+                raise self._failure(exc) from exc
             if piece is None:
                 return None
-            self._buffer += piece
-        kind, size = self._buffer[0], int.from_bytes(self._buffer[1:5], "big")
-        content = bytes(self._buffer[5 : 5 + size])
-        del self._buffer[: 5 + size]
-        if kind == _FAILED:
+            if not unread:
+                unread = piece
+            else:
+                unread = bytearray(unread) if isinstance(unread, bytes) else unread
+                unread += piece
+        end = 5 + int.from_bytes(unread[1:5], "big")
+        self._unread, content = bytes(unread[end:]), bytes(unread[5:end])
+        if unread[0] == _FAILED:
             raise _failure_in(loads(content))
-        return ForwardedMessage(MessageKind(kind), content)
+        return ForwardedMessage(MessageKind(unread[0]), content)
 
     async def end(self) -> None:
         """See ``RemoteStream``."""
         with suppress(PeerFailed):
-            while await self._answer.next_piece() is not None:
+            while not self._answer.complete and await self._answer.next_piece() is not None:
                 pass
+
+    def close(self) -> None:
+        """See ``RemoteStream``."""
+        self._answer.close()
+
+
+def _is_whole(unread: bytes | bytearray) -> bool:
+    """Whether a message is here from its beginning to its end."""
+    return len(unread) >= 5 and len(unread) >= 5 + int.from_bytes(unread[1:5], "big")
 
 
 def _caller(caller: Caller | None) -> dict[str, Any] | None:
@@ -229,16 +239,20 @@ class _Out:
         """The replica, the connection, and the number of the call; None for the connection itself."""
 
     def put(self, kind: int, content: bytes) -> None:
+        if not self.reply.begun:
+            self.reply.begin()
         self.reply.write(_message(kind, content))
 
     def finish(self, kind: int, content: bytes) -> None:
-        self.reply.finish(_message(kind, content))
+        """The last message; if it is the only one, the answer is one frame."""
+        end = self.reply.finish if self.reply.begun else partial(self.reply.answer, None)
+        end(_message(kind, content))
 
     def tell(self, method: str, params: Mapping[str, Any] | None) -> None:
         self.put(MessageKind.TELL, dumps({"method": method, "params": params}))
 
     def fail(self, failure: Evidence | HoldfastError) -> None:
-        self.put(_FAILED, dumps(_failure_value(failure)))
+        self.finish(_FAILED, dumps(_failure_value(failure)))
 
 
 def _message(kind: int, content: bytes) -> bytes:
@@ -383,25 +397,22 @@ class HeldServers:
         if watched is None or watched.server != server or not self._runs(server) or not isinstance(number, int):
             reply.refuse(f"{self._replica} does not run it any more")
             return
-        reply.begin()
         out = _Out(reply, (request.sender, watch, number))
         try:
-            result = await self._made(watched, out, request)
-            out.finish(MessageKind.RESULT, result)
+            out.finish(MessageKind.RESULT, await self._made(watched, out, request))
         except RpcRefusal as exc:
-            out.put(MessageKind.RPC_ERROR, dumps({"code": exc.code, "message": exc.message, "data": exc.error.data}))
+            out.finish(MessageKind.RPC_ERROR, dumps({"code": exc.code, "message": exc.message, "data": exc.error.data}))
         except CallFailed as exc:
             seen = exc.evidence
             if isinstance(seen, RpcError):
                 error = {"code": seen.code, "message": seen.message, "data": seen.data}
-                out.put(MessageKind.RPC_ERROR, dumps(error))
+                out.finish(MessageKind.RPC_ERROR, dumps(error))
             else:
                 out.fail(seen)
         except BadJson as exc:
             out.fail(Unexpected(type="BadJson", detail=str(exc)))
         except HoldfastError as exc:
             out.fail(exc)
-        await reply.drained()
 
     async def _made(self, watched: _Watched, out: _Out, request: PeerRequest) -> bytes:
         method, server, slot = str(request.about.get("method")), watched.server, watched.slot
@@ -478,8 +489,6 @@ class HeldServers:
         value = loads(request.body)
         if future is not None and not future.done() and isinstance(value, dict):
             future.set_result(value)
-        reply.begin()
-        await reply.drained()
 
     async def _notify(self, request: PeerRequest, reply: PeerReply) -> None:
         watched = self._watched.get((request.sender, str(request.about.get("watch"))))
@@ -489,8 +498,6 @@ class HeldServers:
             await lease.connection.notify(
                 str(request.about.get("method")), params if isinstance(params, dict) else None
             )
-        reply.begin()
-        await reply.drained()
 
 
 class _OneClientRelay(Relay):

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 __all__ = ["DIALED_BYTES", "LARGEST_FRAME", "BadSeal", "PeerSeal", "accept_dialer", "answer_challenge", "challenge"]
 
-MARK: Final = b"holdfast-peer-1\n"
+MARK: Final = b"holdfast-peer-2\n"
 LARGEST_FRAME: Final = 256 * 1024
 """Bytes of content. More of it takes several frames, so that no frame holds the event loop up."""
 

@@ -13,23 +13,22 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import select
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import anyio
+import msgspec
 
 from holdfast.errors import UsageError
 from holdfast.hub.fleet.peer_address import PeerAddress, bind_peer
+from holdfast.hub.fleet.peer_frames import BODY, LARGEST_HEAD, LAST, PIECE, PeerFrames, head_and_piece
 from holdfast.hub.fleet.peer_seal import (
     CHALLENGE_BYTES,
     DIALED_BYTES,
-    LARGEST_FRAME,
     BadSeal,
-    PeerSeal,
     accept_dialer,
     answer_challenge,
     challenge,
@@ -56,15 +55,17 @@ BODY_SECONDS: Final = 30.0
 KEPT_SECONDS: Final = 10.0
 """How long an unused connection is kept; the listener keeps it longer, so that no request meets its end."""
 IDLE_SECONDS: Final = 60.0
-KEPT_CONNECTIONS: Final = 8
-"""Unused connections to one replica."""
+KEPT_CONNECTIONS: Final = 64
+"""Unused connections to one replica: as many calls at the same time need no handshake."""
 MOST_UNKNOWN: Final = 64
 """Connections whose handshake is not complete."""
 MOST_CONNECTIONS: Final = 4_096
 LARGEST_BODY: Final = 512 * 1024 * 1024
-_PIECE: Final = 64 * 1024
 
-_REQUEST, _BODY, _END, _ANSWER, _REFUSED = range(1, 6)
+_REQUEST, _ANSWER, _REFUSED = 1, 3, 4
+_BROKE_RULES: Final = "the replica broke the rules of the link"
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=dict)
+_DECODER: Final = msgspec.json.Decoder()
 
 
 class PeerUnreachable(Exception):
@@ -79,23 +80,21 @@ class PeerRefused(Exception):
     """The replica answered that it does not do this."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PeerRequest:
+class PeerRequest(NamedTuple):
     """What another replica asks."""
 
     sender: str
     """The name of the replica that asks."""
     operation: str
-    about: Mapping[str, Any] = field(default_factory=dict)
-    body: bytes = b""
+    about: Mapping[str, Any]
+    body: bytes
 
 
 class PeerReply:
     """The answer to a request, as its handler writes it."""
 
-    def __init__(self, seal: PeerSeal, writer: asyncio.StreamWriter) -> None:
-        self._seal = seal
-        self._writer = writer
+    def __init__(self, frames: PeerFrames) -> None:
+        self._frames = frames
         self.begun = False
         self.complete = False
         """Whether its end was written."""
@@ -104,48 +103,56 @@ class PeerReply:
         self.on_gone: Callable[[], object] | None = None
         """Told when the asker closes the connection. Without it, the handler is cancelled then."""
 
+    def answer(self, about: Mapping[str, Any] | None = None, body: bytes = b"") -> None:
+        """The whole answer: a small one is one frame."""
+        self._start(_ANSWER, _head(about or {}), body, complete=True)
+
     def begin(self, about: Mapping[str, Any] | None = None) -> None:
-        """The head of the answer."""
-        self.begun = True
-        self._put(_ANSWER, json.dumps(dict(about or {})).encode())
+        """The head of an answer whose body comes later."""
+        self._start(_ANSWER, _head(about or {}))
 
     def write(self, data: bytes) -> None:
         """A piece of the body; the asker gets it at once."""
-        for at in range(0, len(data), _PIECE):
-            self._put(_BODY, data[at : at + _PIECE])
+        for at in range(0, len(data), PIECE):
+            self._put(BODY, data[at : at + PIECE])
 
     def finish(self, data: bytes = b"") -> None:
-        """The last piece of the body, and the end: a small one goes out in one write."""
-        if len(data) > _PIECE:
-            self.write(data)
-            data = b""
+        """The last piece of the body, and the end."""
         self.complete = True
-        if not self.lost:
-            last = self._seal.frame(_BODY, data) if data else b""
-            self._writer.write(last + self._seal.frame(_END))
+        last = max(0, (len(data) - 1) // PIECE * PIECE)
+        self.write(data[:last])
+        self._put(BODY | LAST, data[last:] if last else data)
 
     def refuse(self, reason: str) -> None:
         """Do not do it; instead of ``begin``."""
-        self.begun = True
-        self._put(_REFUSED, reason[:1_000].encode())
+        self._start(_REFUSED, reason[:1_000].encode(), complete=True)
 
     async def drained(self) -> None:
         """Wait until the asker has read most of what was written."""
-        with suppress(OSError):
-            await self._writer.drain()
+        if self._frames.is_full:
+            with suppress(OSError):
+                await self._frames.drained()
 
     @property
     def unread(self) -> int:
         """How many bytes wait for the asker to read them."""
-        return 0 if self.lost else self._writer.transport.get_write_buffer_size()
+        return 0 if self.lost else self._frames.unsent
 
     def abort(self) -> None:
         """Close the connection now."""
-        self._writer.transport.abort()
+        self._frames.close()
+
+    def _start(self, kind: int, head: bytes, body: bytes = b"", *, complete: bool = False) -> None:
+        self.begun = True
+        whole = complete and len(body) <= PIECE
+        self._put(kind | LAST if whole else kind, len(head).to_bytes(4, "big") + head + (body if whole else b""))
+        self.complete = whole
+        if complete and not whole:
+            self.finish(body)
 
     def _put(self, kind: int, content: bytes) -> None:
         if not self.lost:
-            self._writer.write(self._seal.frame(kind, content))
+            self._frames.put(kind, content)
 
 
 PeerHandler: TypeAlias = Callable[[PeerRequest, PeerReply], Awaitable[None]]
@@ -154,21 +161,34 @@ PeerHandler: TypeAlias = Callable[[PeerRequest, PeerReply], Awaitable[None]]
 class PeerAnswer:
     """The answer of a replica, as the asker reads it."""
 
-    def __init__(self, about: Mapping[str, Any], connection: _PeerConnection) -> None:
+    def __init__(
+        self, about: Mapping[str, Any], piece: bytes, frames: PeerFrames, keep: Callable[[PeerFrames], None] | None
+    ) -> None:
         self.about = about
-        self._connection = connection
-        self.complete = False
+        self._piece = piece
+        self._frames = frames
+        self._keep = keep
+        """What to do with the connection once the answer is complete; None if it is."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of it came."""
+        return self._keep is None
 
     async def next_piece(self) -> bytes | None:
         """The next piece of the body; None at its end. Raises ``PeerFailed``."""
-        if self.complete:
-            return None
-        kind, content = await self._connection.receive()
-        if kind == _BODY:
-            return content
-        if kind != _END:
-            raise PeerFailed("the replica broke the rules of the link")
-        self.complete = True
+        if self._piece:
+            piece, self._piece = self._piece, b""
+            return piece
+        while self._keep is not None:
+            kind, content = await _received(self._frames)
+            if kind & ~LAST != BODY:
+                raise PeerFailed(_BROKE_RULES)
+            if kind & LAST:
+                keep, self._keep = self._keep, None
+                keep(self._frames)
+            if content:
+                return content
         return None
 
     async def body(self, most: int = LARGEST_BODY) -> bytes:
@@ -181,45 +201,17 @@ class PeerAnswer:
                 raise PeerFailed("the answer of the replica is too large")
         return b"".join(parts)
 
-
-class _PeerConnection:
-    """The asker's side of a connection."""
-
-    def __init__(self, seal: PeerSeal, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._seal = seal
-        self._reader = reader
-        self._writer = writer
-        self.idle_since = 0.0
-
-    @property
-    def usable(self) -> bool:
-        """Whether nothing says that the other side closed it: the event loop may not have told yet."""
-        if self._reader.at_eof() or self._reader.exception() is not None or self._writer.is_closing():
-            return False
-        poll = select.poll()
-        poll.register(self._writer.get_extra_info("socket").fileno(), select.POLLIN)
-        return not poll.poll(0)
-
-    async def send(self, head: bytes, body: bytes) -> None:
-        waiting = self._seal.frame(_REQUEST, head)
-        for at in range(0, len(body), _PIECE):
-            if at:
-                self._writer.write(waiting)
-                await self._writer.drain()
-                waiting = b""
-            waiting += self._seal.frame(_BODY, body[at : at + _PIECE])
-        self._writer.write(waiting + self._seal.frame(_END))  # a small request goes out in one write
-        await self._writer.drain()
-
-    async def receive(self) -> tuple[int, bytes]:
-        try:
-            size = self._seal.length(await self._reader.readexactly(4))
-            return self._seal.open(await self._reader.readexactly(size))
-        except (OSError, EOFError, BadSeal) as exc:
-            raise PeerFailed(_reason(exc)) from exc
-
     def close(self) -> None:
-        self._writer.transport.abort()
+        """No more of it is read. An answer that is not complete ends with its connection."""
+        if self._keep is not None:
+            self._frames.close()
+
+
+async def _received(frames: PeerFrames) -> tuple[int, bytes]:
+    try:
+        return await frames.next()
+    except (OSError, EOFError, BadSeal) as exc:
+        raise PeerFailed(_reason(exc)) from exc
 
 
 class Peers:
@@ -246,9 +238,9 @@ class Peers:
         self.replica = ""
         self._addresses: Callable[[], Mapping[str, str]] = dict
         self._handlers: dict[str, PeerHandler] = {}
-        self._kept: dict[str, list[_PeerConnection]] = {}
+        self._kept: dict[str, list[PeerFrames]] = {}
         self._unknown = 0
-        self._open: set[asyncio.StreamWriter] = set()
+        self._open: set[PeerFrames] = set()
         self.refused = 0
         """Connections that were not of this fleet, so far."""
 
@@ -272,6 +264,36 @@ class Peers:
 
     # Asking.
 
+    async def begin(
+        self, replica: str, operation: str, about: Mapping[str, Any] | None = None, body: bytes = b""
+    ) -> PeerAnswer:
+        """Ask a replica; the head of the answer is here, its body may come later. It must be closed.
+
+        Raises ``PeerUnreachable``, ``PeerFailed`` or ``PeerRefused``.
+        """
+        head = _head({"from": self.replica, "to": replica, "operation": operation, "about": about or {}})
+        if len(head) > LARGEST_HEAD:
+            raise PeerRefused("the head of the request is too large for a replica")
+        frames = self._kept_connection(replica) or await self._dialed(replica)
+        try:
+            await _send(frames, head, body)
+            kind, content = await _received(frames)
+            told, piece = _answered(kind, content)
+            keep = partial(self._keep, replica)
+            if kind & LAST:
+                keep(frames)
+            if kind & ~LAST == _REFUSED:
+                raise PeerRefused(content[4:].decode("utf-8", "replace"))
+        except OSError as exc:
+            frames.close()
+            raise PeerFailed(_reason(exc)) from exc
+        except PeerRefused:
+            raise
+        except BaseException:
+            frames.close()
+            raise
+        return PeerAnswer(told, piece, frames, None if kind & LAST else keep)
+
     @asynccontextmanager
     async def request(
         self,
@@ -282,34 +304,16 @@ class Peers:
         *,
         within: float | None = None,
     ) -> AsyncIterator[PeerAnswer]:
-        """Ask a replica; the answer's head is here, its body comes. ``within`` bounds the wait for the head.
-
-        Raises ``PeerUnreachable``, ``PeerFailed`` or ``PeerRefused``. A block that is left early closes the connection.
-        """
-        connection = await self._connected(replica)
-        clean = False
+        """The same as a block, which closes the answer. ``within`` bounds the wait for the head."""
         try:
-            head = json.dumps({"from": self.replica, "to": replica, "operation": operation, "about": dict(about or {})})
-            if len(head) > LARGEST_FRAME:
-                raise PeerRefused("the head of the request is too large for a replica")
-            try:
-                with anyio.fail_after(within):
-                    await connection.send(head.encode(), body)
-                    kind, content = await connection.receive()
-            except (TimeoutError, OSError) as exc:
-                raise PeerFailed(_reason(exc)) from exc
-            if kind == _REFUSED:
-                raise PeerRefused(content.decode("utf-8", "replace"))
-            if kind != _ANSWER:
-                raise PeerFailed("the replica broke the rules of the link")
-            answer = PeerAnswer(_answered(content), connection)
+            with anyio.fail_after(within):
+                answer = await self.begin(replica, operation, about, body)
+        except TimeoutError as exc:
+            raise PeerFailed(_reason(exc)) from exc
+        try:
             yield answer
-            clean = answer.complete
         finally:
-            if clean:
-                self._keep(replica, connection)
-            else:
-                connection.close()
+            answer.close()
 
     async def ask(
         self,
@@ -328,14 +332,16 @@ class Peers:
         except TimeoutError as exc:
             raise PeerFailed(f"no answer within {within:g} s") from exc
 
-    async def _connected(self, replica: str) -> _PeerConnection:
-        kept = self._kept.get(replica, [])
-        now = anyio.current_time()
+    def _kept_connection(self, replica: str) -> PeerFrames | None:
+        kept = self._kept.get(replica)
         while kept:
-            connection = kept.pop()
-            if connection.usable and now - connection.idle_since < KEPT_SECONDS:
-                return connection
-            connection.close()
+            frames = kept.pop()
+            if frames.usable and self._now() - frames.idle_since < KEPT_SECONDS:
+                return frames
+            frames.close()
+        return None
+
+    async def _dialed(self, replica: str) -> PeerFrames:
         address = self._addresses().get(replica)
         if address is None:
             raise PeerUnreachable(f"the replica {replica} is not present")
@@ -347,27 +353,33 @@ class Peers:
         except (OSError, EOFError, TimeoutError, BadSeal, UsageError) as exc:
             raise PeerUnreachable(f"the replica {replica} cannot be reached at {address}: {_reason(exc)}") from exc
 
-    async def _dial(self, address: PeerAddress) -> _PeerConnection:
+    async def _dial(self, address: PeerAddress) -> PeerFrames:
+        loop = asyncio.get_running_loop()
         if address.path:
-            reader, writer = await asyncio.open_unix_connection(address.path)
+            _, frames = await loop.create_unix_connection(PeerFrames, address.path)
         else:
-            reader, writer = await asyncio.open_connection(address.host, address.port)
+            _, frames = await loop.create_connection(PeerFrames, address.host, address.port)
         try:
-            said = await reader.readexactly(CHALLENGE_BYTES)
-            said += await reader.readexactly(fingerprint_bytes(said))
+            said = await frames.take(CHALLENGE_BYTES)
+            said += await frames.take(fingerprint_bytes(said))
             answer, seal = answer_challenge(said, self._keys(), self._fleet)
-            writer.write(answer)
+            frames.write(answer)
+            frames.use(seal)
         except BaseException:
-            writer.transport.abort()
+            frames.close()
             raise
-        return _PeerConnection(seal, reader, writer)
+        return frames
 
-    def _keep(self, replica: str, connection: _PeerConnection) -> None:
+    def _keep(self, replica: str, frames: PeerFrames) -> None:
         kept = self._kept.setdefault(replica, [])
-        connection.idle_since = anyio.current_time()
-        kept.append(connection)
+        frames.idle_since = self._now()
+        kept.append(frames)
         if len(kept) > KEPT_CONNECTIONS:
             kept.pop(0).close()
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
 
     # Being asked.
 
@@ -378,190 +390,198 @@ class Peers:
                 await anyio.sleep_forever()
             async with anyio.create_task_group() as tasks:
 
-                def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                def connected(frames: PeerFrames) -> None:
                     if self._unknown >= MOST_UNKNOWN or len(self._open) >= MOST_CONNECTIONS:
-                        writer.transport.abort()
+                        frames.close()
                         return
-                    self._open.add(writer)
-                    tasks.start_soon(self._serve, reader, writer)
+                    self._open.add(frames)
+                    tasks.start_soon(self._serve, frames)
 
-                self._server = await self._listen(connected)
+                self._server = await self._listen(lambda: PeerFrames(connected))
                 await anyio.sleep_forever()
         finally:
             self.close()
 
-    async def _listen(self, connected: Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]) -> asyncio.Server:
-        listener = self._listener
+    async def _listen(self, made: Callable[[], PeerFrames]) -> asyncio.Server:
+        listener, loop = self._listener, asyncio.get_running_loop()
         assert listener is not None  # noqa: S101 - see run()
         if listener.family == socket.AF_UNIX:
-            return await asyncio.start_unix_server(connected, sock=listener)
-        return await asyncio.start_server(connected, sock=listener)
+            return await loop.create_unix_server(made, sock=listener)
+        return await loop.create_server(made, sock=listener)
 
     def close(self) -> None:
         """Close every connection, and the listening socket."""
         for connection in [one for kept in self._kept.values() for one in kept]:
             connection.close()
         self._kept.clear()
-        for writer in list(self._open):
-            writer.transport.abort()
+        for frames in list(self._open):
+            frames.close()
         if self._server is not None:
             self._server.close()
         elif self._listener is not None:
             self._listener.close()
         self._server = self._listener = None
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, frames: PeerFrames) -> None:
         try:
-            seal = await self._greeted(reader, writer)
-            connection = _AskedConnection(seal, reader, writer, self._largest)
-            while (asked := await connection.next_request()) is not None:
-                await self._answer(asked, connection)
+            await self._greet(frames)
+            while True:
+                frames.expect(IDLE_SECONDS)
+                head, body = await self._next_request(frames)
+                frames.expect(None)
+                await self._answer(head, body, frames)
         except (OSError, EOFError, TimeoutError):
             pass  # the other replica left
         except BadSeal as exc:
             self.refused += 1
             log.warning("a connection for replicas was closed: %s", exc)
         finally:
-            self._open.discard(writer)
-            writer.transport.abort()
+            self._open.discard(frames)
+            frames.close()
 
-    async def _greeted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> PeerSeal:
+    async def _greet(self, frames: PeerFrames) -> None:
         self._unknown += 1
         try:
             keys = self._keys()
             sent = challenge(keys, self._fleet)
-            writer.write(sent)
+            frames.write(sent)
             with anyio.fail_after(CONNECT_SECONDS):
-                return accept_dialer(await reader.readexactly(DIALED_BYTES), sent, keys, self._fleet)
+                said = await frames.take(DIALED_BYTES)
+            frames.use(accept_dialer(said, sent, keys, self._fleet))
         finally:
             self._unknown -= 1
 
-    async def _answer(self, asked: tuple[Mapping[str, Any], bytes | None], connection: _AskedConnection) -> None:
-        head, body = asked
-        reply = PeerReply(connection.seal, connection.writer)
-        handler = self._handlers.get(str(head.get("operation")))
-        about = head.get("about")
-        if head.get("to") != self.replica:
-            reply.refuse(f"this is not the replica {head.get('to')}")
-        elif body is None:
-            reply.refuse("the request is too large")
-        elif handler is None or not isinstance(about, dict):
-            reply.refuse(f"this replica has no operation {head.get('operation')!r}")
-        else:
-            request = PeerRequest(
-                sender=str(head.get("from")), operation=str(head["operation"]), about=about, body=body
-            )
-            await connection.watched(handler, request, reply)
-            return
-        await reply.drained()
+    async def _next_request(self, frames: PeerFrames) -> tuple[Mapping[str, Any], bytes | None]:
+        """The head and the body of the next request, which is None if it is too large."""
+        kind, content = await frames.next()
+        if kind & ~LAST != _REQUEST:
+            raise BadSeal("a frame has no place here")
+        head, body = head_and_piece(content)
+        most = self._largest()
+        if not kind & LAST:
+            return _object(head), await self._rest(frames, body, most)
+        return _object(head), body if len(body) <= most else None
 
-    def __repr__(self) -> str:
-        return f"<Peers of {self.replica!r} at {self.address or 'no address'}>"
-
-
-class _AskedConnection:
-    """The listener's side of a connection."""
-
-    def __init__(
-        self, seal: PeerSeal, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, largest: Callable[[], int]
-    ) -> None:
-        self.seal = seal
-        self.writer = writer
-        self._reader = reader
-        self._largest = largest
-        self._ahead: asyncio.Future[bytes] | None = None
-        """The read of the next length; it ends early when the asker closes the connection."""
-
-    async def next_request(self) -> tuple[Mapping[str, Any], bytes | None] | None:
-        """The head and the body of the next request, which is None if it is too large; None at the end."""
-        with anyio.move_on_after(IDLE_SECONDS):
-            try:
-                prefix = await (self._ahead or self._reader.readexactly(4))
-            except (OSError, EOFError):
-                return None
-            self._ahead = None
-            kind, head = await self._frame(prefix)
-            if kind != _REQUEST:
-                raise BadSeal("a frame has no place here")
-            return _object(head), await self._body()
-        return None
-
-    async def _body(self) -> bytes | None:
-        parts: list[bytes] = []
-        size, most = 0, self._largest()
-        while True:
-            with anyio.fail_after(BODY_SECONDS):
-                kind, content = await self._frame(await self._reader.readexactly(4))
-            if kind == _END:
-                return b"".join(parts) if size <= most else None
-            if kind != _BODY:
+    async def _rest(self, frames: PeerFrames, piece: bytes, most: int) -> bytes | None:
+        parts, size, kind = [piece], len(piece), BODY
+        while not kind & LAST:
+            frames.expect(BODY_SECONDS)
+            kind, content = await frames.next()
+            if kind & ~LAST != BODY:
                 raise BadSeal("a frame has no place here")
             size += len(content)
             if size <= most:
                 parts.append(content)
             else:
                 parts.clear()
+        return b"".join(parts) if size <= most else None
 
-    async def _frame(self, prefix: bytes) -> tuple[int, bytes]:
-        return self.seal.open(await self._reader.readexactly(self.seal.length(prefix)))
+    async def _answer(self, head: Mapping[str, Any], body: bytes | None, frames: PeerFrames) -> None:
+        reply = PeerReply(frames)
+        operation, about = str(head.get("operation")), head.get("about")
+        handler = self._handlers.get(operation)
+        if head.get("to") != self.replica:
+            reply.refuse(f"this is not the replica {head.get('to')}")
+        elif body is None:
+            reply.refuse("the request is too large")
+        elif handler is None or not isinstance(about, dict):
+            reply.refuse(f"this replica has no operation {operation!r}")
+        else:
+            request = PeerRequest(str(head.get("from")), operation, about, body)
+            await _watched(handler, request, reply, frames)
+        await reply.drained()
 
-    async def watched(self, handler: PeerHandler, request: PeerRequest, reply: PeerReply) -> None:
-        """Let the handler answer; it learns if the asker leaves."""
-        ahead = self._ahead = asyncio.ensure_future(self._reader.readexactly(4))
-        try:
-            with anyio.CancelScope() as scope:
+    def __repr__(self) -> str:
+        return f"<Peers of {self.replica!r} at {self.address or 'no address'}>"
 
-                def came(read: asyncio.Future[bytes]) -> None:
-                    if read.cancelled() or read.exception() is None:
-                        return
-                    reply.lost = True
-                    if reply.on_gone is not None:
-                        reply.on_gone()
-                    else:
-                        scope.cancel()
 
-                ahead.add_done_callback(came)
-                await self._handled(handler, request, reply)
-            ahead.remove_done_callback(came)
-        except BaseException:
-            ahead.cancel()
-            raise
-        if scope.cancelled_caught:
-            raise EOFError
+async def _watched(handler: PeerHandler, request: PeerRequest, reply: PeerReply, frames: PeerFrames) -> None:
+    """Let the handler answer; it learns if the asker leaves. Raises ``EOFError`` if that ended it."""
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - each connection has its task
+    cancelled = False
 
-    async def _handled(self, handler: PeerHandler, request: PeerRequest, reply: PeerReply) -> None:
-        try:
-            await handler(request, reply)
-            if not reply.begun:
-                reply.begin()
-        except Exception:
-            log.exception("the operation %s of another replica failed here", request.operation)
-            if reply.begun:
-                reply.abort()
-                return
+    def gone() -> None:
+        nonlocal cancelled
+        reply.lost = True
+        if reply.on_gone is not None:
+            reply.on_gone()
+        else:
+            cancelled = True
+            task.cancel()
+
+    if frames.lost:
+        raise EOFError
+    frames.on_lost = gone
+    try:
+        await handler(request, reply)
+    except asyncio.CancelledError:
+        if cancelled and task.uncancel() == 0:
+            raise EOFError from None
+        raise
+    except Exception:
+        log.exception("the operation %s of another replica failed here", request.operation)
+        if reply.begun:
+            reply.abort()
+        else:
             reply.refuse("the replica failed to do it")
-            return
-        if not reply.complete:
+    else:
+        if not reply.begun:
+            reply.answer()
+        elif not reply.complete:
             reply.finish()
-        if not reply.lost:
-            await reply.drained()
+    finally:
+        frames.on_lost = None
+
+
+async def _send(frames: PeerFrames, head: bytes, body: bytes) -> None:
+    """Send a request; a small one is one frame."""
+    start = len(head).to_bytes(4, "big") + head
+    if len(body) <= PIECE:
+        frames.put(_REQUEST | LAST, start + body)
+        return
+    frames.put(_REQUEST, start)
+    for at in range(0, len(body), PIECE):
+        await frames.drained()
+        frames.put(BODY if at + PIECE < len(body) else BODY | LAST, body[at : at + PIECE])
+    await frames.drained()
+
+
+def _head(about: Mapping[str, Any]) -> bytes:
+    try:
+        return _ENCODER.encode(about) if about else b"{}"
+    except UnicodeEncodeError:  # JSON may escape text that is no Unicode
+        return json.dumps(about).encode()
 
 
 def _object(content: bytes) -> Mapping[str, Any]:
     try:
-        read = json.loads(content)
-    except ValueError as exc:
-        raise BadSeal("a frame holds no object") from exc
+        read = _DECODER.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        read = _escaped(content)
     if not isinstance(read, dict):
         raise BadSeal("a frame holds no object")
     return read
 
 
-def _answered(content: bytes) -> Mapping[str, Any]:
+def _escaped(content: bytes) -> Any:
     try:
-        return _object(content)
+        return json.loads(content)
+    except ValueError as exc:
+        raise BadSeal("a frame holds no object") from exc
+
+
+def _answered(kind: int, content: bytes) -> tuple[Mapping[str, Any], bytes]:
+    """The head of an answer, and the beginning of its body."""
+    try:
+        if kind & ~LAST == _REFUSED:
+            return {}, b""
+        if kind & ~LAST != _ANSWER:
+            raise PeerFailed(_BROKE_RULES)
+        head, piece = head_and_piece(content)
+        return (_object(head) if head != b"{}" else {}), piece
     except BadSeal as exc:
-        raise PeerFailed("the replica broke the rules of the link") from exc
+        raise PeerFailed(_BROKE_RULES) from exc
 
 
 def _reason(exc: BaseException) -> str:
