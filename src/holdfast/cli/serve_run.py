@@ -457,6 +457,7 @@ class _HubServer(uvicorn.Server):
         self._tls = tls
         self._uids = PeerUids.open()
         self._on_listen = on_listen
+        self._acceptors: list[Acceptor] = []
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -467,13 +468,11 @@ class _HubServer(uvicorn.Server):
         if self.should_exit:
             return
         limits = ConnectionLimits()
-        self.servers = [
-            cast(
-                "asyncio.Server",
-                Acceptor(one, self._made, limits=limits, uids=self._uids, tls=self._tls, shares=self._shares),
-            )
+        self._acceptors = [
+            Acceptor(one, self._made, limits=limits, uids=self._uids, tls=self._tls, shares=self._shares)
             for one in sockets or ()
         ]
+        self.servers = cast("list[asyncio.Server]", self._acceptors)
         self._on_listen()
 
     def _made(self) -> HttpConnection:
@@ -483,13 +482,13 @@ class _HubServer(uvicorn.Server):
         self.should_exit = True
 
     def stop_accepting(self) -> None:
-        """Close the listening socket; connections that are open stay."""
-        for server in getattr(self, "servers", ()):
-            server.close()
+        """Close the listening socket; connections that are open, or were accepted, stay."""
+        for acceptor in self._acceptors:
+            acceptor.stop()
 
     async def disconnected(self) -> None:
         """Wait until no client is connected."""
-        while self.server_state.connections:  # noqa: ASYNC110 - uvicorn has no event for it
+        while self.server_state.connections or any(one.opening for one in self._acceptors):  # noqa: ASYNC110 - uvicorn has no event for it
             await anyio.sleep(CONNECTED_SECONDS)
 
 
