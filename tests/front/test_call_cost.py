@@ -20,6 +20,7 @@ import holdfast
 from tests.front.conftest import front
 from tests.front.peer_server import running
 from tests.front.raw_session import Session
+from tests.front.test_homes import replicas
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("PERF-4")]
 
@@ -27,6 +28,9 @@ CALLS = 20
 MANY = 500
 MOST_STEPS = 310
 """How many functions of the hub one call may enter, where the server answers with an event stream in pieces."""
+
+MOST_STEPS_OF_A_REPLICA = 3
+"""How many more functions a call may enter in a replica: whether its server lives there, and whether its client does."""
 
 _ROOTS = ("HttpConnection._run", "HttpConnection.data_received", "_Connection.data_received")
 _OURS = str(Path(holdfast.__file__).parent)
@@ -138,3 +142,21 @@ async def test_a_call_leaves_nothing_to_the_collector_of_cycles() -> None:
             gc.set_debug(0)
             gc.garbage.clear()
     assert left == {}
+
+
+@pytest.mark.requirement("PERF-8")
+async def test_a_call_takes_hardly_more_steps_in_a_replica_of_a_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = await _cost(1, monkeypatch)
+    async with running("legacy") as origin, httpx2.AsyncClient() as http:
+        async with replicas({"s0": {"url": origin.url}}, 1) as (replica,), asyncio.timeout(60):
+            replica.served.hub.listen(lambda _: None)
+            session = Session(http, replica.url)
+            await session.begin()
+            await _call(session)
+            shared = Cost()
+            with monkeypatch.context() as patched, shared.counted(patched):
+                for _ in range(CALLS):
+                    await _call(session)
+    assert shared.tasks == []
+    more = shared.steps - alone.steps
+    assert more.total() <= (MOST_STEPS_OF_A_REPLICA + 1) * CALLS, more

@@ -497,11 +497,13 @@ class HttpSessions:
                 headers=request.headers,
                 principal=session.principal,
             )
-            result = await (
-                self.server.answer(asked)
-                if self.peers is None
-                else self.peers.answer(self.server, asked, request, reply, partial(session.serves, message.key, call))
-            )
+            try:
+                result = await self.server.answer(asked)
+            except LivesElsewhere as found:
+                if self.peers is None or request.forwarded:
+                    raise
+                serves = partial(session.serves, message.key, call)
+                result = await self.peers.answer(found, self.server, asked, request, reply, serves)
             if result is None:
                 stream.done = True
                 return
@@ -633,9 +635,12 @@ class HttpSessions:
                 principal=principal,
             )
             self.server.check_mirrored(made)
-            result = await (
-                self.server.answer(made) if self.peers is None else self.peers.answer(self.server, made, request, reply)
-            )
+            try:
+                result = await self.server.answer(made)
+            except LivesElsewhere as found:
+                if self.peers is None or request.forwarded:
+                    raise
+                result = await self.peers.answer(found, self.server, made, request, reply)
             if result is None:
                 stream.done = True
                 return
