@@ -147,16 +147,20 @@ async def test_a_call_leaves_nothing_to_the_collector_of_cycles() -> None:
 @pytest.mark.requirement("PERF-8")
 async def test_a_call_takes_hardly_more_steps_in_a_replica_of_a_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = await _cost(1, monkeypatch)
-    async with running("legacy") as origin, httpx2.AsyncClient() as http:
-        async with replicas({"s0": {"url": origin.url}}, 1) as (replica,), asyncio.timeout(60):
-            replica.served.hub.listen(lambda _: None)
-            session = Session(http, replica.url)
-            await session.begin()
-            await _call(session)
-            shared = Cost()
-            with monkeypatch.context() as patched, shared.counted(patched):
-                for _ in range(CALLS):
-                    await _call(session)
+    async with (
+        running("legacy") as origin,
+        httpx2.AsyncClient() as http,
+        replicas({"s0": {"url": origin.url}}, 1) as (replica,),
+        asyncio.timeout(60),
+    ):
+        replica.served.hub.listen(lambda _: None)
+        session = Session(http, replica.url)
+        await session.begin()
+        await _call(session)
+        shared = Cost()
+        with monkeypatch.context() as patched, shared.counted(patched):
+            for _ in range(CALLS):
+                await _call(session)
     assert shared.tasks == []
     more = shared.steps - alone.steps
     assert more.total() <= (MOST_STEPS_OF_A_REPLICA + 1) * CALLS, more
