@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.clients import LegacyClient, open_sessions
 from benchmarks.growth import NO_QUOTA
 from benchmarks.processes import Tree, hub, upstream, wait_until
-from benchmarks.report import Check, Report, Row, at_most, median
+from benchmarks.report import Check, Report, Row, Spread, at_most, median
 
 __all__ = [
     "IDLE_QUICK",
@@ -32,6 +32,8 @@ IDLE_SHARE = 0.02
 IDLE_BYTES = 500_000
 WINDOW = 60.0
 """Seconds of idleness: the interval at which each server's tools are listed again, so that each is listed once."""
+IDLE_ROUNDS = 5
+"""One window says little: what else the machine does in it moves the share by a fifth."""
 
 SESSIONS = 5_000
 SESSION_BYTES = 20_000
@@ -44,7 +46,7 @@ START_QUICK: dict[str, Any] = {"rounds": 1, "servers": 3}
 
 
 def measure_idle(
-    *, rounds: int = 1, servers: int = IDLE_SERVERS, seconds: float = WINDOW, settle: float = 5.0
+    *, rounds: int = IDLE_ROUNDS, servers: int = IDLE_SERVERS, seconds: float = WINDOW, settle: float = 5.0
 ) -> Report:
     """A hub with many idle servers."""
     with ExitStack() as stack:
@@ -56,24 +58,24 @@ def measure_idle(
         trees = (Tree(small), Tree(pid))
         shares = [_shares(trees, seconds) for _ in range(rounds)]
         memory = trees[1].memory() - trees[0].memory()
-    each, share = memory / max(1, servers - 1), median([big for _, big in shares])
+    each = memory / max(1, servers - 1)
+    alone, share = (median([pair[place] for pair in shares]).scaled(100) for place in (0, 1))
     return Report(
         name="idle_servers",
         title=f"{servers} idle HTTP servers, {rounds} windows of {seconds:g} s",
         requirements=("PERF-4",),
         about=(
             "All servers are connected and idle. The window is as long as the refresh interval, so each "
-            "server's tools are listed once in it. CPU is the share of one core."
+            "server's tools are listed at least once in it. CPU is the share of one core: the median of the windows, "
+            "with its interval."
         ),
         rows=(
-            Row(label="1 server", note=f"{median([one for one, _ in shares]).median:.2%} of a core"),
-            Row(
-                label=f"{servers} servers", memory=each, note=f"{share.median:.2%} of a core; memory is of each server"
-            ),
+            Row(label="1 server", note=f"{_percent(alone)} of a core"),
+            Row(label=f"{servers} servers", memory=each, note=f"{_percent(share)} of a core; memory is of each server"),
         ),
         checks=(
             Check(demand="all servers are connected", found=f"{connected} of {servers}", met=connected == servers),
-            at_most(f"PERF-4 at most {IDLE_SHARE:.0%} of a core", IDLE_SHARE * 100, share.scaled(100), " %"),
+            at_most(f"PERF-4 at most {IDLE_SHARE:.0%} of a core", IDLE_SHARE * 100, share, " %"),
             Check(
                 demand=f"PERF-4 under {IDLE_BYTES / 1e6:g} MB for each server",
                 found=f"{each / 1e3:,.0f} KB",
@@ -81,6 +83,10 @@ def measure_idle(
             ),
         ),
     )
+
+
+def _percent(share: Spread) -> str:
+    return f"{share.median:.2f} % ({share.low:.2f} to {share.high:.2f})"
 
 
 def _shares(trees: Sequence[Tree], seconds: float) -> tuple[float, float]:

@@ -499,7 +499,8 @@ async def test_workers_serve_the_demo_servers_which_end_with_their_supervisor(tm
         assert healed.returncode == 0, healed.stderr
         for worker in (1, 2):
             await hub.said(f"[{worker}] calendar: connected")
-        assert len({*Path(home).glob("**/*.sqlite")}) == 0, "the state of the demo ends with it"
+        left = await anyio.to_thread.run_sync(lambda: list(home.glob("**/*.sqlite")))
+        assert left == [], "the state of the demo ends with it"
         all_of_it = descendants(hub.process.pid)
         assert len(all_of_it) >= 6, "two workers, two servers over HTTP, and those on stdio"
         hub.send(signal.SIGKILL)

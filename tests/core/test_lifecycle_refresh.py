@@ -5,7 +5,7 @@ import pytest
 from holdfast.core.lifecycle.effects import Publish, RefreshNow
 from holdfast.core.lifecycle.events import ListChanged, RefreshFailed, RefreshSucceeded, TransportLost
 from holdfast.core.lifecycle.table import State
-from holdfast.core.lifecycle.timing import LifecyclePolicy
+from holdfast.core.lifecycle.timing import REFRESH_STEPS, LifecyclePolicy, aligned
 from tests.core.slot_harness import SlotHarness, connected, listing, started
 
 NO_PERIOD = LifecyclePolicy(refresh=None)
@@ -104,3 +104,12 @@ def test_listings_stop_with_the_connection() -> None:
     slot.send(TransportLost(slot.lease))
     assert slot.state() is State.RECONNECTING
     assert refreshes([*slot.advance(3600.0)]) == 0
+
+
+@pytest.mark.requirement("PERF-4")
+def test_refreshes_that_are_due_at_about_the_same_time_are_due_at_the_same_time() -> None:
+    """One wake-up of the event loop serves them all. None is later than the period says."""
+    period = 60.0
+    spread = [aligned(1_000.0 + period - 0.012 * number, period) for number in range(1_000)]
+    assert len(set(spread)) == 12 / (period / REFRESH_STEPS) + 1
+    assert all(0 <= 1_000.0 + period - 0.012 * n - at < period / REFRESH_STEPS for n, at in enumerate(spread))

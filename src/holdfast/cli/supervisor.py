@@ -215,9 +215,7 @@ class Supervisor:
         if self._demo:
             yield ""
             return
-        async with handing_over(
-            self._serving.listener, state_folder(os.environ) / "hubs", self._succeeded
-        ) as handover:
+        async with handing_over(self._serving.listener, state_folder(os.environ) / "hubs", self._succeeded) as handover:
             self._tasks.start_soon(start_successors, os.environ)
             yield handover
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -36,10 +37,18 @@ class RealClock:
 
     async def wait(self, event: anyio.Event, until: float | None) -> bool:
         """Wait for the event or for the time, the first of them; True if it was the event."""
-        with anyio.CancelScope(deadline=until if until is not None else float("inf")):
+        with anyio.CancelScope(deadline=_whole_step(until) if until is not None else math.inf):
             await event.wait()
             return True
         return False
+
+
+def _whole_step(until: float) -> float:
+    """The next time that a timer can meet: uvloop's count milliseconds.
+
+    A timer for a time in between comes too early. The scope then sets it again, turn after turn, until that time.
+    """
+    return math.ceil(until * 1000) / 1000
 
 
 def _loop_time() -> Callable[[], float]:

@@ -125,6 +125,8 @@ class Lease:
         self.connection: Connection | None = None
         """None until the connection stands."""
         self.listing: Listing | None = None
+        self.offers: Offers | None = None
+        """What ``listing`` was made of."""
         self.attempt: Attempt[Listing] | None = None
         self.other: OtherEra | None = None
         """The connection for legacy clients of a server that speaks both eras."""
@@ -285,13 +287,17 @@ class Connector:
         if connection is None or isinstance(spec, BadServer):
             return on.RefreshFailed(generation)
         try:
-            listing = await self._list(spec, lease, connection)
+            offers = await connection.list_everything(within=self._policy.attempt_timeout)
+            if offers is lease.offers:
+                return on.RefreshSucceeded(generation)
+            listing = _listing(spec, lease, connection, offers)
         except Exception as exc:  # noqa: BLE001 - any fault is charged to this server and to no other
             seen = evidence_in(exc)
             if session_expired(seen) or _is_refused(seen):
                 return _end(lease, seen)
             verdict = classify_evidence(masked(seen, lease.redactor), connected_before=True)
             return on.RefreshFailed(generation, verdict.status, verdict.reason, verdict.unconfirmed)
+        lease.offers = offers
         if listing == lease.listing:
             return on.RefreshSucceeded(generation)
         lease.listing = listing
@@ -331,7 +337,8 @@ class Connector:
                 known.era, known.connected = connection.era, True
 
         async def listing(connection: Connection, within: float) -> Listing:
-            return _listing(spec, lease, connection, await connection.list_everything(within=within))
+            lease.offers = await connection.list_everything(within=within)
+            return _listing(spec, lease, connection, lease.offers)
 
         attempt = lease.attempt = Attempt(
             spec=spec,
@@ -371,10 +378,6 @@ class Connector:
             redactor=lease.redactor,
             hooks=DialHooks(on_notice=noticed, relay=lease.relay()),
         )
-
-    async def _list(self, spec: ServerSpec, lease: Lease, connection: Connection) -> Listing:
-        offers = await connection.list_everything(within=self._policy.attempt_timeout)
-        return _listing(spec, lease, connection, offers)
 
 
 async def _stay(connection: Connection, changed: Callable[[], object], desired: DesiredState) -> Evidence:

@@ -1,14 +1,19 @@
-"""List tools, prompts, resources and templates to the last page, within bounds (SEC-4)."""
+"""List tools, prompts, resources and templates to the last page, within bounds (SEC-4).
+
+A page whose bytes are those of the last listing is not read again (PERF-4).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+import operator
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import anyio
 import mcp_types as types
@@ -32,6 +37,7 @@ from holdfast.core import (
 from holdfast.errors import ServerFailure
 from holdfast.wire.envelope import BadJson, Bytes, RawObject, items, loads, text_of
 from holdfast.wire.rpc import first_error
+from holdfast.wire.tasks import without_task_support
 
 __all__ = [
     "Offer",
@@ -51,7 +57,20 @@ OfferKind: TypeAlias = Literal["tools", "prompts", "resources", "templates"]
 Offer: TypeAlias = tuple[str, Mapping[str, Any]]
 """One tool, prompt, resource or template: its name or URI, and its description as the server sent it."""
 
+HeaderMap: TypeAlias = Mapping[tuple[str, ...], str]
+"""The arguments of a tool that are sent as headers too."""
+
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPage(Generic[_T]):
+    """One page of a list: what was read from it, and the digest of the bytes of its list."""
+
+    digest: bytes
+    count: int
+    """How many items the server sent; some of them may be left out of ``items``."""
+    items: tuple[_T, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +103,11 @@ class Lister(Protocol):
     def received(self) -> int:
         """How many bytes the server has sent so far."""
 
-    def mirrored(self, headers: Mapping[str, Mapping[tuple[str, ...], str]]) -> None:
+    @property
+    def runs_tasks(self) -> bool:
+        """Whether the server runs tool calls as tasks."""
+
+    def mirrored(self, headers: Mapping[str, HeaderMap]) -> None:
         """Use these headers for the arguments of tools: by tool, the header of each argument."""
 
     async def list_page(self, method: str, cursor: str | None) -> RawObject:
@@ -93,7 +116,14 @@ class Lister(Protocol):
 
 async def list_tools(connection: Lister, limits: Limits) -> tuple[ToolInfo, ...]:
     """Every tool, over all pages. A server that does not know ``tools/list`` has none."""
-    return tuple([_info(tool) for tool, _ in await _tools(connection, limits)])
+    pages = await _every(connection, "tools/list", "tools", limits, partial(_read_tool, connection))
+    read = [one for page in pages for one in page.items]
+    connection.mirrored({tool.name: headers for tool, _, headers in read if headers is not None})
+    return tuple([_info(tool) for tool, _, _ in read])
+
+
+ReadOffer: TypeAlias = tuple[str, Mapping[str, Any], HeaderMap | None]
+"""An offer as it was read, and the headers of a tool's arguments if it names some."""
 
 
 class Offers(dict[OfferKind, "tuple[Offer, ...]"]):
@@ -102,16 +132,54 @@ class Offers(dict[OfferKind, "tuple[Offer, ...]"]):
     def __init__(self) -> None:
         super().__init__()
         self.failures: dict[OfferKind, Evidence] = {}
+        self.header_maps: Mapping[str, HeaderMap] = {}
+        """By tool, the headers of its arguments."""
+        self.pages: dict[OfferKind, list[ListedPage[ReadOffer]]] = {}
+        """What was read, page by page: the next listing reads only those that changed."""
+
+    def equal(self, last: Offers) -> bool:
+        """Whether the server sent the same bytes as the last time. A list that failed says nothing."""
+        kinds = self.pages.keys()
+        return not self.failures and kinds == last.pages.keys() and all(self.equal_in(kind, last) for kind in kinds)
+
+    def equal_in(self, kind: OfferKind, last: Offers) -> bool:
+        """The same for one list."""
+        now, before = self.pages[kind], last.pages.get(kind)
+        return before is not None and len(now) == len(before) and all(map(operator.is_, now, before))
 
 
-async def list_tool_offers(connection: Lister, limits: Limits) -> Offers:
-    """The tools, as the first part of what a server offers."""
+async def list_tool_offers(connection: Lister, limits: Limits, last: Offers | None = None) -> Offers:
+    """The tools, as the first part of what a server offers; ``last`` is what it offered before.
+
+    Tools whose headers are invalid are left out: a client of the modern era must drop them.
+    """
+
+    def read(raw: bytes) -> ReadOffer | None:
+        tool = _read_tool(connection, raw)
+        if tool is None:
+            return None
+        # Without the capability the annotation says nothing: such a tool is called plainly.
+        return tool[0].name, tool[1] if connection.runs_tasks else without_task_support(tool[1]), tool[2]
+
     offers = Offers()
-    offers["tools"] = tuple([(tool.name, raw) for tool, raw in await _tools(connection, limits)])
+    pages = await _every(connection, "tools/list", "tools", limits, read, known=_known(last, "tools"))
+    offers.pages["tools"] = pages
+    if last is not None and offers.equal_in("tools", last):
+        offers["tools"], offers.header_maps = last["tools"], last.header_maps
+    else:
+        offers["tools"] = tuple([(name, raw) for page in pages for name, raw, _ in page.items])
+        offers.header_maps = {name: used for page in pages for name, _, used in page.items if used is not None}
+    connection.mirrored(offers.header_maps)
     return offers
 
 
-async def list_other_offers(connection: Lister, limits: Limits, offers: Offers, *, until: float) -> None:
+def _known(last: Offers | None, kind: OfferKind) -> Sequence[ListedPage[ReadOffer]]:
+    return last.pages.get(kind, ()) if last is not None else ()
+
+
+async def list_other_offers(
+    connection: Lister, limits: Limits, offers: Offers, last: Offers | None = None, *, until: float
+) -> None:
     """Add every other kind that the server's capabilities name.
 
     A list that fails takes no other with it (LIFE-26), unless the connection itself is lost.
@@ -121,16 +189,19 @@ async def list_other_offers(connection: Lister, limits: Limits, offers: Offers, 
         if getattr(can, capability) is None:
             continue
         within = max(min(OTHER_LIST_SECONDS, until - anyio.current_time()), 0.0)
+        read = partial(_read_other, _MODELS[kind], name)
         try:
             with anyio.fail_after(within):
-                found = await _every(connection, method, key, limits, partial(_loaded, _MODELS[kind]))
-                offers[kind] = tuple([(str(item[name]), item) for item in found])
+                pages = await _every(connection, method, key, limits, read, known=_known(last, kind))
         except TimeoutError:
             offers.failures[kind] = TimedOut(doing=f"the answer to {method}", after=round(within, 1))
         except ServerFailure as failure:
             if _connection_is_lost(failure.evidence):
                 raise
             offers.failures[kind] = failure.evidence
+        else:
+            offers.pages[kind] = pages
+            offers[kind] = tuple([(name, raw) for page in pages for name, raw, _ in page.items])
 
 
 OTHER_LIST_SECONDS = 5.0
@@ -156,62 +227,80 @@ _MODELS: Mapping[OfferKind, type[BaseModel]] = {
 }
 
 
-async def _tools(connection: Lister, limits: Limits) -> list[tuple[types.Tool, Mapping[str, Any]]]:
-    """All tools, without those whose headers are invalid, which a client of the modern era must drop."""
-    mirrored: dict[str, Mapping[tuple[str, ...], str]] = {}
-
-    def read(raw: bytes) -> tuple[types.Tool, Mapping[str, Any]] | None:
-        value = loads(raw)
-        tool = types.Tool.model_validate(value, by_name=False)
-        if connection.modern and X_MCP_HEADER_KEY.encode() in raw:
-            if (reason := find_invalid_x_mcp_header(tool.input_schema)) is not None:
-                log.warning("a tool is dropped, its %s is invalid: %s", X_MCP_HEADER_KEY, reason)
-                return None
-            mirrored[tool.name] = x_mcp_header_map(tool.input_schema)
-        return tool, value
-
-    tools = await _every(connection, "tools/list", "tools", limits, read)
-    connection.mirrored(mirrored)
-    return tools
+def _read_tool(connection: Lister, raw: bytes) -> tuple[types.Tool, Mapping[str, Any], HeaderMap | None] | None:
+    """A tool, its description, and the headers of its arguments; None if its headers are invalid."""
+    value = loads(raw)
+    tool = types.Tool.model_validate(value, by_name=False)
+    if not connection.modern or X_MCP_HEADER_KEY.encode() not in raw:
+        return tool, value, None
+    if (reason := find_invalid_x_mcp_header(tool.input_schema)) is not None:
+        log.warning("a tool is dropped, its %s is invalid: %s", X_MCP_HEADER_KEY, reason)
+        return None
+    return tool, value, x_mcp_header_map(tool.input_schema)
 
 
-def _loaded(model: type[BaseModel], raw: bytes) -> Mapping[str, Any]:
+def _read_other(model: type[BaseModel], name: str, raw: bytes) -> tuple[str, Mapping[str, Any], None]:
     value: Mapping[str, Any] = loads(raw)
     model.model_validate(value, by_name=False)
-    return value
+    return str(value[name]), value, None
 
 
 async def _every(
-    connection: Lister, method: str, key: str, limits: Limits, read: Callable[[bytes], _T | None]
-) -> list[_T]:
-    """All items over all pages; raises if a bound is passed or a cursor repeats."""
+    connection: Lister,
+    method: str,
+    key: str,
+    limits: Limits,
+    read: Callable[[bytes], _T | None],
+    *,
+    known: Sequence[ListedPage[_T]] = (),
+) -> list[ListedPage[_T]]:
+    """All pages; raises if a bound is passed or a cursor repeats. Pages that are known by their bytes are not read."""
     before = connection.received
-    found: list[_T] = []
+    pages: list[ListedPage[_T]] = []
     count = 0
     seen: set[str] = set()
     cursor: str | None = None
-    for _ in range(limits.pages):
-        page = await _asked(connection, cursor, method)
-        if page is None:
-            return found
-        raw_items = _items_of(page, key)
-        count += len(raw_items)
+    for place in range(limits.pages):
+        answer = await _asked(connection, cursor, method)
+        if answer is None:
+            return pages
+        raw = answer.get(key)
+        digest = await _digest(raw)
+        page = known[place] if place < len(known) and known[place].digest == digest else None
+        raw_items = _items_of(raw, key) if page is None else []
+        count += page.count if page is not None else len(raw_items)
         if count > limits.catalog_items:
             raise _over(f"the number of {_noun(method)}", limits.catalog_items, "catalogItems")
         if connection.received - before > limits.catalog_bytes:
             raise _over("the size of a list", limits.catalog_bytes, "catalogBytes")
-        found += [item async for item in _read_each(raw_items, key, read)]
-        cursor = text_of(page.get("nextCursor"))
+        if page is None:
+            items_read = tuple([item async for item in _read_each(raw_items, key, read)])
+            page = ListedPage(digest, len(raw_items), items_read)
+        pages.append(page)
+        cursor = text_of(answer.get("nextCursor"))
         if not cursor:
-            return found
+            return pages
         if cursor in seen:
             raise ServerFailure(NotMcp(fault=NotMcpFault.CURSOR_REPEATS))
         seen.add(cursor)
     raise _over("the pages of a list", limits.pages, "pages")
 
 
-def _items_of(page: RawObject, key: str) -> list[Bytes]:
-    raw = page.get(key)
+HASHED_IN_A_ROW = 1 << 20
+"""How many bytes of a list are hashed before other tasks get a turn: about a millisecond."""
+
+
+async def _digest(raw: Bytes | None) -> bytes:
+    """What stands for the bytes of a list, so that they need not be kept."""
+    data = memoryview(raw) if raw is not None else memoryview(b"")
+    digest = hashlib.blake2b(data[:HASHED_IN_A_ROW], digest_size=16)
+    for start in range(HASHED_IN_A_ROW, len(data), HASHED_IN_A_ROW):
+        await asyncio.sleep(0)
+        digest.update(data[start : start + HASHED_IN_A_ROW])
+    return digest.digest()
+
+
+def _items_of(raw: Bytes | None, key: str) -> list[Bytes]:
     try:
         if raw is None:
             raise BadJson("Field required")

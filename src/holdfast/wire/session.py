@@ -76,7 +76,6 @@ from holdfast.wire.tasks import (
     call_as_task,
     task_support,
     without_task_capabilities,
-    without_task_support,
 )
 from holdfast.wire.tracing import trace_headers
 
@@ -347,6 +346,7 @@ class Connection:
         self._stamp: Fields | None = None
         self._header_maps: Mapping[str, Mapping[tuple[str, ...], str]] = {}
         self._task_tools: frozenset[str] | None = None
+        self._listed: Offers | None = None
         self.on_stream: Callable[[], None] = _ignore
         """Called each time that a subscription to the server's notifications begins."""
 
@@ -429,16 +429,18 @@ class Connection:
     async def list_everything(self, *, within: float) -> Offers:
         """Tools, prompts, resources and templates, over all pages, within so many seconds.
 
-        Raises if the tools cannot be listed; another list that fails is among the ``failures`` of the result.
+        Raises if the tools cannot be listed; another list that fails is among the ``failures`` of the result. It is the
+        same object as the last time if the server sent the same bytes.
         """
         until = anyio.current_time() + within
-        offers = await self._bounded(list_tool_offers(self, self._limits), within, "its list of tools")
-        if not self.runs_tasks:
-            # Without the capability the annotation says nothing: such a tool is called plainly.
-            offers["tools"] = tuple((name, without_task_support(raw)) for name, raw in offers["tools"])
-        self._task_tools = frozenset(name for name, raw in offers["tools"] if task_support(raw) == "required")
-        await list_other_offers(self, self._limits, offers, until=until)
-        return offers
+        last = self._listed
+        offers = await self._bounded(list_tool_offers(self, self._limits, last), within, "its list of tools")
+        if last is None or offers["tools"] is not last["tools"]:
+            self._task_tools = frozenset(name for name, raw in offers["tools"] if task_support(raw) == "required")
+        await list_other_offers(self, self._limits, offers, last, until=until)
+        if last is None or not offers.equal(last):
+            self._listed = last = offers
+        return last
 
     @property
     def modern(self) -> bool:

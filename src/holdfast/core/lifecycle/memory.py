@@ -33,7 +33,7 @@ from holdfast.core.lifecycle.events import (
     SelfProbeDue,
 )
 from holdfast.core.lifecycle.table import State
-from holdfast.core.lifecycle.timing import AddressWatch, LifecyclePolicy, Timers, shortened
+from holdfast.core.lifecycle.timing import AddressWatch, LifecyclePolicy, Timers, aligned, shortened
 
 if TYPE_CHECKING:
     from holdfast.core.messages import FailureStatus
@@ -265,7 +265,8 @@ class LifecycleMemory(ABC):
             spacing = self.policy.refresh_spacing * 2**lease.failures
             self.timers.hasten(RefreshDue, max(step.now, lease.listed_at + spacing))
         elif self.policy.refresh is not None:
-            self.timers.set(RefreshDue, step.now + shortened(self.policy.refresh, self.policy, step.chance))
+            due = step.now + shortened(self.policy.refresh, self.policy, step.chance)
+            self.timers.set(RefreshDue, aligned(due, self.policy.refresh))
 
     def open_access(self, lease: LeaseState, step: Step) -> None:
         """A call completed, or a listing was not denied: calls may pass again."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from holdfast.core.lifecycle.events import Event
 
-__all__ = ["AddressWatch", "LifecyclePolicy", "Timers", "shortened"]
+__all__ = ["AddressWatch", "LifecyclePolicy", "Timers", "aligned", "shortened"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +80,19 @@ class LifecyclePolicy:
 def shortened(delay: float, policy: LifecyclePolicy, chance: float) -> float:
     """A delay with its jitter: ``chance`` is in [0, 1), and 0 leaves the delay as it is."""
     return delay * (1.0 - policy.jitter * chance)
+
+
+REFRESH_STEPS = 120
+"""In so many steps of its period a refresh can be due."""
+
+
+def aligned(at: float, period: float) -> float:
+    """The same time or a little earlier: at most a step of the period.
+
+    Refreshes of many servers that are due at about the same time are then due at the same time. The event loop wakes
+    once for all of them, and their answers come together.
+    """
+    return at - at % (period / REFRESH_STEPS)
 
 
 class Timers:
