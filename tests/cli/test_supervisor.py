@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -27,6 +28,23 @@ while channel.send(b"{ALIVE}\\n"):
     time.sleep(0.005)
 """
 """A worker as its supervisor sees it."""
+
+
+CLOSED_TERMINAL = """
+import os, pty, sys
+from holdfast.cli.serve_end import leave_terminal
+controller, terminal = pty.openpty()
+os.dup2(terminal, 1)
+os.close(controller)
+sys.stdout = open(1, "w", buffering=4096, closefd=False)
+print("a line that is on its way when the terminal closes")
+leave_terminal()
+"""
+
+
+def test_the_exit_code_tells_nothing_of_a_terminal_that_was_closed() -> None:
+    done = subprocess.run([sys.executable, "-c", CLOSED_TERMINAL], capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_reports_are_missing_after_some_looks_in_a_row() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import anyio
 import pytest
 
-from holdfast.core import State
+from holdfast.core import STALE_SECONDS, State
+from holdfast.core.fleet.placement import LEASE_SECONDS
 from holdfast.hub import Fleet, PeerAddress, Peers, RedisAddress, RedisStore, SignedStore
 from holdfast.testing import StdioServer
 from tests.hub.open_hubs import running
@@ -19,7 +21,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.requirement("FLEET-6")]
 
 @pytest.mark.long
 @pytest.mark.skipif(not has_redis(), reason="redis-server is not installed")
-async def test_replicas_on_redis_run_one_process_which_survives_an_emptied_store_and_moves_with_its_replica(
+async def test_replicas_on_redis_run_one_process_which_survives_the_store_and_moves_with_its_replica(
     tmp_path: Path,
 ) -> None:
     async with RedisPeer(tmp_path / "redis") as store, AsyncExitStack() as stack:
@@ -38,6 +40,14 @@ async def test_replicas_on_redis_run_one_process_which_survives_an_emptied_store
         holder = next(hub for hub in hubs if fleet_of(hub).runs("s"))
         other = next(hub for hub in hubs if hub is not holder)
         await store.command("FLUSHALL")
+        await until(lambda: fleet_of(other).is_settled and fleet_of(holder).is_settled)
+        assert (await other.call_tool("s__a")).text == "1"
+        store.stop()
+        over = anyio.current_time() + LEASE_SECONDS + STALE_SECONDS
+        while anyio.current_time() < over:
+            assert (await other.call_tool("s__a")).text == (await holder.call_tool("s__a")).text == "1"
+            await anyio.sleep(0.1)
+        store.go_on()
         await until(lambda: fleet_of(other).is_settled and fleet_of(holder).is_settled)
         assert (await other.call_tool("s__a")).text == "1"
         assert len(server.pids) == 1

@@ -97,6 +97,28 @@ class KnowsNoOther(NoFencing):
     placement_type = _KnowsNoOther
 
 
+class ClaimsFromADeadStore(FleetMember):
+    """Asks a store that does not answer for the servers of others, and so cannot promise their holders anything."""
+
+    def _place_claims(self, now: float) -> list[Claim]:
+        self._failing = False
+        return super()._place_claims(now)
+
+
+class SendsNoTime(FleetMember):
+    """Sends claims that a stopped store gives it later, though it has given them up."""
+
+    def request(self, now: float, *, chance: float, nonce: str, leaving: bool = False) -> FleetExchange:
+        return replace(super().request(now, chance=chance, nonce=nonce, leaving=leaving), sent=0.0)
+
+
+class WaitsForTheStore(Replica):
+    """Asks the other replicas for no promise while it waits for the store."""
+
+    def _watch_leases(self) -> None:
+        pass
+
+
 class _AnyVersion(RecordBook):
     def merge(self, record: FleetRecord) -> bool:
         known = self._records.get(record.key)

@@ -50,7 +50,8 @@ from tests.simulation.world import Broken, SimServer, World
 __all__ = ["Answer", "Replica", "SimConfig"]
 
 DIAL_TIMEOUT = 15.0
-STORE_TIMEOUT = 0.5
+STORE_TIMEOUT = 2.0
+"""An exchange that gets no answer takes a second, and the end of its connection another one."""
 PING_SECONDS = 5.0
 CALL_TIMEOUT = 8.0
 DEFINITION = "same"
@@ -107,6 +108,7 @@ class Replica:
         self.unpinned: set[str] = set()
         self._exchanging = False
         self._exchange_number = 0
+        self._watch_number = 0
         self._under_way: FleetExchange | None = None
         self.catalog = Catalog().arrange(config.prefixes)
         self.slots: dict[str, _Slot] = {}
@@ -358,6 +360,9 @@ class Replica:
         world, era = self.world, self.store_era
 
         def arrived() -> None:
+            if world.store.mode == "stuck":
+                world.store.unread.append(arrived)
+                return
             if world.store.mode != "up" or era != world.store.era or not world.reaches(self.name, "store"):
                 return
             reply = world.store.exchange(asked, world.now)
@@ -398,6 +403,7 @@ class Replica:
                 case LeaseGained(server=server, token=token):
                     self.lived[server] = token
                     self._keep_children()
+                    self._watch_leases()
                     if server in self.slots and server not in self.off:
                         self.handle(server, on.StartRequested() if self._is_new(server) else on.ReconnectRequested())
                 case LeaseLost(server=server):
@@ -424,6 +430,22 @@ class Replica:
         self.alive = False
         for server in self.lived:
             self._end_child(server, WARDEN_SECONDS)
+
+    def _watch_leases(self) -> None:
+        """Prolong the leases in time, also while an exchange waits for its answer."""
+        self._watch_number = number = self._watch_number + 1
+        at = self.member.promises_due()
+        if at is None:
+            return  # until the next lease
+
+        def look() -> None:
+            if number == self._watch_number:
+                if (due := self.member.promises_due()) is not None and due <= self.world.now:
+                    self._happened(self.member.tick(self.world.now))
+                    self._ask_promises()
+                self._watch_leases()
+
+        self.later(at - self.world.now, look)
 
     def _ask_promises(self) -> None:
         """The store does not answer: the other replicas prolong the leases."""
@@ -497,7 +519,7 @@ class Replica:
 
     def switch(self, server: str, *, off: bool, answer: Callable[[bool], None]) -> str:
         """An operator disables or enables a server here; ``answer`` gets whether it holds everywhere."""
-        ticket = self.member.write(switch_key(server), {"off": off}, self.wall)
+        ticket = self.member.write(switch_key(server), {"off": off}, self.wall, again=True)
         self._follow(server, off=off)
         record = self.member.book.get(switch_key(server))
         assert record is not None

@@ -386,11 +386,7 @@ class _Run:
     def _store(self, action: Action, mode: str) -> None:
         store = self.world.store
         store.mode = mode
-
-        def back() -> None:
-            store.mode = "up"
-
-        self.world.after(action.value, back)
+        self.world.after(action.value, store.go_on)
 
     def _store_lag(self, action: Action) -> None:
         store = self.world.store
@@ -486,7 +482,8 @@ class _Run:
         world = self.world
         for pair in list(world.cut):
             self._joined(pair)
-        world.store.mode, world.store.lag = "up", 0.0
+        world.store.go_on()
+        world.store.lag = 0.0
         for server in world.servers.values():
             server.mode = "up"
 

@@ -141,10 +141,17 @@ CUT_OFF = directed(
 TWO_CUT_OFF = directed(
     *(Action(20.0 + 40.0 * n, "cut", who, "store", 30.0) for n in range(3) for who in range(3) if who != n)
 )
-STORE_RETURNS = directed(*(Action(15.0 + 25.0 * n, "store_down", value=15.0) for n in range(6)))
+STORE_RETURNS = directed(
+    *(Action(15.0 + 25.0 * n, "store_down", value=15.0) for n in range(6)),
+    *(Action(15.0 + 25.0 * n, "cut", n % 3, "store", 16.0) for n in range(6)),  # one finds it a second later
+)
 STORE_LOST = directed(
     Action(30.0, "store_down", value=60.0),
     *(Action(20.0 + 0.5 * n, "call", n % 3, text="home__search") for n in range(200)),
+)
+STORE_STOPPED = directed(
+    *(Action(30.0 + 30.0 * n, "store_stuck", value=20.0) for n in range(4)),
+    *(Action(20.0 + 0.5 * n, "call", n % 3, text="home__search") for n in range(260)),
 )
 MANY_SWITCHES = directed(*(Action(10.0 + 1.7 * n, "switch", n % 3, "files", float(n % 2)) for n in range(50)))
 GIVEN_UP_DIALS = directed(
@@ -179,6 +186,16 @@ def test_a_plan_holds_and_its_mutant_is_caught(plan: Plan, member: type[FleetMem
 def test_losing_the_store_changes_no_call_of_a_server_that_lives_on_one_replica() -> None:
     result = play(STORE_LOST)
     assert result.served == result.calls == 200
+
+
+@pytest.mark.requirement("FLEET-6")
+def test_a_store_that_is_stopped_and_goes_on_changes_no_call_of_a_server_that_lives_on_one_replica() -> None:
+    """It answers nothing, and reads later what was sent to it: also claims that their replicas gave up."""
+    result = play(STORE_STOPPED)
+    assert result.served == result.calls == 260
+    for mutant in (mutants.ClaimsFromADeadStore, mutants.SendsNoTime):
+        assert play(STORE_STOPPED, mutants.replica_with(mutant)).served < 260
+    assert play(STORE_STOPPED, mutants.WaitsForTheStore).served < 260
 
 
 @pytest.mark.requirement("FLEET-6")

@@ -118,7 +118,9 @@ class SimStore:
 
     state: SharedStore = field(default_factory=SharedStore)
     mode: str = "up"
-    """``up``, ``down`` or ``stuck`` (it accepts and does not answer)."""
+    """``up``, ``down`` or ``stuck`` (it is stopped: it answers when it goes on)."""
+    unread: list[Callable[[], None]] = field(default_factory=list)
+    """What arrived while it was stopped: it is read later, also if the sender has given it up."""
     lag: float = 0.0
     era: int = 0
     """Changes when it restarts: connections end."""
@@ -135,6 +137,13 @@ class SimStore:
         reply = self.state.exchange(asked, now)
         self.moved += len(asked.records) + len(reply.records)
         return reply
+
+    def go_on(self) -> None:
+        """It is up again, and reads what arrived meanwhile."""
+        self.mode = "up"
+        unread, self.unread = self.unread, []
+        for read in unread:
+            read()
 
     def flush(self) -> None:
         """Everything in it is gone; connections stay."""

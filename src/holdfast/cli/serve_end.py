@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import stat
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import anyio
 if TYPE_CHECKING:
     from holdfast.cli.worker_link import WorkerLink
 
-__all__ = ["END_SIGNALS", "Drain", "end_when_asked", "on_terminal"]
+__all__ = ["END_SIGNALS", "Drain", "end_when_asked", "leave_terminal", "on_terminal"]
 
 log = logging.getLogger("holdfast.serve")
 
@@ -25,6 +26,15 @@ Drain = Callable[[float], Awaitable[bool]]
 def on_terminal() -> bool:
     """Whether this runs on a terminal. There SIGHUP means that the terminal closed; elsewhere it means: reload."""
     return os.isatty(2)
+
+
+def leave_terminal() -> None:
+    """If the terminal was closed, what is still printed goes nowhere: Python exits with 120 if its last write fails."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream):  # a closed one is none any more
+            os.dup2(nowhere, stream)
+    os.close(nowhere)
 
 
 async def end_when_asked(drain: Drain, seconds: float, end: Callable[[], None], link: WorkerLink | None = None) -> None:
@@ -51,7 +61,8 @@ async def end_when_asked(drain: Drain, seconds: float, end: Callable[[], None], 
 async def _follow_signals(leave: anyio.Event, cut: anyio.Event) -> None:
     hangup = (signal.SIGHUP,) if on_terminal() else ()
     with anyio.open_signal_receiver(*END_SIGNALS, *hangup) as signals:
-        await anext(signals)
+        if await anext(signals) == signal.SIGHUP:
+            leave_terminal()
         leave.set()
         await anext(signals)
         cut.set()

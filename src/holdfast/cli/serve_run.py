@@ -462,6 +462,7 @@ class _HubServer(uvicorn.Server):
         self._tls = tls
         self._uids = PeerUids.open()
         self._on_listen = on_listen
+        self._acceptors: list[Acceptor] = []
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -472,13 +473,11 @@ class _HubServer(uvicorn.Server):
         if self.should_exit:
             return
         limits = ConnectionLimits()
-        self.servers = [
-            cast(
-                "asyncio.Server",
-                Acceptor(one, self._made, limits=limits, uids=self._uids, tls=self._tls, shares=self._shares),
-            )
+        self._acceptors = [
+            Acceptor(one, self._made, limits=limits, uids=self._uids, tls=self._tls, shares=self._shares)
             for one in sockets or ()
         ]
+        self.servers = cast("list[asyncio.Server]", self._acceptors)
         self._on_listen()
 
     def _made(self) -> HttpConnection:
@@ -488,13 +487,13 @@ class _HubServer(uvicorn.Server):
         self.should_exit = True
 
     def stop_accepting(self) -> None:
-        """Close the listening socket; connections that are open stay."""
-        for server in getattr(self, "servers", ()):
-            server.close()
+        """Close the listening socket; connections that are open, or were accepted, stay."""
+        for acceptor in self._acceptors:
+            acceptor.stop()
 
     async def disconnected(self) -> None:
         """Wait until no client is connected."""
-        while self.server_state.connections:  # noqa: ASYNC110 - uvicorn has no event for it
+        while self.server_state.connections or any(one.opening for one in self._acceptors):  # noqa: ASYNC110 - uvicorn has no event for it
             await anyio.sleep(CONNECTED_SECONDS)
 
 
@@ -601,7 +600,7 @@ def keep_collections_short(hub: Hub) -> None:
                 gc.collect()
                 gc.freeze()
 
-    hub.registry.journal.add_sink(noted, calls=False)
+    hub.registry.journal.add_sink(noted, calls=None)
 
 
 def _watch(tasks: anyio.abc.TaskGroup, serving: ServeOptions, hub: Hub, follower: SecretFiles | None = None) -> None:

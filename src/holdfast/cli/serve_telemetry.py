@@ -50,7 +50,7 @@ async def keep_log(hub: Hub) -> None:
             learn()
 
     learn()
-    forget = hub.registry.journal.add_sink(happened, calls=False)
+    forget = hub.registry.journal.add_sink(happened, calls=None)
     try:
         while True:
             await anyio.sleep(TICK_SECONDS)

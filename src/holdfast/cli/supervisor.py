@@ -32,7 +32,7 @@ from holdfast.cli.announcement import Announcement, keep_state_private
 from holdfast.cli.handover import Predecessor, handing_over, start_successors
 from holdfast.cli.listen import endpoint, notify_ready, notify_successor, read_token
 from holdfast.cli.output import own_command, typed_command
-from holdfast.cli.serve_end import END_SIGNALS, on_terminal
+from holdfast.cli.serve_end import END_SIGNALS, leave_terminal, on_terminal
 from holdfast.cli.serve_telemetry import mask_in_log
 from holdfast.cli.worker_link import (
     ALIVE,
@@ -415,6 +415,8 @@ class Supervisor:
     async def _follow_signals(self) -> None:
         with anyio.open_signal_receiver(*END_SIGNALS, signal.SIGHUP) as signals:
             async for number in signals:
+                if number == signal.SIGHUP and self._on_terminal:
+                    leave_terminal()
                 if number == signal.SIGHUP and not self._on_terminal:
                     self._roll_wanted.set()
                 elif not self._is_ending():

@@ -77,8 +77,13 @@ class Acceptor:
             limits.on_change = shares.hold
         self._loop.add_reader(listener.fileno(), self._ready)
 
-    def close(self) -> None:
-        """Close the listening socket; handshakes that run are given up."""
+    @property
+    def opening(self) -> int:
+        """How many connections were accepted and are not open yet."""
+        return len(self._tasks)
+
+    def stop(self) -> None:
+        """Close the listening socket. Connections that were accepted are opened: their clients believe in them."""
         if not self._closed:
             self._closed = True
             if self._pause is not None:
@@ -90,8 +95,12 @@ class Acceptor:
                 self._shares.clear()
             if self._uids is not None:
                 self._uids.close()
-            for task in self._tasks:
-                task.cancel()
+
+    def close(self) -> None:
+        """Close the listening socket; handshakes that run are given up."""
+        self.stop()
+        for task in self._tasks:
+            task.cancel()
 
     async def wait_closed(self) -> None:
         """Wait until no handshake runs."""

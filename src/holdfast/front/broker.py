@@ -249,7 +249,7 @@ class Broker:
             self._unsubscribe(client, server, uri)
         if lingering:
             self.hub.registry.clients.linger(client.owner)
-        elif not any(call.client is client for call in self._calls):
+        elif not client.calls:
             self.release(client)
 
     def restore(self, client: Client, subscribed: Collection[tuple[str, str]]) -> None:
@@ -288,6 +288,7 @@ class Broker:
         served = self._served_by(call.server)
         served.principals.add(call.client.principal)
         self._calls[call] = None
+        call.client.calls += 1
         return served, self.hub.registry.clients.use(call.client.owner, call.server)
 
     def end(self, call: Call, begun: tuple[_Served, object]) -> None:
@@ -297,6 +298,7 @@ class Broker:
             self._served_by(call.server).principals.add(call.client.principal)
         self.hub.registry.clients.unuse(use)
         self._calls.pop(call, None)
+        call.client.calls -= 1
         if self.draining:
             self._quiet.set()
 

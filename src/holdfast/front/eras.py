@@ -60,16 +60,23 @@ def is_modern(version: str) -> bool:
     return version in MODERN_PROTOCOL_VERSIONS
 
 
-def params_for_server(params: Fields, *, headers: Mapping[str, str], log_level: str | None) -> Fields:
-    """Return a client's parameters for the server, without the ``_meta`` keys of the client's connection."""
+def params_for_server(
+    params: Fields, *, meta: Mapping[str, Any], headers: Mapping[str, str], log_level: str | None
+) -> Fields:
+    """Return a client's parameters for the server, without the ``_meta`` keys of the client's connection.
+
+    ``meta`` is the value of ``_meta``.
+    """
     if have_lone_surrogate(params.values()):
         # Servers drop the whole message, and the client would wait for ever.
         raise MCPError(INVALID_PARAMS, "the request contains characters that are not valid Unicode text")
     raw = params.get("_meta")
     if raw is None and log_level is None and "traceparent" not in headers:
         return params
-    meta = traced(fields(raw) if raw is not None and is_object(raw) else {}, headers)
-    kept = {key: value for key, value in meta.items() if key not in _ENVELOPE}
+    if log_level is None and "traceparent" not in headers and _ENVELOPE.issuperset(meta):
+        return {key: value for key, value in params.items() if key != "_meta"}
+    said = traced(fields(raw) if raw is not None and is_object(raw) else {}, headers)
+    kept = {key: value for key, value in said.items() if key not in _ENVELOPE}
     if log_level is not None and LOG_LEVEL_META_KEY not in kept:
         kept[LOG_LEVEL_META_KEY] = dumps(log_level)
     if kept:

@@ -225,7 +225,9 @@ class Slot:
     @property
     def lease(self) -> Lease | None:
         """The live connection for new calls, if there is one."""
-        return None if self._is_held else self.standing
+        if self._is_held or (stands := self.machine.life.lease) is None:
+            return None
+        return self._leases.get(stands.generation)
 
     @property
     def standing(self) -> Lease | None:

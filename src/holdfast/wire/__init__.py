@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 from holdfast._exports import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.wire.attempt import Attempt as Attempt, Starting as Starting, evidence_in as evidence_in
+    from holdfast.wire.attempt import (
+        SHORTEST_DIAL as SHORTEST_DIAL,
+        Attempt as Attempt,
+        Starting as Starting,
+        evidence_in as evidence_in,
+    )
     from holdfast.wire.descriptors import (
         descriptor_shortage as descriptor_shortage,
         raise_descriptor_limit as raise_descriptor_limit,
@@ -105,7 +110,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {
-        "attempt": ["Attempt", "Starting", "evidence_in"],
+        "attempt": ["SHORTEST_DIAL", "Attempt", "Starting", "evidence_in"],
         "descriptors": ["descriptor_shortage", "raise_descriptor_limit"],
         "dial": ["DialHooks", "Dialer"],
         "envelope": [

@@ -174,14 +174,18 @@ def call_message(request_id: RequestId, method: str, params: Fields, *, progress
     """A JSON-RPC request whose parameters are passed on as they are; our id is its progress token."""
     raw_id = b"%d" % request_id if isinstance(request_id, int) else dumps(request_id)
     if progress:
-        if "_meta" in params:
-            meta = join_fields({**fields(params["_meta"]), "progressToken": raw_id})
-        else:
-            meta = b'{"progressToken":%b}' % raw_id
+        meta = _with_token(bytes(params["_meta"]), raw_id) if "_meta" in params else b'{"progressToken":%b}' % raw_id
         params = {**params, "_meta": meta}
     if not params:
         return b'{"jsonrpc":"2.0","id":%b,"method":%b}' % (raw_id, text_as_json(method))
     return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, text_as_json(method), join_fields(params))
+
+
+def _with_token(meta: bytes, token: bytes) -> bytes:
+    """``_meta`` with our progress token; it is not written again where it has none, and none under an escaped name."""
+    if meta.startswith(b'{"') and b"progressToken" not in meta and b"\\" not in meta:
+        return b'{"progressToken":%b,%b' % (token, meta[1:])
+    return join_fields({**fields(meta), "progressToken": token})
 
 
 class UnusableMessage(ValueError):

@@ -20,7 +20,7 @@ from holdfast.control.server.api import BrowserSessions, ControlApi
 from holdfast.control.server.events import EventStream
 from holdfast.control.server.group import SpokenApi, WorkerGroup
 from holdfast.control.server.history import History
-from holdfast.control.server.logs import LogBuffer
+from holdfast.control.server.logs import LOGGED_OUTCOMES, LogBuffer
 from holdfast.control.server.metrics import Metrics, metrics_route
 from holdfast.control.server.page import page_routes
 from holdfast.control.server.shared_history import SharedHistory
@@ -79,7 +79,7 @@ class ControlServer:
         self._probers_told: dict[str, str] = {}
         if hub.registry.fleet is not None:
             hub.registry.fleet.watch_peers(self._fleet_changed)
-        hub.listen(self._happened)
+        hub.registry.journal.add_sink(self._happened, calls=self._called)
         hub.registry.journal.add_stderr_reader(self._logs.add_stderr)
 
     def _join_workers(self) -> None:
@@ -155,14 +155,19 @@ class ControlServer:
         self._events.close()
         self._logs.close()
 
+    def _called(self, ended: CallEnded) -> None:
+        """One for each call: this is on its path."""
+        self._history.called(ended)
+        if self._shared is not None:
+            self._shared.called(ended)
+        if ended.outcome in LOGGED_OUTCOMES:
+            self._logs.handle(ended)
+        self._events.called(ended.server)
+
     def _happened(self, record: HubRecord) -> None:
         self._history(record)
-        if self._shared is not None and isinstance(record, CallEnded):
-            self._shared.called(record)
         self._logs.handle(record)
         self._events.handle(record)
-        if isinstance(record, CallEnded):
-            return  # there is one for each call
         if isinstance(record, Transition) and record.server not in self._hub.config.servers:
             self._history.forget(record.server)
             self._logs.forget(record.server)

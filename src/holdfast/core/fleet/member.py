@@ -210,6 +210,10 @@ class FleetMember:
         self._last_roster = float("-inf")
         self._last_good: float | None = None
         self._first_try: float | None = None
+        self._failing = False
+        """Whether the last exchange failed."""
+        self._store_clock: tuple[float, float] | None = None
+        """The clock of the store and that of this replica when the last answer came."""
         self._found_at: float | None = None
         self._urgent = False
         self._joined_at: float | None = None
@@ -386,6 +390,10 @@ class FleetMember:
         """The servers that run here and whose lease the other replicas should prolong: the store does not answer."""
         return self.placement.wants_promises(now, self._last_good)
 
+    def promises_due(self) -> float | None:
+        """When ``wants_promises`` has something to say, if no exchange succeeds until then."""
+        return self.placement.promises_due(self._last_good)
+
     def promise(self, server: str, token: int, now: float) -> float:
         """Promise the holder of a server to claim nothing for so many seconds; 0 if this replica does not."""
         return self.placement.promise(server, token, now, self._last_good)
@@ -435,6 +443,7 @@ class FleetMember:
             drops=tuple(islice(self._drops.items(), BATCH)),
             roster=roster,
             leaving=leaving,
+            sent=self._store_clock[0] + now - self._store_clock[1] if self._store_clock is not None else 0.0,
         )
 
     def _to_send(self) -> tuple[FleetRecord, ...]:
@@ -470,13 +479,16 @@ class FleetMember:
 
     def _place_claims(self, now: float) -> list[Claim]:
         joined = self._joined_at is not None and now - self._joined_at >= JOIN_SECONDS
-        return self.placement.claims(now, replicas=self.peers or [self.replica], may_take=self.synced and joined)
+        # A store that does not answer gives nothing. A claim under way would only forbid a promise to the holder.
+        may_take = self.synced and joined and not self._failing
+        return self.placement.claims(now, replicas=self.peers or [self.replica], may_take=may_take)
 
     def reconnected(self) -> None:
         """The connection to the store is new: it may be another store, or an older copy."""
         if self._last_good is not None:
             self._wait_for_holders(self._last_exchange)
         self._cursor, self._epoch = 0, ""
+        self._store_clock = None
         self.synced = False
 
     def _wait_for_holders(self, began: float) -> None:
@@ -502,7 +514,8 @@ class FleetMember:
             self._found_at = began
         if emptied or reply.age < LEASE_SECONDS:
             self._wait_for_holders(began - reply.age)
-        self.alone_since, self._last_good = None, began
+        self.alone_since, self._last_good, self._failing = None, began, False
+        self._store_clock = (reply.now, now) if reply.now else None
         self._epoch = reply.epoch
         self._releases = [release for release in self._releases if release not in asked.releases]
         self.homes.released(asked.releases)
@@ -595,7 +608,7 @@ class FleetMember:
         """An exchange failed, or took too long."""
         happened: list[Happening] = []
         self._next_exchange = max(self._next_exchange, now + RETRY_SECONDS)
-        self._urgent = False
+        self._urgent, self._failing = False, True
         self.placement.settled()
         since = self._last_good if self._last_good is not None else self._first_try
         if since is None:
@@ -626,7 +639,7 @@ class FleetMember:
 
     def next_tick(self) -> float | None:
         """When ``tick`` has something to do at the latest, if no exchange succeeds."""
-        places = (self.placement.next_tick(), self.placement.promises_due(self._last_good))
+        places = (self.placement.next_tick(), self.promises_due())
         ends = [at for at in places if at is not None]
         grants = [want.at for want in self._wants.values()] if self.alone_since is not None else []
         return min([*ends, *grants, *(held.until for held in self._held.values())], default=None)

@@ -158,7 +158,7 @@ class Placement:
     def claims(self, now: float, *, replicas: Collection[str], may_take: bool) -> list[Claim]:
         """What to ask the store for: renewals, and leases that may be free."""
         asked = [server for server, place in self._places.items() if self._asks(server, place, now, replicas, may_take)]
-        self._asked = frozenset(asked)
+        self._asked = frozenset(server for server in asked if self._ttl(server, now))
         return [Claim(_key(server), self._places[server].known, 0.0, self._ttl(server, now)) for server in asked]
 
     def _ttl(self, server: str, now: float) -> float:

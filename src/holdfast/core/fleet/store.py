@@ -20,6 +20,7 @@ __all__ = [
     "BATCH",
     "BATCH_BYTES",
     "PRESENT_SECONDS",
+    "STALE_SECONDS",
     "Claim",
     "ClaimAnswer",
     "ClaimRelease",
@@ -39,6 +40,10 @@ CLIENT_SECONDS = 24 * 3600.0
 
 PRESENT_SECONDS = 3.0
 """A replica that has not exchanged for this long is not present."""
+
+STALE_SECONDS = 3.0
+"""A store that was stopped reads later what was sent to it. A claim that is this old gets nothing: the replica does not
+wait for the answer any more, and would not know that it has the right. It is more than two exchanges may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,8 @@ class FleetExchange:
     roster: bool = False
     """Whether the reply has the presence of all replicas."""
     leaving: bool = False
+    sent: float = 0.0
+    """When this was sent, by the clock of the store as the replica knows it; 0 if it does not know it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +119,8 @@ class FleetReply:
     records: tuple[FleetRecord, ...] = ()
     claims: tuple[ClaimAnswer, ...] = ()
     replicas: Mapping[str, str] | None = None
+    now: float = 0.0
+    """The clock of the store; replicas compare it with nothing but itself."""
 
 
 @dataclass(slots=True)
@@ -147,7 +156,7 @@ class SharedStore:
         for release in asked.releases:
             self._release(asked.replica, release, now)
         # A replica that does not know yet that the store was emptied must not get what its holder still has.
-        known = asked.epoch == self.epoch
+        known = asked.epoch == self.epoch and not is_stale(asked, now)
         answers = tuple(self._claim(asked.replica, claim, now) for claim in asked.claims) if known else ()
         self._note(asked, now)
         since = asked.cursor if asked.epoch == self.epoch and asked.cursor <= self.sequence else 0
@@ -160,6 +169,7 @@ class SharedStore:
             records=tuple(record for _, record in sent),
             claims=answers,
             replicas=self._roster(now) if asked.roster else None,
+            now=now,
         )
 
     def died(self, replica: str, now: float, *, within: float) -> None:
@@ -228,6 +238,11 @@ class SharedStore:
         state = self.claims.get(release.key)
         if state is not None and state.holder == replica and state.token == release.token:
             state.holder, state.next_at = "", now + release.delay
+
+
+def is_stale(asked: FleetExchange, now: float) -> bool:
+    """Whether this was sent so long ago that its replica has given it up."""
+    return asked.sent > 0 and now - asked.sent > STALE_SECONDS
 
 
 def _of_client(key: str) -> bool:

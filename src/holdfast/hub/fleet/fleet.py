@@ -181,6 +181,8 @@ class Fleet:
         self._host: FleetHost | None = None
         self._clock: Clock | None = None
         self._wake = anyio.Event()
+        self._leased = anyio.Event()
+        """Set when this replica gets a server that lives on one."""
         self._changed = anyio.Event()
         self._listeners: dict[str, Callable[[str, Mapping[str, Any]], None]] = {}
         self.tell_use: Callable[[], Mapping[str, object]] | None = None
@@ -371,7 +373,7 @@ class Fleet:
 
     def switched(self, server: str, *, disabled: bool) -> Ticket | None:
         """An operator enabled or disabled a server here."""
-        return self._write(switch_key(server), {"off": disabled})
+        return self._write(switch_key(server), {"off": disabled}, again=True)
 
     def tickets(self, server: str) -> list[Ticket]:
         """The latest switch and approvals of a server."""
@@ -495,6 +497,7 @@ class Fleet:
             if self.peers is not None:
                 self.peers.handle(PROMISE_OPERATION, self._promise)
                 tasks.start_soon(self.peers.run)
+            tasks.start_soon(self._watch_leases, self._clock)
             try:
                 while True:
                     await self._turn(self._clock)
@@ -521,6 +524,18 @@ class Fleet:
         if self.member.due() <= self._now():
             await self._exchange()
             self._allow_children()
+
+    async def _watch_leases(self, clock: Clock) -> None:
+        """Prolong the leases in time, also while an exchange waits for a store that does not answer."""
+        while True:
+            self._leased = anyio.Event()
+            at = self.member.promises_due()
+            if at is None or at > self._now():
+                await clock.wait(self._leased, at)
+                continue
+            self._note_suspension()
+            self._apply(self.member.tick(self._now()))
+            self._ask_promises()
 
     async def _exchange(self) -> None:
         before = self.store.connections
@@ -579,6 +594,7 @@ class Fleet:
                 case Unused(server=server):
                     host.handle(server, on.ClaimExpired())
                 case LeaseGained(server=server):
+                    self._leased.set()
                     host.moved(server, "this replica runs the server now")
                 case LeaseLost(server=server):
                     host.moved(server, "this replica may not run the server any more")
@@ -639,8 +655,8 @@ class Fleet:
                 value = {"definition": definition, "hash": digest, "content": content}
                 self._write(listing_key(server), value)
 
-    def _write(self, key: str, value: object, *, first: bool = False) -> Ticket | None:
-        ticket = self.member.write(key, value, self._wall(), first=first)
+    def _write(self, key: str, value: object, *, first: bool = False, again: bool = False) -> Ticket | None:
+        ticket = self.member.write(key, value, self._wall(), first=first, again=again)
         if ticket is None and not first and (known := self.member.book.get(key)) is not None:
             ticket = Ticket(key, known.stamp)
         self._wake.set()

@@ -57,6 +57,7 @@ def exchange_to(asked: FleetExchange) -> dict[str, Any]:
         "drops": [list(one) for one in asked.drops],
         "roster": asked.roster,
         "leaving": asked.leaving,
+        "sent": asked.sent,
     }
 
 
@@ -77,6 +78,7 @@ def exchange_from(read: Mapping[str, Any]) -> FleetExchange:
         drops=tuple((str(key), str(stamp)) for key, stamp in read["drops"]),
         roster=bool(read["roster"]),
         leaving=bool(read["leaving"]),
+        sent=float(read.get("sent", 0.0)),  # a replica of an earlier release does not say it
     )
 
 
@@ -90,6 +92,7 @@ def reply_to(reply: FleetReply) -> dict[str, Any]:
         "records": [[record.key, record.stamp, record.value] for record in reply.records],
         "claims": [[one.key, one.granted, one.token, one.wait, one.holder] for one in reply.claims],
         "replicas": dict(reply.replicas) if reply.replicas is not None else None,
+        "now": reply.now,
     }
 
 
@@ -108,6 +111,7 @@ def reply_from(read: Any) -> FleetReply:
                 for key, granted, token, wait, holder in read["claims"] or ()
             ),
             replicas={str(name): str(text) for name, text in replicas.items()} if isinstance(replicas, dict) else None,
+            now=float(read.get("now", 0.0)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise StoreUnavailable(f"its answer cannot be used ({type(exc).__name__})") from exc

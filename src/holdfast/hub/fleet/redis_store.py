@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import anyio
 
-from holdfast.core import BATCH, BATCH_BYTES, PRESENT_SECONDS, FleetExchange, FleetReply
+from holdfast.core import BATCH, BATCH_BYTES, PRESENT_SECONDS, STALE_SECONDS, FleetExchange, FleetReply
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.hub.fleet.messages import StoreUnavailable, exchange_to, reply_from
 
@@ -27,7 +27,7 @@ _DEFAULT_FLEET = "default"
 
 SCRIPT = """
 local asked = cjson.decode(ARGV[1])
-local batch, present, most_bytes = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local batch, present, most_bytes, stale = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local meta, stamps, values, index, claims, replicas = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
@@ -86,7 +86,7 @@ for _, one in ipairs(asked.releases) do
 end
 
 local answers, wanted = {}, asked.claims
-if asked.epoch ~= epoch then wanted = {} end
+if asked.epoch ~= epoch or (asked.sent > 0 and now - asked.sent > stale) then wanted = {} end
 for _, one in ipairs(wanted) do
   local key, known, due, ttl = one[1], one[2], one[3], one[4]
   local state = read(key)
@@ -141,7 +141,7 @@ for i = 1, #found, 2 do
 end
 return cjson.encode({
   epoch = epoch, sequence = sequence, cursor = cursor, age = now - epoch_at,
-  records = records, claims = answers, replicas = roster,
+  records = records, claims = answers, replicas = roster, now = now,
 })
 """
 
@@ -213,7 +213,7 @@ class RedisStore:
 
     def __init__(self, address: RedisAddress) -> None:
         self._address = address
-        self._limits = (str(BATCH), str(PRESENT_SECONDS), str(BATCH_BYTES))
+        self._limits = (str(BATCH), str(PRESENT_SECONDS), str(BATCH_BYTES), str(STALE_SECONDS))
         self.connections = 0
         self._client: Any = None
         self._script: Any = None

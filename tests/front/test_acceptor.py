@@ -1,0 +1,46 @@
+"""Connections at the moment in which a hub stops accepting."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from holdfast.front.acceptor import Acceptor, AdmittedProtocol
+from holdfast.front.access.connections import ConnectionLimits
+
+pytestmark = pytest.mark.anyio
+
+
+class Greeter(AdmittedProtocol):
+    """Says a word to its client, and ends."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.write(b"hello")
+        transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        assert self.admission is not None
+        self.admission.end()
+
+
+@pytest.mark.requirement("FLEET-7")
+async def test_a_connection_that_was_accepted_is_served_though_the_hub_stops_accepting() -> None:
+    """A successor has the socket already, and never sees this connection: a client would get no answer."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    clients = [socket.create_connection(listener.getsockname(), timeout=10) for _ in range(3)]
+    limits = ConnectionLimits(lambda: 16)
+    acceptor = Acceptor(listener, Greeter, limits=limits)
+    with anyio.fail_after(10):
+        while not acceptor.opening:
+            await anyio.lowlevel.checkpoint()
+        acceptor.stop()
+        while acceptor.opening or limits.open:
+            await anyio.lowlevel.checkpoint()
+    assert [client.recv(10) for client in clients] == [b"hello"] * 3
+    for client in clients:
+        client.close()
