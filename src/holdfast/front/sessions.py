@@ -498,7 +498,7 @@ class HttpSessions:
                 principal=session.principal,
             )
             try:
-                result = await self.server.answer(asked)
+                result: RawObject | None = await self.server.answer(asked)
             except LivesElsewhere as found:
                 result = await self._elsewhere(found, asked, request, reply, partial(session.serves, message.key, call))
             if result is None:
@@ -646,7 +646,7 @@ class HttpSessions:
             )
             self.server.check_mirrored(made)
             try:
-                result = await self.server.answer(made)
+                result: RawObject | None = await self.server.answer(made)
             except LivesElsewhere as found:
                 result = await self._elsewhere(found, made, request, reply)
             if result is None:
