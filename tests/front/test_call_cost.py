@@ -28,7 +28,7 @@ MANY = 500
 MOST_STEPS = 310
 """How many functions of the hub one call may enter, where the server answers with an event stream in pieces."""
 
-_ROOTS = ("HttpConnection._run", "HttpConnection.data_received", "_Connection.data_received")
+_ROOTS = ("HttpConnection._run", "HttpConnection.data_received", "PooledConnection.data_received")
 _OURS = str(Path(holdfast.__file__).parent)
 
 
