@@ -32,7 +32,7 @@ MOST_STEPS = 310
 MOST_STEPS_OF_A_REPLICA = 3
 """How many more functions a call may enter in a replica: does its server live there, does its client, may it probe."""
 
-_ROOTS = ("HttpConnection._run", "HttpConnection.data_received", "_Connection.data_received")
+_ROOTS = ("HttpConnection._run", "HttpConnection.data_received", "PooledConnection.data_received")
 _OURS = str(Path(holdfast.__file__).parent)
 
 

@@ -68,18 +68,8 @@ from holdfast.wire.http.client import (
 )
 from holdfast.wire.http.connection import Response
 from holdfast.wire.large import split, split_answer
-from holdfast.wire.rpc import (
-    LONGEST_ID,
-    Exchange,
-    Message,
-    PendingRequest,
-    call_message,
-    notification_message,
-    request_message,
-    result_in,
-    value_of,
-    with_progress_token,
-)
+from holdfast.wire.outgoing import Message, call_message, notification_message, request_message, with_progress_token
+from holdfast.wire.rpc import LONGEST_ID, Exchange, PendingRequest, result_in, value_of
 from holdfast.wire.tracing import in_headers
 
 __all__ = ["HttpDispatcher"]
