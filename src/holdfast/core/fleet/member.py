@@ -273,7 +273,7 @@ class FleetMember:
     def watch_tickets(self, until: float) -> None:
         """Somebody waits for a ticket until then: ask who has seen what more often."""
         self._watching_tickets = max(self._watching_tickets, until)
-        self._urgent = True
+        self._urgent = self._urgent or self._store_tells
 
     def purge(self, wall: float) -> None:
         """Forget the records that are over, here and in the store. A lone replica keeps them: none tells it again."""
@@ -543,8 +543,8 @@ class FleetMember:
         for record in reply.records:
             self._arrived[record.key] = (reply.epoch, reply.sequence, record.stamp)
         # Others may wait to hear that something new was seen here.
-        seen_at = began + EXCHANGE_SECONDS if reply.cursor != self._cursor else math.inf
-        self._next_exchange = min(self._next_exchange, seen_at)
+        news = self._store_tells and reply.cursor != self._cursor
+        self._next_exchange = min(self._next_exchange, began + EXCHANGE_SECONDS if news else math.inf)
         self._cursor = reply.cursor
         self.synced = reply.cursor == reply.sequence or (self.synced and not restarted)
         if reply.replicas is not None:
