@@ -282,8 +282,8 @@ class ServerFile(_FileModel):
     placement: PlacementField | None = Field(
         default=None,
         description="In a fleet, whether every replica runs its process (`each`) or one does, to which the others "
-        "forward (`one`). Default: `one` among the workers of `serve --workers` without `--fleet`, else `each`. For stdio "
-        "servers. `one` with `--fleet` needs `--advertise`.",
+        "forward (`one`). Default: `one` among the workers of `serve --workers` without `--fleet`, else `each`. "
+        "For stdio servers. `one` with `--fleet` needs `--advertise`.",
     )
     prefix: Prefix | None = Field(
         default=None,

@@ -103,7 +103,8 @@ def _legacy(result: RawObject) -> RawObject:
 
 
 def _modern(method: str, result: RawObject, stamp: bytes) -> RawObject:
-    kind = text_of(result.get("resultType")) if "resultType" in result.members else None
+    said = result.get("resultType")
+    kind = None if said is None else "complete" if bytes(said) == COMPLETE else text_of(said)
     lead: Fields = {}
     if method in CACHEABLE_METHODS and kind in (None, "complete"):
         lead |= {"ttlMs": b"0", "cacheScope": b'"private"'}

@@ -177,6 +177,7 @@ class Fleet:
             **({"group": worker[0], "worker": worker[1]} if worker is not None else {}),
         }
         self.member = FleetMember(self.replica, about=about, records=records, using=self._is_trying)
+        self._placed = self.member.placement.servers
         self.problem = ""
         """Why the last exchange failed; empty if it did not."""
         self.not_shared_since: float | None = None
@@ -291,6 +292,8 @@ class Fleet:
 
     def check_lease(self, server: str) -> None:
         """Before a server is used: end what this replica may not run any more, if it was stopped for a while."""
+        if server not in self._placed:
+            return  # every call asks: most servers run on each replica, and have no lease
         self._note_suspension()
         if self.member.placement.is_over(server, self._now()):
             self._apply(self.member.tick(self._now()))
